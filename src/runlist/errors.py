@@ -1,0 +1,51 @@
+"""The errors a person sees: one line that says what to do, and the exit code of the command that meets it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every `runlist` command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NO_PERMISSION = 3
+    NO_TARGET = 4
+    NOT_SUPPORTED = 5
+
+
+class RunlistError(Exception):
+    """An error with a message fit for a person. `exit_code` is the exit code of a command that ends with it."""
+
+    exit_code: ExitCode = ExitCode.FAILED
+
+    def __init__(self, message: str, exit_code: ExitCode | None = None) -> None:
+        super().__init__(message)
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class UsageError(RunlistError):
+    """The request itself is wrong: a bad value, an unknown name."""
+
+    exit_code = ExitCode.USAGE
+
+
+class NoPermissionError(RunlistError):
+    """The caller has no right to the target."""
+
+    exit_code = ExitCode.NO_PERMISSION
+
+
+class NoTargetError(RunlistError):
+    """The process, task or daemon that was named does not exist."""
+
+    exit_code = ExitCode.NO_TARGET
+
+
+class NotSupportedError(RunlistError):
+    """This machine, GPU or driver cannot do it."""
+
+    exit_code = ExitCode.NOT_SUPPORTED

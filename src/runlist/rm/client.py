@@ -1,0 +1,78 @@
+"""Calls on one open file: allocate and free RM clients, send controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runlist.rm import status
+from runlist.rm.commands import COMMANDS, NVOS00_FREE, NVOS21_ALLOC, NVOS54_CONTROL, Class, Command, Ioctl
+from runlist.rm.layout import Value
+from runlist.rm.transport import OpenFile
+
+_CONTROL_PARAMS_FIELD = 16  # offset of `params` in NVOS54 and NVOS21
+_STATUS_UNSET = 0xFFFF
+
+
+@dataclass(frozen=True)
+class RawControl:
+    """A control ready to be sent: what the keeper replays without knowing what it means. `params` in the driver's
+    layout.
+    """
+
+    object: int
+    command: int
+    params: bytes
+
+
+class RmClient:
+    """An RM client, named by its handle, on the open file that created it or a copy of that."""
+
+    def __init__(self, file: OpenFile, handle: int) -> None:
+        self.file = file
+        self.handle = handle
+
+    def send(self, control: RawControl) -> tuple[int, bytearray]:
+        """Send one control; returns NV_STATUS and the parameters as the driver left them. Raises OSError."""
+        params = bytearray(control.params)
+        argument = NVOS54_CONTROL.pack(
+            client=self.handle,
+            object=control.object,
+            command=control.command,
+            params_size=len(params),
+            status=_STATUS_UNSET,
+        )
+        self.file.call(Ioctl.RM_CONTROL, argument, params, _CONTROL_PARAMS_FIELD)
+        return int(NVOS54_CONTROL.unpack(argument)["status"]), params  # type: ignore[arg-type]
+
+    def control(self, obj: int, name: str, **values: Value) -> dict[str, int | bytes | tuple[int, ...]]:
+        """Send the control `name` of the table to an object; returns its parameters. Raises the status' own
+        exception.
+        """
+        command = COMMANDS[name]
+        for layout in (command.layout, *command.older):
+            taken = {key: value for key, value in values.items() if key in layout.names}
+            code, params = self.send(RawControl(obj, command.number, bytes(layout.pack(**taken))))
+            if code != status.INVALID_ARGUMENT:
+                break
+        status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
+        return layout.unpack(params)
+
+
+def raw(command: Command, obj: int, **values: Value) -> RawControl:
+    """A control of the table, packed but not sent."""
+    return RawControl(obj, command.number, bytes(command.layout.pack(**values)))
+
+
+def open_client(file: OpenFile) -> RmClient:
+    """Allocate a root client of our own on an open file."""
+    argument = NVOS21_ALLOC.pack(class_=Class.ROOT_CLIENT, status=_STATUS_UNSET)
+    file.call(Ioctl.RM_ALLOC, argument, bytearray(), _CONTROL_PARAMS_FIELD)
+    reply = NVOS21_ALLOC.unpack(argument)
+    status.check(int(reply["status"]), "RM_ALLOC of a client")  # type: ignore[arg-type]
+    return RmClient(file, int(reply["new"]))  # type: ignore[arg-type]
+
+
+def free_client(client: RmClient) -> None:
+    """Free a client and all its objects."""
+    argument = NVOS00_FREE.pack(root=client.handle, old=client.handle, status=_STATUS_UNSET)
+    client.file.call(Ioctl.RM_FREE, argument, bytearray(), 0)

@@ -1,0 +1,201 @@
+"""Talking to the daemon.
+
+with Client.open(start=True) as client:
+    client.attach(4242, "latency")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from runlist import paths, wire
+from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError
+from runlist.rm.transport import DEVICE_VARIABLE, choose_driver
+
+_START_PATIENCE_S = 15
+
+
+class Client:
+    """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused."""
+
+    def __init__(self, connection: wire.Connection) -> None:
+        self._connection = connection
+        self._decoder = msgspec.json.Decoder(wire.Answer)
+
+    @classmethod
+    def open(cls, *, start: bool = False, device: str | None = None) -> Client:
+        """Connect to the daemon of a device (RUNLIST_DEVICE when None): this user's, else the system's.
+
+        With `start`, a private daemon is started when none runs. Raises NoTargetError when there is none.
+        """
+        driver = choose_driver(device)
+        client = cls._connect(paths.candidate_sockets(driver))
+        if client is None and start:
+            _start_private(driver.name)
+            client = cls._connect([paths.daemon_socket(driver)])
+        if client is None:
+            raise NoTargetError(
+                "no daemon runs: start one with `runlist daemon`, or use `runlist run` or `runlist attach`"
+            )
+        return client
+
+    @classmethod
+    def _connect(cls, candidates: list[Path]) -> Client | None:
+        for path in candidates:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                sock.close()
+                continue
+            except PermissionError:
+                sock.close()
+                raise NoPermissionError(
+                    f"no right to use the daemon's socket {path}: ask for membership of its group"
+                ) from None
+            server_uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+            if server_uid not in (0, os.geteuid()):
+                sock.close()
+                raise NoPermissionError(f"{path} is served by user {server_uid}, not by you or root: remove it")
+            return cls(wire.Connection(sock))
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. What is managed stays managed."""
+        self._connection.close()
+
+    def attach(self, pid: int, task_class: str = "normal", *, wait: bool = False) -> list[wire.TaskView]:
+        """Manage a running process and its descendants."""
+        return self._tasks(wire.Attach(pid, task_class, wait)).tasks
+
+    def detach(self, pid: int) -> list[str]:
+        """Put a process back; returns remarks on what could not be."""
+        return self._tasks(wire.Detach(pid)).notes
+
+    def release(self) -> list[str]:
+        """Put everything of this user back; returns remarks on what could not be."""
+        return self._tasks(wire.Release()).notes
+
+    def ps(self) -> list[wire.TaskView]:
+        """The managed tasks."""
+        return self._tasks(wire.ListTasks()).tasks
+
+    def set(self, pid: int, settings: Mapping[str, str]) -> list[wire.TaskView]:
+        """Change settings of a process."""
+        return self._tasks(wire.Change(pid, dict(settings))).tasks
+
+    def suspend(self, pid: int) -> list[wire.TaskView]:
+        """Take a process off its GPUs."""
+        return self._tasks(wire.Suspend(pid)).tasks
+
+    def resume(self, pid: int) -> list[wire.TaskView]:
+        """Let a suspended process run."""
+        return self._tasks(wire.Resume(pid)).tasks
+
+    def use_policy(self, name: str, options: Mapping[str, str]) -> wire.DaemonStatus:
+        """Switch the policy of every GPU."""
+        return self._status(wire.UsePolicy(name, dict(options)))
+
+    def status(self) -> wire.DaemonStatus:
+        """What the daemon is."""
+        return self._status(wire.GetStatus())
+
+    def stop(self) -> None:
+        """End the daemon; it puts everything back first."""
+        self._status(wire.Stop())
+        while self._connection.receive() is not None:
+            pass
+
+    def launch(self, pid: int, task_class: str) -> None:
+        """Have all descendants of `pid` managed as they come. Then call `serve_launch` for as long as they live."""
+        self._tasks(wire.Launch(pid, task_class))
+
+    def serve_launch(self) -> Iterator[wire.BorrowRequest]:
+        """Requests to borrow from descendants, until the daemon hangs up; answer each with `lend`."""
+        with contextlib.suppress(OSError):
+            while (body := self._connection.receive()) is not None:
+                message = self._decoder.decode(body)
+                if isinstance(message, wire.BorrowRequest):
+                    yield message
+
+    def lend(self, fd: int | OSError) -> None:
+        """Answer one borrow request, with a descriptor (closed here afterwards) or with why not."""
+        if isinstance(fd, OSError):
+            self._connection.send(wire.Borrowed(fd.errno or 1))
+        else:
+            self._connection.send(wire.Borrowed(), [fd])
+            os.close(fd)
+
+    def _ask(self, request: wire.Message) -> wire.Message:
+        try:
+            self._connection.send(request)
+            body = self._connection.receive()
+        except OSError:
+            body = None
+        if body is None:
+            raise RunlistError("the daemon ended before it answered: everything is put back; see its log")
+        answer: wire.Message = self._decoder.decode(body)
+        if isinstance(answer, wire.Failure):
+            raise RunlistError(answer.message, ExitCode(answer.exit_code))
+        return answer
+
+    def _tasks(self, request: wire.Message) -> wire.Tasks:
+        answer = self._ask(request)
+        if not isinstance(answer, wire.Tasks):
+            raise RunlistError("the daemon is of another version: stop it, and try again")
+        return answer
+
+    def _status(self, request: wire.Message) -> wire.DaemonStatus:
+        answer = self._ask(request)
+        if not isinstance(answer, wire.DaemonStatus):
+            raise RunlistError("the daemon is of another version: stop it, and try again")
+        return answer
+
+
+def _start_private(device: str) -> None:
+    """Start a private daemon and wait until it listens. Raises what kept it from starting."""
+    ours, theirs = os.pipe()
+    driver = choose_driver(device)
+    directory = paths.daemon_socket(driver).parent
+    paths.make_private(directory)
+    with (directory / "daemon.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runlist.daemon", "--private", "--ready-fd", str(theirs)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs],
+            start_new_session=True,
+            env={**os.environ, DEVICE_VARIABLE: device},
+            cwd="/",
+        )
+    os.close(theirs)
+    with open(ours, "rb") as pipe:
+        line = pipe.readline().decode().strip()
+    if line == "ready":
+        process.returncode = 0  # not ours to wait for
+        return
+    code, _, message = line.partition(" ")
+    if not message:
+        raise RunlistError(f"the daemon did not start: see {directory / 'daemon.log'}")
+    if "a daemon runs already" not in message:  # somebody else was quicker: fine
+        raise RunlistError(message, ExitCode(int(code)))

@@ -1,0 +1,209 @@
+"""`python -m runlist.daemon`: the daemon process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import grp
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from runlist import paths
+from runlist.daemon.manager import SETTLE_S, Manager
+from runlist.daemon.server import Server
+from runlist.daemon.watch import OpenWatch
+from runlist.errors import RunlistError, UsageError
+from runlist.policies import DEFAULT_POLICY, PolicySpec
+from runlist.rm.transport import Driver, choose_driver
+
+_log = structlog.get_logger()
+
+CHECK_EVERY_S = 0.5
+SLICES_EVERY = 2  # checks
+SCAN_EVERY_S = 5.0  # without any sign; inotify brings most scans
+FIRST_LOOK_S = 0.02
+PRIVATE_LIFETIME_S = 10.0
+
+
+def main() -> int:
+    """Parse arguments, take the socket, and serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="runlist daemon")
+    parser.add_argument("--private", action="store_true", help="end when nothing has been managed for a while")
+    parser.add_argument("--group", help="let this group use the socket")
+    parser.add_argument("--policy", default=DEFAULT_POLICY)
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
+    parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
+    arguments = parser.parse_args()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    ready = _Ready(arguments.ready_fd)
+    try:
+        asyncio.run(_run(arguments, ready))
+    except RunlistError as error:
+        ready.say(f"{int(error.exit_code)} {error}")
+        _log.error(str(error))
+        return error.exit_code
+    return 0
+
+
+class _Ready:
+    """Tells whoever started the daemon how that went; says one line, once."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def say(self, line: str) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, line.encode() + b"\n")
+                os.close(self._fd)
+            self._fd = None
+
+
+async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
+    driver = choose_driver()
+    driver.open().close()  # no driver: say so before anything else
+    spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
+    with _listening(driver, arguments.group) as listener:
+        manager = Manager(driver, spec)
+        server = Server(listener, manager, arguments.private)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, server.stop.set)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        jobs: list[asyncio.Task[Any]] = [loop.create_task(_look(driver, manager)), loop.create_task(_check(manager))]
+        if arguments.private:
+            jobs.append(loop.create_task(_end_when_idle(server)))
+        jobs.append(loop.create_task(server.stop.wait()))
+        ready.say("ready")
+        _log.info("ready", driver=driver.name, policy=spec.name, pid=os.getpid())
+        try:
+            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            for job in done:
+                if error := job.exception():
+                    _log.error("the daemon failed; everything is put back", error=repr(error))
+        finally:
+            for job in jobs:
+                job.cancel()
+            server.close()
+            manager.close()
+
+
+async def _look(driver: Driver, manager: Manager) -> None:
+    """Scan for new processes and contexts: soon after a GPU was opened, more and more seldom until it is quiet, else
+    now and then.
+    """
+    watch = OpenWatch(driver.watch_paths())
+    opened = asyncio.Event()
+    last_opened = 0.0
+
+    def on_open() -> None:
+        nonlocal last_opened
+        watch.drain()
+        last_opened = time.monotonic()
+        opened.set()
+
+    if watch.works:
+        asyncio.get_running_loop().add_reader(watch.fileno(), on_open)
+    try:
+        pause = SCAN_EVERY_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(opened.wait(), pause)
+                await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
+            opened.clear()
+            if manager.roots:
+                await manager.scan()
+            quiet_for = time.monotonic() - last_opened
+            pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
+    finally:
+        if watch.works:
+            asyncio.get_running_loop().remove_reader(watch.fileno())
+        watch.close()
+
+
+async def _check(manager: Manager) -> None:
+    count = 0
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        count += 1
+        manager.check(slices=count % SLICES_EVERY == 0)
+
+
+async def _end_when_idle(server: Server) -> None:
+    idle_since = time.monotonic()
+    while time.monotonic() - idle_since < PRIVATE_LIFETIME_S:
+        await asyncio.sleep(1)
+        if server.busy:
+            idle_since = time.monotonic()
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--option {text}: write NAME=VALUE")
+    return name, value
+
+
+@contextlib.contextmanager
+def _listening(driver: Driver, group: str | None) -> Iterator[socket.socket]:
+    """The daemon's socket, under a lock that a second daemon cannot take. A stale socket of a dead daemon is
+    replaced.
+    """
+    path = paths.daemon_socket(driver)
+    paths.make_private(path.parent, 0o755 if group else 0o700)
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 32, 0).decode().strip() or "?"
+            raise RunlistError(f"a daemon runs already (process {owner}, {path}): use it, or stop it first") from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        _restrict(path, group)
+        listener.listen(64)
+        yield listener
+        path.unlink(missing_ok=True)
+    finally:
+        listener.close()
+        os.close(lock)
+
+
+def _restrict(path: Path, group: str | None) -> None:
+    if group is None:
+        path.chmod(0o600)
+        return
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid)
+    except KeyError:
+        raise UsageError(f"no group {group!r} on this machine") from None
+    except PermissionError:
+        raise UsageError(f"only root or a member may give the socket to group {group}") from None
+    path.chmod(0o660)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The last word on a policy's decision: what the user fixed by hand holds, and nothing may stop all progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
+
+TINY_US = 500
+"""Below this a slice can be shorter than what a context switch costs (about 280 µs on an H200)."""
+
+SAFE_US = 2_048
+"""What a task gets instead of a second tiny slice: the driver's default."""
+
+
+def safe_shares(
+    tasks: Sequence[Task], decided: Mapping[TaskKey, Share], in_force: Mapping[TaskKey, Share]
+) -> tuple[dict[TaskKey, Share], list[str]]:
+    """Shares that are safe to apply, and what was wrong with the policy's.
+
+    A task that the user suspended stays off, a slice that the user fixed holds. Of the enabled tasks only one may have
+    a tiny slice (two would stop each other for good), and when something could run, something is enabled.
+    """
+    shares: dict[TaskKey, Share] = {}
+    notes: list[str] = []
+    for task in tasks:
+        share = decided.get(task.key, DEFAULT_SHARE)
+        if task.timeslice_us is not None:
+            share = replace(share, timeslice_us=task.timeslice_us)
+        if task.suspended:  # its slice does not matter now: leave it, so that suspending is quick
+            share = replace(in_force.get(task.key, DEFAULT_SHARE), enabled=False)
+        shares[task.key] = share
+
+    runnable = [task for task in tasks if not task.suspended]
+    if runnable and not any(shares[task.key].enabled for task in runnable):
+        first = runnable[0].key
+        shares[first] = replace(shares[first], enabled=True)
+        notes.append(f"the policy enabled nothing: process {first.pid} runs all the same")
+
+    tiny = [key for key, share in shares.items() if share.enabled and (share.timeslice_us or SAFE_US) < TINY_US]
+    for key in tiny[1:]:
+        shares[key] = replace(shares[key], timeslice_us=SAFE_US)
+        notes.append(
+            f"processes {tiny[0].pid} and {key.pid} would stop each other at slices under {TINY_US} µs: "
+            f"{key.pid} gets {SAFE_US} µs"
+        )
+    return shares, notes

@@ -1,0 +1,153 @@
+"""What the daemon holds of a process: its borrowed files, and its work on each GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from runlist.model import DEFAULT_SHARE, Share, Task, TaskClass
+from runlist.rm import borrow, status
+from runlist.rm.context import GpuContext
+from runlist.rm.discover import Borrower
+from runlist.rm.status import InvalidClient
+from runlist.rm.transport import OpenFile
+from runlist.wire import TaskView
+
+
+@dataclass
+class Root:
+    """A process that the user named; its descendants are managed as it is."""
+
+    pid: int
+    pidfd: int
+    uid: int
+    task_class: TaskClass
+    borrower: Borrower
+    launched: bool = False
+    excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
+
+
+@dataclass
+class ManagedTask:
+    """One process' contexts on one GPU, and the share that is in force there."""
+
+    task: Task
+    contexts: dict[int, GpuContext] = field(default_factory=dict)  # by the key that the keeper knows them by
+    share: Share = DEFAULT_SHARE
+    settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
+    corrections: int = 0
+    discovery_ms: float = 0.0
+    attach_ms: float = 0.0
+
+    def slice_us(self, share: Share) -> int:
+        """The compute slice that a share means for this task, in µs."""
+        if share.timeslice_us is not None:
+            return share.timeslice_us
+        return max((us for context in self.contexts.values() for us in context.original_us.values()), default=0)
+
+    def set_timeslice(self, microseconds: int | None) -> None:
+        """Set the slice of all groups; None for the slices that they were found with."""
+        self.each(lambda context: context.set_timeslice(microseconds))
+        self.share = replace(self.share, timeslice_us=microseconds)
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Resume or suspend all channels."""
+        self.each(GpuContext.resume if enabled else GpuContext.suspend)
+        self.share = replace(self.share, enabled=enabled)
+
+    def each(self, action: Callable[[GpuContext], None]) -> None:
+        """Do something to every context; one whose client was freed meanwhile is dropped."""
+        for key, context in list(self.contexts.items()):
+            try:
+                action(context)
+            except InvalidClient:
+                del self.contexts[key]
+
+    def view(self, policy: str) -> TaskView:
+        """The task as people see it."""
+        groups = [group for context in self.contexts.values() for group in context.groups.values()]
+        return TaskView(
+            pid=self.task.key.pid,
+            gpu=self.task.key.gpu,
+            task_class=self.task.task_class,
+            command=self.task.command,
+            user=self.task.uid,
+            timeslice_us=self.share.timeslice_us,
+            enabled=self.share.enabled,
+            suspended=self.task.suspended,
+            groups=len(groups),
+            channels=sum(len(group.channels) for group in groups),
+            corrections=self.corrections,
+            policy=policy,
+            discovery_ms=round(self.discovery_ms, 3),
+            attach_ms=round(self.attach_ms, 3),
+        )
+
+
+class ManagedProcess:
+    """A process with GPU work: its pidfd, its borrowed files by descriptor number, its tasks by GPU."""
+
+    def __init__(self, pid: int, pidfd: int, root: Root) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.root = root
+        self.files: dict[int, OpenFile] = {}
+        self.tasks: dict[str, ManagedTask] = {}
+
+    def groups_known(self, fd: int, client: int) -> set[int]:
+        """Handles of the channel groups that are managed already, of one client on one descriptor."""
+        file = self.files.get(fd)
+        return {
+            handle
+            for context in self.contexts()
+            if context.client.file is file and context.client.handle == client
+            for handle in context.groups
+        }
+
+    def contexts(self) -> Iterator[GpuContext]:
+        """All contexts on all GPUs."""
+        for task in self.tasks.values():
+            yield from task.contexts.values()
+
+    def lost_files(self) -> list[int]:
+        """Descriptors that the process no longer holds: it closed them, or exec did."""
+        return [fd for fd, file in self.files.items() if not borrow.still_holds(self.pid, fd, file.fileno())]
+
+    def drop_file(self, fd: int) -> list[int]:
+        """Close our copy of a descriptor and forget the contexts on it; returns their keeper keys."""
+        file = self.files.pop(fd)
+        keys = []
+        for gpu, task in list(self.tasks.items()):
+            for key, context in list(task.contexts.items()):
+                if context.client.file is file:
+                    keys.append(key)
+                    del task.contexts[key]
+            if not task.contexts:
+                del self.tasks[gpu]
+        file.close()
+        return keys
+
+    def put_back(self) -> list[str]:
+        """Undo everything in every context; returns what could not be undone."""
+        return [trouble for context in self.contexts() for trouble in put_back(context)]
+
+    def close(self) -> None:
+        """Close our copies. The process itself is untouched."""
+        for file in self.files.values():
+            file.close()
+        self.files.clear()
+        os.close(self.pidfd)
+
+
+def put_back(context: GpuContext) -> list[str]:
+    """Send a context's undo, all of it whatever fails; returns what failed, less what was freed meanwhile."""
+    troubles = []
+    for control in context.undo():
+        try:
+            code, _ = context.client.send(control)
+            if code not in (status.NV_OK, status.CLIENT_MISSING, status.OBJECT_MISSING):
+                troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
+        except OSError as error:
+            troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")
+    return troubles

@@ -1,0 +1,236 @@
+"""The daemon's socket: who may connect, requests in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from runlist import __version__, wire
+from runlist.daemon.managed import ManagedTask
+from runlist.daemon.manager import Manager
+from runlist.errors import ExitCode, NoPermissionError, RunlistError
+from runlist.policies import PolicySpec
+from runlist.rm import borrow
+
+_log = structlog.get_logger()
+_BORROW_PATIENCE_S = 5.0
+
+
+class Server:
+    """Accepts connections on a listening socket and serves them. A client that asks the daemon to end sets `stop`."""
+
+    def __init__(self, listener: socket.socket, manager: Manager, private: bool) -> None:
+        self._listener = listener
+        self._manager = manager
+        self._private = private
+        self._peers: set[_Peer] = set()
+        self.stop = asyncio.Event()
+        listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody is connected or anything is managed."""
+        return bool(self._peers or self._manager.roots)
+
+    def close(self) -> None:
+        """Stop accepting, and hang up."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for peer in list(self._peers):
+            peer.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:
+            _log.warning("a connection could not be accepted", reason=error.strerror)
+            return
+        self._peers.add(_Peer(sock, self._manager, self))
+
+    def forget(self, peer: _Peer) -> None:
+        """A peer hung up."""
+        self._peers.discard(peer)
+
+    def status(self) -> wire.DaemonStatus:
+        """What this daemon is."""
+        return wire.DaemonStatus(
+            pid=os.getpid(),
+            version=__version__,
+            driver=self._manager.driver.name,
+            policy=self._manager.spec.name,
+            policy_options=dict(self._manager.spec.options),
+            private=self._private,
+            keeper_pid=self._manager.keeping.pid,
+            tasks=len(self._manager.tasks(0)),
+        )
+
+
+class _Peer:
+    """One connection. Requests of a connection are served one after the other."""
+
+    def __init__(self, sock: socket.socket, manager: Manager, server: Server) -> None:
+        self._sock = sock
+        self._manager = manager
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._inbox = wire.Inbox()
+        self._decoder = msgspec.json.Decoder(wire.Request)
+        self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
+        self._lent: asyncio.Queue[int | OSError] = asyncio.Queue()
+        self._launched: int | None = None
+        self._uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        sock.setblocking(False)
+        self._loop.add_reader(sock, self._readable)
+        self._serving = self._loop.create_task(self._serve())
+
+    def close(self) -> None:
+        """Hang up."""
+        self._loop.remove_reader(self._sock)
+        self._queue.put_nowait(None)
+        self._lent.put_nowait(OSError(104, "the launcher hung up"))
+
+    def _readable(self) -> None:
+        try:
+            alive = self._inbox.read(self._sock)
+            for body in self._inbox.frames():
+                message = self._decoder.decode(body)
+                if isinstance(message, wire.Borrowed):
+                    self._take_lent(message)
+                else:
+                    self._queue.put_nowait(message)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            _log.warning("a client broke the protocol", user=self._uid, reason=str(error))
+            alive = False
+        if not alive:
+            self.close()
+
+    def _take_lent(self, message: wire.Borrowed) -> None:
+        if message.error or not self._inbox.fds:
+            self._lent.put_nowait(OSError(message.error or 9, os.strerror(message.error or 9)))
+        else:
+            self._lent.put_nowait(self._inbox.fds.popleft())
+
+    async def _serve(self) -> None:
+        while (message := await self._queue.get()) is not None:
+            answer = await self._answer(message)
+            try:
+                await self._loop.sock_sendall(self._sock, wire.encode(answer))
+            except OSError:
+                break
+        if self._launched is not None:
+            self._manager.launcher_gone(self._launched)
+        self._loop.remove_reader(self._sock)
+        self._inbox.close()
+        self._sock.close()
+        self._server.forget(self)
+
+    async def _answer(self, message: wire.Message) -> wire.Message:
+        try:
+            return await _HANDLERS[type(message)](self, message)
+        except RunlistError as error:
+            return wire.Failure(str(error), error.exit_code)
+        except OSError as error:
+            return wire.Failure(f"the driver could not be reached: {error.strerror or error}", ExitCode.FAILED)
+        except Exception as error:
+            _log.exception("a request failed in the daemon")
+            return wire.Failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
+
+    def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
+        return wire.Tasks([task.view(self._manager.policy_of(task.task.key.gpu)) for task in tasks], notes or [])
+
+    # -- one method per request --------------------------------------------------------------------
+
+    async def _attach(self, request: wire.Attach) -> wire.Message:
+        return self._tasks(await self._manager.attach(request.pid, request.task_class, request.wait, self._uid))
+
+    async def _launch(self, request: wire.Launch) -> wire.Message:
+        self._manager.launch(request.pid, request.task_class, _Launcher(self, self._loop), self._uid)
+        self._launched = request.pid
+        return self._tasks([])
+
+    async def _detach(self, request: wire.Detach) -> wire.Message:
+        return self._tasks([], self._manager.detach(request.pid, self._uid))
+
+    async def _release(self, request: wire.Release) -> wire.Message:
+        del request
+        return self._tasks([], self._manager.release(self._uid))
+
+    async def _list(self, request: wire.ListTasks) -> wire.Message:
+        del request
+        return self._tasks(self._manager.tasks(self._uid))
+
+    async def _change(self, request: wire.Change) -> wire.Message:
+        return self._tasks(self._manager.change(request.pid, request.settings, self._uid))
+
+    async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
+        return self._tasks(self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid))
+
+    async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
+        self._only_owner("switch the policy")
+        self._manager.use_policy(PolicySpec(request.name, request.options))
+        return self._server.status()
+
+    async def _status(self, request: wire.GetStatus) -> wire.Message:
+        del request
+        return self._server.status()
+
+    async def _stop(self, request: wire.Stop) -> wire.Message:
+        del request
+        self._only_owner("stop the daemon")
+        self._server.stop.set()
+        return self._server.status()
+
+    def _only_owner(self, what: str) -> None:
+        """A policy file is code that runs in the daemon, with the daemon's rights."""
+        if self._uid not in (0, os.geteuid()):
+            raise NoPermissionError(f"only root and the daemon's own user may {what}")
+
+    async def borrow(self, pid: int, fd: int) -> int:
+        """Have the launcher at the other end copy a descriptor out of one of its descendants."""
+        await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
+        lent = await asyncio.wait_for(self._lent.get(), _BORROW_PATIENCE_S)
+        if isinstance(lent, OSError):
+            raise lent
+        return lent
+
+
+class _Launcher:
+    """A `runlist run` process as borrower: an ancestor has the right to borrow where others do not. Falls back on our
+    own right.
+    """
+
+    def __init__(self, peer: _Peer, loop: asyncio.AbstractEventLoop) -> None:
+        self._peer = peer
+        self._loop = loop
+
+    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        """Called in the discovery thread."""
+        try:
+            return borrow.borrow(pidfd, fd)
+        except PermissionError:
+            return asyncio.run_coroutine_threadsafe(self._peer.borrow(pid, fd), self._loop).result()
+
+
+_HANDLERS: dict[type[wire.Message], Callable[[_Peer, Any], Awaitable[wire.Message]]] = {
+    wire.Attach: _Peer._attach,
+    wire.Launch: _Peer._launch,
+    wire.Detach: _Peer._detach,
+    wire.Release: _Peer._release,
+    wire.ListTasks: _Peer._list,
+    wire.Change: _Peer._change,
+    wire.Suspend: _Peer._suspend,
+    wire.Resume: _Peer._suspend,
+    wire.UsePolicy: _Peer._use_policy,
+    wire.GetStatus: _Peer._status,
+    wire.Stop: _Peer._stop,
+}

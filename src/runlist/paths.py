@@ -1,0 +1,54 @@
+"""Where the daemon's socket, lock and log are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from runlist.errors import NoPermissionError
+from runlist.rm.transport import Driver
+
+SYSTEM_DIR = Path("/run/runlist")
+SOCKET_NAME = "daemon.sock"
+SOCKET_VARIABLE = "RUNLIST_SOCKET"
+
+
+def state_dir(driver: Driver) -> Path:
+    """The directory of this user's daemon for a driver: root's is the system's."""
+    own = driver.state_dir()
+    if own is not None:
+        return own
+    if os.geteuid() == 0:
+        return SYSTEM_DIR
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "runlist" if runtime else Path(f"/tmp/runlist-{os.geteuid()}")  # noqa: S108 (checked by make_private)
+
+
+def daemon_socket(driver: Driver) -> Path:
+    """The socket that this user's daemon listens on."""
+    named = os.environ.get(SOCKET_VARIABLE)
+    return Path(named) if named else state_dir(driver) / SOCKET_NAME
+
+
+def candidate_sockets(driver: Driver) -> list[Path]:
+    """Sockets where a daemon may be found, the caller's own first, then the system's."""
+    own = daemon_socket(driver)
+    if os.environ.get(SOCKET_VARIABLE) or driver.state_dir() is not None:
+        return [own]
+    return list(dict.fromkeys([own, SYSTEM_DIR / SOCKET_NAME]))
+
+
+def make_private(directory: Path, mode: int = 0o700) -> None:
+    """Create a directory that only this user can write, or check that it is one. Raises NoPermissionError otherwise."""
+    try:
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        found = directory.lstat()
+    except OSError as error:
+        raise NoPermissionError(
+            f"{directory} cannot be made ({error.strerror}): set XDG_RUNTIME_DIR to a folder of yours"
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise NoPermissionError(
+            f"{directory} belongs to somebody else or others can write there: remove it, or set XDG_RUNTIME_DIR"
+        )

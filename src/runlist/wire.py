@@ -1,0 +1,265 @@
+"""What client, daemon, keeper and `runlist run` say to each other: messages, and how they travel on a UNIX stream
+socket.
+
+A frame is a four-byte little-endian length and a JSON body; descriptors travel as SCM_RIGHTS with the frame that
+mentions them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+MAX_FRAME = 16 << 20
+_LENGTH = struct.Struct("<I")
+_MAX_FDS = 16
+
+
+class Message(msgspec.Struct, tag=True, frozen=True):
+    """Base of all messages; the tag is the class' name."""
+
+
+# -- requests to the daemon ------------------------------------------------------------------------
+
+
+class Attach(Message, frozen=True):
+    """Manage a process and its descendants. `wait`: also when it has no GPU context yet."""
+
+    pid: int
+    task_class: str
+    wait: bool = False
+
+
+class Launch(Message, frozen=True):
+    """`runlist run` says that its descendants are to be managed, and that it will borrow descriptors from them on
+    request.
+    """
+
+    pid: int
+    task_class: str
+
+
+class Detach(Message, frozen=True):
+    """Put a process back and stop managing it and its descendants."""
+
+    pid: int
+
+
+class Release(Message, frozen=True):
+    """Put back and stop managing everything that the caller may manage."""
+
+
+class ListTasks(Message, frozen=True):
+    """Ask for all tasks that the caller may see."""
+
+
+class Change(Message, frozen=True):
+    """Change settings of a process: all of them, or none when one is refused."""
+
+    pid: int
+    settings: dict[str, str]
+
+
+class Suspend(Message, frozen=True):
+    """Take a process off its GPUs until it is resumed."""
+
+    pid: int
+
+
+class Resume(Message, frozen=True):
+    """Let a suspended process run again."""
+
+    pid: int
+
+
+class UsePolicy(Message, frozen=True):
+    """Switch every GPU to a policy, by name or path."""
+
+    name: str
+    options: dict[str, str]
+
+
+class GetStatus(Message, frozen=True):
+    """Ask what the daemon is."""
+
+
+class Stop(Message, frozen=True):
+    """Put everything back and end the daemon."""
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    """A task as people and tools see it. `timeslice_us` is None where each group has the slice it was found with.
+
+    `corrections` counts how often the task had changed its own slice and was put back; `attach_ms` is how long its
+    discovery and its whole way to being managed took.
+    """
+
+    pid: int
+    gpu: str
+    task_class: str
+    command: str
+    user: int
+    timeslice_us: int | None
+    enabled: bool
+    suspended: bool
+    groups: int
+    channels: int
+    corrections: int
+    policy: str
+    discovery_ms: float
+    attach_ms: float
+
+
+class Tasks(Message, frozen=True):
+    """The tasks that a request touched or asked for, and remarks for the person who made it."""
+
+    tasks: list[TaskView]
+    notes: list[str] = []
+
+
+class DaemonStatus(Message, frozen=True):
+    """What the daemon is."""
+
+    pid: int
+    version: str
+    driver: str
+    policy: str
+    policy_options: dict[str, str]
+    private: bool
+    keeper_pid: int
+    tasks: int
+
+
+class Failure(Message, frozen=True):
+    """The request was refused, and nothing changed."""
+
+    message: str
+    exit_code: int
+
+
+# -- daemon to `runlist run`, and back -------------------------------------------------------------
+
+
+class BorrowRequest(Message, frozen=True):
+    """Copy descriptor `fd` of a descendant, and send it."""
+
+    pid: int
+    fd: int
+
+
+class Borrowed(Message, frozen=True):
+    """The copy travels with this message; or `error` is the errno of why not."""
+
+    error: int = 0
+
+
+# -- daemon to keeper ------------------------------------------------------------------------------
+
+
+class UndoControl(msgspec.Struct, frozen=True):
+    """One RM control, ready to send."""
+
+    object: int
+    command: int
+    params: bytes
+
+
+class Guard(Message, frozen=True):
+    """Undo this when the daemon dies. The open file travels with it. Replaces what was said before under the same
+    key.
+    """
+
+    key: int
+    pid: int
+    client: int
+    undo: list[UndoControl]
+
+
+class Unguard(Message, frozen=True):
+    """Forget this, and close its open file."""
+
+    key: int
+
+
+Request = (
+    Attach | Launch | Detach | Release | ListTasks | Change | Suspend | Resume | UsePolicy | GetStatus | Stop | Borrowed
+)
+Answer = Tasks | DaemonStatus | Failure | BorrowRequest
+KeeperMessage = Guard | Unguard
+
+
+def encode(message: Message) -> bytes:
+    """A whole frame."""
+    body = msgspec.json.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Inbox:
+    """Cuts what arrives on a stream into frames, and keeps the descriptors that came with them in order."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.fds: deque[int] = deque()
+
+    def read(self, sock: socket.socket) -> bool:
+        """One recv. False at end of stream. Raises BlockingIOError as recv does."""
+        data, fds, _, _ = socket.recv_fds(sock, 1 << 16, _MAX_FDS)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self.fds.extend(fds)
+        self._buffer += data
+        return bool(data)
+
+    def frames(self) -> Iterator[bytes]:
+        """Bodies of the frames that are complete. Raises ValueError for one that no peer of ours would send."""
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                raise ValueError(f"a frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield body
+
+    def close(self) -> None:
+        """Close the descriptors that nobody took."""
+        while self.fds:
+            os.close(self.fds.popleft())
+
+
+class Connection:
+    """A blocking end of a connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.inbox = Inbox()
+        self._ready: deque[bytes] = deque()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send one message, with descriptors. Raises OSError when the peer is gone."""
+        frame = encode(message)
+        sent = socket.send_fds(self.sock, [frame], list(fds), socket.MSG_NOSIGNAL) if fds else 0
+        self.sock.sendall(frame[sent:], socket.MSG_NOSIGNAL)
+
+    def receive(self) -> bytes | None:
+        """The body of the next message, or None at end of stream."""
+        while not self._ready:
+            if not self.inbox.read(self.sock):
+                return None
+            self._ready.extend(self.inbox.frames())
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Close the connection and every descriptor left in it."""
+        self.inbox.close()
+        self.sock.close()

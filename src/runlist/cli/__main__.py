@@ -1,0 +1,5 @@
+"""`python -m runlist.cli` is `runlist`."""
+
+from runlist.cli import main
+
+main()

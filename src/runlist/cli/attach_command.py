@@ -1,0 +1,32 @@
+"""`runlist attach PID`."""
+
+from __future__ import annotations
+
+import typer
+
+from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions, TaskClassOption, show_tasks
+from runlist.cli.policy_command import use_if_asked
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def attach(
+        pid: Pid,
+        task_class: TaskClassOption = "normal",
+        wait: bool = typer.Option(False, "--wait", help="Also when it has no GPU context yet: manage it once it has."),
+        policy: PolicyOption = None,
+        option: PolicyOptions = None,
+        device: Device = None,
+        json: Json = False,
+    ) -> None:
+        """Manage a running process and its descendants. It needs no preparation and does not notice.
+
+        Starts a private daemon when none runs. Attaching again changes the class.
+        """
+        from runlist.client import Client
+
+        with Client.open(start=True, device=device) as client:
+            use_if_asked(client, policy, option)
+            show_tasks(client.attach(pid, task_class, wait=wait), [], json)

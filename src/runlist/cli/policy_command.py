@@ -1,0 +1,62 @@
+"""`runlist policy list|use`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from runlist.cli.common import Device, Json, PolicyOptions, key_values, print_json
+
+if TYPE_CHECKING:
+    from runlist.client import Client
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    policy = typer.Typer(no_args_is_help=True, help="List policies, or switch the daemon to one.")
+    app.add_typer(policy, name="policy")
+
+    @policy.command("list")
+    def list_(device: Device = None, json: Json = False) -> None:
+        """List the policies that come with Runlist; the one in use is marked."""
+        from runlist.client import Client
+        from runlist.errors import NoTargetError, NotSupportedError, UsageError
+        from runlist.policies import builtin_policies
+
+        policies = builtin_policies()
+        try:
+            with Client.open(device=device) as client:
+                current = client.status().policy
+        except (NoTargetError, NotSupportedError, UsageError):
+            current = None
+        if json:
+            print_json([{"name": name, "summary": text, "in_use": name == current} for name, text in policies.items()])
+            return
+        for name, text in policies.items():
+            print(f"{'*' if name == current else ' '} {name:<10} {text}")
+        if current and current not in policies:
+            print(f"* {current}")
+
+    @policy.command("use")
+    def use(name: str, option: PolicyOptions = None, device: Device = None, json: Json = False) -> None:
+        """Switch the daemon to a policy, by name or by the path of a .py file. Running work is not touched."""
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            status = use_if_asked(client, name, option)
+        if json:
+            print_json(status)
+
+
+def use_if_asked(client: Client, policy: str | None, options: list[str] | None) -> object:
+    """Switch the daemon's policy when one is named."""
+    from runlist.errors import UsageError
+
+    if policy is None:
+        if options:
+            raise UsageError("--option belongs to --policy: name the policy")
+        return None
+    name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
+    return client.use_policy(name, key_values(options or []))

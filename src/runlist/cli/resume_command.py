@@ -1,0 +1,19 @@
+"""`runlist resume PID`."""
+
+from __future__ import annotations
+
+import typer
+
+from runlist.cli.common import Device, Json, Pid, show_tasks
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def resume(pid: Pid, device: Device = None, json: Json = False) -> None:
+        """Let a suspended process run on, where it was."""
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            show_tasks(client.resume(pid), [], json)

@@ -1,0 +1,19 @@
+"""`runlist suspend PID`."""
+
+from __future__ import annotations
+
+import typer
+
+from runlist.cli.common import Device, Json, Pid, show_tasks
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command()
+    def suspend(pid: Pid, device: Device = None, json: Json = False) -> None:
+        """Take a process off its GPUs until it is resumed. It notices nothing but the time that passes."""
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            show_tasks(client.suspend(pid), [], json)

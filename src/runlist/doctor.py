@@ -1,0 +1,183 @@
+"""What works on this machine: the checks behind `runlist doctor`, each done for real."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from runlist import nvml
+from runlist.daemon.watch import OpenWatch
+from runlist.errors import ExitCode, RunlistError
+from runlist.rm import borrow
+from runlist.rm.client import free_client, open_client
+from runlist.rm.transport import Driver, choose_driver
+
+OLDEST_DRIVER = (550, 0)
+"""Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
+
+_CAP_SYS_PTRACE, _CAP_SYS_NICE = 19, 23
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report. `state` is ok, warn (works, with a limit) or fail (managing is not possible)."""
+
+    what: str
+    state: str
+    detail: str
+
+
+class _Failed(Exception):
+    def __init__(self, detail: str, code: ExitCode = ExitCode.NOT_SUPPORTED) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class _Limited(Exception):
+    """It works, with a limit."""
+
+
+def examine(device: str | None) -> tuple[list[Finding], ExitCode]:
+    """Every check, in order, and the exit code of `runlist doctor`. Raises UsageError for a bad device."""
+    driver = choose_driver(device)
+    findings: list[Finding] = []
+    code = ExitCode.DONE
+    for what, check in _checks(driver):
+        try:
+            findings.append(Finding(what, "ok", check()))
+        except _Limited as limit:
+            findings.append(Finding(what, "warn", str(limit)))
+        except (_Failed, RunlistError) as failure:
+            failed_code = failure.code if isinstance(failure, _Failed) else failure.exit_code
+            findings.append(Finding(what, "fail", str(failure)))
+            code = code or failed_code
+    return findings, code
+
+
+def _checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
+    yield "system", lambda: f"Python {platform.python_version()}, Linux {platform.release()}"
+    yield "device", lambda: _device(driver)
+    yield "GPUs", lambda: _gpus(driver)
+    yield "borrowing", _borrowing
+    yield "other processes", _ptrace
+    yield "privileged controls", _nice
+    yield "watching", lambda: _watching(driver)
+    yield "daemon", lambda: _daemon(driver)
+    yield "process plane", _process_plane
+    yield "kernel plane", _kernel_plane
+
+
+def _device(driver: Driver) -> str:
+    file = driver.open()
+    try:
+        client = open_client(file)
+        free_client(client)
+    finally:
+        file.close()
+    return f"{driver.name}: the driver answers"
+
+
+def _gpus(driver: Driver) -> str:
+    try:
+        with nvml.session(driver):
+            version, names = nvml.driver_version(), [gpu.name for gpu in nvml.gpus()]
+    except nvml.NvmlError as error:
+        raise _Failed(str(error)) from None
+    if not names:
+        raise _Failed("the driver shows no GPU")
+    text = f"{len(names)} × {', '.join(sorted(set(names)))}, driver {version}"
+    numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST_DRIVER:
+        raise _Limited(f"{text}: older than {OLDEST_DRIVER[0]}, its protocol was never checked: update the driver")
+    return text
+
+
+def _borrowing() -> str:
+    """Copy a descriptor out of a child of ours, as is done with tenants."""
+    reader, writer = os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[reader])
+    try:
+        pidfd = borrow.open_process(child.pid)
+        try:
+            os.close(borrow.borrow(pidfd, 0))
+        finally:
+            os.close(pidfd)
+    except PermissionError as error:
+        raise _Failed(
+            f"pidfd_getfd is denied even for children ({error.strerror}): a container's seccomp profile does that; "
+            "allow the call",
+            ExitCode.NO_PERMISSION,
+        ) from None
+    except OSError as error:
+        raise _Failed(f"pidfd_getfd: {error.strerror}: Linux 5.6 or later is needed") from None
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        os.close(reader)
+        os.close(writer)
+    return "descriptors of our own children can be borrowed (pidfd_getfd)"
+
+
+def _ptrace() -> str:
+    scope = "0"
+    with contextlib.suppress(OSError):
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    if _capable(_CAP_SYS_PTRACE) and scope != "3":
+        return "processes of every user can be attached"
+    if scope == "0":
+        return "your own processes can be attached"
+    if scope == "1":
+        raise _Limited(
+            "ptrace_scope is 1: `runlist run` works, `runlist attach` needs a daemon run by root (sudo runlist daemon)"
+        )
+    raise _Limited(f"ptrace_scope is {scope}: only root, or nobody, may attach; ask the machine's administrator")
+
+
+def _nice() -> str:
+    if _capable(_CAP_SYS_NICE):
+        return "interleave, realtime, runlist restart and scheduling policy may be set"
+    raise _Limited("interleave and realtime need root or CAP_SYS_NICE; classes, slices and suspension do not")
+
+
+def _watching(driver: Driver) -> str:
+    watch = OpenWatch(driver.watch_paths())
+    works = watch.works
+    watch.close()
+    if not works:
+        raise _Limited(
+            "no inotify instance to be had: new processes are noticed within 5 s (raise fs.inotify.max_user_instances)"
+        )
+    return "new GPU processes are noticed at once (inotify)"
+
+
+def _daemon(driver: Driver) -> str:
+    from runlist.client import Client
+    from runlist.errors import NoTargetError
+
+    try:
+        with Client.open(device=driver.name) as client:
+            status = client.status()
+    except NoTargetError:
+        return "none runs; `runlist run` and `runlist attach` start one"
+    return f"process {status.pid}, version {status.version}, policy {status.policy}, {status.tasks} tasks"
+
+
+def _process_plane() -> str:
+    raise _Limited("memory quotas and launch control inside processes are not in this version; use the driver plane")
+
+
+def _kernel_plane() -> str:
+    raise _Limited("tracing by eBPF is not in this version; the driver plane finds processes by itself")
+
+
+def _capable(number: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> number & 1)

@@ -31,13 +31,13 @@ class GpuInfo:
 @contextlib.contextmanager
 def session(driver: Driver) -> Iterator[None]:
     """NVML initialised for a driver. Raises NvmlError."""
-    if isinstance(driver, EmulatedDriver):
-        from runlist.emulated import library_directory
-
-        ctypes.CDLL(str(library_directory() / "libnvidia-ml.so.1"))
     try:
+        if isinstance(driver, EmulatedDriver):
+            from runlist.emulated import artefacts
+
+            ctypes.CDLL(str(artefacts() / "libnvidia-ml.so.1"))
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+    except (pynvml.NVMLError, OSError) as error:
         raise NvmlError(f"NVML: {error}: install or load the NVIDIA driver") from None
     try:
         yield

@@ -46,9 +46,9 @@ def _start(command: list[str], device: str | None) -> int:
     driver = choose_driver(device)
     environment = dict(os.environ)
     if isinstance(driver, EmulatedDriver):
-        from runlist.emulated import tenant_environment
+        from runlist.emulated import environment as emulated_environment
 
-        environment.update(tenant_environment(driver.directory, environment))
+        environment.update(emulated_environment(driver.directory))
     for number in _FROM_TERMINAL:
         signal.signal(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
     try:

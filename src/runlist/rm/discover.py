@@ -27,9 +27,9 @@ from runlist.rm.transport import Driver, OpenFile
 
 _CLIENT_BASE = 0xC1D00000
 _CLIENT_COUNT = 0x100000
-_CLIENT_NEIGHBOURS = 256  # further handles tried below a client that was found: a process' clients lie close together
+_CLIENT_NEIGHBOURS = 64  # further handles tried below a client that was found: a process' clients lie close together
 _RANGE = 0x10000  # object handles of one library share the upper half
-_EMPTY_RUN = 2048  # this many unused handles in a row end the search
+_EMPTY_RUN = 512  # this many unused handles in a row end the search
 _USUAL_BASE = 0x5C000000  # where CUDA's handles start when RM cannot be asked (every driver seen so far)
 
 

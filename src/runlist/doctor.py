@@ -152,7 +152,7 @@ def _watching(driver: Driver) -> str:
     watch.close()
     if not works:
         raise _Limited(
-            "no inotify instance to be had: new processes are noticed within 5 s (raise fs.inotify.max_user_instances)"
+            "no inotify instance to be had: new processes are noticed within 10 s (raise fs.inotify.max_user_instances)"
         )
     return "new GPU processes are noticed at once (inotify)"
 

@@ -30,10 +30,10 @@ from runlist.rm.transport import Driver, choose_driver
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 0.5
-SLICES_EVERY = 2  # checks
-SCAN_EVERY_S = 5.0  # without any sign; inotify brings most scans
+SLICES_EVERY = 4  # checks
+SCAN_EVERY_S = 10.0  # without any sign; inotify brings most scans
 FIRST_LOOK_S = 0.02
-PRIVATE_LIFETIME_S = 10.0
+PRIVATE_LIFETIME_S = 30.0
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
+from runlist.rm.context import MAX_TIMESLICE_US
 
 TINY_US = 500
 """Below this a slice can be shorter than what a context switch costs (about 280 µs on an H200)."""
@@ -20,12 +21,16 @@ def safe_shares(
     """Shares that are safe to apply, and what was wrong with the policy's.
 
     A task that the user suspended stays off, a slice that the user fixed holds. Of the enabled tasks only one may have
-    a tiny slice (two would stop each other for good), and when something could run, something is enabled.
+    a tiny slice (two would stop each other for good), every slice is one that can be set, and when something could run,
+    something is enabled.
     """
     shares: dict[TaskKey, Share] = {}
     notes: list[str] = []
     for task in tasks:
         share = decided.get(task.key, DEFAULT_SHARE)
+        if not _settable(share.timeslice_us):
+            notes.append(f"the policy gave process {task.key.pid} a slice of {share.timeslice_us!r}: it gets {SAFE_US} µs")
+            share = replace(share, timeslice_us=SAFE_US)
         if task.timeslice_us is not None:
             share = replace(share, timeslice_us=task.timeslice_us)
         if task.suspended:  # its slice does not matter now: leave it, so that suspending is quick
@@ -46,3 +51,7 @@ def safe_shares(
             f"{key.pid} gets {SAFE_US} µs"
         )
     return shares, notes
+
+
+def _settable(timeslice_us: object) -> bool:
+    return timeslice_us is None or (type(timeslice_us) is int and 1 <= timeslice_us <= MAX_TIMESLICE_US)

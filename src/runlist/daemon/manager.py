@@ -67,7 +67,7 @@ class Manager:
             return self.change(pid, {"class": class_name}, uid)
         root = self._add_root(pid, task_class, OwnRight(), launched=False)
         try:
-            for member in descendants(pid):
+            for member in descendants([pid])[pid]:
                 await self._adopt(root, member, new_only=False)
             tasks = self._tasks(self._under(pid))
             if not tasks and not wait:
@@ -165,9 +165,11 @@ class Manager:
 
     async def scan(self) -> None:
         """Look for new processes and contexts under every root: in processes whose open files changed a moment ago."""
-        for root in list(self.roots.values()):
-            for pid in descendants(root.pid):
-                if pid in root.excluded or self.roots.get(root.pid) is not root:
+        roots = dict(self.roots)
+        for root_pid, tree in descendants(roots).items():
+            root = roots[root_pid]
+            for pid in tree:
+                if pid in root.excluded or self.roots.get(root_pid) is not root:
                     continue
                 if not self._changed_lately(pid):
                     continue

@@ -11,8 +11,8 @@ import structlog
 from runlist.daemon.apply import Failures, apply_shares
 from runlist.daemon.guard import safe_shares
 from runlist.daemon.managed import ManagedTask
-from runlist.model import Task, TaskKey
-from runlist.policies import Decision, Policy, PolicySpec, load_policy
+from runlist.model import Share, Task, TaskKey
+from runlist.policies import Policy, PolicySpec, load_policy
 
 _log = structlog.get_logger()
 _MIN_TIMER_S = 0.001
@@ -37,7 +37,10 @@ class Scheduler:
     def refusal(self, task: Task, policy: Policy | None = None) -> str | None:
         """Why the policy (or another one) does not take a task beside those that are there, or None."""
         others = [managed.task for managed in self.tasks.values()]
-        return (policy or self._policy).admit(task, others)
+        try:
+            return (policy or self._policy).admit(task, others)
+        except Exception as error:  # a user's policy may raise anything
+            return f"the policy failed at admitting process {task.key.pid}: {error!r}"
 
     def use(self, spec: PolicySpec, policy: Policy) -> None:
         """Switch to another policy; shares change at the next `run`."""
@@ -52,14 +55,12 @@ class Scheduler:
             self._timer = None
         if not self.tasks:
             return {}
-        tasks = [managed.task for managed in self.tasks.values()]
-        decision = self._decide(tasks)
-        shares, notes = safe_shares(tasks, decision.shares, {key: managed.share for key, managed in self.tasks.items()})
+        shares, notes, again_after_s = self._decide()
         for note in notes:
             self._say_once(note)
         failures = apply_shares(self.tasks, shares)
-        if decision.again_after_s is not None:
-            delay = max(_MIN_TIMER_S, decision.again_after_s)
+        if again_after_s is not None:
+            delay = max(_MIN_TIMER_S, again_after_s)
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
         return failures
 
@@ -69,14 +70,22 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
 
-    def _decide(self, tasks: list[Task]) -> Decision:
+    def _decide(self) -> tuple[dict[TaskKey, Share], list[str], float | None]:
+        """Safe shares, what was wrong with the policy's, and in how many seconds to ask again."""
         try:
-            return self._policy.decide(tasks, time.monotonic())
-        except Exception as error:  # a user's policy may raise anything
+            return self._ask()
+        except Exception as error:  # a user's policy may raise or return anything
             _log.error("policy dropped for the default one", policy=self.policy_name, gpu=self.gpu, error=repr(error))
             spec = PolicySpec()
             self.use(spec, load_policy(spec))
-            return self._policy.decide(tasks, time.monotonic())
+            return self._ask()
+
+    def _ask(self) -> tuple[dict[TaskKey, Share], list[str], float | None]:
+        tasks = [managed.task for managed in self.tasks.values()]
+        decision = self._policy.decide(tasks, time.monotonic())
+        in_force = {key: managed.share for key, managed in self.tasks.items()}
+        shares, notes = safe_shares(tasks, decision.shares, in_force)
+        return shares, notes, None if decision.again_after_s is None else float(decision.again_after_s)
 
     def _on_timer(self) -> None:
         self._timer = None

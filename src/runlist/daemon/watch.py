@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _IN_OPEN = 0x20
@@ -52,15 +52,20 @@ class OpenWatch:
             self._fd = -1
 
 
-def descendants(pid: int) -> list[int]:
-    """A process and all its descendants, parents first; empty when it is gone."""
+def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
+    """Each process and all its descendants, parents first; empty for one that is gone. One pass over /proc."""
     children: dict[int, list[int]] = {}
+    alive = set()
     for child, parent in _parents():
+        alive.add(child)
         children.setdefault(parent, []).append(child)
-    tree = [pid] if Path(f"/proc/{pid}").exists() else []
-    for member in tree:
-        tree.extend(children.get(member, ()))
-    return tree
+    trees = {}
+    for root in roots:
+        tree = [root] if root in alive else []
+        for member in tree:
+            tree.extend(children.get(member, ()))
+        trees[root] = tree
+    return trees
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -57,7 +57,7 @@ def _from_file(path: Path) -> type[Policy]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"policy file {path} cannot be loaded: {type(error).__name__}: {error}") from None
     return _policy_class(module, str(path))
 

@@ -97,15 +97,20 @@ class Discoverer:
         Raises NoPermissionError without the right to the process.
         """
         found: list[Found] = []
-        for fd, file in _control_files(self._driver, pid, pidfd, borrower):
-            clients = [
-                Found(fd, file, handle, gpus)
-                for handle in _clients(file, self._newest_client())
-                if (gpus := _gpus(RmClient(file, handle)))
-            ]
-            if not clients:
-                file.close()
-            found.extend(clients)
+        copies: list[OpenFile] = []
+        try:
+            for fd, file in _control_files(self._driver, pid, pidfd, borrower):
+                copies.append(file)
+                for handle in _clients(file, self._newest_client()):
+                    if gpus := _gpus(RmClient(file, handle)):
+                        found.append(Found(fd, file, handle, gpus))
+        except BaseException:
+            found.clear()
+            raise
+        finally:  # a copy left open would keep the process' memory when it dies
+            for file in copies:
+                if not any(client.file is file for client in found):
+                    file.close()
         return found
 
     def _newest_client(self) -> int:
@@ -174,21 +179,29 @@ def _child(client: RmClient, parent: int, class_: Class) -> int | None:
 
 
 def _objects(client: RmClient) -> dict[int, int]:
-    """Classes of the client's objects by handle, in the ranges where RM says that its device and channel groups are."""
+    """Classes of the client's objects by handle, around the device and the channel group that RM names."""
     device = _child(client, client.handle, Class.DEVICE)
     group = _child(client, device, Class.CHANNEL_GROUP) if device else None
-    bases = sorted({handle & ~(_RANGE - 1) for handle in (device, group) if handle} or {_USUAL_BASE})
     prober = _Prober(client.file)
     classes: dict[int, int] = {}
-    for base in bases:
-        handle, last_hit = base, base
-        while handle - last_hit <= _EMPTY_RUN:
-            class_ = prober.ask(client.handle, handle, HANDLE_INFO_CLASS)
-            if class_ is not None:
-                classes[handle] = class_
-                last_hit = handle
-            handle += 1
-    return classes
+    for known in [handle for handle in (device, group) if handle] or [_USUAL_BASE]:
+        if known not in classes:
+            base = known & ~(_RANGE - 1)
+            classes.update(_used(prober, client.handle, range(known, base - 1, -1)))
+            classes.update(_used(prober, client.handle, range(known + 1, 1 << 32)))
+    return dict(sorted(classes.items()))
+
+
+def _used(prober: _Prober, client: int, handles: range) -> Iterator[tuple[int, int]]:
+    """Those of `handles` that exist, with their classes, until a long run of them does not."""
+    empty = 0
+    for handle in handles:
+        class_ = prober.ask(client, handle, HANDLE_INFO_CLASS)
+        if class_ is not None:
+            empty = 0
+            yield handle, class_
+        elif (empty := empty + 1) > _EMPTY_RUN:
+            return
 
 
 def _gpus(client: RmClient) -> tuple[GpuObjects, ...]:

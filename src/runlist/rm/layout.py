@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 Value = int | bytes | Sequence[int]
 
@@ -20,7 +21,7 @@ class Layout:
     """One parameter structure. `size` is in bytes, `names` are its fields in order."""
 
     def __init__(self, spec: str) -> None:
-        self._fields: list[tuple[str, int, bool]] = []  # name, number of struct values, is an array
+        self._fields: list[tuple[str, str, int | None]] = []  # name, code, length (of arrays and byte strings)
         form = "<"
         for token in spec.split():
             match = _TOKEN.match(token)
@@ -28,8 +29,7 @@ class Layout:
                 raise ValueError(f"bad field {token!r} in layout {spec!r}")
             form += match["count"] + match["code"]
             if match["name"]:
-                array = bool(match["count"]) and match["code"] != "s"
-                self._fields.append((match["name"], int(match["count"]) if array else 1, array))
+                self._fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))
         self._struct = struct.Struct(form)
         self.size = self._struct.size
         self.names = tuple(name for name, _, _ in self._fields)
@@ -41,16 +41,18 @@ class Layout:
         unknown = values.keys() - set(self.names)
         if unknown:
             raise ValueError(f"no field {', '.join(sorted(unknown))} in {self.names}")
-        flat: list[int | bytes] = []
-        for (name, count, array), code in zip(self._fields, self._codes(), strict=True):
-            value = values.get(name, b"" if code == "s" else 0)
-            if array:
-                items = list(value) if isinstance(value, Sequence) else []
-                if len(items) > count:
-                    raise ValueError(f"{name} takes {count} values, not {len(items)}")
-                flat.extend(items + [0] * (count - len(items)))
+        flat: list[Any] = []
+        for name, code, length in self._fields:
+            value: Any = values.get(name, 0 if length is None else b"")
+            if isinstance(value, int) != (length is None):
+                raise ValueError(f"{name} takes {'one number' if length is None else f'up to {length} values'}")
+            if length is not None and len(value) > length:
+                raise ValueError(f"{name} takes up to {length} values, not {len(value)}")
+            if length is None or code == "s":
+                flat.append(value)
             else:
-                flat.append(value if isinstance(value, bytes) else int(value))  # type: ignore[arg-type]
+                items = list(value)
+                flat.extend(items + [0] * (length - len(items)))
         try:
             return bytearray(self._struct.pack(*flat))
         except struct.error as error:
@@ -60,9 +62,6 @@ class Layout:
         """Fields by name; arrays as tuples. `data` has exactly `size` bytes."""
         flat = iter(self._struct.unpack(data))
         return {
-            name: tuple(next(flat) for _ in range(count)) if array else next(flat)
-            for name, count, array in self._fields
+            name: next(flat) if length is None or code == "s" else tuple(next(flat) for _ in range(length))
+            for name, code, length in self._fields
         }
-
-    def _codes(self) -> list[str]:
-        return [code for code in re.findall(r"\d*([xBHIQis])", self._struct.format[1:]) if code != "x"]

@@ -1,0 +1,60 @@
+"""Work of a chosen length on a GPU: the kernel `accumulate_lcg` on an array, counted so that it can be checked."""
+
+from __future__ import annotations
+
+import time
+
+from runlist.workloads import lcg
+from runlist.workloads.gpu import BLOCK, Gpu, synchronize
+
+_WARM_UP_S = 0.05
+"""Long enough for a GPU to leave its idle clocks."""
+
+_CALIBRATION_ROUNDS = (2_000, 20_000)
+_CALIBRATION_REPEATS = 15
+
+
+class Accumulator:
+    """An array of one u32 a thread for `blocks` blocks, on a stream of its own."""
+
+    def __init__(self, gpu: Gpu, blocks: int) -> None:
+        self._gpu = gpu
+        self._blocks = blocks
+        self._kernel = gpu.kernel("accumulate_lcg")
+        self._count = blocks * BLOCK
+        self._state = gpu.upload(lcg.initial(self._count))
+        self._done = 0  # rounds queued so far
+        self.stream = gpu.stream()
+
+    def launch(self, rounds: int) -> None:
+        """Queues one kernel of `rounds` rounds; does not wait."""
+        self._kernel.launch(self.stream, self._blocks, self._state, self._count, rounds)
+        self._done += rounds
+
+    def synchronize(self) -> None:
+        """Waits for the kernels queued."""
+        synchronize(self.stream)
+
+    def rounds_for(self, microseconds: float) -> int:
+        """Rounds for which one kernel runs `microseconds` on this GPU when alone; measured, in some 60 ms."""
+        end = time.perf_counter() + _WARM_UP_S
+        while time.perf_counter() < end:
+            self._timed(_CALIBRATION_ROUNDS[0])
+        few, many = _CALIBRATION_ROUNDS
+        # The fastest of several is the one that nothing disturbed; the difference of two lengths leaves out the launch.
+        fastest = [min(self._timed(rounds) for _ in range(_CALIBRATION_REPEATS)) for rounds in (few, many)]
+        per_round = (fastest[1] - fastest[0]) / (many - few)
+        return max(1, round(microseconds / max(per_round, 1e-6)))
+
+    def correct(self) -> bool:
+        """Whether the array holds, bit for bit, what all the rounds so far must give. Waits for them."""
+        self.synchronize()
+        expected = lcg.advanced(self._count, self._done)
+        return self._gpu.download(self._state, expected) == expected
+
+    def _timed(self, rounds: int) -> float:
+        """Microseconds from launch to synchronised."""
+        start = time.perf_counter()
+        self.launch(rounds)
+        self.synchronize()
+        return (time.perf_counter() - start) * 1e6

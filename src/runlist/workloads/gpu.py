@@ -1,0 +1,130 @@
+"""One GPU through the CUDA driver API: status checks, memory, the project's kernels and typed launches."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from importlib import resources
+from typing import Any, Self
+
+from cuda.bindings import driver
+
+BLOCK = 256
+"""Threads in a block of every one-dimensional launch here."""
+
+SIGNATURES: dict[str, tuple[type[Any], ...]] = {
+    "fill_u32": (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint64),
+    "vector_add_f32": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64),
+    "accumulate_lcg": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32),
+    "matmul_f32": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32),
+    "wait_flag_u32": (ctypes.c_uint64, ctypes.c_uint32),
+}
+"""Parameter types of the kernels in kernels.cu; pointers are 64-bit device addresses."""
+
+
+class GpuError(RuntimeError):
+    """A CUDA call failed, or there is no CUDA driver here. The message is one line."""
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """What a cuda.bindings call returned: None, one value, or a tuple of several; raises GpuError if it failed."""
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise GpuError(f"CUDA: {driver.CUresult(status).name}")
+    return values[0] if len(values) == 1 else tuple(values) or None
+
+
+class Flag:
+    """A u32 in page-locked host memory that a kernel polls."""
+
+    def __init__(self) -> None:
+        mapped = driver.CU_MEMHOSTALLOC_DEVICEMAP
+        self._host = check(driver.cuMemHostAlloc(ctypes.sizeof(ctypes.c_uint32), mapped))
+        self.address = int(check(driver.cuMemHostGetDevicePointer(self._host, 0)))
+        """Where a kernel finds it."""
+        self._cell = ctypes.c_uint32.from_address(int(self._host))
+        self._cell.value = 0
+
+    @property
+    def value(self) -> int:
+        """What the host last wrote."""
+        return self._cell.value
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._cell.value = value
+
+
+class Kernel:
+    """A kernel of kernels.cu."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self._function = check(driver.cuModuleGetFunction(module, name.encode()))
+        self._types = SIGNATURES[name]
+
+    def launch(self, stream: Any, blocks: int, *arguments: int, threads: int = BLOCK) -> None:
+        """Queues `blocks` × `threads` on `stream`; does not wait."""
+        parameters = (arguments, self._types)
+        check(driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, 0))
+
+
+class Gpu:
+    """The primary context of GPU `index`, current in the thread that made it, with the project's kernels loaded.
+
+    `blocking` makes a wait sleep instead of spin: for long waits.
+    """
+
+    def __init__(self, index: int = 0, *, blocking: bool = False) -> None:
+        try:
+            check(driver.cuInit(0))
+        except RuntimeError as error:  # cuda.bindings' own error where libcuda.so.1 is missing, or ours
+            raise GpuError(f"no usable CUDA driver here ({str(error).splitlines()[0]})") from error
+        count = check(driver.cuDeviceGetCount())
+        if not 0 <= index < count:
+            raise GpuError(f"there is no GPU {index}: this machine has {count}")
+        self.device = check(driver.cuDeviceGet(index))
+        self.name: str = check(driver.cuDeviceGetName(128, self.device)).split(b"\0")[0].decode()
+        sms = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self.sm_count: int = check(driver.cuDeviceGetAttribute(sms, self.device))
+        schedule = driver.CUctx_flags
+        flags = schedule.CU_CTX_SCHED_BLOCKING_SYNC if blocking else schedule.CU_CTX_SCHED_AUTO
+        check(driver.cuDevicePrimaryCtxSetFlags(self.device, flags))
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(self.device))))
+        ptx = resources.files(__package__).joinpath("kernels.autogen.ptx").read_bytes()
+        self._module = check(driver.cuModuleLoadData(ptx + b"\0"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the context back; its memory and streams go with it."""
+        check(driver.cuDevicePrimaryCtxRelease(self.device))
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel `name` of kernels.cu."""
+        return Kernel(self._module, name)
+
+    def stream(self) -> Any:
+        """A new stream that does not wait for the default stream."""
+        return check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def upload(self, values: array[Any]) -> int:
+        """Device address of a copy of `values`."""
+        size = len(values) * values.itemsize
+        address = check(driver.cuMemAlloc(size))
+        check(driver.cuMemcpyHtoD(address, values.buffer_info()[0], size))
+        return int(address)
+
+    def download(self, address: int, like: array[Any]) -> array[Any]:
+        """As many values of the same type as `like` has, from device memory at `address`."""
+        values = array(like.typecode, bytes(len(like) * like.itemsize))
+        check(driver.cuMemcpyDtoH(values.buffer_info()[0], address, len(values) * values.itemsize))
+        return values
+
+
+def synchronize(stream: Any) -> None:
+    """Waits until everything queued on `stream` is done."""
+    check(driver.cuStreamSynchronize(stream))

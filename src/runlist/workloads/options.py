@@ -1,0 +1,63 @@
+"""Command-line pieces that the workloads share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from runlist.workloads.gpu import GpuError
+
+
+def positive(text: str) -> float:
+    """A number above zero, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def positive_int(text: str) -> int:
+    """A whole number above zero, for argparse."""
+    value = positive(text)
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value)
+
+
+def parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options of every workload."""
+    result = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    result.add_argument("--gpu", type=int, default=0, metavar="INDEX", help="which GPU (default 0)")
+    result.add_argument(
+        "--seconds", type=positive, metavar="S", help="work for S seconds and exit, instead of obeying standard input"
+    )
+    return result
+
+
+def load_torch(index: int) -> Any:
+    """PyTorch, with GPU `index` as the current one; raises GpuError where either is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise GpuError("PyTorch is not installed: pip install torch") from error
+    if not torch.cuda.is_available():
+        raise GpuError("PyTorch sees no GPU here")
+    torch.cuda.set_device(index)
+    return torch
+
+
+def main(body: Callable[[], None], name: str) -> None:
+    """Runs `body`; a GPU that fails ends the program with one line on standard error and exit code 1."""
+    try:
+        body()
+    except RuntimeError as error:  # GpuError, and PyTorch's own
+        sys.exit(f"{name}: {str(error).splitlines()[0]}")
+    except BrokenPipeError:  # whoever measured is gone
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

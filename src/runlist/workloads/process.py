@@ -1,0 +1,148 @@
+"""Starts a workload as a child process and steers it by the protocol of `runlist.workloads.protocol`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+READY_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 30.0
+_QUIT_TIMEOUT_S = 10.0
+
+
+class WorkloadError(RuntimeError):
+    """A workload died or did not answer. The message is one line, with the last line of its standard error."""
+
+
+class WorkloadProcess:
+    """One running workload: `runlist.workloads.<name>` with `arguments`, in `environment` (default: this one's).
+
+    A context manager: leaving it ends the process. `ready` holds the fields of the workload's first event.
+    """
+
+    def __init__(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block the workload)
+        self._buffer = b""
+        # A group of its own: Ctrl-C on the terminal is for whoever steers, who then ends the workload in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"runlist.workloads.{name}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=dict(environment) if environment is not None else None,
+            process_group=0,
+        )
+        try:
+            self.ready = self._event("ready", READY_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def run(self) -> None:
+        """Begin to work."""
+        self._command("run", "running")
+
+    def pause(self, timeout: float = ANSWER_TIMEOUT_S) -> None:
+        """Stop working; the GPU is idle of this process when it returns."""
+        self._command("pause", "paused", timeout)
+
+    def start(self) -> None:
+        """Begin a measuring window."""
+        self._command("start", "started")
+
+    def stop(self, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """End the window: `seconds` and the workload's samples or counts."""
+        return self._command("stop", "window", timeout)
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        """One window of `seconds`."""
+        self.start()
+        time.sleep(seconds)
+        return self.stop()
+
+    def quit(self) -> dict[str, Any]:
+        """End the process in order; returns its last figures, `correct` among them."""
+        end = self._command("quit", "end")
+        self._process.wait(_QUIT_TIMEOUT_S)
+        self.kill()
+        return end
+
+    def kill(self) -> None:
+        """End the process at once if it still runs, and free what belonged to it."""
+        if self.alive:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._errors.close()
+
+    def _command(self, command: str, answer: str, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{command}\n".encode())
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise self._death() from None
+        return self._event(answer, timeout)
+
+    def _event(self, expected: str, timeout: float) -> dict[str, Any]:
+        try:
+            event: dict[str, Any] = json.loads(self._line(timeout))
+        except ValueError:
+            raise WorkloadError(f"{self.name} printed something else than its protocol") from None
+        if event.get("event") != expected:
+            raise WorkloadError(f"{self.name}: {event.get('message', f'answered {event}')}")
+        return event
+
+    def _line(self, timeout: float) -> bytes:
+        """The next line of standard output."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout
+        descriptor = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise WorkloadError(f"{self.name} (pid {self.pid}) has not answered for {timeout:.0f} s")
+                chunk = os.read(descriptor, 1 << 16)
+                if not chunk:
+                    raise self._death()
+                self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+    def _death(self) -> WorkloadError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        how = "pipe closed" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        self._errors.seek(0)
+        lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return WorkloadError(f"{self.name} ended early ({how})" + (f": {lines[-1].strip()}" if lines else ""))

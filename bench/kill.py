@@ -9,13 +9,10 @@ import random
 import signal
 import time
 
+from bench.contexts import contexts_of
 from bench.figures import AT_LEAST, AT_MOST, Figure, spread
 from runlist.client import Client
-from runlist.rm import borrow
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer, OwnRight
-from runlist.rm.transport import Driver, choose_driver
+from runlist.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 KILLS = {"nvidia": 20, "emulated": 200}
@@ -35,7 +32,7 @@ def measure(kills: int | None = None) -> list[Figure]:
         first = stack.enter_context(WorkloadProcess("batch"))
         second = stack.enter_context(WorkloadProcess("batch", "--rounds", str(first.ready["rounds"])))
         processes = [critical, first, second]
-        contexts = [context for process in processes for context in _contexts(stack, driver, process.pid)]
+        contexts = [context for process in processes for context in contexts_of(process.pid, stack)]
         for process in processes:
             process.run()
         for _ in range(kills):
@@ -73,20 +70,6 @@ def _manage_and_kill(processes: list[WorkloadProcess], moments: random.Random) -
             step()
         time.sleep(max(0.0, victim_at - time.perf_counter()))
         os.kill(daemon, signal.SIGKILL)
-
-
-def _contexts(stack: contextlib.ExitStack, driver: Driver, pid: int) -> list[GpuContext]:
-    """Our own view of a process' slices, apart from any daemon's."""
-    discoverer = Discoverer(driver)
-    stack.callback(discoverer.close)
-    pidfd = borrow.open_process(pid)
-    try:
-        found = discoverer.discover(pid, pidfd, OwnRight())
-    finally:
-        os.close(pidfd)
-    for client in found:
-        stack.callback(client.file.close)
-    return [GpuContext(RmClient(client.file, client.client), gpu) for client in found for gpu in client.gpus]
 
 
 def _progresses(process: WorkloadProcess) -> bool:

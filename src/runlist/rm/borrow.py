@@ -33,8 +33,10 @@ def open_process(pid: int) -> int:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise NoTargetError(f"process {pid} does not exist") from None
+    except OverflowError:
+        raise NoTargetError(f"{pid} is no process id") from None
     except OSError as error:
-        if error.errno == errno.EINVAL:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
             raise NoTargetError(f"{pid} is not a process (a thread's id, or not positive)") from None
         raise NotSupportedError(f"pidfd_open({pid}): {error.strerror}: Runlist needs Linux 5.6 or later") from None
 

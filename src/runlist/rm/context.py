@@ -50,6 +50,7 @@ class GpuContext:
         self.gpu = objects.gpu
         self.subdevice = objects.subdevice
         self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
+        self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
         self.original_us: dict[int, int] = self.timeslices()
         self._touched: set[Setting] = set()
 
@@ -178,6 +179,7 @@ class GpuContext:
 
     def _drop(self, group: Group) -> None:
         self.groups.pop(group.handle, None)
+        self._prepared.clear()
 
     def _on_group(self, group: Group, name: str, **values: int) -> None:
         try:
@@ -191,7 +193,9 @@ class GpuContext:
 
     def _disable(self, disable: bool) -> None:
         def send_all() -> None:
-            for control in self._disabling(disable, [self._groups()]):
+            if disable not in self._prepared:
+                self._prepared[disable] = self._disabling(disable, [self._groups()])
+            for control in self._prepared[disable]:
                 self._send(control)
 
         try:

@@ -10,6 +10,7 @@ from runlist.errors import ExitCode, RunlistError
 from runlist.rm.status_autogen import NAMES
 
 NV_OK = 0x00
+NO_PERMISSION = 0x1B
 INVALID_ARGUMENT = 0x1F
 CLIENT_MISSING = 0x23
 OBJECT_MISSING = 0x57

@@ -84,7 +84,12 @@ class NvidiaDriver:
                 yield fd
 
     def adopt(self, fd: int) -> OpenFile | None:
-        return _IoctlFile(fd)
+        # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
+        found = os.fstat(fd)
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+            return _IoctlFile(fd)
+        os.close(fd)
+        return None
 
     def watch_paths(self) -> list[Path]:
         return [path for path in sorted(Path("/dev").glob("nvidia*")) if stat.S_ISCHR(path.stat().st_mode)]
@@ -109,7 +114,7 @@ class EmulatedDriver:
         except OSError as error:
             connection.close()
             raise NotSupportedError(
-                f"no emulated GPU runs in {self.directory} ({error.strerror}): start one with `runlist emulator`"
+                f"no emulated GPU runs in {self.directory} ({error.strerror or error}): start one with `runlist emulator`"
             ) from None
         return _DatagramFile(connection)
 
@@ -121,9 +126,9 @@ class EmulatedDriver:
     def adopt(self, fd: int) -> OpenFile | None:
         connection = socket.socket(fileno=fd)
         try:
-            if connection.family == socket.AF_UNIX and connection.getpeername() == self._socket:
+            if connection.family == socket.AF_UNIX and os.path.samefile(connection.getpeername(), self._socket):
                 return _DatagramFile(connection)
-        except OSError:  # not connected
+        except (OSError, ValueError):  # not connected, or to something that is no file
             pass
         connection.close()
         return None
@@ -147,7 +152,7 @@ def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:
                 f"--device emulated needs a running emulated GPU ({EMULATED_GPU_VARIABLE} is not set): "
                 "start one with `runlist emulator`"
             )
-        return EmulatedDriver(Path(directory))
+        return EmulatedDriver(Path(directory).absolute())
     raise UsageError(f"no device {name!r}: take nvidia or emulated")
 
 

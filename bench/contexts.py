@@ -1,0 +1,26 @@
+"""A benchmark's own hold on a process' GPU contexts, apart from any daemon's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from runlist.rm import borrow
+from runlist.rm.client import RmClient
+from runlist.rm.context import GpuContext
+from runlist.rm.discover import Discoverer, OwnRight
+from runlist.rm.transport import choose_driver
+
+
+def contexts_of(pid: int, stack: contextlib.ExitStack) -> list[GpuContext]:
+    """The contexts of a process of ours; `stack` closes what they need."""
+    discoverer = Discoverer(choose_driver())
+    pidfd = borrow.open_process(pid)
+    try:
+        found = discoverer.discover(pid, pidfd, OwnRight())
+    finally:
+        os.close(pidfd)
+        discoverer.close()
+    for file in {id(client.file): client.file for client in found}.values():
+        stack.callback(file.close)
+    return [GpuContext(RmClient(client.file, client.client), gpu) for client in found for gpu in client.gpus]

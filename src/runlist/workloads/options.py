@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from runlist.workloads.gpu import GpuError
+
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 
 
 def positive(text: str) -> float:
@@ -51,8 +55,17 @@ def load_torch(index: int) -> Any:
     return torch
 
 
+def allow_management() -> None:
+    """Lets every process of this user manage this one where Yama (`ptrace_scope` 1, as on Ubuntu) allows only parents.
+
+    Any other program is started with `runlist run` there. Without Yama the call fails, and is not needed.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
 def main(body: Callable[[], None], name: str) -> None:
     """Runs `body`; a GPU that fails ends the program with one line on standard error and exit code 1."""
+    allow_management()
     try:
         body()
     except RuntimeError as error:  # GpuError, and PyTorch's own

@@ -1,0 +1,79 @@
+"""Which GPU the demo runs on: one that is there, or an emulated one that it starts for the purpose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from runlist import nvml
+from runlist.errors import NotSupportedError, RunlistError, UsageError
+from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, NvidiaDriver
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device in use."""
+
+    name: str
+    """`nvidia` or `emulated`."""
+    reason: str
+    """Why this one, for a person."""
+
+
+def why_no_nvidia_gpu() -> str | None:
+    """None when an NVIDIA GPU can be used here, else what is missing."""
+    try:
+        with nvml.session(NvidiaDriver()):
+            return None if nvml.gpus() else "the driver sees no GPU"
+    except nvml.NvmlError as error:
+        return str(error).removeprefix("NVML: ")
+
+
+@contextmanager
+def use_device(wanted: str | None) -> Iterator[Device]:
+    """Makes a device this process's and its children's: `wanted`, or RUNLIST_DEVICE, or the best that is there.
+
+    The environment is changed inside, and put back with whatever was started. Raises UsageError for an unknown name and
+    NotSupportedError for a device that is not here.
+    """
+    asked = wanted or os.environ.get(DEVICE_VARIABLE) or None
+    if asked not in (None, "nvidia", "emulated"):
+        raise UsageError(f"no device {asked!r}: nvidia or emulated")
+    missing = None if asked == "emulated" else why_no_nvidia_gpu()
+    if asked == "nvidia" and missing:
+        raise NotSupportedError(f"no usable NVIDIA GPU here ({missing}); --device emulated needs none")
+    if asked != "emulated" and not missing:
+        with _environment({DEVICE_VARIABLE: "nvidia"}):
+            yield Device("nvidia", "an NVIDIA GPU is here")
+        return
+    reason = "as asked" if asked else f"no usable NVIDIA GPU here: {missing}"
+    with _emulated_gpu() as environment, _environment(environment):
+        yield Device("emulated", reason)
+
+
+@contextmanager
+def _emulated_gpu() -> Iterator[Mapping[str, str]]:
+    """The environment of an emulated GPU: the one that the caller's environment names, or a new one meanwhile."""
+    from runlist.emulated import EmulatedGpu, EmulatedGpuError, environment
+
+    try:
+        if running := os.environ.get(EMULATED_GPU_VARIABLE):
+            yield environment(running)
+        else:
+            with EmulatedGpu() as gpu:
+                yield gpu.environment()
+    except EmulatedGpuError as error:
+        raise RunlistError(str(error)) from None
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,135 @@
+"""Start and stop emulated GPUs, and point programs at them.
+
+An emulated GPU is a process that listens in a directory, and two libraries that take the place of the driver's own. Programs
+reach it by their environment alone, see `EmulatedGpu.environment`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+
+from runlist.errors import NotSupportedError
+from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
+
+H200_MEMORY = 150_754_820_096
+"""Bytes of device memory of an H200, the default."""
+
+BUILD_VARIABLE = "RUNLIST_EMULATOR_BUILD"
+"""Names a build directory of the emulator, for a development tree where nothing is installed."""
+
+_DEVICE_PROGRAM = "runlist-emulated-gpu"
+_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_STOP_SECONDS = 5.0
+
+
+class EmulatedGpuError(NotSupportedError):
+    """The emulated GPU cannot be started; the message is one line that says what to do."""
+
+
+def artefacts() -> Path:
+    """Return the directory with the device program and its libraries.
+
+    Raises EmulatedGpuError when this installation has none.
+    """
+    named = os.environ.get(BUILD_VARIABLE)
+    directory = Path(named) if named else Path(str(resources.files("runlist").joinpath("_emulator")))
+    missing = [name for name in (_DEVICE_PROGRAM, *_LIBRARIES) if not (directory / name).is_file()]
+    if not missing:
+        return directory
+    if named:
+        raise EmulatedGpuError(f"{directory} has no {missing[0]}: build the emulator there, or unset {BUILD_VARIABLE}")
+    raise EmulatedGpuError(f"this installation has no emulated GPU ({missing[0]} is missing): reinstall runlist")
+
+
+def environment(directory: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the variables that make a program use the emulated GPU of `directory`."""
+    inherited = os.environ.get("LD_LIBRARY_PATH")
+    library_path = str(artefacts())
+    return {
+        "LD_LIBRARY_PATH": f"{library_path}:{inherited}" if inherited else library_path,
+        EMULATED_GPU_VARIABLE: str(Path(directory).absolute()),
+        DEVICE_VARIABLE: "emulated",
+    }
+
+
+class EmulatedGpu:
+    """A running emulated GPU, or several behind one directory; a context manager that stops it at the end.
+
+    `dir` is created if need be (mode 0700); without it, a temporary one is made and removed again. `memory` is bytes a GPU.
+    The device ends with this process, however that ends.
+    """
+
+    def __init__(self, dir: str | os.PathLike[str] | None = None, gpus: int = 1, memory: int = H200_MEMORY) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="runlist-gpu-") if dir is None else None
+        self.dir = Path(self._temporary.name if self._temporary else os.fspath(dir or "")).absolute()
+        self.gpus = gpus
+        self.memory = memory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The device's process id. Raises EmulatedGpuError when it is not running."""
+        if self._process is None:
+            raise EmulatedGpuError("the emulated GPU is not running: call start() first")
+        return self._process.pid
+
+    def start(self, timeout: float = 10.0) -> EmulatedGpu:
+        """Start the device and wait until it accepts programs.
+
+        Raises EmulatedGpuError when it cannot use the directory, or is not ready within `timeout` seconds.
+        """
+        if self._process is not None:
+            return self
+        command = [str(artefacts() / _DEVICE_PROGRAM), "--dir", str(self.dir)]
+        command += ["--gpus", str(self.gpus), "--memory", str(self.memory), "--exit-with-stdin"]
+        # A group of its own: Ctrl-C on the terminal is for the programs on it, which put things back first.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+        )
+        self._process = process
+        assert process.stdout is not None and process.stderr is not None
+        readable, _, _ = select.select([process.stdout], [], [], timeout)
+        if readable and process.stdout.readline() == b"ready\n":
+            return self
+        process.kill()
+        said = process.stderr.read().decode(errors="replace").strip()
+        self._end()
+        raise EmulatedGpuError(said or f"the emulated GPU was not ready within {timeout:g} s")
+
+    def stop(self) -> None:
+        """Stop the device; programs still on it see it as gone."""
+        self._end()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make a program use this GPU, to be added to its environment."""
+        return environment(self.dir)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> EmulatedGpu:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

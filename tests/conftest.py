@@ -1,0 +1,83 @@
+"""The device that the tests run on, and processes that use it.
+
+RUNLIST_DEVICE=nvidia takes the real GPU; otherwise an emulated one is started, once for the session.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runlist.emulated import EmulatedGpu
+from runlist.workloads.process import WorkloadProcess
+
+ON_NVIDIA = os.environ.get("RUNLIST_DEVICE") == "nvidia"
+
+Tenant = Callable[..., WorkloadProcess]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not ON_NVIDIA:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a real GPU: make test-gpu"))
+
+
+@contextmanager
+def _started_gpu(**options: int) -> Iterator[EmulatedGpu]:
+    # Not under tmp_path: a socket's path has room for 107 bytes.
+    directory = tempfile.mkdtemp(prefix="runlist-test-")
+    try:
+        with EmulatedGpu(Path(directory) / "gpu", **options) as gpu:
+            yield gpu
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def device_env() -> Iterator[dict[str, str]]:
+    """Environment for child processes that are to use the device of the session."""
+    if ON_NVIDIA:
+        yield dict(os.environ)
+        return
+    with _started_gpu() as gpu:
+        yield {**os.environ, **gpu.environment()}
+
+
+@pytest.fixture
+def fresh_gpu() -> Iterator[Callable[..., EmulatedGpu]]:
+    """Starts an emulated GPU of the test's own: `fresh_gpu(gpus=2)`. Skipped on a real one."""
+    if ON_NVIDIA:
+        pytest.skip("needs an emulated GPU of its own")
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(_started_gpu(**options))
+
+
+@pytest.fixture
+def on_device(device_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process's own environment names the device of the session."""
+    for name, value in device_env.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def tenant(device_env: dict[str, str]) -> Iterator[Tenant]:
+    """Starts a workload and waits until it is ready: `tenant("batch", "--rounds", "1000")`. All end with the test."""
+    started: list[WorkloadProcess] = []
+
+    def start(name: str, *arguments: str, environment: dict[str, str] | None = None) -> WorkloadProcess:
+        process = WorkloadProcess(name, *arguments, environment=environment or device_env)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()

@@ -1,0 +1,87 @@
+"""The workloads as real processes, on the device of the session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from runlist.workloads.process import WorkloadError, WorkloadProcess
+from tests.conftest import Tenant
+
+
+def test_the_latency_program_answers_requests_and_its_numbers_are_right(tenant: Tenant) -> None:
+    process = tenant("latency", "--rounds", "2000")
+    process.run()
+    window = process.measure(0.3)
+    assert 1 <= len(window["latency_us"]) == len(window["response_us"]) <= 150
+    assert min(window["latency_us"]) > 0
+    assert process.quit()["correct"]
+
+
+def test_the_batch_program_counts_its_kernels_and_its_numbers_are_right(tenant: Tenant) -> None:
+    process = tenant("batch", "--rounds", "20000")
+    process.run()
+    assert process.measure(0.3)["kernels"] >= 4
+    process.pause()
+    assert process.measure(0.1)["kernels"] == 0
+    process.run()
+    assert process.measure(0.3)["kernels"] >= 4
+    assert process.quit()["correct"]
+
+
+def test_lengths_are_calibrated(tenant: Tenant) -> None:
+    """A kernel asked to be ten times as long has about ten times the rounds."""
+    short, long = (tenant("latency", "--kernel-us", text).ready["rounds"] for text in ("100", "1000"))
+    assert 4 < long / short < 25
+
+
+def test_two_programs_share_the_gpu_and_both_are_right(tenant: Tenant) -> None:
+    latency, batch = tenant("latency", "--rounds", "5600"), tenant("batch", "--rounds", "50000")
+    for process in (latency, batch):
+        process.run()
+        process.start()
+    assert latency.measure(0.5)["latency_us"]
+    assert batch.stop()["kernels"] > 0
+    assert latency.quit()["correct"]
+    assert batch.quit()["correct"]
+
+
+def test_a_hint_takes_the_gpu_ahead_and_releases_in_order(tenant: Tenant) -> None:
+    process = tenant("latency", "--rounds", "2000", "--hint-us", "200")
+    process.run()
+    assert process.measure(0.3)["latency_us"]
+    assert process.quit()["correct"]
+
+
+def test_a_program_by_hand_measures_once(device_env: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "runlist.workloads.batch", "--rounds", "2000", "--seconds", "0.2"]
+    lines = subprocess.run(
+        command, env=device_env, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert [line.split('"')[3] for line in lines] == ["ready", "window", "end"]
+    assert '"correct": true' in lines[2]
+
+
+def test_a_gpu_that_is_not_there_is_one_line(device_env: dict[str, str]) -> None:
+    with pytest.raises(WorkloadError, match="there is no GPU 99"):
+        WorkloadProcess("latency", "--gpu", "99", environment=device_env)
+
+
+def test_a_program_ends_when_its_commands_end(tenant: Tenant) -> None:
+    process = tenant("batch", "--rounds", "2000")
+    process.run()
+    process._process.stdin.close()
+    assert process._process.wait(20) == 0
+
+
+def test_death_in_a_window_is_told(tenant: Tenant) -> None:
+    process = tenant("batch", "--rounds", "2000")
+    process.run()
+    process.start()
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(WorkloadError, match=r"batch ended early \(signal 9\)"):
+        process.stop()

@@ -27,11 +27,12 @@ def plain_request(work: Accumulator, rounds: int) -> Callable[[float], float]:
     return request
 
 
-def hinted_request(gpu: Gpu, work: Accumulator, rounds: int) -> Callable[[float], float]:
+def hinted_request(gpu: Gpu, work: Accumulator, rounds: int, hold_s: float = 0.0) -> Callable[[float], float]:
     """A request that takes the GPU ahead of its arrival.
 
     A one-thread kernel holds the stream, the request queues behind it, and at the arrival the CPU releases both: the
     switch to this process is over by then. Both must be on one stream: a holder on another does not hold.
+    An arrival that is ours to choose (a closed loop) is put off until the stream was held for `hold_s` seconds.
     """
     flag = Flag()
     hold = gpu.kernel("wait_flag_u32")
@@ -40,7 +41,8 @@ def hinted_request(gpu: Gpu, work: Accumulator, rounds: int) -> Callable[[float]
         ticket = (flag.value + 1) & _U32
         hold.launch(work.stream, 1, flag.address, ticket, threads=1)
         work.launch(rounds)
-        while time.perf_counter() < arrival:
+        release = max(arrival, time.perf_counter() + hold_s)
+        while time.perf_counter() < release:
             pass
         began = time.perf_counter()
         flag.value = ticket
@@ -66,7 +68,8 @@ def _body() -> None:
     if args.hint_us is None:
         request, lead_s = plain_request(work, rounds), 0.0
     else:
-        request, lead_s = hinted_request(gpu, work, rounds), args.hint_us / 1e6
+        lead_s = args.hint_us / 1e6
+        request = hinted_request(gpu, work, rounds, lead_s if args.closed else 0.0)
     loop = RequestLoop(request, args.period_ms / 1e3, closed=args.closed, lead_s=lead_s, correct=work.correct)
     gc.disable()  # nothing here makes cycles, and a collection would show as a slow request
     protocol.run(loop, args.seconds, pid=os.getpid(), gpu=gpu.name, rounds=rounds)

@@ -21,7 +21,7 @@ import msgspec
 
 from runlist import paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError
-from runlist.rm.transport import DEVICE_VARIABLE, choose_driver
+from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
 
 _START_PATIENCE_S = 15
 
@@ -40,7 +40,7 @@ class Client:
         With `start`, a private daemon is started when none runs. Raises NoTargetError when there is none.
         """
         driver = choose_driver(device)
-        client = cls._connect(paths.candidate_sockets(driver))
+        client = cls._connect(paths.candidate_sockets(driver), pass_over_denied=start)
         if client is None and start:
             _start_private(driver.name)
             client = cls._connect([paths.daemon_socket(driver)])
@@ -51,7 +51,7 @@ class Client:
         return client
 
     @classmethod
-    def _connect(cls, candidates: list[Path]) -> Client | None:
+    def _connect(cls, candidates: list[Path], *, pass_over_denied: bool = False) -> Client | None:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -61,9 +61,14 @@ class Client:
                 continue
             except PermissionError:
                 sock.close()
+                if pass_over_denied:  # the system's daemon is for others: one's own will do
+                    continue
                 raise NoPermissionError(
                     f"no right to use the daemon's socket {path}: ask for membership of its group"
                 ) from None
+            except OSError as error:
+                sock.close()
+                raise RunlistError(f"{path} cannot be used as the daemon's socket: {error.strerror or error}") from None
             server_uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
             if server_uid not in (0, os.geteuid()):
                 sock.close()
@@ -175,8 +180,12 @@ def _start_private(device: str) -> None:
     """Start a private daemon and wait until it listens. Raises what kept it from starting."""
     ours, theirs = os.pipe()
     driver = choose_driver(device)
+    driver.open().close()  # no driver: say so before anything is made
     directory = paths.daemon_socket(driver).parent
     paths.make_private(directory)
+    environment = {**os.environ, DEVICE_VARIABLE: device}
+    for name in environment.keys() & {EMULATED_GPU_VARIABLE, paths.SOCKET_VARIABLE}:
+        environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
     with (directory / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "runlist.daemon", "--private", "--ready-fd", str(theirs)],
@@ -185,7 +194,7 @@ def _start_private(device: str) -> None:
             stderr=log,
             pass_fds=[theirs],
             start_new_session=True,
-            env={**os.environ, DEVICE_VARIABLE: device},
+            env=environment,
             cwd="/",
         )
     os.close(theirs)

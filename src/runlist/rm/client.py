@@ -34,15 +34,13 @@ class RmClient:
     def send(self, control: RawControl) -> tuple[int, bytearray]:
         """Send one control; returns NV_STATUS and the parameters as the driver left them. Raises OSError."""
         params = bytearray(control.params)
-        argument = NVOS54_CONTROL.pack(
-            client=self.handle,
-            object=control.object,
-            command=control.command,
-            params_size=len(params),
-            status=_STATUS_UNSET,
+        # Discovery makes thousands of these calls: no names here. Fields as in NVOS54_CONTROL.
+        nvos54 = NVOS54_CONTROL.struct
+        argument = bytearray(
+            nvos54.pack(self.handle, control.object, control.command, 0, 0, len(params), _STATUS_UNSET)
         )
         self.file.call(Ioctl.RM_CONTROL, argument, params, _CONTROL_PARAMS_FIELD)
-        return int(NVOS54_CONTROL.unpack(argument)["status"]), params  # type: ignore[arg-type]
+        return int(nvos54.unpack(argument)[-1]), params
 
     def control(self, obj: int, name: str, **values: Value) -> dict[str, int | bytes | tuple[int, ...]]:
         """Send the control `name` of the table to an object; returns its parameters. Raises the status' own

@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"(?:(?P<name>\w+):)?(?P<count>\d*)(?P<code>[xBHIQis])$")
 
 
 class Layout:
-    """One parameter structure. `size` is in bytes, `names` are its fields in order."""
+    """One parameter structure. `size` is in bytes, `names` are its fields in order, `struct` is for hot paths."""
 
     def __init__(self, spec: str) -> None:
         self._fields: list[tuple[str, str, int | None]] = []  # name, code, length (of arrays and byte strings)
@@ -30,8 +30,8 @@ class Layout:
             form += match["count"] + match["code"]
             if match["name"]:
                 self._fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))
-        self._struct = struct.Struct(form)
-        self.size = self._struct.size
+        self.struct = struct.Struct(form)
+        self.size = self.struct.size
         self.names = tuple(name for name, _, _ in self._fields)
 
     def pack(self, **values: Value) -> bytearray:
@@ -54,13 +54,13 @@ class Layout:
                 items = list(value)
                 flat.extend(items + [0] * (length - len(items)))
         try:
-            return bytearray(self._struct.pack(*flat))
+            return bytearray(self.struct.pack(*flat))
         except struct.error as error:
             raise ValueError(f"a value does not fit {self.names}: {error}") from None
 
     def unpack(self, data: bytes | bytearray) -> dict[str, int | bytes | tuple[int, ...]]:
         """Fields by name; arrays as tuples. `data` has exactly `size` bytes."""
-        flat = iter(self._struct.unpack(data))
+        flat = iter(self.struct.unpack(data))
         return {
             name: next(flat) if length is None or code == "s" else tuple(next(flat) for _ in range(length))
             for name, code, length in self._fields

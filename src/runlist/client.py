@@ -187,7 +187,7 @@ def _start_private(device: str) -> None:
     for name in environment.keys() & {EMULATED_GPU_VARIABLE, paths.SOCKET_VARIABLE}:
         environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
     with (directory / "daemon.log").open("ab") as log:
-        process = subprocess.Popen(
+        subprocess.run(  # returns at once: the daemon makes itself nobody's child
             [sys.executable, "-m", "runlist.daemon", "--private", "--ready-fd", str(theirs)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -196,12 +196,12 @@ def _start_private(device: str) -> None:
             start_new_session=True,
             env=environment,
             cwd="/",
+            check=False,
         )
     os.close(theirs)
     with open(ours, "rb") as pipe:
         line = pipe.readline().decode().strip()
     if line == "ready":
-        process.returncode = 0  # not ours to wait for
         return
     code, _, message = line.partition(" ")
     if not message:

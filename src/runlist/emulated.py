@@ -1,7 +1,7 @@
 """Start and stop emulated GPUs, and point programs at them.
 
-An emulated GPU is a process that listens in a directory, and two libraries that take the place of the driver's own. Programs
-reach it by their environment alone, see `EmulatedGpu.environment`.
+An emulated GPU is a process that listens in a directory, and two libraries that take the place of the driver's own.
+Programs reach it by their environment alone, see `EmulatedGpu.environment`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from runlist.errors import NotSupportedError
 from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
@@ -61,13 +62,15 @@ def environment(directory: str | os.PathLike[str]) -> dict[str, str]:
 class EmulatedGpu:
     """A running emulated GPU, or several behind one directory; a context manager that stops it at the end.
 
-    `dir` is created if need be (mode 0700); without it, a temporary one is made and removed again. `memory` is bytes a GPU.
-    The device ends with this process, however that ends.
+    `directory` is created if need be (mode 0700); without it, a temporary one is made and removed again. `memory` is
+    bytes a GPU. The device ends with this process, however that ends.
     """
 
-    def __init__(self, dir: str | os.PathLike[str] | None = None, gpus: int = 1, memory: int = H200_MEMORY) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="runlist-gpu-") if dir is None else None
-        self.dir = Path(self._temporary.name if self._temporary else os.fspath(dir or "")).absolute()
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, gpus: int = 1, memory: int = H200_MEMORY
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="runlist-gpu-") if directory is None else None
+        self.dir = Path(self._temporary.name if self._temporary else os.fspath(directory or "")).absolute()
         self.gpus = gpus
         self.memory = memory
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,7 +82,7 @@ class EmulatedGpu:
             raise EmulatedGpuError("the emulated GPU is not running: call start() first")
         return self._process.pid
 
-    def start(self, timeout: float = 10.0) -> EmulatedGpu:
+    def start(self, timeout: float = 10.0) -> Self:
         """Start the device and wait until it accepts programs.
 
         Raises EmulatedGpuError when it cannot use the directory, or is not ready within `timeout` seconds.
@@ -93,7 +96,8 @@ class EmulatedGpu:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
         )
         self._process = process
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         readable, _, _ = select.select([process.stdout], [], [], timeout)
         if readable and process.stdout.readline() == b"ready\n":
             return self
@@ -126,7 +130,7 @@ class EmulatedGpu:
             if stream is not None:
                 stream.close()
 
-    def __enter__(self) -> EmulatedGpu:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(

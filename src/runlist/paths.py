@@ -40,7 +40,10 @@ def candidate_sockets(driver: Driver) -> list[Path]:
 
 
 def make_private(directory: Path, mode: int = 0o700) -> None:
-    """Create a directory that only this user can write, or check that it is one. Raises NoPermissionError otherwise."""
+    """Create a directory that only this user can write, or check that it is one and grant what `mode` grants.
+
+    Raises NoPermissionError otherwise. A directory that exists loses no right: it may be somebody's home.
+    """
     try:
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
         found = directory.lstat()
@@ -52,3 +55,4 @@ def make_private(directory: Path, mode: int = 0o700) -> None:
         raise NoPermissionError(
             f"{directory} belongs to somebody else or others can write there: remove it, or set XDG_RUNTIME_DIR"
         )
+    directory.chmod(stat.S_IMODE(found.st_mode) | mode)

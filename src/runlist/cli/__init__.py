@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -30,18 +31,29 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error becomes one line on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(app(words, standalone_mode=False) or 0)
+        code = app(words, standalone_mode=False) or 0
+        sys.stdout.flush()  # here, where an error can be told
+        sys.exit(code)
     except RunlistError as error:
         sys.exit(report_error(error, words))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read us went away; so do we, quietly
-        sys.exit(ExitCode.DONE)
+        _drop_output()  # whoever read us went away; so do we, quietly
+        sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        _drop_output()
+        print(f"runlist: {error.strerror or error}", file=sys.stderr)
+        sys.exit(ExitCode.FAILED)
     except Exception as error:
         if (code := _usage_error(error)) is not None:
             sys.exit(code)
         raise
+
+
+def _drop_output() -> None:
+    """What could not be written must not be tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_error(error: Exception) -> int | None:

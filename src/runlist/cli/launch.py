@@ -31,18 +31,19 @@ def run_command(client: Client, command: list[str], task_class: str, device: str
     def forward(number: int, frame: FrameType | None) -> None:
         del frame
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
+            os.kill(child.pid, number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
+        if pid == child.pid:
+            code = child.returncode = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
 
-def _start(command: list[str], device: str | None) -> int:
+def _start(command: list[str], device: str | None) -> subprocess.Popen[bytes]:
+    """The running command. Nobody else may wait for it, not even the Popen object when it is collected: keep it."""
     driver = choose_driver(device)
     environment = dict(os.environ)
     if isinstance(driver, EmulatedDriver):
@@ -52,7 +53,7 @@ def _start(command: list[str], device: str | None) -> int:
     for number in _FROM_TERMINAL:
         signal.signal(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
     try:
-        return subprocess.Popen(command, env=environment).pid
+        return subprocess.Popen(command, env=environment)
     except FileNotFoundError:
         raise NoTargetError(f"{command[0]}: no such command") from None
     except PermissionError:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import gc
 import grp
 import logging
 import os
@@ -23,7 +24,7 @@ from runlist import paths
 from runlist.daemon.manager import SETTLE_S, Manager
 from runlist.daemon.server import Server
 from runlist.daemon.watch import OpenWatch
-from runlist.errors import RunlistError, UsageError
+from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.rm.transport import Driver, choose_driver
 
@@ -55,13 +56,16 @@ def main() -> int:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    if arguments.private and os.fork():
+        os._exit(0)  # nobody's child: whoever started it must neither wait for it nor take it for its own work
     ready = _Ready(arguments.ready_fd)
     try:
         asyncio.run(_run(arguments, ready))
-    except RunlistError as error:
-        ready.say(f"{int(error.exit_code)} {error}")
+    except (RunlistError, OSError) as error:
+        code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
+        ready.say(f"{int(code)} {error}")
         _log.error(str(error))
-        return error.exit_code
+        return code
     return 0
 
 
@@ -84,16 +88,18 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
     driver.open().close()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
     with _listening(driver, arguments.group) as listener:
-        manager = Manager(driver, spec)
-        server = Server(listener, manager, arguments.private)
+        stop = asyncio.Event()
+        manager = Manager(driver, spec, stop.set)
+        server = Server(listener, manager, arguments.private, stop)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.stop.set)
+            loop.add_signal_handler(number, stop.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         jobs: list[asyncio.Task[Any]] = [loop.create_task(_look(driver, manager)), loop.create_task(_check(manager))]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
-        jobs.append(loop.create_task(server.stop.wait()))
+        jobs.append(loop.create_task(stop.wait()))
+        gc.freeze()  # what start-up made stays: collections then look only at what requests make, and are short
         ready.say("ready")
         _log.info("ready", driver=driver.name, policy=spec.name, pid=os.getpid())
         try:
@@ -170,7 +176,7 @@ def _listening(driver: Driver, group: str | None) -> Iterator[socket.socket]:
     replaced.
     """
     path = paths.daemon_socket(driver)
-    paths.make_private(path.parent, 0o755 if group else 0o700)
+    paths.make_private(path.parent, 0o711 if group else 0o700)
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -181,6 +187,8 @@ def _listening(driver: Driver, group: str | None) -> Iterator[socket.socket]:
             raise RunlistError(f"a daemon runs already (process {owner}, {path}): use it, or stop it first") from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
+        if path.exists() and not path.is_socket():
+            raise UsageError(f"{path} is not a socket: remove it, or name another by {paths.SOCKET_VARIABLE}")
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         _restrict(path, group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from runlist.daemon.guard import TINY_US
 from runlist.daemon.managed import ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, TaskKey
@@ -16,7 +17,10 @@ Failures = dict[TaskKey, RunlistError | OSError]
 
 
 def apply_shares(tasks: Mapping[TaskKey, ManagedTask], wanted: Mapping[TaskKey, Share]) -> Failures:
-    """Apply what differs. A task whose control fails keeps what it has, and the others go on; returns the failures."""
+    """Apply what differs; returns the failures.
+
+    A task whose control fails keeps what it has, and the others go on as far as that is safe beside it.
+    """
     failures: Failures = {}
 
     def phase(
@@ -40,8 +44,13 @@ def apply_shares(tasks: Mapping[TaskKey, ManagedTask], wanted: Mapping[TaskKey, 
     def grows(task: ManagedTask, share: Share) -> bool:
         return task.share.timeslice_us != share.timeslice_us and task.slice_us(share) >= task.slice_us(task.share)
 
+    def is_tiny(task: ManagedTask) -> bool:
+        return task.share.enabled and task.slice_us(task.share) < TINY_US
+
     phase(wanted, grows, set_slice)
     phase(wanted, lambda task, share: task.share.enabled and not share.enabled, set_enabled)
+    if any(is_tiny(tasks[key]) for key in failures):  # stays in the way of any other tiny slice until it is released
+        return failures
     phase(wanted, lambda task, share: task.share.timeslice_us != share.timeslice_us, set_slice)
     phase(wanted, lambda task, share: share.enabled and not task.share.enabled, set_enabled)
     return failures

@@ -29,7 +29,9 @@ def safe_shares(
     for task in tasks:
         share = decided.get(task.key, DEFAULT_SHARE)
         if not _settable(share.timeslice_us):
-            notes.append(f"the policy gave process {task.key.pid} a slice of {share.timeslice_us!r}: it gets {SAFE_US} µs")
+            notes.append(
+                f"the policy gave process {task.key.pid} a slice of {share.timeslice_us!r}: it gets {SAFE_US} µs"
+            )
             share = replace(share, timeslice_us=SAFE_US)
         if task.timeslice_us is not None:
             share = replace(share, timeslice_us=task.timeslice_us)

@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 
@@ -17,11 +19,20 @@ from runlist.wire import Connection, Guard, UndoControl, Unguard
 _log = structlog.get_logger()
 
 
-class Keeping:
-    """The running keeper, and all that it has been told, so that a successor can be told the same."""
+_SHORT_LIFE_S = 2.0
+_MAX_SHORT_LIVES = 3
 
-    def __init__(self, driver: Driver) -> None:
+
+class Keeping:
+    """The running keeper, and all that it has been told, so that a successor can be told the same.
+
+    `on_hopeless` is called when keepers end as soon as they start: without one, nothing must be managed.
+    """
+
+    def __init__(self, driver: Driver, on_hopeless: Callable[[], None]) -> None:
         self._driver = driver
+        self._on_hopeless = on_hopeless
+        self._short_lives = 0
         self._guards: dict[int, tuple[int, GpuContext]] = {}  # pid and context by key
         self._next_key = 1
         self._loop = asyncio.get_running_loop()
@@ -51,6 +62,8 @@ class Keeping:
 
     def close(self) -> None:
         """End the keeper; it undoes whatever is still guarded."""
+        if self._connection.sock.fileno() < 0:
+            return
         self._loop.remove_reader(self._connection.sock)
         self._connection.close()
         try:
@@ -69,6 +82,7 @@ class Keeping:
             env=environment,
         )
         theirs.close()
+        self._started = time.monotonic()
         self._connection = Connection(ours)
         self._loop.add_reader(ours, self._lost)
         for key in self._guards:
@@ -90,5 +104,10 @@ class Keeping:
         self._loop.remove_reader(self._connection.sock)
         self._connection.close()
         code = self._process.wait()
+        self._short_lives = self._short_lives + 1 if time.monotonic() - self._started < _SHORT_LIFE_S else 0
+        if self._short_lives > _MAX_SHORT_LIVES:
+            _log.error("no keeper stays alive; nothing can be managed safely", code=code)
+            self._on_hopeless()
+            return
         _log.warning("the keeper ended; starting another", pid=self._process.pid, code=code)
         self._start()

@@ -25,6 +25,7 @@ class Root:
     task_class: TaskClass
     borrower: Borrower
     launched: bool = False
+    ended: bool = False
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
 
 
@@ -63,6 +64,13 @@ class ManagedTask:
                 action(context)
             except InvalidClient:
                 del self.contexts[key]
+
+    def drop_empty(self) -> list[int]:
+        """Drop the contexts whose groups were all freed; returns their keeper keys."""
+        empty = [key for key, context in self.contexts.items() if not context.groups]
+        for key in empty:
+            del self.contexts[key]
+        return empty
 
     def view(self, policy: str) -> TaskView:
         """The task as people see it."""
@@ -137,16 +145,21 @@ class ManagedProcess:
         for file in self.files.values():
             file.close()
         self.files.clear()
-        os.close(self.pidfd)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
 
 def put_back(context: GpuContext) -> list[str]:
-    """Send a context's undo, all of it whatever fails; returns what failed, less what was freed meanwhile."""
+    """Send a context's undo, all of it whatever fails; returns what failed.
+
+    What was freed meanwhile did not fail, nor did what we have no right to: we had none to change it either.
+    """
     troubles = []
     for control in context.undo():
         try:
             code, _ = context.client.send(control)
-            if code not in (status.NV_OK, status.CLIENT_MISSING, status.OBJECT_MISSING):
+            if code not in (status.NV_OK, status.NO_PERMISSION, status.CLIENT_MISSING, status.OBJECT_MISSING):
                 troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
         except OSError as error:
             troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
@@ -19,14 +19,14 @@ from runlist.daemon.keeping import Keeping
 from runlist.daemon.managed import ManagedProcess, ManagedTask, Root, put_back
 from runlist.daemon.scheduler import Scheduler
 from runlist.daemon.settings import ContextChange, TaskChange, parse_class, parse_setting
-from runlist.daemon.watch import command_of, descendants, descriptor_count, owner_of
+from runlist.daemon.watch import command_of, descendants, descriptor_count, owner_of, parent_of
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.policies import PolicySpec, load_policy
 from runlist.rm import borrow
 from runlist.rm.client import RmClient
 from runlist.rm.context import GpuContext
-from runlist.rm.discover import Borrower, Discoverer, Found, GpuObjects, OwnRight
+from runlist.rm.discover import ANY_REACH, NEW_REACH, Borrower, Discoverer, Found, GpuObjects, OwnRight
 from runlist.rm.transport import Driver
 
 _log = structlog.get_logger()
@@ -40,14 +40,15 @@ class Manager:
 
     Methods that take `uid` act for a user: they raise NoPermissionError for another user's process, NoTargetError for
     one that is gone or not managed, and leave everything as it was when they raise.
+    `on_hopeless` is called when nothing can be managed safely any more.
     """
 
-    def __init__(self, driver: Driver, spec: PolicySpec) -> None:
+    def __init__(self, driver: Driver, spec: PolicySpec, on_hopeless: Callable[[], None]) -> None:
         load_policy(spec)  # a bad policy is refused at start
         self.driver = driver
         self._discoverer = Discoverer(driver)
         self.spec = spec
-        self.keeping = Keeping(driver)
+        self.keeping = Keeping(driver, on_hopeless)
         self.roots: dict[int, Root] = {}
         self._processes: dict[int, ManagedProcess] = {}
         self._schedulers: dict[str, Scheduler] = {}
@@ -104,12 +105,15 @@ class Manager:
             troubles += self._forget(process, restore=True)
         if pid in self.roots:
             self._remove_root(self.roots[pid])
+        self._run_all()
         return troubles
 
     def release(self, uid: int) -> list[str]:
         """Detach everything of a user; root's release is everybody's."""
         mine = [root for root in self.roots.values() if uid in (0, root.uid)]
-        return [trouble for root in mine for trouble in self._remove_root(root)]
+        troubles = [trouble for root in mine for trouble in self._remove_root(root)]
+        self._run_all()
+        return troubles
 
     def change(self, pid: int, settings: dict[str, str], uid: int) -> list[ManagedTask]:
         """Change settings of a process' tasks: all, or none when one is refused."""
@@ -171,7 +175,7 @@ class Manager:
             for pid in tree:
                 if pid in root.excluded or self.roots.get(root_pid) is not root:
                     continue
-                if not self._changed_lately(pid):
+                if pid in (os.getpid(), self.keeping.pid) or not self._changed_lately(pid):
                     continue
                 try:
                     await self._adopt(root, pid, new_only=True)
@@ -208,9 +212,21 @@ class Manager:
                 task.corrections += 1
                 _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
                 task.set_timeslice(wanted)
+            self._drop_empty(process, task)
         except (RunlistError, OSError) as error:
             _log.warning("a task cannot be controlled any more; released", pid=process.pid, reason=str(error))
             self._forget(process, restore=True)
+
+    def _drop_empty(self, process: ManagedProcess, task: ManagedTask) -> None:
+        """Forget the contexts that a process closed, and its task when none is left."""
+        for key in task.drop_empty():
+            self.keeping.unguard(key)
+        if not task.contexts:
+            del process.tasks[task.task.key.gpu]
+            self._remove_task(task)
+            if not process.tasks:
+                self._forget(process, restore=False)
+            self._run_all()
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -224,6 +240,7 @@ class Manager:
     def _root_ended(self, root: Root) -> None:
         """Its descendants stay managed as long as they live; new ones are no longer found."""
         self._loop.remove_reader(root.pidfd)
+        root.ended = True
         if not any(process.root is root for process in self._processes.values()):
             self._remove_root(root)
 
@@ -242,10 +259,14 @@ class Manager:
         async with self._adopting.setdefault(pid, asyncio.Lock()):
             if new_only and pid not in self._processes and not any(True for _ in self._control_files(pid)):
                 return
+            if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
+                return
             started = time.perf_counter()
             pidfd = borrow.open_process(pid)
             try:
-                found = await asyncio.to_thread(self._discoverer.discover, pid, pidfd, root.borrower)
+                found = await asyncio.to_thread(
+                    self._discoverer.discover, pid, pidfd, root.borrower, NEW_REACH if new_only else ANY_REACH
+                )
                 discovery_ms = (time.perf_counter() - started) * 1e3
                 process = self._processes.get(pid)
                 if process is None and found and root.pid in self.roots:
@@ -265,13 +286,14 @@ class Manager:
     def _merge(self, process: ManagedProcess, found: list[Found], discovery_ms: float) -> None:
         """Manage the groups that are new. On failure they are put back, and a process without others is forgotten."""
         added: list[tuple[ManagedTask, int]] = []
+        taken: set[int] = set()
         try:
             for client in found:
-                owner = self._client_owner.setdefault(client.client, process.pid)
-                if owner != process.pid:  # shared through fork: its owner manages it
+                if self._shared(process.pid, client):
                     continue
                 known = process.groups_known(client.fd, client.client)
                 file = process.files.setdefault(client.fd, client.file)
+                taken.add(id(file))
                 for gpu in client.gpus:
                     groups = tuple(group for group in gpu.groups if group.handle not in known)
                     if groups:
@@ -293,12 +315,19 @@ class Manager:
                 self._forget(process, restore=False)
             raise
         finally:
-            for client in found:
-                if process.files.get(client.fd) is not client.file:
-                    with contextlib.suppress(OSError):
-                        client.file.close()
+            _close_all(client for client in found if id(client.file) not in taken)
             if not process.tasks and process.pid not in self._processes:
                 process.close()
+
+    def _shared(self, pid: int, client: Found) -> bool:
+        """Whether a client came to a process through fork: its owner manages it, or would."""
+        owner = self._client_owner.get(client.client)
+        if owner is None:
+            parent = parent_of(pid)
+            if parent is not None and borrow.still_holds(parent, client.fd, client.file.fileno()):
+                return True
+            owner = self._client_owner[client.client] = pid
+        return owner != pid
 
     def _add_context(
         self, process: ManagedProcess, context: GpuContext, discovery_ms: float
@@ -355,9 +384,7 @@ class Manager:
             self._loop.remove_reader(process.pidfd)
             process.close()
             root = process.root
-            if not os.path.exists(f"/proc/{root.pid}") and not any(
-                other.root is root for other in self._processes.values()
-            ):
+            if root.ended and not any(other.root is root for other in self._processes.values()):
                 self._remove_root(root)
         return troubles
 
@@ -467,6 +494,7 @@ class Manager:
                     "a task cannot be controlled any more; released", pid=key.pid, gpu=key.gpu, reason=str(error)
                 )
                 self._forget(process, restore=True)
+                self._run_all()  # without it, the others may get what was not safe beside it
 
 
 def _close_all(found: Iterable[Found]) -> None:

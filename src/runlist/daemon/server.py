@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,17 +23,18 @@ from runlist.rm import borrow
 
 _log = structlog.get_logger()
 _BORROW_PATIENCE_S = 5.0
+_MAX_WAITING_REQUESTS = 64
 
 
 class Server:
     """Accepts connections on a listening socket and serves them. A client that asks the daemon to end sets `stop`."""
 
-    def __init__(self, listener: socket.socket, manager: Manager, private: bool) -> None:
+    def __init__(self, listener: socket.socket, manager: Manager, private: bool, stop: asyncio.Event) -> None:
         self._listener = listener
         self._manager = manager
         self._private = private
         self._peers: set[_Peer] = set()
-        self.stop = asyncio.Event()
+        self.stop = stop
         listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
@@ -84,7 +87,7 @@ class _Peer:
         self._inbox = wire.Inbox()
         self._decoder = msgspec.json.Decoder(wire.Request)
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
-        self._lent: asyncio.Queue[int | OSError] = asyncio.Queue()
+        self._borrowing: deque[asyncio.Future[int]] = deque()  # requests to lend that were not answered yet
         self._launched: int | None = None
         self._uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         sock.setblocking(False)
@@ -95,7 +98,10 @@ class _Peer:
         """Hang up."""
         self._loop.remove_reader(self._sock)
         self._queue.put_nowait(None)
-        self._lent.put_nowait(OSError(104, "the launcher hung up"))
+        for borrowing in self._borrowing:
+            if not borrowing.done():
+                borrowing.set_exception(ConnectionResetError(errno.ECONNRESET, "the launcher hung up"))
+        self._borrowing.clear()
 
     def _readable(self) -> None:
         try:
@@ -104,21 +110,33 @@ class _Peer:
                 message = self._decoder.decode(body)
                 if isinstance(message, wire.Borrowed):
                     self._take_lent(message)
+                elif self._queue.qsize() >= _MAX_WAITING_REQUESTS:
+                    raise ValueError("too many requests at once")
                 else:
                     self._queue.put_nowait(message)
+            if len(self._inbox.fds) > len(self._borrowing):
+                raise ValueError("descriptors that nobody asked for")
         except BlockingIOError:
             return
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             _log.warning("a client broke the protocol", user=self._uid, reason=str(error))
             alive = False
         if not alive:
             self.close()
 
     def _take_lent(self, message: wire.Borrowed) -> None:
-        if message.error or not self._inbox.fds:
-            self._lent.put_nowait(OSError(message.error or 9, os.strerror(message.error or 9)))
+        if not self._borrowing:
+            raise ValueError("a descriptor that nobody asked for")
+        borrowing = self._borrowing.popleft()
+        fd = self._inbox.fds.popleft() if self._inbox.fds and not message.error else None
+        if borrowing.done():  # it took too long
+            if fd is not None:
+                os.close(fd)
+        elif fd is None:
+            code = message.error or errno.EBADF
+            borrowing.set_exception(OSError(code, os.strerror(code)))
         else:
-            self._lent.put_nowait(self._inbox.fds.popleft())
+            borrowing.set_result(fd)
 
     async def _serve(self) -> None:
         while (message := await self._queue.get()) is not None:
@@ -197,11 +215,10 @@ class _Peer:
 
     async def borrow(self, pid: int, fd: int) -> int:
         """Have the launcher at the other end copy a descriptor out of one of its descendants."""
+        borrowing: asyncio.Future[int] = self._loop.create_future()
+        self._borrowing.append(borrowing)
         await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
-        lent = await asyncio.wait_for(self._lent.get(), _BORROW_PATIENCE_S)
-        if isinstance(lent, OSError):
-            raise lent
-        return lent
+        return await asyncio.wait_for(borrowing, _BORROW_PATIENCE_S)
 
 
 class _Launcher:

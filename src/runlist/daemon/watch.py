@@ -102,10 +102,19 @@ def command_of(pid: int) -> str:
     return f"{program.rpartition('/')[2]} {rest}".strip()[:80] or "?"
 
 
+def parent_of(pid: int) -> int | None:
+    """Process id of a process' parent, or None when it is gone."""
+    return _status_number(pid, "PPid:")
+
+
 def owner_of(pid: int) -> int | None:
     """Real user id of a process, or None when it is gone."""
+    return _status_number(pid, "Uid:")
+
+
+def _status_number(pid: int, field: str) -> int | None:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:")), None)
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(field)), None)

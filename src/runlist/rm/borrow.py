@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 
-_SYS_KCMP = 312
+_SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 _SYS_PIDFD_GETFD = 438
 _KCMP_FILE = 0
 
@@ -57,12 +58,13 @@ def still_holds(pid: int, fd: int, copy: int) -> bool:
     """Whether descriptor `fd` of process `pid` still is the open file that `copy` was made of (false after exec or
     close).
     """
-    try:
-        return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
-            return False  # the process, or its descriptor, is gone
-    try:  # a kernel without kcmp: the best that /proc tells
+    if _SYS_KCMP is not None:
+        try:
+            return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+                return False  # the process, or its descriptor, is gone
+    try:  # without kcmp: the best that /proc tells
         return os.path.samestat(os.fstat(copy), os.stat(f"/proc/{pid}/fd/{fd}"))
     except OSError:
         return False

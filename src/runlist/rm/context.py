@@ -78,9 +78,12 @@ class GpuContext:
 
     def wrong_timeslices(self, microseconds: int | None) -> bool:
         """Whether a compute group's slice is not what `set_timeslice(microseconds)` would have left."""
+        found = self.timeslices(Engine.COMPUTE)
+        if not found:  # the context was closed, most likely: see which groups are left
+            self.timeslices()
         return any(
             actual != (self.original_us[handle] if microseconds is None else microseconds)
-            for handle, actual in self.timeslices(Engine.COMPUTE).items()
+            for handle, actual in found.items()
         )
 
     # -- running or not ----------------------------------------------------------------------------
@@ -201,7 +204,7 @@ class GpuContext:
         try:
             send_all()
         except RmError:
-            self.timeslices()  # one freed channel fails the whole list: drop the groups that are gone, and try once more
+            self.timeslices()  # one freed channel fails the whole list: drop the groups that are gone, and try again
             send_all()
 
     def _disabling(self, disable: bool, lists: list[list[Group]]) -> list[RawControl]:

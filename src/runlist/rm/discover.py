@@ -27,6 +27,10 @@ from runlist.rm.transport import Driver, OpenFile
 
 _CLIENT_BASE = 0xC1D00000
 _CLIENT_COUNT = 0x100000
+NEW_REACH = 0x1000
+"""How many client handles back to look in a process that has just opened the GPU."""
+ANY_REACH = 0x40000
+"""The same for any process: some 80,000 program starts back, and a second of looking."""
 _CLIENT_NEIGHBOURS = 64  # further handles tried below a client that was found: a process' clients lie close together
 _RANGE = 0x10000  # object handles of one library share the upper half
 _EMPTY_RUN = 512  # this many unused handles in a row end the search
@@ -74,6 +78,7 @@ class OwnRight:
     """Borrowing by the right of this process itself."""
 
     def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        del pid
         return borrow.borrow(pidfd, fd)
 
 
@@ -91,8 +96,10 @@ class Discoverer:
         """Close the own file."""
         self._own_file.close()
 
-    def discover(self, pid: int, pidfd: int, borrower: Borrower) -> list[Found]:
+    def discover(self, pid: int, pidfd: int, borrower: Borrower, reach: int = ANY_REACH) -> list[Found]:
         """All GPU work of a process; empty when it has no context now. The caller closes each distinct `file`.
+
+        `reach` is how many client handles are tried, from the newest down.
 
         Raises NoPermissionError without the right to the process.
         """
@@ -101,9 +108,11 @@ class Discoverer:
         try:
             for fd, file in _control_files(self._driver, pid, pidfd, borrower):
                 copies.append(file)
-                for handle in _clients(file, self._newest_client()):
-                    if gpus := _gpus(RmClient(file, handle)):
-                        found.append(Found(fd, file, handle, gpus))
+                found += [
+                    Found(fd, file, handle, gpus)
+                    for handle in _clients(file, self._newest_client(), reach)
+                    if (gpus := _gpus(RmClient(file, handle)))
+                ]
         except BaseException:
             found.clear()
             raise
@@ -157,12 +166,12 @@ class _Prober:
         return None
 
 
-def _clients(file: OpenFile, newest: int) -> list[int]:
+def _clients(file: OpenFile, newest: int, reach: int) -> list[int]:
     """Handles of the clients that were created on an open file, from index `newest` down, around the end."""
     prober = _Prober(file)
     clients: list[int] = []
     last_hit = 0
-    for distance in range(_CLIENT_COUNT):
+    for distance in range(reach):
         if clients and distance - last_hit > _CLIENT_NEIGHBOURS:
             break
         handle = _CLIENT_BASE + (newest - distance) % _CLIENT_COUNT

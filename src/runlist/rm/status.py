@@ -15,12 +15,13 @@ INVALID_ARGUMENT = 0x1F
 CLIENT_MISSING = 0x23
 OBJECT_MISSING = 0x57
 
+_OTHER_PARAMETERS = "this driver takes other parameters: run `runlist doctor` and report the driver's version"
 _ADVICE = {
     "NV_ERR_INSUFFICIENT_PERMISSIONS": "this control needs root or CAP_SYS_NICE: run the daemon as root to use it",
     "NV_ERR_INVALID_ACCESS_TYPE": "the descriptor has no right to this object: attach again",
-    "NV_ERR_INVALID_ARGUMENT": "this driver takes other parameters: run `runlist doctor` and report the driver's version",
+    "NV_ERR_INVALID_ARGUMENT": _OTHER_PARAMETERS,
     "NV_ERR_INVALID_CLIENT": "the client was freed, or belongs to another open file: the process closed its context",
-    "NV_ERR_INVALID_PARAM_STRUCT": "this driver takes other parameters: run `runlist doctor` and report the driver's version",
+    "NV_ERR_INVALID_PARAM_STRUCT": _OTHER_PARAMETERS,
     "NV_ERR_INVALID_STATE": "another client holds this setting, or the channel cannot change now: try again later",
     "NV_ERR_OBJECT_NOT_FOUND": "the process freed this object: attach again",
     "NV_ERR_INVALID_OBJECT_HANDLE": "the process freed this object: attach again",

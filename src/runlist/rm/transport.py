@@ -6,6 +6,7 @@ Everything above this module is the same for both. A `Driver` is chosen by name,
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -114,7 +115,8 @@ class EmulatedDriver:
         except OSError as error:
             connection.close()
             raise NotSupportedError(
-                f"no emulated GPU runs in {self.directory} ({error.strerror or error}): start one with `runlist emulator`"
+                f"no emulated GPU runs in {self.directory} ({error.strerror or error}): "
+                "start one with `runlist emulator`"
             ) from None
         return _DatagramFile(connection)
 
@@ -217,6 +219,8 @@ class _DatagramFile:
         if error:
             raise OSError(error, os.strerror(int(error)))  # type: ignore[arg-type]
         body = answer[self._REPLY.size :]
+        if len(body) != len(argument) + len(params):
+            raise OSError(errno.EPROTO, "the emulated GPU is of another version")
         argument[:] = body[: len(argument)]
         params[:] = body[len(argument) :]
 

@@ -1,0 +1,165 @@
+#include "connection.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+namespace emulator::cuda {
+namespace {
+
+// NVOS21: the argument of RM_ALLOC.
+struct RmAllocArgument {
+    std::uint32_t root;
+    std::uint32_t parent;
+    std::uint32_t handle;
+    std::uint32_t cls;
+    std::uint64_t parameters;
+    std::uint32_t parameters_size;
+    std::uint32_t status;
+};
+constexpr std::uint32_t kRootClass = 0x41;
+
+bool send_with_fd(int socket, const void* bytes, std::size_t size, int fd) {
+    iovec part{const_cast<void*>(bytes), size};
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary;
+    message.msg_controllen = sizeof ancillary;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    ssize_t sent = 0;
+    do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == static_cast<ssize_t>(size);
+}
+
+ssize_t receive_with_fd(int socket, void* bytes, std::size_t size, int& fd) {
+    iovec part{bytes, size};
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary;
+    message.msg_controllen = sizeof ancillary;
+    ssize_t got = 0;
+    do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    fd = -1;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header))
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+            std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return got;
+}
+
+}  // namespace
+
+Time clock_now() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<Time>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+bool Connection::connect_to(const char* name, int& fd) const {
+    const std::string path = directory_ + "/" + name;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) return false;
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return fd >= 0 && ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+// The process's RM client, allocated with the same ioctl datagram that any other user of the open file would send.
+bool Connection::allocate_client() {
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
+    struct {
+        wire::RmRequest header{wire::kRmMagic, wire::kRmAlloc, sizeof(RmAllocArgument), 0};
+        RmAllocArgument argument{0, 0, 0, kRootClass, 0, 0, ~0U};
+    } request;
+    struct {
+        wire::RmReply header;
+        RmAllocArgument argument;
+    } reply{};
+    const bool sent = send_with_fd(control_, &request, sizeof request, pair[1]);
+    ::close(pair[1]);
+    const bool answered = sent && ::recv(pair[0], &reply, sizeof reply, 0) == sizeof reply;
+    ::close(pair[0]);
+    if (!answered || reply.header.error != 0 || reply.argument.status != 0) return false;
+    client_ = reply.argument.handle;
+    return true;
+}
+
+CUresult Connection::open() {
+    const char* directory = std::getenv(wire::kDirectoryVariable);
+    if (!directory) return CUDA_ERROR_NO_DEVICE;
+    directory_ = directory;
+    const auto give_up = [this](CUresult result) {
+        for (int* fd : {&control_, &gpu_}) {
+            if (*fd >= 0) ::close(*fd);
+            *fd = -1;
+        }
+        return result;
+    };
+    announce();
+    if (!connect_to(wire::kControlSocket, control_) || !connect_to(wire::kGpuSocket, gpu_) || !allocate_client())
+        return give_up(CUDA_ERROR_NO_DEVICE);
+    wire::Request request{.call = wire::Call::kHello};
+    request.hello = {.client = client_, .mps = std::getenv(wire::kMpsVariable) != nullptr};
+    if (const char* base = std::getenv(wire::kHandleBaseVariable))
+        request.hello.handle_base = static_cast<std::uint32_t>(std::strtoul(base, nullptr, 0));
+    if (const char* priority = std::getenv(wire::kMpsPriorityVariable))
+        request.hello.mps_priority = static_cast<std::uint32_t>(std::strtoul(priority, nullptr, 0));
+    wire::Reply reply{};
+    int fd = -1;
+    if (call(request, reply, &fd) != CUDA_SUCCESS || fd < 0) return give_up(CUDA_ERROR_NO_DEVICE);
+    void* page = ::mmap(nullptr, sizeof(wire::ControlPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ::close(fd);
+    if (page == MAP_FAILED) return give_up(CUDA_ERROR_OUT_OF_MEMORY);
+    page_ = static_cast<wire::ControlPage*>(page);
+    gpus_ = reply.value;
+    return CUDA_SUCCESS;
+}
+
+CUresult Connection::call(wire::Request& request, wire::Reply& reply, int* fd) {
+    int received = -1;
+    if (post(request) != CUDA_SUCCESS || receive_with_fd(gpu_, &reply, sizeof reply, received) != sizeof reply)
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (fd)
+        *fd = received;
+    else if (received >= 0)
+        ::close(received);
+    return static_cast<CUresult>(reply.result);
+}
+
+CUresult Connection::post(const wire::Request& request) const {
+    ssize_t sent = 0;
+    do sent = ::send(gpu_, &request, sizeof request, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == sizeof request ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+bool Connection::lost() const {
+    pollfd state{gpu_, 0, 0};
+    return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+void Connection::announce() const {
+    const int fd = ::open((directory_ + "/" + wire::kOpenedFile).c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) ::close(fd);
+}
+
+}  // namespace emulator::cuda

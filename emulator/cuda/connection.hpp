@@ -1,0 +1,44 @@
+// The two sockets of this process to the device, and the memory that it shares with the device.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "../protocol.hpp"
+#include "exports.hpp"
+
+namespace emulator::cuda {
+
+Time clock_now();
+
+class Connection {
+  public:
+    // Opens both, and an RM client on the first.
+    CUresult open();
+
+    // One answered call. The descriptor that came with the answer, or -1, goes to `fd`.
+    CUresult call(wire::Request& request, wire::Reply& reply, int* fd = nullptr);
+    // One call that is not answered.
+    CUresult post(const wire::Request& request) const;
+    // Has the device gone?
+    bool lost() const;
+    // Tells watchers of the directory that this process makes a context.
+    void announce() const;
+
+    std::uint32_t gpus() const { return gpus_; }
+    wire::ControlPage& page() const { return *page_; }
+
+  private:
+    bool connect_to(const char* name, int& fd) const;
+    bool allocate_client();
+
+    std::string directory_;
+    int control_ = -1;
+    int gpu_ = -1;
+    std::uint32_t client_ = 0;
+    std::uint32_t gpus_ = 0;
+    wire::ControlPage* page_ = nullptr;
+};
+
+}  // namespace emulator::cuda

@@ -1,0 +1,143 @@
+// Devices: how many, and what they are like.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "../model/timing.hpp"
+#include "driver.hpp"
+
+using namespace emulator;
+using namespace emulator::cuda;
+
+namespace {
+
+constexpr char kName[] = "Emulated H200";
+constexpr int kMajor = 9;
+constexpr int kMinor = 0;
+
+struct Attribute {
+    CUdevice_attribute attribute;
+    int value;
+};
+
+constexpr Attribute kAttributes[] = {
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, timing::kWarp},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6144},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, timing::kProcessors},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, timing::kWarpsPerProcessor * timing::kWarp},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, timing::kBlocksPerProcessor},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kMajor},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, kMinor},
+    {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
+    {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+};
+
+bool valid(const Driver& driver, CUdevice device) {
+    return device >= 0 && static_cast<std::size_t>(device) < driver.primaries.size();
+}
+
+}  // namespace
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+    EMULATOR_ENTER();
+    if (!count) return CUDA_ERROR_INVALID_VALUE;
+    *count = static_cast<int>(driver.primaries.size());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+    EMULATOR_ENTER();
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    const std::size_t copied = std::min(sizeof kName - 1, static_cast<std::size_t>(length) - 1);
+    std::memcpy(name, kName, copied);
+    name[copied] = '\0';
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    wire::Request request{.call = wire::Call::kMemoryInfo, .gpu = static_cast<std::uint32_t>(device)};
+    wire::Reply reply{};
+    if (const CUresult result = driver.connection.call(request, reply); result != CUDA_SUCCESS) return result;
+    std::memcpy(uuid->bytes, reply.uuid, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v1(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+
+CUresult CUDAAPI cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    wire::Request request{.call = wire::Call::kMemoryInfo, .gpu = static_cast<std::uint32_t>(device)};
+    wire::Reply reply{};
+    const CUresult result = driver.connection.call(request, reply);
+    *bytes = reply.total;
+    return result;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
+        *value = device + 1;
+        return CUDA_SUCCESS;
+    }
+    // What is not listed, the emulated GPU does not have.
+    const auto* it = std::ranges::find(kAttributes, attribute, &Attribute::attribute);
+    *value = it == std::end(kAttributes) ? 0 : it->value;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    *major = kMajor;
+    *minor = kMinor;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
+    const int written = std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", device + 1);
+    return written < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,32 @@
+// Modules, libraries and the kernels found in them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exports.hpp"
+
+namespace emulator::cuda {
+
+struct Module;
+
+struct Function {
+    Module* module;
+    std::uint32_t kernel;  // index into the table of emulated kernels
+    std::string name;
+    std::vector<std::uint32_t> parameter_sizes;
+    std::vector<std::uint32_t> parameter_offsets;
+    std::uint32_t parameter_bytes;
+};
+
+struct Module {
+    std::map<std::string, std::unique_ptr<Function>> functions;
+};
+
+// The function that a CUfunction or CUkernel names; nullptr when it names none. The driver's lock is held.
+const Function* find_function(const void* handle);
+
+}  // namespace emulator::cuda

@@ -1,0 +1,77 @@
+// One emulated GPU: its runlist, its copy engines and its memory.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../model/copy_engine.hpp"
+#include "../model/runlist.hpp"
+
+namespace emulator {
+
+enum class CopyDirection : std::uint32_t { kToDevice, kToHost, kOnDevice, kCount };
+
+class GpuListener {
+  public:
+    virtual ~GpuListener() = default;
+    virtual void on_progress(std::uint32_t gpu, QueueId queue, double fraction) = 0;
+    virtual void on_complete(std::uint32_t gpu, QueueId queue, Time at) = 0;
+};
+
+class Gpu : private RunlistListener {
+  public:
+    Gpu(std::uint32_t index, std::uint64_t memory_bytes, const std::array<std::uint8_t, 16>& uuid,
+        GpuListener& listener)
+        : runlist(*this), index(index), memory_total(memory_bytes), uuid(uuid), listener_(listener) {}
+
+    // Engine and runlist events in the order of their times.
+    void advance(Time to) {
+        for (;;) {
+            CopyEngine* first = nullptr;
+            Time at = runlist.next_event();
+            for (CopyEngine& engine : engines)
+                if (engine.next_event() < at) {
+                    at = engine.next_event();
+                    first = &engine;
+                }
+            if (at > to) return;
+            if (first)
+                first->step();
+            else
+                runlist.advance(at);
+        }
+    }
+
+    Time next_event() const {
+        Time next = runlist.next_event();
+        for (const CopyEngine& engine : engines) next = std::min(next, engine.next_event());
+        return next;
+    }
+
+    std::uint32_t pci_bus() const { return index + 1; }
+    // The driver's name for a GPU: from its place on the PCI bus.
+    std::uint32_t gpu_id() const { return pci_bus() << 8; }
+
+    Runlist runlist;
+    std::array<CopyEngine, static_cast<std::size_t>(CopyDirection::kCount)> engines;
+    const std::uint32_t index;
+    const std::uint64_t memory_total;
+    std::uint64_t memory_used = 0;
+    std::uint64_t launches = 0;
+    // The channel group that all clients of MPS share, and how many there are.
+    std::optional<GroupId> mps_group;
+    std::uint32_t mps_clients = 0;
+    const std::array<std::uint8_t, 16> uuid;
+
+  private:
+    void on_progress(QueueId queue, double fraction) override { listener_.on_progress(index, queue, fraction); }
+    void on_complete(QueueId queue, Time at) override { listener_.on_complete(index, queue, at); }
+
+    GpuListener& listener_;
+};
+
+}  // namespace emulator

@@ -1,0 +1,252 @@
+#include "process.hpp"
+
+#include <cuda.h>
+
+#include <algorithm>
+
+#include "../model/timing.hpp"
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t kMaxHostAllocations = 4096;
+constexpr std::uint64_t kMaxHostBytes = 1ULL << 40;
+constexpr std::uint32_t kComputeChannels = 8;
+constexpr int kMpsBelowNormal = 100;  // further than any stream priority reaches
+constexpr std::uint32_t kMaxHandleBase = 0xFFF00000;
+constexpr std::uint32_t kLastHandle = 0xFFFFF000;  // leaves room for the objects of one more context
+
+Process::Answer refused(CUresult result) { return {.reply = {.result = result}}; }
+
+}  // namespace
+
+Process::~Process() {
+    const Time now = gpus_.empty() ? 0 : gpus_.front().runlist.now();
+    drop_all(now);
+}
+
+std::optional<Process::Answer> Process::handle(const wire::Request& request, Time now) {
+    if (request.call != wire::Call::kHello && request.call != wire::Call::kMemoryInfo && !page_.valid()) {
+        broken_ = true;
+        return std::nullopt;
+    }
+    switch (request.call) {
+        case wire::Call::kHello:
+            return hello(request);
+        case wire::Call::kOpenContext:
+            return open_context(request);
+        case wire::Call::kCloseContext:
+            return close_context(request, now);
+        case wire::Call::kAllocate:
+            return allocate(request);
+        case wire::Call::kFree:
+            return free(request);
+        case wire::Call::kMemoryInfo:
+            return memory_info(request);
+        case wire::Call::kListProcesses:
+            break;  // the server's: it knows them all
+        case wire::Call::kAllocateHost:
+            return allocate_host(request);
+        case wire::Call::kFreeHost:
+            return free_host(request);
+        case wire::Call::kOpenStream:
+            return open_stream(request);
+        case wire::Call::kCloseStream:
+            return close_stream(request, now);
+        case wire::Call::kSubmit:
+            submit(request, now);
+            return std::nullopt;
+        case wire::Call::kWatch:
+            watch(request);
+            return std::nullopt;
+        case wire::Call::kHostDone: {
+            const auto it = streams_.find(request.stream);
+            if (it != streams_.end() && it->second.started && !it->second.operations.empty() &&
+                it->second.operations.front().request.operation == wire::Operation::kHost &&
+                it->second.operations.front().request.sequence == request.sequence)
+                finish_head(request.stream, now);
+            return std::nullopt;
+        }
+    }
+    broken_ = true;
+    return std::nullopt;
+}
+
+Process::Answer Process::hello(const wire::Request& request) {
+    if (page_.valid() || !rm_.client(request.hello.client)) return refused(CUDA_ERROR_INVALID_VALUE);
+    page_ = SharedMemory("emulated-gpu-control", sizeof(wire::ControlPage));
+    if (!page_.valid()) return refused(CUDA_ERROR_OPERATING_SYSTEM);
+    client_ = request.hello.client;
+    if (request.hello.handle_base != 0 && request.hello.handle_base <= kMaxHandleBase)
+        rm_.set_handle_base(client_, request.hello.handle_base);
+    mps_ = request.hello.mps != 0;
+    base_priority_ = mps_ && request.hello.mps_priority != 0 ? kMpsBelowNormal : 0;
+    return {.reply = {.value = static_cast<std::uint32_t>(gpus_.size())}, .fd = page_.fd()};
+}
+
+Process::Answer Process::open_context(const wire::Request& request) {
+    if (request.gpu >= gpus_.size()) return refused(CUDA_ERROR_INVALID_DEVICE);
+    const RmClient* client = rm_.client(client_);
+    if (!client) return refused(CUDA_ERROR_NOT_INITIALIZED);
+    if (client->next_handle > kLastHandle) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+    std::uint32_t slot = 0;
+    while (slot < wire::kContextSlots && contexts_.contains(slot)) ++slot;
+    if (slot == wire::kContextSlots) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+    Answer answer{.reply = {.value = slot}};
+    auto arena = arenas_.find(request.gpu);
+    if (arena == arenas_.end()) {
+        Arena made(gpus_[request.gpu]);
+        if (!made.valid()) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+        arena = arenas_.emplace(request.gpu, std::move(made)).first;
+        answer.fd = arena->second.fd();
+    }
+    answer.reply.address = arena->second.base();
+    answer.reply.bytes = arena->second.size();
+    const std::uint32_t group = rm_.add_context(client_, request.gpu).front();
+    const GroupId own = *rm_.client(client_)->objects.at(group).group->runlist;
+    contexts_[slot] = {request.gpu, group, mps_ ? join_mps(gpus_[request.gpu]) : own};
+    page().context_error[slot] = CUDA_SUCCESS;
+    return answer;
+}
+
+// A client of MPS runs in the server's group. Its own is there, and controls on it change nothing, as on a real GPU.
+GroupId Process::join_mps(Gpu& gpu) {
+    if (gpu.mps_clients++ == 0) gpu.mps_group = gpu.runlist.add_group(timing::kComputeSlice);
+    return *gpu.mps_group;
+}
+
+void Process::leave_group(const Context& context, Time now) {
+    Gpu& gpu = gpus_[context.gpu];
+    if (!mps_ || --gpu.mps_clients > 0) return;
+    gpu.runlist.remove_group(now, *gpu.mps_group);
+    gpu.mps_group.reset();
+}
+
+Process::Answer Process::close_context(const wire::Request& request, Time now) {
+    const auto it = contexts_.find(request.context);
+    if (it == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
+    std::vector<std::uint32_t> gone;
+    for (const auto& [slot, stream] : streams_)
+        if (stream.context == request.context) gone.push_back(slot);
+    for (const std::uint32_t slot : gone) release_stream(slot, now);
+    leave_group(it->second, now);
+    rm_.remove_context(client_, it->second.compute_group, now);
+    contexts_.erase(it);
+    return {};
+}
+
+Process::Answer Process::allocate(const wire::Request& request) {
+    const auto context = contexts_.find(request.context);
+    if (context == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
+    Arena& arena = arenas_.at(context->second.gpu);
+    const auto address = arena.allocate(request.bytes);
+    if (!address) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+    memory_.add(*address, arena.at(*address), request.bytes);
+    return {.reply = {.address = *address, .bytes = request.bytes}};
+}
+
+Process::Answer Process::free(const wire::Request& request) {
+    for (auto& [gpu, arena] : arenas_) {
+        if (request.address < arena.base() || request.address >= arena.base() + arena.size()) continue;
+        if (!arena.free(request.address)) break;
+        memory_.remove(request.address);
+        return {};
+    }
+    return refused(CUDA_ERROR_INVALID_VALUE);
+}
+
+Process::Answer Process::memory_info(const wire::Request& request) const {
+    if (request.gpu >= gpus_.size()) return refused(CUDA_ERROR_INVALID_DEVICE);
+    const Gpu& gpu = gpus_[request.gpu];
+    Answer answer{.reply = {.value = static_cast<std::uint32_t>(gpus_.size()),
+                            .bytes = gpu.memory_total - gpu.memory_used,
+                            .total = gpu.memory_total}};
+    std::ranges::copy(gpu.uuid, answer.reply.uuid);
+    return answer;
+}
+
+Process::Answer Process::allocate_host(const wire::Request& request) {
+    if (request.bytes == 0 || request.bytes > kMaxHostBytes || host_memory_.contains(request.address))
+        return refused(CUDA_ERROR_INVALID_VALUE);
+    if (host_memory_.size() >= kMaxHostAllocations) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+    SharedMemory made("emulated-gpu-host", request.bytes);
+    if (!made.valid()) return refused(CUDA_ERROR_OUT_OF_MEMORY);
+    memory_.add(request.address, made.data(), request.bytes);
+    const int fd = made.fd();
+    host_memory_.emplace(request.address, std::move(made));
+    return {.reply = {}, .fd = fd};
+}
+
+Process::Answer Process::free_host(const wire::Request& request) {
+    if (host_memory_.erase(request.address) == 0) return refused(CUDA_ERROR_INVALID_VALUE);
+    memory_.remove(request.address);
+    return {};
+}
+
+Process::Answer Process::open_stream(const wire::Request& request) {
+    const auto context = contexts_.find(request.context);
+    if (context == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
+    if (request.stream >= wire::kStreamSlots || streams_.contains(request.stream))
+        return refused(CUDA_ERROR_INVALID_VALUE);
+    Runlist& runlist = gpus_[context->second.gpu].runlist;
+    const QueueId queue = runlist.add_queue(
+        context->second.group, base_priority_ + std::clamp(request.priority, -kMpsBelowNormal / 2, kMpsBelowNormal / 2),
+        request.stream % kComputeChannels);
+    streams_[request.stream] = {
+        .context = request.context, .gpu = context->second.gpu, .queue = queue, .operations = {}};
+    queues_[{context->second.gpu, queue}] = request.stream;
+    return {};
+}
+
+Process::Answer Process::close_stream(const wire::Request& request, Time now) {
+    if (!streams_.contains(request.stream)) return refused(CUDA_ERROR_INVALID_HANDLE);
+    release_stream(request.stream, now);
+    return {};
+}
+
+// Closes a stream whose owner lives: whoever waits for what will not come goes on, and the slot's numbers do.
+void Process::release_stream(std::uint32_t slot, Time now) {
+    const Stream& stream = streams_.at(slot);
+    if (!stream.operations.empty()) page().streams[slot].completed = stream.operations.back().request.sequence;
+    drop_stream(slot, now);
+    wake(slot);
+}
+
+void Process::drop_stream(std::uint32_t slot, Time now) {
+    const auto it = streams_.find(slot);
+    Gpu& gpu = gpus_[it->second.gpu];
+    const std::uint64_t key = (static_cast<std::uint64_t>(it->second.gpu) << 32) | it->second.queue;
+    for (CopyEngine& engine : gpu.engines) engine.cancel(key);
+    gpu.runlist.remove_queue(now, it->second.queue);
+    queues_.erase({it->second.gpu, it->second.queue});
+    streams_.erase(it);
+    notify_dependents(slot, now);
+}
+
+void Process::drop_all(Time now) {
+    while (!streams_.empty()) drop_stream(streams_.begin()->first, now);
+    for (const auto& [slot, context] : contexts_) leave_group(context, now);
+    contexts_.clear();
+}
+
+bool Process::lost_objects() const {
+    const RmClient* client = rm_.client(client_);
+    return std::ranges::any_of(contexts_, [client](const auto& entry) {
+        return !client || !client->objects.contains(entry.second.compute_group);
+    });
+}
+
+std::optional<wire::ListedProcess> Process::describe(std::uint32_t gpu, Time now) const {
+    wire::ListedProcess listed{.pid = pid_};
+    bool found = false;
+    for (const auto& [slot, context] : contexts_) {
+        if (context.gpu != gpu) continue;
+        found = true;
+        listed.busy += gpus_[gpu].runlist.busy(context.group, now);
+    }
+    if (!found) return std::nullopt;
+    listed.memory = arenas_.at(gpu).used();
+    return listed;
+}
+
+}  // namespace emulator

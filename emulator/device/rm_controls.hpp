@@ -1,0 +1,59 @@
+// The control commands of the emulated driver, as a table.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "rm_tree.hpp"
+
+namespace emulator {
+
+namespace status {
+inline constexpr std::uint32_t kOk = 0x00;
+inline constexpr std::uint32_t kInsufficientPermissions = 0x1B;
+inline constexpr std::uint32_t kInvalidArgument = 0x1F;
+inline constexpr std::uint32_t kInvalidClass = 0x22;
+inline constexpr std::uint32_t kInvalidClient = 0x23;
+inline constexpr std::uint32_t kInvalidObject = 0x33;
+inline constexpr std::uint32_t kNotSupported = 0x56;
+inline constexpr std::uint32_t kObjectNotFound = 0x57;
+}  // namespace status
+
+// One control call on an object that exists, of the class and with the parameter size that the command asks for.
+struct ControlCall {
+    RmTree& tree;
+    std::vector<Gpu>& gpus;
+    std::uint64_t open_file;
+    std::uint32_t client;
+    std::uint32_t handle;
+    RmObject* object;  // nullptr: the client itself
+    std::span<std::byte> parameters;
+    Time now;
+    Time delay;  // of the answer; preset from the table
+
+    template <typename T>
+    T get(std::size_t offset) const {
+        T value;
+        std::memcpy(&value, parameters.data() + offset, sizeof value);
+        return value;
+    }
+    template <typename T>
+    void put(std::size_t offset, T value) {
+        std::memcpy(parameters.data() + offset, &value, sizeof value);
+    }
+};
+
+struct Control {
+    std::uint32_t command;
+    std::uint32_t cls;  // of the object
+    std::uint32_t parameter_bytes;
+    bool privileged;
+    Time delay;
+    std::uint32_t (*handle)(ControlCall& call);
+};
+
+// Nothing for a command that the driver does not know.
+const Control* find_control(std::uint32_t command);
+
+}  // namespace emulator

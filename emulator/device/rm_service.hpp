@@ -1,0 +1,38 @@
+// The driver's ioctls on nvidiactl: allocate, free and control, with the statuses and delays of driver 580.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "rm_tree.hpp"
+
+namespace emulator {
+
+struct RmCaller {
+    std::uint64_t open_file;
+    bool privileged;  // root: what the driver asks CAP_SYS_NICE for
+};
+
+struct RmAnswer {
+    int error = 0;   // errno of the ioctl itself
+    Time delay = 0;  // from the request to the answer
+};
+
+class RmService {
+  public:
+    RmService(RmTree& tree, std::vector<Gpu>& gpus) : tree_(tree), gpus_(gpus) {}
+
+    // Carries out ioctl `nr`; `argument` and `parameters` are changed in place.
+    RmAnswer call(const RmCaller& caller, std::uint32_t nr, std::span<std::byte> argument,
+                  std::span<std::byte> parameters, Time now);
+
+  private:
+    RmAnswer control(const RmCaller& caller, std::span<std::byte> argument, std::span<std::byte> parameters, Time now);
+    RmAnswer allocate(const RmCaller& caller, std::span<std::byte> argument, std::span<std::byte> parameters);
+    RmAnswer free(const RmCaller& caller, std::span<std::byte> argument, Time now);
+
+    RmTree& tree_;
+    std::vector<Gpu>& gpus_;
+};
+
+}  // namespace emulator

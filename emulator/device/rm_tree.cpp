@@ -1,0 +1,194 @@
+#include "rm_tree.hpp"
+
+#include <array>
+
+#include "../model/timing.hpp"
+
+namespace emulator {
+namespace {
+
+constexpr std::uint32_t kClientBase = 0xC1D00000;
+constexpr std::uint32_t kClientCount = 0x100000;
+constexpr std::uint32_t kObjectBase = 0x5C000000;
+
+// The handles of a CUDA process on driver 580, relative to the start of its range. What a context holds beside groups
+// and channels does nothing here, but it is there: a search through a process's handles has to pass over it.
+struct Placed {
+    std::uint32_t offset;
+    std::uint32_t cls;
+    enum Parent { kUnderClient, kUnderDevice, kUnderSubdevice } parent;
+};
+
+constexpr std::uint32_t kDeviceOffset = 0x01;  // of the device, relative to the start of the per-GPU part
+constexpr std::uint32_t kSubdeviceOffset = 0x02;
+constexpr Placed kDeviceObjects[] = {
+    {0x03, 0x2081, Placed::kUnderSubdevice}, {0x04, 0xC661, Placed::kUnderSubdevice},
+    {0x05, 0xC661, Placed::kUnderSubdevice}, {0x06, 0x90E6, Placed::kUnderSubdevice},
+    {0x07, 0x00DE, Placed::kUnderSubdevice}, {0x08, 0x90F1, Placed::kUnderDevice},
+    {0x09, 0x90F1, Placed::kUnderDevice},    {0x0B, 0x50A0, Placed::kUnderDevice},
+    {0x0C, 0x503C, Placed::kUnderSubdevice}, {0x0D, 0x0040, Placed::kUnderDevice},
+    {0x10, 0x0040, Placed::kUnderDevice},    {0x11, 0x0040, Placed::kUnderDevice},
+    {0x12, 0x0040, Placed::kUnderDevice},
+};
+constexpr std::uint32_t kDeviceSpan = 0x14;
+
+// A context's part: the compute group and its context share at its start, then channels, then three copy groups.
+constexpr std::uint32_t kShareOffset = 0x01;
+constexpr std::array<std::uint32_t, 8> kComputeChannels{0x07, 0x0D, 0x11, 0x15, 0x19, 0x1D, 0x21, 0x25};
+constexpr std::array<std::uint32_t, 3> kCopyGroups{0x29, 0x37, 0x45};
+constexpr std::array<std::uint32_t, 4> kCopyChannels{0x02, 0x05, 0x08, 0x0B};
+constexpr Placed kContextObjects[] = {
+    {0x02, 0x40, Placed::kUnderDevice},    {0x04, 0x3E, Placed::kUnderDevice},    {0x06, 0x3E, Placed::kUnderDevice},
+    {0x0A, 0x3E, Placed::kUnderDevice},    {0x0C, 0x3E, Placed::kUnderDevice},    {0x28, 0x79, Placed::kUnderSubdevice},
+    {0x36, 0x79, Placed::kUnderSubdevice}, {0x44, 0x79, Placed::kUnderSubdevice}, {0x52, 0x79, Placed::kUnderSubdevice},
+    {0x53, 0x3E, Placed::kUnderDevice},    {0x55, 0x40, Placed::kUnderDevice},    {0x57, 0x40, Placed::kUnderDevice},
+    {0x59, 0x3E, Placed::kUnderDevice},    {0x5B, 0x71, Placed::kUnderDevice},    {0x5D, 0x40, Placed::kUnderDevice},
+    {0x5F, 0x40, Placed::kUnderDevice},    {0x61, 0x71, Placed::kUnderDevice},    {0x63, 0x40, Placed::kUnderDevice},
+    {0x66, 0x71, Placed::kUnderDevice},    {0x68, 0x40, Placed::kUnderDevice},    {0x6A, 0x40, Placed::kUnderDevice},
+    {0x6C, 0x40, Placed::kUnderDevice},    {0x6E, 0x3E, Placed::kUnderDevice},    {0x70, 0x40, Placed::kUnderDevice},
+    {0x72, 0x71, Placed::kUnderDevice},    {0x74, 0x83DE, Placed::kUnderDevice},  {0x75, 0x3E, Placed::kUnderDevice},
+    {0x77, 0x40, Placed::kUnderDevice},    {0x79, 0x40, Placed::kUnderDevice},
+};
+constexpr std::uint32_t kContextSpan = 0x8A;
+
+}  // namespace
+
+std::uint32_t RmTree::add_client(std::uint64_t open_file) {
+    std::uint32_t handle = 0;
+    do {
+        handle = kClientBase + next_client_;
+        next_client_ = (next_client_ + 1) % kClientCount;
+    } while (clients_.contains(handle));
+    clients_.emplace(handle, RmClient{open_file, {}, kObjectBase + 1, {}});
+    return handle;
+}
+
+RmClient* RmTree::client(std::uint32_t handle) {
+    const auto it = clients_.find(handle);
+    return it == clients_.end() ? nullptr : &it->second;
+}
+
+RmClient* RmTree::client(std::uint32_t handle, std::uint64_t open_file) {
+    RmClient* found = client(handle);
+    return found && found->open_file == open_file ? found : nullptr;
+}
+
+void RmTree::close_file(std::uint64_t open_file, Time at) {
+    std::vector<std::uint32_t> gone;
+    for (const auto& [handle, client] : clients_)
+        if (client.open_file == open_file) gone.push_back(handle);
+    for (const std::uint32_t handle : gone) free(handle, handle, at);
+}
+
+bool RmTree::free(std::uint32_t client_handle, std::uint32_t handle, Time at) {
+    RmClient* found = client(client_handle);
+    if (!found) return false;
+    if (handle != client_handle && !found->objects.contains(handle)) return false;
+    free_subtree(*found, handle, at);
+    if (handle == client_handle) clients_.erase(client_handle);
+    return true;
+}
+
+void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
+    const auto it = client.objects.find(handle);
+    if (it != client.objects.end()) {
+        const RmObject object = it->second;
+        client.objects.erase(it);
+        if (object.group && object.group->runlist) gpus_[object.gpu].runlist.remove_group(at, *object.group->runlist);
+        std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
+    }
+    std::vector<std::uint32_t> children;
+    for (const auto& [child, object] : client.objects)
+        if (object.parent == handle) children.push_back(child);
+    for (const std::uint32_t child : children) free_subtree(client, child, at);
+}
+
+void RmTree::set_handle_base(std::uint32_t client_handle, std::uint32_t base) {
+    RmClient& client = clients_.at(client_handle);
+    if (client.objects.empty()) client.next_handle = base + 1;
+}
+
+void RmTree::add_device(RmClient& client, std::uint32_t start, std::uint32_t gpu) {
+    const std::uint32_t device = start + kDeviceOffset;
+    const std::uint32_t subdevice = start + kSubdeviceOffset;
+    // The client is the parent of its devices; its handle is the key under which it is kept.
+    std::uint32_t self = 0;
+    for (const auto& [handle, other] : clients_)
+        if (&other == &client) self = handle;
+    client.objects[start] = {.cls = 0xCB33, .parent = self, .gpu = gpu};
+    client.objects[device] = {.cls = rm_class::kDevice, .parent = self, .gpu = gpu};
+    client.objects[subdevice] = {.cls = rm_class::kSubdevice, .parent = device, .gpu = gpu};
+    for (const Placed& placed : kDeviceObjects)
+        client.objects[start + placed.offset] = {
+            .cls = placed.cls, .parent = placed.parent == Placed::kUnderDevice ? device : subdevice, .gpu = gpu};
+    client.devices[gpu] = device;
+}
+
+std::uint32_t RmTree::add_group(RmClient& client, std::uint32_t handle, std::uint32_t gpu, bool compute) {
+    const Time slice = compute ? timing::kComputeSlice : timing::kCopySlice;
+    RmGroup group{next_group_id_++, static_cast<std::uint64_t>(slice / timing::kMicrosecond), std::nullopt};
+    if (compute) group.runlist = gpus_[gpu].runlist.add_group(slice);
+    client.objects[handle] = {
+        .cls = rm_class::kChannelGroup, .parent = client.devices.at(gpu), .gpu = gpu, .group = group};
+    return handle;
+}
+
+std::vector<std::uint32_t> RmTree::add_context(std::uint32_t client_handle, std::uint32_t gpu) {
+    RmClient& client = clients_.at(client_handle);
+    if (!client.devices.contains(gpu)) {
+        add_device(client, client.next_handle, gpu);
+        client.next_handle += kDeviceSpan;
+    }
+    const std::uint32_t device = client.devices.at(gpu);
+    const std::uint32_t subdevice = device + (kSubdeviceOffset - kDeviceOffset);
+    const std::uint32_t start = client.next_handle;
+    client.next_handle += kContextSpan;
+
+    std::vector<std::uint32_t> groups{add_group(client, start, gpu, true)};
+    client.objects[start + kShareOffset] = {.cls = rm_class::kContextShare, .parent = start, .gpu = gpu};
+    const auto add_channel = [&](std::uint32_t handle, std::uint32_t group, std::uint32_t number, bool compute) {
+        client.objects[handle] = {.cls = rm_class::kChannel,
+                                  .parent = group,
+                                  .gpu = gpu,
+                                  .channel = number,
+                                  .context_id = next_context_id_++};
+        std::uint32_t engine = handle + 1;
+        if (compute) client.objects[engine++] = {.cls = rm_class::kCompute, .parent = handle, .gpu = gpu};
+        client.objects[engine] = {.cls = rm_class::kCopy, .parent = handle, .gpu = gpu};
+    };
+    for (std::uint32_t i = 0; i < kComputeChannels.size(); ++i) {
+        add_channel(start + kComputeChannels[i], start, i, true);
+        if (i > 1) client.objects[start + kComputeChannels[i] - 1] = {.cls = 0x3E, .parent = device, .gpu = gpu};
+    }
+    for (const std::uint32_t offset : kCopyGroups) {
+        const std::uint32_t group = add_group(client, start + offset, gpu, false);
+        for (std::uint32_t i = 0; i < kCopyChannels.size(); ++i) {
+            add_channel(group + kCopyChannels[i], group, i, false);
+            client.objects[group + kCopyChannels[i] - 1] = {.cls = 0x3E, .parent = device, .gpu = gpu};
+        }
+        groups.push_back(group);
+    }
+    for (const Placed& placed : kContextObjects)
+        client.objects[start + placed.offset] = {
+            .cls = placed.cls, .parent = placed.parent == Placed::kUnderDevice ? device : subdevice, .gpu = gpu};
+    return groups;
+}
+
+void RmTree::remove_context(std::uint32_t client_handle, std::uint32_t compute_group, Time at) {
+    RmClient* found = client(client_handle);
+    if (!found) return;
+    for (std::uint32_t handle = compute_group; handle < compute_group + kContextSpan; ++handle)
+        free_subtree(*found, handle, at);
+}
+
+std::optional<std::uint32_t> RmTree::add_object(std::uint32_t client_handle, std::uint32_t parent, std::uint32_t handle,
+                                                std::uint32_t cls, std::uint32_t gpu) {
+    RmClient* found = client(client_handle);
+    if (!found) return std::nullopt;
+    if (handle == 0) handle = found->next_handle++;
+    if (handle == client_handle || found->objects.contains(handle)) return std::nullopt;
+    found->objects[handle] = {.cls = cls, .parent = parent, .gpu = gpu};
+    return handle;
+}
+
+}  // namespace emulator

@@ -1,0 +1,87 @@
+// The resource manager's clients and objects: handles, classes and who is under whom.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "gpu.hpp"
+
+namespace emulator {
+
+namespace rm_class {
+inline constexpr std::uint32_t kRoot = 0x41;
+inline constexpr std::uint32_t kDevice = 0x80;
+inline constexpr std::uint32_t kSubdevice = 0x2080;
+inline constexpr std::uint32_t kChannelGroup = 0xA06C;
+inline constexpr std::uint32_t kContextShare = 0x9067;
+inline constexpr std::uint32_t kChannel = 0xC86F;  // Hopper
+inline constexpr std::uint32_t kCompute = 0xCBC0;
+inline constexpr std::uint32_t kCopy = 0xC8B5;
+}  // namespace rm_class
+
+// A channel group as the driver's controls see it. The compute groups are also in the GPU's runlist.
+struct RmGroup {
+    std::uint32_t id;            // of the hardware's own
+    std::uint64_t timeslice_us;  // as last set, whatever the size
+    std::optional<GroupId> runlist;
+};
+
+struct RmObject {
+    std::uint32_t cls;
+    std::uint32_t parent;
+    std::uint32_t gpu = 0;
+    std::uint32_t channel = 0;     // of a channel: its number in the group
+    std::uint32_t context_id = 0;  // of a channel
+    std::optional<RmGroup> group = {};
+};
+
+struct RmClient {
+    std::uint64_t open_file;                    // the connection that made it: the only one that may use it
+    std::map<std::uint32_t, RmObject> objects;  // without the client itself
+    std::uint32_t next_handle;
+    std::map<std::uint32_t, std::uint32_t> devices;  // by GPU: the device object that its contexts are under
+};
+
+class RmTree {
+  public:
+    explicit RmTree(std::vector<Gpu>& gpus) : gpus_(gpus) {}
+
+    std::uint32_t add_client(std::uint64_t open_file);
+    // The client, if this open file made it.
+    RmClient* client(std::uint32_t handle, std::uint64_t open_file);
+    RmClient* client(std::uint32_t handle);
+    // Frees what the open file's clients hold.
+    void close_file(std::uint64_t open_file, Time at);
+
+    // Object `handle`, or `client` itself when they are the same.
+    bool free(std::uint32_t client, std::uint32_t handle, Time at);
+
+    // The objects of a CUDA context, in the places where CUDA has them. Returns the handles of its channel groups,
+    // compute first.
+    std::vector<std::uint32_t> add_context(std::uint32_t client, std::uint32_t gpu);
+    // Frees a context's objects, given the handle of its compute group.
+    void remove_context(std::uint32_t client, std::uint32_t compute_group, Time at);
+    // Only for a client that has no objects yet.
+    void set_handle_base(std::uint32_t client, std::uint32_t base);
+    // Device `gpu` or its subdevice, made by an ioctl. `handle` 0 lets the driver choose.
+    std::optional<std::uint32_t> add_object(std::uint32_t client, std::uint32_t parent, std::uint32_t handle,
+                                            std::uint32_t cls, std::uint32_t gpu);
+
+    const std::map<std::uint32_t, RmClient>& clients() const { return clients_; }
+
+  private:
+    void add_device(RmClient& client, std::uint32_t handle, std::uint32_t gpu);
+    std::uint32_t add_group(RmClient& client, std::uint32_t handle, std::uint32_t gpu, bool compute);
+    void free_subtree(RmClient& client, std::uint32_t handle, Time at);
+
+    std::vector<Gpu>& gpus_;
+    std::map<std::uint32_t, RmClient> clients_;
+    std::uint32_t next_client_ = 0;
+    std::uint32_t next_group_id_ = 6;
+    std::uint32_t next_context_id_ = 0x34;
+};
+
+}  // namespace emulator

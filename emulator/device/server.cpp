@@ -1,0 +1,369 @@
+#include "server.hpp"
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <stdexcept>
+
+#include "../model/timing.hpp"
+#include "uuid.hpp"
+
+namespace emulator {
+namespace {
+
+// Timers come late by up to half of this on a virtual machine, so the loop is awake that long before anything is due.
+constexpr Time kEarly = 100 * timing::kMicrosecond;
+constexpr int kMessagesAtOnce = 64;
+
+Time clock_now() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<Time>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+// One datagram with the descriptor and the credentials that came with it.
+struct Received {
+    ssize_t bytes;
+    UniqueFd fd;
+    ucred sender{};
+    bool truncated;
+};
+
+Received receive(int socket, std::span<std::byte> buffer) {
+    iovec part{buffer.data(), buffer.size()};
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(16 * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary;
+    message.msg_controllen = sizeof ancillary;
+    Received received{::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC), UniqueFd(), {}, false};
+    if (received.bytes < 0) return received;
+    received.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+    int descriptors = 0;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET) continue;
+        if (header->cmsg_type == SCM_CREDENTIALS) std::memcpy(&received.sender, CMSG_DATA(header), sizeof(ucred));
+        if (header->cmsg_type != SCM_RIGHTS) continue;
+        const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+            UniqueFd owned(fd);
+            if (descriptors++ == 0) received.fd = std::move(owned);
+        }
+    }
+    if (descriptors > 1) received.fd = UniqueFd();
+    return received;
+}
+
+bool send_reply(int socket, const wire::Reply& reply, int fd) {
+    iovec part{const_cast<wire::Reply*>(&reply), sizeof reply};
+    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (fd >= 0) {
+        message.msg_control = ancillary;
+        message.msg_controllen = sizeof ancillary;
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof reply);
+}
+
+void add_to(int epoll, int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+        fail("cannot watch a descriptor: " + std::string(std::strerror(errno)));
+}
+
+std::vector<Gpu> make_gpus(const ServerOptions& options, GpuListener& listener) {
+    std::vector<Gpu> gpus;
+    gpus.reserve(options.gpus);
+    std::error_code ignored;
+    const std::string where = std::filesystem::weakly_canonical(options.directory, ignored).string();
+    for (std::uint32_t i = 0; i < options.gpus; ++i)
+        gpus.emplace_back(i, options.memory_bytes, make_uuid(where, i), listener);
+    return gpus;
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options)
+    : options_(options), gpus_(make_gpus(options, *this)), rm_(gpus_), service_(rm_, gpus_) {
+    take_directory();
+    epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    ::sigprocmask(SIG_BLOCK, &ending, nullptr);
+    signals_ = UniqueFd(::signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+    control_listener_ = listen_on(wire::kControlSocket);
+    gpu_listener_ = listen_on(wire::kGpuSocket);
+    for (const int fd : {timer_.get(), signals_.get(), control_listener_.get(), gpu_listener_.get()})
+        add_to(epoll_.get(), fd);
+    if (options_.exit_with_stdin) add_to(epoll_.get(), STDIN_FILENO);
+}
+
+Server::~Server() {
+    connections_.clear();
+    for (const char* name : {wire::kControlSocket, wire::kGpuSocket, wire::kOpenedFile})
+        ::unlink((options_.directory + "/" + name).c_str());
+}
+
+// Makes the directory ours. The lock says whether sockets found there belong to somebody alive.
+void Server::take_directory() {
+    const std::string& directory = options_.directory;
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+        fail("cannot create " + directory + ": " + std::strerror(errno));
+    lock_ = UniqueFd(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!lock_) fail("cannot use " + directory + ": " + std::strerror(errno));
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+        fail("an emulated GPU is already running in " + directory + "; stop it, or choose another directory");
+    const UniqueFd opened(::open((directory + "/" + wire::kOpenedFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!opened) fail("cannot write in " + directory + ": " + std::strerror(errno));
+}
+
+UniqueFd Server::listen_on(const std::string& name) const {
+    const std::string path = options_.directory + "/" + name;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path)
+        fail("the path " + path + " is too long for a socket (" + std::to_string(sizeof address.sun_path - 1) +
+             " bytes)");
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    ::unlink(path.c_str());
+    UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(fd.get(), 128) != 0)
+        fail("cannot listen on " + path + ": " + std::strerror(errno));
+    // Who may reach the directory may use the GPU, as with the device nodes of a real one.
+    ::chmod(path.c_str(), 0666);
+    return fd;
+}
+
+void Server::accept_all(int listener, bool gpu) {
+    for (;;) {
+        UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (!fd) return;
+        ucred peer{};
+        socklen_t size = sizeof peer;
+        ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+        const int on = 1;
+        ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+        const int key = fd.get();
+        add_to(epoll_.get(), key);
+        Connection connection{std::move(fd), next_id_++, peer.pid, peer.uid, nullptr};
+        if (gpu) connection.process = std::make_unique<Process>(peer.pid, gpus_, rm_);
+        connections_.emplace(key, std::move(connection));
+    }
+}
+
+void Server::close_connection(int fd) {
+    const auto it = connections_.find(fd);
+    if (it == connections_.end()) return;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    const bool open_file = !it->second.process;
+    // The last copy of an open file is gone: its clients go, and so does what ran under them.
+    if (open_file) rm_.close_file(it->second.id, clock_now());
+    connections_.erase(it);
+    if (open_file) close_orphans();
+}
+
+// Ends the processes whose contexts have lost their RM objects.
+void Server::close_orphans() {
+    std::vector<int> orphans;
+    for (const auto& [fd, connection] : connections_)
+        if (connection.process && connection.process->lost_objects()) orphans.push_back(fd);
+    for (const int fd : orphans) close_connection(fd);
+}
+
+void Server::read_control(Connection& connection) {
+    const int fd = connection.fd.get();
+    static std::vector<std::byte> buffer(sizeof(wire::RmRequest) + wire::kRmMaxBytes);
+    for (int i = 0; i < kMessagesAtOnce; ++i) {
+        const Received received = receive(fd, buffer);
+        if (received.bytes < 0) return;
+        if (received.bytes == 0) return close_connection(fd);
+        wire::RmRequest request;
+        const auto bytes = static_cast<std::size_t>(received.bytes);
+        if (received.truncated || !received.fd || bytes < sizeof request) continue;
+        std::memcpy(&request, buffer.data(), sizeof request);
+        if (request.magic != wire::kRmMagic || request.arg_size > wire::kRmMaxBytes ||
+            request.params_size > wire::kRmMaxBytes || bytes != sizeof request + request.arg_size + request.params_size)
+            continue;
+        const Time now = clock_now();
+        const std::span<std::byte> body(buffer.data() + sizeof request, bytes - sizeof request);
+        const RmCaller caller{connection.id, received.sender.uid == 0};
+        const RmAnswer answer =
+            service_.call(caller, request.nr, body.first(request.arg_size), body.subspan(request.arg_size), now);
+        if (request.nr == wire::kRmFree) close_orphans();
+        const wire::RmReply reply{answer.error, request.arg_size, request.params_size, 0};
+        std::vector<std::byte> bytes_out(sizeof reply + body.size());
+        std::memcpy(bytes_out.data(), &reply, sizeof reply);
+        std::memcpy(bytes_out.data() + sizeof reply, body.data(), body.size());
+        if (answer.delay == 0)
+            ::send(received.fd.get(), bytes_out.data(), bytes_out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        else
+            replies_.emplace(now + answer.delay,
+                             DelayedReply{std::move(const_cast<Received&>(received).fd), std::move(bytes_out)});
+    }
+}
+
+// A process may only name its own RM client.
+bool Server::allow_hello(const Connection& connection, std::uint32_t client) {
+    const RmClient* found = rm_.client(client);
+    if (!found) return false;
+    for (const auto& [fd, other] : connections_)
+        if (other.id == found->open_file) return other.pid == connection.pid && other.uid == connection.uid;
+    return false;
+}
+
+void Server::read_gpu(Connection& connection) {
+    const int fd = connection.fd.get();
+    for (int i = 0; i < kMessagesAtOnce; ++i) {
+        wire::Request request{};
+        const Received received = receive(fd, std::as_writable_bytes(std::span(&request, 1)));
+        if (received.bytes < 0) break;
+        if (received.bytes == 0) return close_connection(fd);
+        if (received.bytes != sizeof request || received.truncated) return close_connection(fd);
+        if (request.call == wire::Call::kHello && !allow_hello(connection, request.hello.client))
+            return close_connection(fd);
+        if (request.call == wire::Call::kListProcesses) {
+            if (!list_processes(fd, request.gpu)) return close_connection(fd);
+            continue;
+        }
+        const auto answer = connection.process->handle(request, clock_now());
+        if (answer && !send_reply(fd, answer->reply, answer->fd)) return close_connection(fd);
+        if (connection.process->broken()) return close_connection(fd);
+    }
+}
+
+bool Server::list_processes(int fd, std::uint32_t gpu) {
+    struct {
+        wire::Reply reply{};
+        wire::ListedProcess processes[wire::kMaxListed];
+    } answer;
+    const Time now = clock_now();
+    if (gpu >= gpus_.size()) {
+        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
+    } else {
+        gpus_[gpu].advance(now);
+        for (const auto& [other, connection] : connections_) {
+            if (!connection.process || answer.reply.value == wire::kMaxListed) continue;
+            if (const auto listed = connection.process->describe(gpu, now))
+                answer.processes[answer.reply.value++] = *listed;
+        }
+    }
+    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::ListedProcess);
+    return ::send(fd, &answer, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+Process* Server::owner(std::uint32_t gpu, QueueId queue) {
+    for (auto& [fd, connection] : connections_)
+        if (connection.process && connection.process->owns(gpu, queue)) return connection.process.get();
+    return nullptr;
+}
+
+void Server::on_progress(std::uint32_t gpu, QueueId queue, double fraction) {
+    if (Process* process = owner(gpu, queue)) process->on_progress(gpu, queue, fraction);
+}
+
+void Server::on_complete(std::uint32_t gpu, QueueId queue, Time at) {
+    if (Process* process = owner(gpu, queue)) process->on_complete(gpu, queue, at);
+}
+
+void Server::advance(Time now) {
+    for (Gpu& gpu : gpus_) gpu.advance(now);
+}
+
+void Server::send_due_replies(Time now) {
+    while (!replies_.empty() && replies_.begin()->first <= now) {
+        const DelayedReply& reply = replies_.begin()->second;
+        ::send(reply.socket.get(), reply.bytes.data(), reply.bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        replies_.erase(replies_.begin());
+    }
+}
+
+// When something that somebody can see is due.
+Time Server::next_deadline(Time now) {
+    Time next = replies_.empty() ? kNever : replies_.begin()->first;
+    // Flags first, everywhere: a kernel that one lets end may bring the deadline of another nearer.
+    for (auto& [fd, connection] : connections_)
+        if (connection.process) next = std::min(next, connection.process->poll_flags(now));
+    for (auto& [fd, connection] : connections_)
+        if (connection.process) next = std::min(next, connection.process->next_deadline(now));
+    return next;
+}
+
+void Server::wait_until(Time deadline) {
+    const Time now = clock_now();
+    int timeout = 0;
+    if (deadline == kNever || deadline - now > kEarly) {
+        itimerspec alarm{};
+        if (deadline != kNever) {
+            const Time at = deadline - kEarly;
+            alarm.it_value = {.tv_sec = static_cast<time_t>(at / 1'000'000'000),
+                              .tv_nsec = static_cast<long>(at % 1'000'000'000)};
+        }
+        ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &alarm, nullptr);
+        timeout = -1;
+    }
+    epoll_event events[64];
+    const int count = ::epoll_wait(epoll_.get(), events, 64, timeout);
+    for (int i = 0; i < count; ++i) {
+        const int fd = events[i].data.fd;
+        if (fd == timer_.get()) {
+            std::uint64_t ignored = 0;
+            [[maybe_unused]] const ssize_t got = ::read(fd, &ignored, sizeof ignored);
+        } else if (fd == signals_.get()) {
+            stopping_ = true;
+        } else if (fd == control_listener_.get()) {
+            accept_all(fd, false);
+        } else if (fd == gpu_listener_.get()) {
+            accept_all(fd, true);
+        } else if (options_.exit_with_stdin && fd == STDIN_FILENO) {
+            char ignored[256];
+            if (::read(fd, ignored, sizeof ignored) <= 0) stopping_ = true;
+        } else if (const auto it = connections_.find(fd); it != connections_.end()) {
+            it->second.process ? read_gpu(it->second) : read_control(it->second);
+        }
+    }
+}
+
+void Server::run() {
+    while (!stopping_) {
+        Time now = clock_now();
+        const Time deadline = next_deadline(now);
+        wait_until(deadline);
+        now = clock_now();
+        advance(now);
+        send_due_replies(now);
+        for (auto& [fd, connection] : connections_)
+            if (connection.process) connection.process->prepare(now + kEarly, now);
+    }
+}
+
+}  // namespace emulator

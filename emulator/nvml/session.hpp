@@ -1,0 +1,76 @@
+// What nvmlInit opens: the connection to the device, and what NVML remembers between calls.
+#pragma once
+
+#pragma GCC visibility push(default)
+#include <nvml.h>
+#pragma GCC visibility pop
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "../protocol.hpp"
+
+namespace emulator::nvml {
+
+// A GPU, as its handle names it.
+struct Device {
+    std::uint32_t index;
+};
+
+// A process's kernel time at an earlier look.
+struct Seen {
+    Time at;
+    Time busy;
+};
+
+class Session {
+  public:
+    // Guards everything, the calls on the connection too.
+    static std::mutex lock;
+    // Nothing before nvmlInit, after the last nvmlShutdown and in a forked child.
+    static Session* get();
+    static nvmlReturn_t open();
+    static nvmlReturn_t close();
+
+    ~Session();
+
+    struct Memory {
+        std::uint64_t free;
+        std::uint64_t total;
+        std::uint8_t uuid[16];
+    };
+    std::optional<Memory> memory(std::uint32_t gpu);
+    std::optional<std::vector<wire::ListedProcess>> processes(std::uint32_t gpu);
+
+    std::vector<Device> devices;
+    // Utilisation is what happened since the last look, so looks are kept: by GPU and pid.
+    std::map<std::pair<std::uint32_t, int>, Seen> seen;
+    std::map<std::uint32_t, Seen> seen_gpu;
+
+  private:
+    Session() = default;
+    bool connect();
+
+    int socket_ = -1;
+    int uses_ = 0;
+};
+
+}  // namespace emulator::nvml
+
+// Opens a call: the session as `session`, with the lock held.
+#define EMULATOR_NVML_ENTER()                                                \
+    const std::lock_guard guard(emulator::nvml::Session::lock);              \
+    emulator::nvml::Session* const entered = emulator::nvml::Session::get(); \
+    if (!entered) return NVML_ERROR_UNINITIALIZED;                           \
+    [[maybe_unused]] emulator::nvml::Session& session = *entered
+
+// The same for calls on a device, whose index becomes `index`.
+#define EMULATOR_NVML_ENTER_DEVICE(handle)                                                                          \
+    EMULATOR_NVML_ENTER();                                                                                          \
+    const auto* const device_ = reinterpret_cast<const emulator::nvml::Device*>(handle);                            \
+    if (!device_ || device_ < session.devices.data() || device_ >= session.devices.data() + session.devices.size()) \
+        return NVML_ERROR_INVALID_ARGUMENT;                                                                         \
+    [[maybe_unused]] const std::uint32_t index = device_->index

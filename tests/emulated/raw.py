@@ -1,0 +1,204 @@
+"""A client of the emulated driver that shares nothing with runlist.rm: plain sockets and struct.
+
+The emulated device is checked against this, so that a mistake made in both places of the package would still show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+MAGIC = 0x314C4E52
+FREE, CONTROL, ALLOC = 0x29, 0x2A, 0x2B
+
+OK, NO_PERMISSION, BAD_ARGUMENT, BAD_CLIENT, NOT_SUPPORTED, NOT_FOUND = 0x00, 0x1B, 0x1F, 0x23, 0x56, 0x57
+
+CLIENT_BASE, OBJECT_BASE = 0xC1D00000, 0x5C000000
+ROOT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
+HANDLE_INFO, CHILD_HANDLE = 0xD02, 0xD05
+SET_SLICE, GET_SLICE, INTERLEAVE, REALTIME = 0xA06C0103, 0xA06C0104, 0xA06C0107, 0xA06C0110
+DISABLE_CHANNELS, GID_INFO = 0x2080110B, 0x2080014A
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def ioctl(fd: int, nr: int, argument: bytes, parameters: bytes = b"") -> tuple[int, bytes, bytes]:
+    """One ioctl on an open file: errno, argument and parameters as they come back."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with mine, theirs, socket.socket(fileno=os.dup(fd)) as control:
+        header = struct.pack("<IIII", MAGIC, nr, len(argument), len(parameters))
+        socket.send_fds(control, [header + argument + parameters], [theirs.fileno()])
+        theirs.close()
+        mine.settimeout(10)
+        reply = mine.recv(1 << 17)
+    error, argument_size, _, _ = struct.unpack_from("<iIII", reply)
+    return error, reply[16 : 16 + argument_size], reply[16 + argument_size :]
+
+
+def control(fd: int, client: int, handle: int, command: int, parameters: bytes) -> tuple[int, bytes]:
+    """One control: its status, and the parameters as they come back."""
+    argument = struct.pack("<IIIIQII", client, handle, command, 0, 0, len(parameters), 0xFFFF)
+    error, argument, parameters = ioctl(fd, CONTROL, argument, parameters)
+    assert error == 0
+    return struct.unpack("<IIIIQII", argument)[6], parameters
+
+
+def open_file(directory: Path) -> socket.socket:
+    """An open file of nvidiactl."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(str(directory / "nvidiactl"))
+    return connection
+
+
+def own_client(fd: int) -> int:
+    """Allocates an RM client on an open file."""
+    error, argument, _ = ioctl(fd, ALLOC, struct.pack("<IIIIQII", 0, 0, 0, ROOT, 0, 0, 0xFFFF))
+    values = struct.unpack("<IIIIQII", argument)
+    assert (error, values[6]) == (0, OK)
+    return int(values[2])
+
+
+def borrow(pid: int) -> int:
+    """A copy of a process's descriptor of nvidiactl."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if not os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+                continue
+            copy = int(_libc.syscall(438, pidfd, int(name), 0))
+            with socket.socket(fileno=os.dup(copy)) as peer:
+                try:
+                    if str(peer.getpeername()).endswith("nvidiactl"):
+                        return copy
+                except OSError:
+                    pass
+            os.close(copy)
+    finally:
+        os.close(pidfd)
+    raise AssertionError(f"process {pid} has no open file of nvidiactl")
+
+
+class Target:
+    """A process seen through a copy of its open file."""
+
+    def __init__(self, pid: int, span: int = 0x400, base: int = OBJECT_BASE) -> None:
+        self.fd = borrow(pid)
+        self.client = next(c for c in range(CLIENT_BASE, CLIENT_BASE + 4096) if self._class_of(c, c) is not None)
+        self.classes = {h: c for h in range(base, base + span) if (c := self._class_of(self.client, h)) is not None}
+
+    def _class_of(self, client: int, handle: int) -> int | None:
+        status, out = control(self.fd, client, client, HANDLE_INFO, struct.pack("<IIQ", handle, 2, 0))
+        return struct.unpack("<IIQ", out)[2] if status == OK else None
+
+    def handles(self, cls: int) -> list[int]:
+        return [handle for handle, other in self.classes.items() if other == cls]
+
+    def parent(self, handle: int) -> int:
+        status, out = control(self.fd, self.client, self.client, HANDLE_INFO, struct.pack("<IIQ", handle, 1, 0))
+        assert status == OK
+        return int(struct.unpack("<IIQ", out)[2])
+
+    def control(self, handle: int, command: int, parameters: bytes) -> tuple[int, bytes]:
+        return control(self.fd, self.client, handle, command, parameters)
+
+    def set_slice(self, microseconds: int) -> None:
+        assert self.control(self.handles(GROUP)[0], SET_SLICE, struct.pack("<Q", microseconds))[0] == OK
+
+    def enable(self, enabled: bool) -> None:
+        """Suspends or resumes the process: all channels of all groups."""
+        channels = self.handles(CHANNEL)
+        padding = [0] * (64 - len(channels))
+        parameters = struct.pack("<B3xIBB6xQ", not enabled, len(channels), 0, 0, 0)
+        parameters += struct.pack("<64I64I", *[self.client] * len(channels), *padding, *channels, *padding)
+        assert self.control(self.handles(SUBDEVICE)[0], DISABLE_CHANNELS, parameters)[0] == OK
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+PRELUDE = """
+import ctypes, os, struct, sys, time
+from cuda.bindings import driver as cu
+from runlist import workloads
+PTX = open(os.path.join(os.path.dirname(workloads.__file__), "kernels.autogen.ptx"), "rb").read() + b"\\0"
+U64, U32 = ctypes.c_uint64, ctypes.c_uint32
+def ok(result):
+    assert int(result[0]) == 0, result[0]
+    return result[1] if len(result) == 2 else result[1:]
+def code(result):
+    return int(result[0])
+def begin(gpu=0):
+    ok(cu.cuInit(0))
+    context = ok(cu.cuDevicePrimaryCtxRetain(ok(cu.cuDeviceGet(gpu))))
+    ok(cu.cuCtxSetCurrent(context))
+    return ok(cu.cuModuleLoadData(PTX))
+def kernel(module, name):
+    return ok(cu.cuModuleGetFunction(module, name))
+def launch(function, grid, block, types, *values, stream=0):
+    grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+    ok(cu.cuLaunchKernel(function, *grid, *block, 0, stream, (values, types), 0))
+def alloc(size):
+    return int(ok(cu.cuMemAlloc(size)))
+def put(address, data):
+    ok(cu.cuMemcpyHtoD(address, data, len(data)))
+def get(address, size):
+    data = bytearray(size)
+    ok(cu.cuMemcpyDtoH(data, address, size))
+    return bytes(data)
+def lcg(x, rounds):
+    for _ in range(rounds):
+        x = (x * 1664525 + 1013904223) & 0xFFFFFFFF
+    return x
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+def run(env: dict[str, str], program: str, timeout: float = 60) -> list[str]:
+    """Runs a program that uses the GPU; its lines."""
+    result = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program], env=env, capture_output=True, text=True, timeout=timeout
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+class Running:
+    """A program in the background. Lines go both ways."""
+
+    def __init__(self, env: dict[str, str], program: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + program], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def pending(self) -> bytes:
+        """What it has printed since, as far as it is here already. `line` cannot be used after this."""
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        os.set_blocking(descriptor, False)
+        try:
+            return os.read(descriptor, 1 << 20)
+        except BlockingIOError:
+            return b""
+
+    def tell(self, line: str = "") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()

@@ -1,0 +1,543 @@
+"""Whole commands on real processes: what each does, what it prints, and every exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runlist.rm.context import MAX_TIMESLICE_US
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, wait_for
+
+Start = Callable[..., Worker]
+
+GONE = 2**22 + 1
+
+
+# -- attach, ps, detach ----------------------------------------------------------------------------
+
+
+def test_attach_starts_a_daemon_manages_and_detach_puts_back(
+    commands: Commands, worker: Start, slices: Slices
+) -> None:
+    tenant = worker()
+    original = slices.of(tenant.pid)
+    (task,) = commands.json("attach", str(tenant.pid), "--class", "batch")
+    assert (task["pid"], task["task_class"], task["timeslice_us"], task["enabled"]) == (tenant.pid, "batch", 1, True)
+    assert (task["groups"], task["channels"], task["policy"], task["corrections"]) == (4, 20, "priority", 0)
+    assert task["gpu"].startswith("GPU-")
+    assert "tests.fixtures.worker" in task["command"]
+    assert task["user"] == os.getuid()
+    assert 0 < task["discovery_ms"] <= task["attach_ms"]
+    assert slices.of(tenant.pid) == [1] * 4
+    tenant.wait_for_progress()
+    assert commands.json("ps") == [task]
+    assert f"{tenant.pid} " in commands.ok("ps")
+
+    assert commands.ok("detach", str(tenant.pid)) == ""
+    assert slices.of(tenant.pid) == original
+    assert commands.json("ps") == []
+    assert commands.json("daemon", "--stop")["private"]
+    tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+def test_attaching_again_changes_the_class(commands: Commands, daemon: Daemon, worker: Start, slices: Slices) -> None:
+    tenant = worker()
+    commands.ok("attach", str(tenant.pid), "--class", "batch")
+    (task,) = commands.json("attach", str(tenant.pid), "--class", "latency")
+    assert task["task_class"] == "latency"
+    assert slices.of(tenant.pid) == [1_000_000] * 4
+    assert len(daemon.client.ps()) == 1
+
+
+def test_a_process_without_a_context_is_no_target_unless_waited_for(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenant = worker(idle=True)
+    line = commands.fails(4, "attach", str(tenant.pid))
+    assert "no GPU context" in line
+    assert "--wait" in line
+    commands.fails(4, "detach", str(tenant.pid))  # nothing was left behind
+    assert commands.json("attach", str(tenant.pid), "--wait", "--class", "batch") == []
+    tenant.do("open")
+    wait_for(daemon.client.ps, "the context to be noticed")
+    assert slices.of(tenant.pid) == [1] * 4
+    tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+@pytest.mark.parametrize("words", [["attach", "{gone}"], ["detach", "{gone}"], ["suspend", "{gone}"],
+                                   ["resume", "{gone}"], ["set", "{gone}", "class=batch"], ["release", "{gone}"]])  # fmt: skip
+def test_a_process_that_is_gone_is_no_target(commands: Commands, daemon: Daemon, words: list[str]) -> None:
+    line = commands.fails(4, *(word.format(gone=GONE) for word in words), "--json")
+    assert f"process {GONE}" in line
+    commands.fails(4, *(word.format(gone="9" * 30) for word in words))
+
+
+def test_a_thread_is_no_process(commands: Commands, daemon: Daemon, worker: Start) -> None:
+    tenant = worker()
+    thread = next(name for name in os.listdir(f"/proc/{tenant.pid}/task") if int(name) != tenant.pid)
+    assert "thread" in commands.fails(4, "attach", thread)
+
+
+@pytest.mark.parametrize("words", [["detach"], ["suspend"], ["resume"], ["set", "class=batch"]])
+def test_a_process_that_is_not_managed_is_no_target(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices, words: list[str]
+) -> None:
+    tenant = worker(idle=True)
+    command, *rest = words
+    assert "not managed: attach it first" in commands.fails(4, command, str(tenant.pid), *rest)
+
+
+@pytest.mark.parametrize("words", [["detach", "1"], ["suspend", "1"], ["resume", "1"], ["set", "1", "class=batch"],
+                                   ["policy", "use", "gpreempt"], ["daemon", "--status"], ["daemon", "--stop"]])  # fmt: skip
+def test_without_a_daemon_there_is_no_target(commands: Commands, words: list[str]) -> None:
+    assert "no daemon runs" in commands.fails(4, *words, "--json")
+
+
+def test_without_a_daemon_nothing_is_managed(commands: Commands) -> None:
+    assert commands.ok("ps") == "no tasks\n"
+    assert commands.json("ps") == []
+    assert commands.json("release") == {"notes": []}
+    assert [policy["in_use"] for policy in commands.json("policy", "list")] == [False, False]
+    assert not commands.socket.exists()
+
+
+# -- set -------------------------------------------------------------------------------------------
+
+
+def test_settings_take_effect_and_bad_ones_change_nothing(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenant = worker()
+    pid = str(tenant.pid)
+    commands.ok("attach", pid, "--class", "batch")
+    (task,) = commands.json("set", pid, "timeslice=3000", "class=normal")
+    assert (task["timeslice_us"], task["task_class"]) == (3000, "normal")
+    assert slices.of(tenant.pid) == [3000] * 4
+    for words, what in (
+        (["class=fast"], "take latency, normal, batch"),
+        (["timeslice=0"], f"1 to {MAX_TIMESLICE_US}"),
+        (["timeslice=10%"], "whole microseconds"),
+        (["timeslice=7000", "nonsense=1"], "no setting 'nonsense'"),
+        (["timeslice=7000", "class="], "key=value"),
+    ):
+        assert what in commands.fails(2, "set", pid, *words)
+    assert slices.of(tenant.pid) == [3000] * 4
+    (task,) = commands.json("set", pid, "timeslice=auto", "preemption=cta")
+    assert task["timeslice_us"] == 20_000
+    commands.ok("set", pid, "preemption=cilp", "class=batch")
+    assert slices.of(tenant.pid) == [1] * 4
+    tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+# -- suspend, resume -------------------------------------------------------------------------------
+
+
+def test_suspend_stops_and_resume_goes_on_with_right_numbers(
+    commands: Commands, daemon: Daemon, worker: Start
+) -> None:
+    tenant = worker()
+    commands.ok("attach", str(tenant.pid))
+    for _ in range(3):
+        (task,) = commands.json("suspend", str(tenant.pid))
+        assert (task["suspended"], task["enabled"]) == (True, False)
+        tenant.assert_stopped()
+        assert "suspended" in commands.ok("ps")
+        (task,) = commands.json("resume", str(tenant.pid))
+        assert (task["suspended"], task["enabled"]) == (False, True)
+        tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+def test_suspending_twice_and_resuming_what_runs_is_fine(daemon: Daemon, worker: Start) -> None:
+    tenant = worker()
+    daemon.client.attach(tenant.pid)
+    daemon.client.resume(tenant.pid)
+    daemon.client.suspend(tenant.pid)
+    daemon.client.suspend(tenant.pid)
+    tenant.assert_stopped()
+    daemon.client.resume(tenant.pid)
+    tenant.wait_for_progress()
+
+
+def test_detaching_or_releasing_what_is_suspended_lets_it_run(
+    daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenant = worker()
+    for let_go in (lambda: daemon.client.detach(tenant.pid), daemon.client.release):
+        daemon.client.attach(tenant.pid, "batch")
+        daemon.client.suspend(tenant.pid)
+        tenant.assert_stopped(0.2)
+        assert let_go() == []
+        tenant.wait_for_progress()
+        assert slices.of(tenant.pid) == DEFAULT_SLICES
+    assert tenant.quit()
+
+
+# -- several tasks ---------------------------------------------------------------------------------
+
+
+def test_classes_share_a_gpu(daemon: Daemon, worker: Start, slices: Slices) -> None:
+    latency, *batch = [worker() for _ in range(3)]
+    daemon.client.attach(latency.pid, "latency")
+    for one in batch:
+        daemon.client.attach(one.pid, "batch")
+    tasks = {task.pid: task for task in daemon.client.ps()}
+    assert tasks[latency.pid].timeslice_us == 1_000_000
+    assert [tasks[one.pid].timeslice_us for one in batch] == [1, 1]
+    assert sum(tasks[one.pid].enabled for one in batch) == 1
+    latency.do("close")  # else it never pauses, and the background starves: that is its class
+    for one in batch:
+        one.wait_for_progress()
+    daemon.client.release()
+    for one in batch:
+        assert slices.of(one.pid) == DEFAULT_SLICES
+        one.wait_for_progress()
+        assert one.quit()
+
+
+def test_letting_one_go_gives_the_others_their_due(daemon: Daemon, worker: Start, slices: Slices) -> None:
+    """Detaching the latency task leaves a normal one alone: it is no background any more."""
+    latency, normal = worker(), worker()
+    daemon.client.attach(latency.pid, "latency")
+    daemon.client.attach(normal.pid, "normal")
+    assert slices.compute(normal.pid) == 1
+    daemon.client.detach(latency.pid)
+    assert slices.compute(normal.pid) == 20_000
+    assert slices.of(latency.pid) == DEFAULT_SLICES
+
+
+def test_two_contexts_are_one_task_and_a_later_one_joins(daemon: Daemon, worker: Start, slices: Slices) -> None:
+    tenant = worker()
+    tenant.do("context")
+    (task,) = daemon.client.attach(tenant.pid, "batch")
+    assert (task.groups, task.channels) == (8, 40)
+    assert slices.of(tenant.pid) == [1] * 8
+    tenant.do("context")
+    wait_for(lambda: daemon.client.ps()[0].groups == 12, "the third context")
+    assert slices.of(tenant.pid) == [1] * 12
+    daemon.client.suspend(tenant.pid)
+    tenant.assert_stopped()
+    daemon.client.resume(tenant.pid)
+    daemon.client.detach(tenant.pid)
+    assert slices.of(tenant.pid) == DEFAULT_SLICES * 3
+    tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+def test_a_context_made_while_suspended_is_suspended_too(daemon: Daemon, worker: Start) -> None:
+    tenant = worker()
+    daemon.client.attach(tenant.pid)
+    daemon.client.suspend(tenant.pid)
+    tenant.assert_stopped(0.1)
+    tenant.send("context")  # its first kernel must not finish, so there is no answer yet
+    wait_for(lambda: daemon.client.ps()[0].groups == 8, "the second context")
+    tenant.assert_stopped()
+    daemon.client.resume(tenant.pid)
+    tenant.read()
+    tenant.wait_for_progress()
+    assert tenant.quit()
+
+
+def test_children_are_managed_with_their_parent(daemon: Daemon, worker: Start, slices: Slices) -> None:
+    tenant = worker()
+    daemon.client.attach(tenant.pid, "batch")
+    child = tenant.do("spawn")["pid"]
+    wait_for(lambda: len(daemon.client.ps()) == 2, "the child to be noticed")
+    assert slices.of(child) == [1] * 4
+    assert {task.task_class for task in daemon.client.ps()} == {"batch"}
+    daemon.client.detach(child)  # by itself; its parent stays
+    assert slices.of(child) == DEFAULT_SLICES
+    assert [task.pid for task in daemon.client.ps()] == [tenant.pid]
+    daemon.client.detach(tenant.pid)
+    os.kill(child, signal.SIGKILL)
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def test_policies_are_listed_and_switched(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path
+) -> None:
+    assert {policy["name"]: policy["in_use"] for policy in commands.json("policy", "list")} == {
+        "gpreempt": False,
+        "priority": True,
+    }
+    tenant = worker()
+    commands.ok("attach", str(tenant.pid), "--class", "normal")
+    assert slices.of(tenant.pid) == [20_000] * 4
+    assert commands.json("policy", "use", "gpreempt")["policy"] == "gpreempt"
+    assert slices.of(tenant.pid) == [1] * 4
+    assert commands.json("ps")[0]["policy"] == "gpreempt"
+    assert "* gpreempt" in commands.ok("policy", "list")
+    status = commands.json("policy", "use", "priority", "--option", "quantum_ms=20")
+    assert status["policy_options"] == {"quantum_ms": "20"}
+
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from runlist.model import Share\nfrom runlist.policies import Decision, Policy\n"
+        "class POLICY(Policy):\n    summary = 'own'\n"
+        "    def decide(self, tasks, now):\n        return Decision({task.key: Share(5000) for task in tasks})\n"
+    )
+    commands.ok("policy", "use", "own.py", cwd=tmp_path)  # relative to the caller, not to the daemon
+    assert slices.of(tenant.pid) == [5000] * 4
+    assert "own.py" in commands.ok("policy", "list")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["fair"], "no policy 'fair': take gpreempt, priority"),
+        (["none.py"], "does not exist"),
+        (["priority", "--option", "quantum_ms=1"], "not within"),
+        (["priority", "--option", "quantum_ms"], "write key=value"),
+        (["gpreempt", "--option", "a=b"], "takes no options"),
+    ],
+)
+def test_a_bad_policy_is_usage_and_changes_nothing(
+    commands: Commands, daemon: Daemon, words: list[str], what: str
+) -> None:
+    assert what in commands.fails(2, "policy", "use", *words)
+    assert daemon.client.status().policy == "priority"
+
+
+def test_gpreempt_refuses_a_second_background_task(
+    commands: Commands, worker: Start, slices: Slices, start_daemon: Callable[..., Daemon]
+) -> None:
+    daemon = start_daemon("--policy", "gpreempt")
+    first, second = worker(), worker()
+    commands.ok("attach", str(first.pid), "--class", "batch")
+    line = commands.fails(1, "attach", str(second.pid), "--class", "batch")
+    assert "would stop each other" in line
+    assert slices.of(second.pid) == DEFAULT_SLICES
+    assert [task.pid for task in daemon.client.ps()] == [first.pid]
+    commands.ok("attach", str(second.pid), "--class", "latency")
+    commands.fails(1, "set", str(second.pid), "class=normal")
+    assert slices.of(second.pid) == [1_000_000] * 4
+    commands.ok("policy", "use", "priority")
+    commands.ok("set", str(second.pid), "class=batch")
+    assert "nothing changed" in commands.fails(1, "policy", "use", "gpreempt")
+    for tenant in (first, second):
+        tenant.wait_for_progress()
+
+
+def test_a_policy_that_misbehaves_is_dropped(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path
+) -> None:
+    tenant = worker()
+    commands.ok("attach", str(tenant.pid), "--class", "normal")
+    for number, body in enumerate(["1/0", "return None", "return Decision({task.key: 'x' for task in tasks})"]):
+        path = tmp_path / f"bad{number}.py"
+        path.write_text(
+            "from runlist.policies import Decision, Policy\nclass POLICY(Policy):\n    summary = 'bad'\n"
+            f"    def decide(self, tasks, now):\n        {body}\n"
+        )
+        commands.ok("policy", "use", str(path))
+        assert slices.of(tenant.pid) == [20_000] * 4
+        tenant.wait_for_progress()
+        assert commands.json("ps")[0]["policy"] == "priority"
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:
+    done = commands.run("run", "--", "sh", "-c", "cat; echo out; echo err >&2; exit 7", text="in\n")
+    assert done.returncode == 7
+    assert (done.stdout, done.stderr) == ("in\nout\n", "err\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9), ("exit 3", 3)]
+)
+def test_run_ends_as_the_command_ends(commands: Commands, daemon: Daemon, script: str, code: int) -> None:
+    assert commands.run("run", "--", "sh", "-c", script).returncode == code
+
+
+def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
+    script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    process = commands.start("run", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "got\n"
+    assert process.wait(20) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["run", "--", "/nonexistent/program"], 4, "no such command"),
+        (["run", "--", "/dev/null"], 3, "not executable"),
+        (["run", "--class", "fast", "--", "true"], 2, "class=fast"),
+        (["run", "--policy", "fair", "--", "true"], 2, "no policy 'fair'"),
+        (["run", "--option", "a=b", "--", "true"], 2, "--option belongs to --policy"),
+    ],
+)
+def test_run_that_cannot_start(commands: Commands, daemon: Daemon, words: list[str], code: int, what: str) -> None:
+    assert what in commands.fails(code, *words)
+    assert daemon.client.ps() == []
+
+
+def test_run_manages_what_the_command_starts(commands: Commands, daemon: Daemon, slices: Slices) -> None:
+    words = ["-m", "runlist.workloads.batch", "--rounds", "20000"]
+    process = commands.start(
+        "run", "--class", "batch", "--", "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *words,
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid = json.loads(process.stdout.readline())["pid"]
+    process.stdin.write("run\n")
+    process.stdin.flush()
+    wait_for(daemon.client.ps, "the program to be noticed")
+    assert [(task.pid, task.task_class) for task in daemon.client.ps()] == [(pid, "batch")]
+    assert slices.of(pid) == [1] * 4
+    process.stdout.readline()
+    process.stdin.write("quit\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["correct"]
+    assert process.wait(20) == 0
+    wait_for(lambda: not daemon.client.ps(), "the program to be forgotten")
+
+
+def test_run_goes_on_when_the_daemon_dies(commands: Commands, daemon: Daemon, slices: Slices) -> None:
+    words = [sys.executable, "-m", "runlist.workloads.batch", "--rounds", "20000"]
+    process = commands.start("run", "--class", "batch", "--", *words, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid = json.loads(process.stdout.readline())["pid"]
+    wait_for(daemon.client.ps, "the program to be noticed")
+    daemon.kill()
+    wait_for(lambda: slices.of(pid) == DEFAULT_SLICES, "the slices to be put back")
+    process.stdin.write("run\nquit\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert json.loads(process.stdout.readline())["correct"]
+    assert process.wait(20) == 0
+
+
+# -- daemon, doctor, release -----------------------------------------------------------------------
+
+
+def test_the_daemon_says_what_it_is(commands: Commands, daemon: Daemon, worker: Start) -> None:
+    tenant = worker()
+    daemon.client.attach(tenant.pid)
+    status = commands.json("daemon", "--status")
+    assert (status["pid"], status["tasks"], status["private"]) == (daemon.pid, 1, False)
+    assert running(status["keeper_pid"])
+    assert f"process {daemon.pid}" in commands.ok("daemon", "--status")
+
+
+@pytest.mark.parametrize("how", ["stop", "SIGTERM", "SIGINT"])
+def test_a_daemon_that_ends_puts_everything_back(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices, how: str
+) -> None:
+    tenants = [worker(), worker()]
+    for tenant in tenants:
+        daemon.client.attach(tenant.pid, "batch")
+    keeper = daemon.keeper
+    daemon.client.suspend(tenants[0].pid)
+    if how == "stop":
+        commands.ok("daemon", "--stop")
+    else:
+        daemon.process.send_signal(signal.Signals[how])
+    assert daemon.process.wait(20) == 0
+    for tenant in tenants:
+        assert slices.of(tenant.pid) == DEFAULT_SLICES
+        tenant.wait_for_progress()
+        assert tenant.quit()
+    wait_for(lambda: not running(keeper), "the keeper to end")
+    assert not commands.socket.exists()
+
+
+def test_doctor(commands: Commands, daemon: Daemon) -> None:
+    report = commands.json("doctor")
+    states = {finding["what"]: finding["state"] for finding in report["findings"]}
+    assert report["exit_code"] == 0
+    assert "fail" not in states.values()
+    assert states["device"] == states["borrowing"] == states["GPUs"] == "ok"
+    details = {finding["what"]: finding["detail"] for finding in report["findings"]}
+    assert f"process {daemon.pid}" in details["daemon"]
+    assert len(commands.ok("doctor").splitlines()) == len(report["findings"])
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="is about an emulated GPU that is not there")
+def test_a_device_that_is_not_there_is_not_supported(commands: Commands, short_path: Path) -> None:
+    commands.environment["RUNLIST_EMULATED_GPU"] = str(short_path / "nothing")
+    del commands.environment["RUNLIST_SOCKET"]
+    done = commands.run("doctor", "--json")
+    assert done.returncode == 5
+    states = {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert states["device"]["state"] == "fail"
+    assert "no emulated GPU runs in" in states["device"]["detail"]
+    for words in (["attach", str(os.getpid())], ["run", "--", "true"]):
+        assert "no emulated GPU runs in" in commands.fails(5, *words)
+    assert commands.ok("ps") == "no tasks\n"
+    assert not (short_path / "nothing").exists()
+
+
+def test_release_of_a_process_that_nobody_manages(commands: Commands, worker: Start, slices: Slices) -> None:
+    tenant = worker()
+    slices.set(tenant.pid, 1)
+    (context,) = slices.contexts(tenant.pid)
+    context.suspend()
+    tenant.assert_stopped(0.2)
+    notes = commands.json("release", str(tenant.pid))["notes"]
+    assert len(notes) == 4
+    assert all(str(tenant.pid) in note for note in notes)
+    assert slices.of(tenant.pid) == DEFAULT_SLICES
+    tenant.wait_for_progress()
+    assert commands.ok("release", str(tenant.pid)) == ""
+    assert tenant.quit()
+
+
+# -- output that cannot be written -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_went_away_is_left_quietly(commands: Commands, unbuffered: str) -> None:
+    commands.environment["PYTHONUNBUFFERED"] = unbuffered
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = commands.run("policy", "list", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(commands: Commands, unbuffered: str) -> None:
+    commands.environment["PYTHONUNBUFFERED"] = unbuffered
+    with open("/dev/full", "w") as full:
+        assert "No space left" in commands.fails(1, "policy", "list", stdout=full)
+
+
+def test_an_emulated_gpu_named_by_a_relative_path(commands: Commands, worker: Start) -> None:
+    """A private daemon runs in another directory than its caller."""
+    if ON_NVIDIA:
+        pytest.skip("is about the emulated GPU's directory")
+    gpu = Path(commands.environment["RUNLIST_EMULATED_GPU"])
+    tenant = worker()
+    for name in (gpu.name, f"../{gpu.parent.name}/{gpu.name}"):
+        commands.environment["RUNLIST_EMULATED_GPU"] = name
+        (task,) = json.loads(commands.ok("attach", str(tenant.pid), "--json", cwd=gpu.parent))
+        assert task["pid"] == tenant.pid
+        commands.ok("daemon", "--stop", cwd=gpu.parent)
+        time.sleep(0)
+
+
+def test_a_path_too_long_for_a_socket_is_one_line(commands: Commands, tmp_path: Path) -> None:
+    commands.environment["RUNLIST_SOCKET"] = str(tmp_path / ("x" * 120) / "daemon.sock")
+    assert "too long" in commands.fails(1, "ps")
+    assert "too long" in commands.fails(1, "attach", str(os.getpid()))

@@ -1,0 +1,149 @@
+"""The daemon as a process: one per socket, and what keeps it from starting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runlist.client import Client
+from runlist.errors import NoTargetError
+from tests.fixtures.daemon import Commands, Daemon, group_of_nobody, needs_root, running, wait_for
+
+
+def refused(commands: Commands, code: int, *words: str) -> str:
+    """What a daemon that does not start says last, on standard error and to whoever waits for it."""
+    reader, writer = os.pipe()
+    done = commands.run("--ready-fd", str(writer), *words, module="runlist.daemon", pass_fds=[writer])
+    os.close(writer)
+    with open(reader, encoding="utf-8") as pipe:
+        line = pipe.read()
+    assert done.returncode == code, done
+    assert line.startswith(f"{code} ")
+    assert line.count("\n") == 1
+    assert line.removeprefix(f"{code} ").strip() in done.stderr
+    return line
+
+
+def test_the_socket_is_for_its_owner_alone(daemon: Daemon, commands: Commands) -> None:
+    found = commands.socket.stat()
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    assert stat.S_IMODE(commands.folder.stat().st_mode) == 0o700
+
+
+@needs_root
+def test_the_socket_is_for_a_group_where_that_is_asked(
+    commands: Commands, start_daemon: Callable[..., Daemon]
+) -> None:
+    start_daemon("--group", group_of_nobody())
+    found = commands.socket.stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, 65534)
+    assert stat.S_IMODE(commands.folder.stat().st_mode) == 0o711  # a group that cannot reach it would be no use
+
+
+def test_a_second_daemon_is_refused_and_the_first_goes_on(daemon: Daemon, commands: Commands) -> None:
+    line = refused(commands, 1)
+    assert f"a daemon runs already (process {daemon.pid}" in line
+    assert commands.run("daemon").returncode == 1
+    assert daemon.client.status().pid == daemon.pid
+    with Client.open() as client:
+        assert client.status().pid == daemon.pid
+
+
+def test_a_stale_socket_is_replaced(commands: Commands, start_daemon: Callable[..., Daemon]) -> None:
+    first = start_daemon()
+    first.kill()
+    assert commands.socket.exists()
+    with pytest.raises(NoTargetError, match="no daemon runs"):
+        Client.open()
+    second = start_daemon()
+    assert second.client.status().pid == second.pid
+
+
+def test_a_stale_lock_of_any_content_is_no_obstacle(commands: Commands, start_daemon: Callable[..., Daemon]) -> None:
+    commands.socket.with_suffix(".lock").write_bytes(b"\xff\xfe not a pid" * 10)
+    assert start_daemon().client.status()
+
+
+def test_a_file_in_the_sockets_place_is_left_alone(commands: Commands) -> None:
+    commands.socket.write_text("precious")
+    assert "is not a socket" in refused(commands, 2)
+    assert commands.socket.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--policy", "fair"], "no policy 'fair'"),
+        (["--policy", "none.py"], "does not exist"),
+        (["--option", "quantum_ms=0"], "not within"),
+        (["--option", "quantum_ms"], "write NAME=VALUE"),
+        (["--group", "no-such-group"], "no group 'no-such-group'"),
+    ],
+)
+def test_a_bad_start_is_usage_and_leaves_nothing(commands: Commands, words: list[str], what: str) -> None:
+    assert what in refused(commands, 2, *words)
+    with pytest.raises(NoTargetError):
+        Client.open()
+
+
+def test_a_folder_that_others_can_write_is_no_permission(commands: Commands) -> None:
+    commands.folder.chmod(0o777)
+    assert "others can write there" in refused(commands, 3)
+
+
+def test_a_path_too_long_is_one_line(commands: Commands) -> None:
+    deep = commands.folder / ("x" * 120)
+    commands.environment["RUNLIST_SOCKET"] = str(deep / "daemon.sock")
+    assert "too long" in refused(commands, 1)
+
+
+def test_without_a_device_it_does_not_start(commands: Commands) -> None:
+    commands.environment.update({"RUNLIST_DEVICE": "emulated", "RUNLIST_EMULATED_GPU": str(commands.folder / "none")})
+    assert "no emulated GPU runs in" in refused(commands, 5)
+
+
+def test_several_clients_that_start_a_private_daemon_at_once_share_one(commands: Commands) -> None:
+    processes = [commands.start("run", "--", "true") for _ in range(4)]
+    assert [(process.communicate(timeout=60)[1], process.returncode) for process in processes] == [("", 0)] * 4
+    with Client.open() as client:
+        status = client.status()
+        assert status.private
+        client.stop()
+    wait_for(lambda: not running(status.pid))
+
+
+def test_a_private_daemon_outlives_the_terminal_of_whoever_started_it(commands: Commands) -> None:
+    assert commands.ok("run", "--", "true") == ""
+    with Client.open() as client:
+        pid = client.status().pid
+        assert os.getsid(pid) not in (os.getsid(0), 0)
+        os.kill(pid, signal.SIGHUP)
+        assert client.status().pid == pid
+        client.stop()
+
+
+def test_its_log_is_beside_the_socket(commands: Commands) -> None:
+    commands.ok("run", "--", "true")
+    assert "ready" in (commands.folder / "daemon.log").read_text()
+    commands.ok("daemon", "--stop")
+
+
+def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands) -> None:
+    process = commands.start("daemon", "--policy", "gpreempt")
+    wait_for(commands.socket.exists)
+    wait_for(lambda: _answers(commands.socket))
+    assert commands.json("daemon", "--status")["policy"] == "gpreempt"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert not commands.socket.exists()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(str(path)) == 0

@@ -1,0 +1,250 @@
+"""The controls of one process on one GPU, and their undoing."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from runlist.model import Engine
+from runlist.rm.client import RawControl, RmClient
+from runlist.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
+from runlist.rm.context import MAX_TIMESLICE_US, GpuContext, Setting
+from runlist.rm.discover import Discoverer
+from runlist.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
+from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
+
+SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (
+    COMMANDS[name].number
+    for name in (
+        "SET_TIMESLICE", "FIFO_DISABLE_CHANNELS", "SET_INTERLEAVE_LEVEL", "MAKE_REALTIME", "SET_CTXSW_PREEMPTION_MODE",
+        "FIFO_RUNLIST_SET_SCHED_POLICY", "PREEMPT",
+    )
+)  # fmt: skip
+
+
+class Tenant:
+    """A process in memory and its one GpuContext."""
+
+    def __init__(self, *, contexts: int = 1, extra_channels: int = 0, privileged: bool = True) -> None:
+        rm = FakeRm(privileged=privileged)
+        self.file: FakeFile = rm.tenant(1)
+        self.client: FakeClient = self.file.client()
+        device = self.client.device()
+        for _ in range(contexts):
+            self.client.context(device)
+        if extra_channels:
+            self.client.group(device, extra_channels, (COMPUTE,))
+        (found,) = Discoverer(rm).discover(1, -1, rm)
+        self.context = GpuContext(RmClient(self.file, found.client), found.gpus[0])
+        self.file.calls.clear()
+
+    def slices(self) -> list[int]:
+        return [self.client.objects[group].slice_us for group in self.client.of_class(0xA06C)]
+
+    def enabled(self) -> set[bool]:
+        return {self.client.objects[channel].enabled for channel in self.client.of_class(0xC86F)}
+
+    def replay(self, controls: list[RawControl]) -> list[int]:
+        client = RmClient(self.file, self.client.handle)
+        return [client.send(control)[0] for control in controls]
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return Tenant()
+
+
+def test_the_slices_found_are_remembered(tenant: Tenant) -> None:
+    assert list(tenant.context.original_us.values()) == [2048, 1024, 1024, 1024]
+    assert tenant.context.timeslices(Engine.COPY).keys() == set(list(tenant.context.groups)[1:])
+
+
+def test_a_slice_is_set_on_every_group_and_taken_back(tenant: Tenant) -> None:
+    tenant.context.set_timeslice(1)
+    assert tenant.slices() == [1] * 4
+    tenant.context.set_timeslice(None)
+    assert tenant.slices() == [2048, 1024, 1024, 1024]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, MAX_TIMESLICE_US + 1])
+def test_a_slice_out_of_range_is_refused_before_anything_is_sent(tenant: Tenant, wrong: int) -> None:
+    with pytest.raises(ValueError, match="1 to 60000000"):
+        tenant.context.set_timeslice(wrong)
+    assert not tenant.file.calls
+
+
+def test_a_tenants_own_change_is_noticed_on_compute_groups(tenant: Tenant) -> None:
+    tenant.context.set_timeslice(1)
+    assert not tenant.context.wrong_timeslices(1)
+    assert tenant.context.wrong_timeslices(None)
+    tenant.client.objects[tenant.client.of_class(0xA06C)[0]].slice_us = 1_000_000
+    assert tenant.context.wrong_timeslices(1)
+
+
+def test_suspend_and_resume_reach_every_channel_in_one_control(tenant: Tenant) -> None:
+    tenant.context.suspend()
+    assert tenant.enabled() == {False}
+    tenant.context.resume()
+    assert tenant.enabled() == {True}
+    calls = tenant.file.sent(DISABLE)
+    assert [struct.unpack_from("<B3xI", call.params) for call in calls] == [(1, 20), (0, 20)]
+    clients = struct.unpack_from("<64I", calls[0].params, 24)
+    assert clients == (tenant.client.handle,) * 20 + (0,) * 44
+
+
+@pytest.mark.parametrize(("extra", "counts"), [(43, [63]), (44, [64]), (45, [64, 1]), (140, [64, 64, 32])])
+def test_more_channels_than_one_control_takes(extra: int, counts: list[int]) -> None:
+    tenant = Tenant(extra_channels=extra)
+    tenant.context.suspend()
+    assert tenant.enabled() == {False}
+    assert [struct.unpack_from("<I", call.params, 4)[0] for call in tenant.file.sent(DISABLE)] == [
+        20 + extra if extra < 44 else count for count in counts
+    ]
+    tenant.replay(tenant.context.undo())
+    assert tenant.enabled() == {True}
+
+
+def test_the_driver_is_only_told_about_compute_groups_where_that_is_meant(tenant: Tenant) -> None:
+    compute = next(iter(tenant.context.groups))
+    tenant.context.preempt()
+    tenant.context.set_realtime(True)
+    tenant.context.restart_runlist()
+    calls = tenant.file.sent(PREEMPT, REALTIME, COMMANDS["RESTART_RUNLIST"].number)
+    assert [call.object for call in calls] == [compute, compute, tenant.context.groups[compute].channels[0]]
+    assert calls[0].params[0] == 1  # waits: without, repeated preempts are undefined
+
+
+def test_group_ids_and_schedule(tenant: Tenant) -> None:
+    assert list(tenant.context.group_ids()) == list(tenant.context.groups)
+    tenant.context.schedule(True)
+    assert [call.params.hex() for call in tenant.file.sent(0xA06C0101)] == ["010000"] * 4
+
+
+def test_two_contexts_are_one() -> None:
+    tenant = Tenant(contexts=2)
+    tenant.context.set_timeslice(5)
+    tenant.context.suspend()
+    assert tenant.slices() == [5] * 8
+    assert tenant.enabled() == {False}
+
+
+# -- undo ------------------------------------------------------------------------------------------
+
+
+def test_undo_sets_every_slice_back_before_it_enables_any_channel(tenant: Tenant) -> None:
+    undo = tenant.context.undo()
+    assert [control.command for control in undo] == [SET] * 4 + [DISABLE] * 4
+    assert [struct.unpack("<Q", control.params)[0] for control in undo[:4]] == [2048, 1024, 1024, 1024]
+    assert all(control.params[0] == 0 for control in undo[4:])
+    assert [struct.unpack_from("<I", control.params, 4)[0] for control in undo[4:]] == [8, 4, 4, 4]
+
+
+def test_undo_puts_everything_back_and_may_be_replayed(tenant: Tenant) -> None:
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    for _ in range(2):
+        assert set(tenant.replay(tenant.context.undo())) == {0}
+        assert tenant.slices() == [2048, 1024, 1024, 1024]
+        assert tenant.enabled() == {True}
+
+
+def test_undo_sends_nothing_by_itself(tenant: Tenant) -> None:
+    tenant.context.undo()
+    assert not tenant.file.calls
+
+
+def test_undo_covers_only_what_was_touched(tenant: Tenant) -> None:
+    plain = {control.command for control in tenant.context.undo()}
+    assert plain == {SET, DISABLE}
+    tenant.context.set_interleave(Interleave.HIGH)
+    tenant.context.set_realtime(True)
+    tenant.context.set_preemption(PreemptionMode.CTA)
+    tenant.context.set_scheduling_policy(SchedulingPolicy.CHANNEL_INTERLEAVED)
+    undo = tenant.context.undo()
+    kinds = list(dict.fromkeys(control.command for control in undo))
+    assert kinds == [SET, INTERLEAVE, REALTIME, MODE, POLICY, DISABLE]
+    by_kind = {kind: [control for control in undo if control.command == kind] for kind in kinds}
+    assert [control.params.hex() for control in by_kind[INTERLEAVE]] == ["00000000"] * 4
+    assert [control.params.hex() for control in by_kind[REALTIME]] == ["00"]
+    assert len(by_kind[MODE]) == 8
+    assert {struct.unpack_from("<I", control.params, 12)[0] for control in by_kind[MODE]} == {PreemptionMode.CILP}
+    assert [control.params.hex() for control in by_kind[POLICY]] == ["0100000000000000"]
+    assert set(tenant.replay(undo)) == {0}
+
+
+def test_will_touch_says_whether_the_keeper_has_to_be_told(tenant: Tenant) -> None:
+    assert tenant.context.will_touch(Setting.INTERLEAVE)
+    assert not tenant.context.will_touch(Setting.INTERLEAVE)
+    assert tenant.context.will_touch(Setting.PREEMPTION)
+
+
+def test_undo_is_a_copy_of_the_moment_it_was_found(tenant: Tenant) -> None:
+    before = tenant.context.undo()
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    assert tenant.context.undo() == before
+
+
+# -- things that vanish ----------------------------------------------------------------------------
+
+
+def test_a_freed_group_is_dropped_and_the_others_are_served(tenant: Tenant) -> None:
+    first = next(iter(tenant.context.groups))
+    tenant.client.free(first)
+    tenant.context.set_timeslice(1)
+    assert tenant.slices() == [1] * 3
+    assert first not in tenant.context.groups
+    tenant.context.suspend()
+    assert tenant.enabled() == {False}
+
+
+def test_suspending_when_a_group_was_freed_tries_again_without_it(tenant: Tenant) -> None:
+    tenant.client.free(list(tenant.context.groups)[2])
+    tenant.context.suspend()
+    assert tenant.enabled() == {False}
+    assert len(tenant.context.groups) == 3
+    assert [call.status for call in tenant.file.sent(DISABLE)] == [0x57, 0]
+
+
+def test_undo_after_a_group_was_freed_still_resumes_the_others(tenant: Tenant) -> None:
+    """The keeper's list is older than the freeing: it is sent group by group."""
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    undo = tenant.context.undo()
+    tenant.client.free(next(iter(tenant.context.groups)))
+    assert sorted(set(tenant.replay(undo))) == [0, 0x57]
+    assert tenant.enabled() == {True}
+    assert tenant.slices() == [1024] * 3
+
+
+def test_all_groups_freed_is_no_error(tenant: Tenant) -> None:
+    for group in list(tenant.context.groups):
+        tenant.client.free(group)
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    tenant.context.resume()
+    assert tenant.context.undo() == []
+    assert not tenant.context.wrong_timeslices(1)
+
+
+def test_a_freed_client_is_told(tenant: Tenant) -> None:
+    tenant.file.clients.clear()
+    for action in (tenant.context.suspend, tenant.context.timeslices, lambda: tenant.context.set_timeslice(1)):
+        with pytest.raises(InvalidClient):
+            action()
+
+
+def test_a_freed_channel_that_cannot_be_told_apart_is_an_error(tenant: Tenant) -> None:
+    group = next(iter(tenant.context.groups.values()))
+    tenant.client.free(group.channels[0])
+    with pytest.raises(ObjectNotFound, match="FIFO_DISABLE_CHANNELS"):
+        tenant.context.suspend()
+
+
+def test_a_refused_privileged_setting_is_no_permission() -> None:
+    tenant = Tenant(privileged=False)
+    with pytest.raises(InsufficientPermissions, match="root or CAP_SYS_NICE"):
+        tenant.context.set_interleave(Interleave.HIGH)
+    with pytest.raises(InsufficientPermissions):
+        tenant.context.set_scheduling_policy(None)

@@ -1,0 +1,255 @@
+"""Discovery over a resource manager in memory whose objects have the shape of a real H200 process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from runlist.errors import NoPermissionError
+from runlist.model import Engine
+from runlist.rm.discover import Discoverer, Found
+from runlist.rm.status import RmError
+from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
+
+PID = 4242
+
+
+@pytest.fixture
+def rm() -> FakeRm:
+    return FakeRm()
+
+
+def discover(rm: FakeRm, pid: int = PID) -> list[Found]:
+    discoverer = Discoverer(rm)
+    try:
+        return discoverer.discover(pid, -1, rm)
+    finally:
+        discoverer.close()
+
+
+def shape(found: list[Found]) -> list[list[tuple[Engine, int]]]:
+    return [[(group.engine, len(group.channels)) for group in gpu.groups] for client in found for gpu in client.gpus]
+
+
+CONTEXT = [(Engine.COMPUTE, 8), (Engine.COPY, 4), (Engine.COPY, 4), (Engine.COPY, 4)]
+
+
+def test_a_cuda_process(rm: FakeRm) -> None:
+    client = rm.tenant(PID, fd=8).client()
+    device = client.device()
+    groups = client.context(device)
+    (found,) = discover(rm)
+    assert (found.fd, found.file, found.client) == (8, rm.tenant(PID), client.handle)
+    (gpu,) = found.gpus
+    assert gpu.gpu == UUIDS[0]
+    assert gpu.subdevice == client.of_class(0x2080)[0]
+    assert [group.handle for group in gpu.groups] == groups
+    assert shape([found]) == [CONTEXT]
+    assert [list(group.channels) for group in gpu.groups] == [client.of_class(0xC86F, group) for group in groups]
+
+
+def test_nothing_is_changed_in_the_process(rm: FakeRm) -> None:
+    file = rm.tenant(PID)
+    client = file.client()
+    client.context(client.device())
+    discover(rm)
+    assert {call.command for call in file.calls} <= {0xD02, 0xD05, 0x2080014A}
+
+
+def test_our_own_client_is_freed_again(rm: FakeRm) -> None:
+    own = rm.file()
+    rm.open = lambda: own  # type: ignore[method-assign]
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    discover(rm)
+    assert not own.clients
+    assert own.closed == 1
+
+
+def test_two_contexts(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    client.context(device)
+    client.next += 10  # freed meanwhile
+    client.context(device)
+    assert shape(discover(rm)) == [CONTEXT + CONTEXT]
+
+
+def test_two_gpus(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    first, second = client.device(UUIDS[0]), client.device(UUIDS[1])
+    client.context(second)
+    client.context(first)
+    (found,) = discover(rm)
+    assert {gpu.gpu for gpu in found.gpus} == set(UUIDS)
+    assert shape([found]) == [CONTEXT, CONTEXT]
+    for gpu in found.gpus:
+        device = client.objects[gpu.subdevice].parent
+        assert all(client.objects[group.handle].parent == device for group in gpu.groups)
+
+
+def test_two_clients_on_one_file_and_two_files(rm: FakeRm) -> None:
+    for fd in (8, 30):
+        for _ in range(2):
+            client = rm.tenant(PID, fd).client()
+            client.context(client.device())
+    found = discover(rm)
+    assert sorted(client.fd for client in found) == [8, 8, 30, 30]
+    assert len({client.client for client in found}) == 4
+    assert shape(found) == [CONTEXT] * 4
+
+
+@pytest.mark.parametrize("base", [0x5C000000, 0x10000, 0xABCD0000, 0xABCD9000, 0x5C00FFF0, 0xFFFF0000])
+def test_handles_in_another_range(rm: FakeRm, base: int) -> None:
+    client = rm.tenant(PID).client(base=base)
+    client.context(client.device())
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_groups_in_another_range_than_the_device(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    client.next = 0x6D004567
+    client.context(device)
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_handles_at_the_very_end_of_the_range(rm: FakeRm) -> None:
+    """A process chooses its own handles: the highest there are must not trip the search."""
+    client = rm.tenant(PID).client(base=0xFFFFFF00)
+    client.context(client.device())
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_a_gap_of_freed_handles(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    client.context(device)
+    client.next += 400
+    client.context(device)
+    assert shape(discover(rm)) == [CONTEXT + CONTEXT]
+
+
+def test_a_client_far_down(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    rm.newest += 20_000
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_a_client_before_the_handles_wrapped_around() -> None:
+    rm = FakeRm(newest=CLIENT_COUNT - 10)
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    rm.newest = 5
+    (found,) = discover(rm)
+    assert found.client == 0xC1D00000 + CLIENT_COUNT - 9
+
+
+def test_a_client_without_groups_is_no_work(rm: FakeRm) -> None:
+    file = rm.tenant(PID)
+    client = file.client()
+    client.device()
+    assert discover(rm) == []
+    assert file.closed == 1
+
+
+def test_a_client_without_a_device(rm: FakeRm) -> None:
+    rm.tenant(PID).client()
+    assert discover(rm) == []
+
+
+def test_a_group_whose_channels_have_no_engine(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    client.group(device, 3, ())
+    client.group(device, 2, (COPY, COMPUTE))
+    assert shape(discover(rm)) == [[(Engine.OTHER, 3), (Engine.COMPUTE, 2)]]
+
+
+def test_a_group_without_channels_is_left_out(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    client.group(device, 0, ())
+    client.context(device)
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_one_compute_channel_makes_a_compute_group(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    group = client.group(device, 3, (COPY,))
+    client.add(COMPUTE, client.of_class(0xC86F, group)[2])
+    assert shape(discover(rm)) == [[(Engine.COMPUTE, 3)]]
+
+
+def test_fillers_of_other_classes_do_not_matter(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    device = client.device()
+    for class_ in (0x2081, 0xC661, 0x90E6, 0xDE, 0x50A0, 0x503C, 0x71, 0x79, 0x83DE, FILLER):
+        client.add(class_, device)
+    client.context(device)
+    assert shape(discover(rm)) == [CONTEXT]
+
+
+def test_a_process_that_is_gone_has_nothing(rm: FakeRm) -> None:
+    assert discover(rm, 99) == []
+
+
+def test_no_right_is_told_with_what_to_do(rm: FakeRm) -> None:
+    rm.tenant(PID).client()
+    rm.refuse = PermissionError(1, "Operation not permitted")
+    with pytest.raises(NoPermissionError, match=r"process 4242 .*runlist run"):
+        discover(rm)
+
+
+def test_a_descriptor_closed_meanwhile_is_passed_over(rm: FakeRm) -> None:
+    rm.tenant(PID).client()
+    rm.refuse = OSError(9, "Bad file descriptor")
+    assert discover(rm) == []
+
+
+def test_a_descriptor_that_is_no_control_file_is_passed_over(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    rm.adopt = lambda fd: None  # type: ignore[method-assign]
+    assert discover(rm) == []
+
+
+def test_an_unexpected_status_is_raised_and_every_copy_closed(rm: FakeRm) -> None:
+    """A copy that stays open keeps the memory of a process alive after it died."""
+    for fd in (8, 9):
+        client = rm.tenant(PID, fd).client()
+        client.context(client.device())
+    rm.tenant(PID, 9).on_control = lambda call: 0x65
+    with pytest.raises(RmError, match="NV_ERR_TIMEOUT"):
+        discover(rm)
+    assert [file.closed for file in rm.processes[PID].values()] == [1, 1]
+
+
+def test_losing_the_right_half_way_closes_every_copy(rm: FakeRm) -> None:
+    for fd in (8, 9):
+        client = rm.tenant(PID, fd).client()
+        client.context(client.device())
+    borrow = rm.borrow
+
+    def once(pid: int, pidfd: int, fd: int) -> int:
+        if fd == 9:
+            raise PermissionError(1, os.strerror(1))
+        return borrow(pid, pidfd, fd)
+
+    rm.borrow = once  # type: ignore[method-assign]
+    with pytest.raises(NoPermissionError):
+        discover(rm)
+    assert rm.tenant(PID, 8).closed == 1
+
+
+def test_the_process_may_end_while_its_descriptors_are_listed(rm: FakeRm) -> None:
+    def listing(pid: int) -> Iterator[int]:
+        yield from ()
+        raise ProcessLookupError(3, "No such process")
+
+    rm.control_files = listing  # type: ignore[method-assign]
+    assert discover(rm) == []

@@ -1,0 +1,88 @@
+"""The last word on a policy's decision."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.daemon.guard import SAFE_US, TINY_US, safe_shares
+from runlist.model import DEFAULT_SHARE, Share, Task, TaskClass, TaskKey
+from runlist.rm.context import MAX_TIMESLICE_US
+
+
+def task(pid: int, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), TaskClass.BATCH, "x", 0, 0.0, **values)
+
+
+KEYS = [TaskKey(pid, "GPU-0") for pid in range(6)]
+
+
+def test_a_safe_decision_passes_unchanged() -> None:
+    decided = {KEYS[0]: Share(1_000_000), KEYS[1]: Share(1), KEYS[2]: Share(1, False)}
+    assert safe_shares([task(0), task(1), task(2)], decided, {}) == (decided, [])
+
+
+def test_a_task_that_the_policy_forgot_gets_the_drivers_default() -> None:
+    assert safe_shares([task(0)], {}, {}) == ({KEYS[0]: DEFAULT_SHARE}, [])
+
+
+def test_shares_of_strangers_are_dropped() -> None:
+    shares, _ = safe_shares([task(0)], {KEYS[0]: Share(5000), KEYS[5]: Share(1)}, {})
+    assert shares == {KEYS[0]: Share(5000)}
+
+
+def test_the_users_own_slice_holds() -> None:
+    shares, notes = safe_shares([task(0, timeslice_us=700)], {KEYS[0]: Share(1)}, {})
+    assert (shares[KEYS[0]], notes) == (Share(700), [])
+
+
+def test_a_suspended_task_stays_off_and_keeps_its_slice() -> None:
+    shares, _ = safe_shares([task(0, suspended=True)], {KEYS[0]: Share(9)}, {KEYS[0]: Share(1_000_000)})
+    assert shares == {KEYS[0]: Share(1_000_000, False)}
+
+
+def test_something_runs_when_something_can() -> None:
+    decided = {KEYS[0]: Share(1, False), KEYS[1]: Share(1, False)}
+    shares, notes = safe_shares([task(0, suspended=True), task(1)], decided, {})
+    assert shares[KEYS[1]] == Share(1, True)
+    assert not shares[KEYS[0]].enabled
+    assert len(notes) == 1
+
+
+def test_a_second_tiny_slice_is_widened() -> None:
+    shares, notes = safe_shares([task(0), task(1)], {KEYS[0]: Share(1), KEYS[1]: Share(2)}, {})
+    assert shares == {KEYS[0]: Share(1), KEYS[1]: Share(SAFE_US)}
+    assert "would stop each other" in notes[0]
+
+
+def test_two_tiny_slices_that_the_user_fixed_are_no_exception() -> None:
+    shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {})
+    assert [shares[key].timeslice_us for key in KEYS[:2]] == [1, SAFE_US]
+
+
+_slices = st.none() | st.integers(1, 3000) | st.sampled_from([1, TINY_US - 1, TINY_US, MAX_TIMESLICE_US])
+_wild = st.integers(-(2**70), 2**70) | st.floats() | st.booleans() | st.just(0) | st.none() | st.just("soon")
+
+
+@given(st.data())
+def test_no_decision_stops_all_progress(data: st.DataObject) -> None:
+    """Whatever a policy decides and whatever is in force: nothing that could run is left without anything enabled, no
+    two enabled tasks are tiny, and every slice is one that can be set.
+    """
+    members = [
+        task(pid, suspended=data.draw(st.booleans()), timeslice_us=data.draw(_slices))
+        for pid in range(data.draw(st.integers(0, 5)))
+    ]
+    share = st.builds(Share, _slices | _wild, st.booleans())
+    decided = data.draw(st.dictionaries(st.sampled_from(KEYS), share))
+    in_force = data.draw(st.dictionaries(st.sampled_from(KEYS), st.builds(Share, _slices, st.booleans())))
+    shares, notes = safe_shares(members, decided, in_force)
+
+    assert set(shares) == {member.key for member in members}
+    enabled = [member for member in members if shares[member.key].enabled]
+    assert not any(member.suspended for member in enabled)
+    assert bool(enabled) == any(not member.suspended for member in members)
+    slices = [shares[member.key].timeslice_us for member in members]
+    assert all(us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US) for us in slices)
+    assert sum((shares[member.key].timeslice_us or SAFE_US) < TINY_US for member in enabled) <= 1
+    assert all("\n" not in note for note in notes)

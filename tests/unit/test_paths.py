@@ -1,0 +1,90 @@
+"""Where the daemon's socket is, and that nobody else can put one there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runlist import paths
+from runlist.errors import NoPermissionError
+from runlist.rm.transport import EmulatedDriver, NvidiaDriver
+
+NVIDIA = NvidiaDriver()
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(paths.SOCKET_VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+
+
+def as_user(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+
+
+def test_roots_daemon_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch, 0)
+    assert paths.daemon_socket(NVIDIA) == Path("/run/runlist/daemon.sock")
+    assert paths.candidate_sockets(NVIDIA) == [Path("/run/runlist/daemon.sock")]
+
+
+def test_a_users_daemon_is_its_own_and_the_systems_is_looked_for_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch, 1000)
+    assert paths.candidate_sockets(NVIDIA) == [
+        Path("/tmp/runlist-1000/daemon.sock"),
+        Path("/run/runlist/daemon.sock"),
+    ]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    assert paths.daemon_socket(NVIDIA) == Path("/run/user/1000/runlist/daemon.sock")
+
+
+def test_a_socket_that_is_named_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(paths.SOCKET_VARIABLE, "/somewhere/x.sock")
+    for driver in (NVIDIA, EmulatedDriver(Path("/gpu"))):
+        assert paths.candidate_sockets(driver) == [Path("/somewhere/x.sock")]
+
+
+def test_each_emulated_gpu_has_a_daemon_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uid in (0, 1000):
+        as_user(monkeypatch, uid)
+        assert paths.candidate_sockets(EmulatedDriver(Path("/gpu"))) == [Path("/gpu/daemon.sock")]
+
+
+def test_a_directory_is_made_for_the_user_alone(tmp_path: Path) -> None:
+    made = tmp_path / "a" / "b"
+    paths.make_private(made)
+    assert made.stat().st_mode & 0o777 == 0o700
+    paths.make_private(made)  # again: fine
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    made = tmp_path / "open"
+    made.mkdir()
+    made.chmod(mode)
+    with pytest.raises(NoPermissionError, match="others can write there"):
+        paths.make_private(made)
+
+
+def test_a_link_and_a_file_are_refused(tmp_path: Path) -> None:
+    target = tmp_path / "mine"
+    target.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(NoPermissionError):
+        paths.make_private(tmp_path / "link")
+    (tmp_path / "file").touch()
+    with pytest.raises(NoPermissionError):
+        paths.make_private(tmp_path / "file")
+    with pytest.raises(NoPermissionError):
+        paths.make_private(tmp_path / "file" / "below")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(NoPermissionError):
+        paths.make_private(tmp_path / "dangling")
+
+
+def test_somebody_elses_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch, os.getuid() + 1)
+    with pytest.raises(NoPermissionError, match="somebody else"):
+        paths.make_private(tmp_path)

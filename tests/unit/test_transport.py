@@ -1,0 +1,186 @@
+"""Choosing a driver, and which descriptors count as its control files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.errors import NoTargetError, NotSupportedError, UsageError
+from runlist.rm import borrow
+from runlist.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUNLIST_DEVICE", "RUNLIST_EMULATED_GPU"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_drivers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_driver().name == "nvidia"
+    monkeypatch.setenv("RUNLIST_EMULATED_GPU", "/gpu")
+    assert choose_driver().name == "nvidia"  # an emulated GPU is never chosen silently
+    monkeypatch.setenv("RUNLIST_DEVICE", "emulated")
+    assert choose_driver().name == "emulated"
+    assert choose_driver("nvidia").name == "nvidia"
+
+
+def test_a_relative_directory_is_resolved_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNLIST_EMULATED_GPU", "gpu")
+    driver = choose_driver("emulated")
+    assert isinstance(driver, EmulatedDriver)
+    assert driver.directory == Path.cwd() / "gpu"
+
+
+@pytest.mark.parametrize("name", ["amd", "NVIDIA", "emulated "])
+def test_other_names_are_usage(name: str) -> None:
+    with pytest.raises(UsageError, match="take nvidia or emulated"):
+        choose_driver(name)
+
+
+def test_emulated_without_a_directory_is_usage() -> None:
+    with pytest.raises(UsageError, match="runlist emulator"):
+        choose_driver("emulated")
+
+
+def test_no_emulated_gpu_is_not_supported(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / ("x" * 120)):
+        with pytest.raises(NotSupportedError, match="start one with `runlist emulator`") as caught:
+            EmulatedDriver(directory).open()
+        assert "None" not in str(caught.value)
+
+
+def test_no_driver_is_not_supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    with pytest.raises(NotSupportedError, match="load the driver, or use --device emulated"):
+        NvidiaDriver().open()
+    (tmp_path / "nvidiactl").mkdir()
+    with pytest.raises(NotSupportedError, match="cannot be opened"):
+        NvidiaDriver().open()
+
+
+def test_only_the_drivers_own_device_gets_its_ioctls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A launcher of another user may send any descriptor in place of a control file."""
+    monkeypatch.setattr(NvidiaDriver, "_PATH", Path("/dev/null"))
+    (tmp_path / "file").touch()
+    for path in ("/dev/zero", tmp_path / "file", tmp_path):
+        fd = os.open(path, os.O_RDONLY)
+        assert NvidiaDriver().adopt(fd) is None
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    fd = os.open("/dev/null", os.O_RDONLY)
+    file = NvidiaDriver().adopt(fd)
+    assert file is not None
+    assert file.fileno() == fd
+    file.close()
+
+
+def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:
+    def adopt(fd: int) -> bool:
+        file = EmulatedDriver(short_socket.parent).adopt(fd)
+        if file is not None:
+            file.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+        return file is not None
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(short_socket))
+        listener.listen()
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connected.connect(str(short_socket))
+        assert adopt(connected.detach())
+        for kind in (socket.AF_UNIX, socket.AF_INET):
+            assert not adopt(socket.socket(kind).detach())
+        one, other = socket.socketpair()
+        assert not adopt(one.detach())
+        other.close()
+        link = short_socket.parent / "link"
+        link.symlink_to(short_socket.parent)
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connected.connect(str(link / "nvidiactl"))
+        assert adopt(connected.detach())
+
+
+@pytest.fixture
+def short_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="rl-")) / "nvidiactl"
+
+
+def test_an_ioctl_carries_its_size_and_the_address_of_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes
+    import fcntl
+
+    seen: list[tuple[int, int]] = []
+
+    def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        (address,) = struct.unpack_from("<Q", argument, 16)
+        seen.append((fd, request))
+        assert ctypes.string_at(address, 8) == b"question"
+        ctypes.memmove(address, b"answered", 8)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(NvidiaDriver, "_PATH", Path("/dev/null"))
+    file = NvidiaDriver().open()
+    params = bytearray(b"question")
+    file.call(0x2A, bytearray(32), params, 16)
+    assert params == b"answered"
+    assert seen == [(file.fileno(), 0xC020462A)]  # _IOWR('F', 0x2A, 32 bytes)
+    file.close()
+
+
+@pytest.mark.parametrize("pid", [2**22 + 1, 0, -1, 2**31, 2**64])
+def test_a_pid_that_cannot_be_is_no_target(pid: int) -> None:
+    with pytest.raises(NoTargetError):
+        borrow.open_process(pid)
+
+
+def test_a_copy_is_the_same_open_file_and_not_inherited() -> None:
+    pidfd = borrow.open_process(os.getpid())
+    original = os.memfd_create("x")
+    copy = borrow.borrow(pidfd, original)
+    assert not os.get_inheritable(copy)
+    assert borrow.still_holds(os.getpid(), original, copy)
+    other = os.memfd_create("x")
+    assert not borrow.still_holds(os.getpid(), other, copy)
+    os.dup2(other, original)
+    assert not borrow.still_holds(os.getpid(), original, copy)
+    os.close(original)
+    assert not borrow.still_holds(os.getpid(), original, copy)
+    with pytest.raises(OSError, match="Bad file") as caught:
+        borrow.borrow(pidfd, original)
+    assert caught.value.errno == errno.EBADF
+    for fd in (pidfd, copy, other):
+        os.close(fd)
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    assert not borrow.still_holds(2**22 + 1, 0, 0)
+
+
+@given(st.integers(0, 0xFF), st.binary(min_size=1, max_size=64))
+def test_answers_of_the_emulated_gpu_are_checked(error: int, tail: bytes) -> None:
+    """Whatever comes back: the buffers keep their sizes, or there is an OSError."""
+    from runlist.rm.transport import _DatagramFile
+
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    file = _DatagramFile(here)
+    file._theirs.send(struct.pack("<iIII", error, 32, 8, 0) + tail)
+    argument, params = bytearray(32), bytearray(8)
+    try:
+        file.call(0x2A, argument, params, 16)
+    except OSError:
+        pass
+    assert (len(argument), len(params)) == (32, 8)
+    file.close()
+    there.close()

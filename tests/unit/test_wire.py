@@ -1,0 +1,178 @@
+"""Messages and their framing, whatever the stream does to them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist import wire
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def drain(inbox: wire.Inbox, sock: socket.socket) -> list[bytes]:
+    """All frames up to the end of the stream."""
+    bodies: list[bytes] = []
+    while inbox.read(sock):
+        bodies.extend(inbox.frames())
+    return bodies
+
+
+def test_a_frame_byte_for_byte() -> None:
+    assert wire.encode(wire.Detach(7)) == b"\x19\x00\x00\x00" + b'{"type":"Detach","pid":7}'
+
+
+MESSAGES: list[wire.Message] = [
+    wire.Attach(1, "batch", True),
+    wire.Launch(1, "latency"),
+    wire.Detach(1),
+    wire.Release(),
+    wire.ListTasks(),
+    wire.Change(1, {"class": "batch", "ü": "ß"}),
+    wire.Suspend(1),
+    wire.Resume(1),
+    wire.UsePolicy("x.py", {"a": "b"}),
+    wire.GetStatus(),
+    wire.Stop(),
+    wire.Borrowed(13),
+]
+TASK = wire.TaskView(1, "GPU-0", "batch", "x", 0, None, True, False, 4, 20, 0, "priority", 1.5, 2.5)
+ANSWERS: list[wire.Message] = [
+    wire.Tasks([TASK], ["note"]),
+    wire.DaemonStatus(1, "0.1.0", "nvidia", "priority", {}, True, 2, 3),
+    wire.Failure("no", 4),
+    wire.BorrowRequest(1, 8),
+]
+KEEPER: list[wire.Message] = [
+    wire.Guard(1, 2, 0xC1D00001, [wire.UndoControl(0x5C000015, 0xA06C0103, bytes(range(256)))]),
+    wire.Unguard(1),
+]
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"), [(MESSAGES, wire.Request), (ANSWERS, wire.Answer), (KEEPER, wire.KeeperMessage)]
+)
+def test_every_message_comes_back_as_it_was(messages: list[wire.Message], kind: object) -> None:
+    decoder = msgspec.json.Decoder(kind)
+    for message in messages:
+        assert decoder.decode(wire.encode(message)[4:]) == message
+
+
+def test_the_tables_above_are_complete() -> None:
+    listed = {type(message) for message in MESSAGES + ANSWERS + KEEPER}
+    assert listed == set(wire.Message.__subclasses__())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b"null", b'{"type":"Nonsense"}', b'{"type":"Detach"}', b'{"type":"Detach","pid":"7"}',
+     b'{"type":"Detach","pid":7.5}', b'{"type":"Tasks","tasks":[]}', b"\xff\xfe", b'{"type":"Detach","pid":7}}'],
+)  # fmt: skip
+def test_what_is_no_request_is_a_value_error(body: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (msgspec words it)
+        msgspec.json.decode(body, type=wire.Request)
+
+
+@given(
+    st.lists(st.text(max_size=20), min_size=1, max_size=6),
+    st.lists(st.integers(1, 40), min_size=1, max_size=40),
+)
+def test_frames_survive_any_cuts(texts: list[str], cuts: list[int]) -> None:
+    stream = b"".join(wire.encode(wire.Failure(text, 1)) for text in texts)
+    inbox, bodies = wire.Inbox(), []
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        while stream:
+            for cut in cuts:
+                ours.sendall(stream[:cut])
+                stream = stream[cut:]
+                if theirs.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) if stream or cut else b"":
+                    inbox.read(theirs)
+                    bodies.extend(inbox.frames())
+                if not stream:
+                    break
+    assert [msgspec.json.decode(body)["message"] for body in bodies] == texts
+
+
+def test_several_frames_in_one_read_and_an_empty_one(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.sendall(struct.pack("<I", 0) + wire.encode(wire.Stop()) * 3)
+    inbox = wire.Inbox()
+    assert inbox.read(theirs)
+    assert len(list(inbox.frames())) == 4
+
+
+def test_half_a_frame_is_kept_for_later_and_lost_at_the_end(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.sendall(wire.encode(wire.Stop())[:-1])
+    ours.close()
+    inbox = wire.Inbox()
+    assert drain(inbox, theirs) == []
+
+
+@pytest.mark.parametrize("length", [wire.MAX_FRAME + 1, 0xFFFFFFFF])
+def test_an_oversize_frame_is_refused_before_it_is_there(pair: Pair, length: int) -> None:
+    ours, theirs = pair
+    ours.sendall(struct.pack("<I", length))
+    inbox = wire.Inbox()
+    inbox.read(theirs)
+    with pytest.raises(ValueError, match=f"a frame of {length} bytes"):
+        list(inbox.frames())
+
+
+def test_descriptors_travel_in_order_and_are_not_inherited(pair: Pair) -> None:
+    ours, theirs = pair
+    connection, inbox = wire.Connection(ours), wire.Inbox()
+    sent = [os.memfd_create(f"test{number}") for number in range(3)]
+    for fd in sent:
+        connection.send(wire.Borrowed(), [fd])
+    ours.shutdown(socket.SHUT_WR)
+    assert len(drain(inbox, theirs)) == 3
+    assert len(inbox.fds) == 3
+    for mine, got in zip(sent, inbox.fds, strict=True):
+        assert os.path.samestat(os.fstat(mine), os.fstat(got))
+        assert not os.get_inheritable(got)
+    got = list(inbox.fds)
+    inbox.close()
+    for fd in got:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    for fd in sent:
+        os.close(fd)
+
+
+def test_more_descriptors_than_are_taken_do_not_leak(pair: Pair) -> None:
+    ours, theirs = pair
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(ours, [wire.encode(wire.Stop())], [0] * 100)
+    inbox = wire.Inbox()
+    inbox.read(theirs)
+    assert len(inbox.fds) <= 16
+    inbox.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_connection_speaks_and_hears(pair: Pair) -> None:
+    here, there = (wire.Connection(sock) for sock in pair)
+    here.send(wire.Stop())
+    here.send(wire.Failure("x" * 100_000, 1))
+    assert there.receive() == wire.encode(wire.Stop())[4:]
+    assert there.receive() == wire.encode(wire.Failure("x" * 100_000, 1))[4:]
+    here.close()
+    assert there.receive() is None
+    with pytest.raises(OSError, match="Broken pipe"):  # and no SIGPIPE
+        there.send(wire.Stop())

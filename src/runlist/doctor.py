@@ -142,8 +142,8 @@ def _ptrace() -> str:
 
 def _nice() -> str:
     if _capable(_CAP_SYS_NICE):
-        return "interleave, realtime, runlist restart and scheduling policy may be set"
-    raise _Limited("interleave and realtime need root or CAP_SYS_NICE; classes, slices and suspension do not")
+        return "interleave levels may be set"
+    raise _Limited("interleave levels need root or CAP_SYS_NICE; classes, slices and suspension do not")
 
 
 def _watching(driver: Driver) -> str:

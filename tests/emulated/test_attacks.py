@@ -133,9 +133,7 @@ def test_only_the_owner_switches_policies_and_stops_the_daemon(shared_daemon: Da
     assert shared_daemon.client.status().policy == "priority"
 
 
-def test_a_user_manages_its_own_processes_by_roots_daemon(
-    shared_daemon: Daemon, worker: Start, slices: Slices
-) -> None:
+def test_a_user_manages_its_own_processes_by_roots_daemon(shared_daemon: Daemon, worker: Start, slices: Slices) -> None:
     tenant, roots = worker(), worker()
     tenant.do(f"setuid {NOBODY}")
     shared_daemon.client.attach(roots.pid, "batch")

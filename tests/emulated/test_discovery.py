@@ -18,9 +18,7 @@ Start = Callable[..., Worker]
 
 
 @pytest.fixture
-def two_gpus(
-    fresh_gpu: Callable[..., EmulatedGpu], commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> EmulatedGpu:
+def two_gpus(fresh_gpu: Callable[..., EmulatedGpu], commands: Commands, monkeypatch: pytest.MonkeyPatch) -> EmulatedGpu:
     """The commands of this test see a machine of two GPUs."""
     gpu = fresh_gpu(gpus=2)
     for name, value in gpu.environment().items():

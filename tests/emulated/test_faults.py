@@ -58,7 +58,7 @@ def test_the_turn_of_a_killed_tenant_passes_on(daemon: Daemon, worker: Start) ->
         victim = tenants.pop()
         victim.process.kill()
         victim.process.wait()
-        wait_for(lambda: pids(daemon) == {one.pid for one in tenants})  # noqa: B023
+        wait_for(lambda: pids(daemon) == {one.pid for one in tenants})
         for tenant in tenants:
             tenant.wait_for_progress()
 

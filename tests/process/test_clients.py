@@ -159,7 +159,7 @@ def test_descriptors_that_nobody_asked_for_do_not_stay(
 
 
 def test_random_bytes(daemon: Daemon, commands: Commands, raw: socket.socket) -> None:
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     good = [wire.encode(message) for message in (wire.ListTasks(), wire.GetStatus(), wire.Detach(1), wire.Release())]
     for _ in range(200):
         stream = bytearray(b"".join(chance.choices(good, k=3)))

@@ -37,9 +37,7 @@ def test_the_socket_is_for_its_owner_alone(daemon: Daemon, commands: Commands) -
 
 
 @needs_root
-def test_the_socket_is_for_a_group_where_that_is_asked(
-    commands: Commands, start_daemon: Callable[..., Daemon]
-) -> None:
+def test_the_socket_is_for_a_group_where_that_is_asked(commands: Commands, start_daemon: Callable[..., Daemon]) -> None:
     start_daemon("--group", group_of_nobody())
     found = commands.socket.stat()
     assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, 65534)

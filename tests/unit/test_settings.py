@@ -44,8 +44,6 @@ class Recorder:
     [
         ("interleave", "low", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.LOW)),
         ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.HIGH)),
-        ("realtime", "on", Setting.REALTIME, "off", ("set_realtime", True)),
-        ("realtime", "off", Setting.REALTIME, "off", ("set_realtime", False)),
         ("preemption", "cta", Setting.PREEMPTION, "cilp", ("set_preemption", PreemptionMode.CTA)),
         ("preemption", "wfi", Setting.PREEMPTION, "cilp", ("set_preemption", PreemptionMode.WFI)),
     ],
@@ -74,9 +72,8 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("timeslice", "50%", "take whole microseconds"),
         ("timeslice", "nan", "take whole microseconds"),
         ("interleave", "3", "interleave=3: take low, medium, high"),
-        ("realtime", "yes", "realtime=yes: take on, off"),
         ("preemption", "none", "take wfi, cta, cilp"),
-        ("memory", "4G", "no setting 'memory': take class, timeslice, interleave, realtime, preemption"),
+        ("memory", "4G", "no setting 'memory': take class, timeslice, interleave, preemption"),
         ("", "x", "no setting ''"),
     ],
 )

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         """Change settings of a managed process, all of them or none.
 
         class=latency|normal|batch; timeslice=MICROSECONDS|auto; preemption=wfi|cta|cilp;
-        interleave=low|medium|high and realtime=on|off (these two need a daemon run by root).
+        interleave=low|medium|high (root only).
         """
         from runlist.client import Client
 

@@ -21,7 +21,8 @@ from typing import Any
 import structlog
 
 from runlist import paths
-from runlist.daemon.manager import SETTLE_S, Manager
+from runlist.daemon.manager import Manager
+from runlist.daemon.processes import SETTLE_S, Processes
 from runlist.daemon.server import Server
 from runlist.daemon.watch import OpenWatch
 from runlist.errors import ExitCode, RunlistError, UsageError
@@ -95,7 +96,10 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        jobs: list[asyncio.Task[Any]] = [loop.create_task(_look(driver, manager)), loop.create_task(_check(manager))]
+        jobs: list[asyncio.Task[Any]] = [
+            loop.create_task(_look(driver, manager.processes)),
+            loop.create_task(_check(manager.processes)),
+        ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
         jobs.append(loop.create_task(stop.wait()))
@@ -114,7 +118,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
             manager.close()
 
 
-async def _look(driver: Driver, manager: Manager) -> None:
+async def _look(driver: Driver, processes: Processes) -> None:
     """Scan for new processes and contexts: soon after a GPU was opened, more and more seldom until it is quiet, else
     now and then.
     """
@@ -137,8 +141,8 @@ async def _look(driver: Driver, manager: Manager) -> None:
                 await asyncio.wait_for(opened.wait(), pause)
                 await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
             opened.clear()
-            if manager.roots:
-                await manager.scan()
+            if processes.roots:
+                await processes.scan()
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:
@@ -147,12 +151,12 @@ async def _look(driver: Driver, manager: Manager) -> None:
         watch.close()
 
 
-async def _check(manager: Manager) -> None:
+async def _check(processes: Processes) -> None:
     count = 0
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
-        manager.check(slices=count % SLICES_EVERY == 0)
+        processes.check(slices=count % SLICES_EVERY == 0)
 
 
 async def _end_when_idle(server: Server) -> None:

@@ -41,7 +41,7 @@ class Server:
     @property
     def busy(self) -> bool:
         """Whether anybody is connected or anything is managed."""
-        return bool(self._peers or self._manager.roots)
+        return bool(self._peers or self._manager.processes.roots)
 
     def close(self) -> None:
         """Stop accepting, and hang up."""
@@ -68,8 +68,8 @@ class Server:
             pid=os.getpid(),
             version=__version__,
             driver=self._manager.driver.name,
-            policy=self._manager.spec.name,
-            policy_options=dict(self._manager.spec.options),
+            policy=self._manager.gpus.spec.name,
+            policy_options=dict(self._manager.gpus.spec.options),
             private=self._private,
             keeper_pid=self._manager.keeping.pid,
             tasks=len(self._manager.tasks(0)),
@@ -164,7 +164,7 @@ class _Peer:
             return wire.Failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
-        return wire.Tasks([task.view(self._manager.policy_of(task.task.key.gpu)) for task in tasks], notes or [])
+        return wire.Tasks([task.view(self._manager.gpus.policy_of(task.task.key.gpu)) for task in tasks], notes or [])
 
     # -- one method per request --------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class _Peer:
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")
-        self._manager.use_policy(PolicySpec(request.name, request.options))
+        self._manager.gpus.use(PolicySpec(request.name, request.options))
         return self._server.status()
 
     async def _status(self, request: wire.GetStatus) -> wire.Message:

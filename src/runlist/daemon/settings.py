@@ -20,12 +20,16 @@ class TaskChange:
 
 @dataclass(frozen=True)
 class ContextChange:
-    """A change made in the driver, to every context of a task. `value` and `default` are words of the setting."""
+    """A change made in the driver, to every context of a task. `value` and `default` are words of the setting.
+
+    `privileged`: the driver asks for root or CAP_SYS_NICE, so a daemon that has it does this for root alone.
+    """
 
     setting: Setting
     value: str
     default: str
     act: Callable[[GpuContext, str], None]
+    privileged: bool
 
 
 def parse_class(text: str) -> TaskClass:
@@ -64,11 +68,16 @@ def _timeslice(value: str) -> TaskChange:
 
 
 def _words(
-    setting: Setting, words: Mapping[str, int], default: str, act: Callable[[GpuContext, int], None]
+    setting: Setting,
+    words: Mapping[str, int],
+    default: str,
+    act: Callable[[GpuContext, int], None],
+    *,
+    privileged: bool = False,
 ) -> Callable[[str], ContextChange]:
     def parse(value: str) -> ContextChange:
         word = _one_of(setting.value, value, list(words))
-        return ContextChange(setting, word, default, lambda context, which: act(context, words[which]))
+        return ContextChange(setting, word, default, lambda context, which: act(context, words[which]), privileged)
 
     return parse
 
@@ -81,9 +90,7 @@ _SETTINGS: dict[str, Callable[[str], TaskChange | ContextChange]] = {
         {level.name.lower(): level for level in Interleave},
         "low",
         lambda context, level: context.set_interleave(Interleave(level)),
-    ),
-    Setting.REALTIME.value: _words(
-        Setting.REALTIME, {"on": 1, "off": 0}, "off", lambda context, on: context.set_realtime(bool(on))
+        privileged=True,
     ),
     Setting.PREEMPTION.value: _words(
         Setting.PREEMPTION,

@@ -122,8 +122,10 @@ class GpuContext:
             self._on_group(group, "SET_INTERLEAVE_LEVEL", level=level)
 
     def set_realtime(self, realtime: bool) -> None:
-        """Make the compute groups realtime (root or CAP_SYS_NICE). Measured to worsen latency: docs/driver-
-        protocol.md.
+        """Make the compute groups realtime (root or CAP_SYS_NICE): for experiments, not offered to users.
+
+        Measured to worsen latency. What it does to the *other* groups of the GPU outlives it: they go on yielding only
+        at block boundaries until `set_preemption(CILP)` on each of them.
         """
         self.will_touch(Setting.REALTIME)
         for group in self._groups(Engine.COMPUTE):

@@ -1,0 +1,88 @@
+"""`runlist run`: a command runs as it would alone, and what it starts is managed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, wait_for
+
+
+def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:
+    done = commands.run("run", "--", "sh", "-c", "cat; echo out; echo err >&2; exit 7", text="in\n")
+    assert done.returncode == 7
+    assert (done.stdout, done.stderr) == ("in\nout\n", "err\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9), ("exit 3", 3)]
+)
+def test_run_ends_as_the_command_ends(commands: Commands, daemon: Daemon, script: str, code: int) -> None:
+    assert commands.run("run", "--", "sh", "-c", script).returncode == code
+
+
+def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
+    script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    process = commands.start("run", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "got\n"
+    assert process.wait(20) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["run", "--", "/nonexistent/program"], 4, "no such command"),
+        (["run", "--", "/dev/null"], 3, "not executable"),
+        (["run", "--class", "fast", "--", "true"], 2, "class=fast"),
+        (["run", "--policy", "fair", "--", "true"], 2, "no policy 'fair'"),
+        (["run", "--option", "a=b", "--", "true"], 2, "--option belongs to --policy"),
+    ],
+)
+def test_run_that_cannot_start(commands: Commands, daemon: Daemon, words: list[str], code: int, what: str) -> None:
+    assert what in commands.fails(code, *words)
+    assert daemon.client.ps() == []
+
+
+def test_run_manages_what_the_command_starts(commands: Commands, daemon: Daemon, slices: Slices) -> None:
+    words = ["-m", "runlist.workloads.batch", "--rounds", "20000"]
+    process = commands.start(
+        "run", "--class", "batch", "--", "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *words,
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid = json.loads(process.stdout.readline())["pid"]
+    process.stdin.write("run\n")
+    process.stdin.flush()
+    wait_for(daemon.client.ps, "the program to be noticed")
+    assert [(task.pid, task.task_class) for task in daemon.client.ps()] == [(pid, "batch")]
+    assert slices.of(pid) == [1] * 4
+    process.stdout.readline()
+    process.stdin.write("quit\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline())["correct"]
+    assert process.wait(20) == 0
+    wait_for(lambda: not daemon.client.ps(), "the program to be forgotten")
+
+
+def test_run_goes_on_when_the_daemon_dies(commands: Commands, daemon: Daemon, slices: Slices) -> None:
+    words = [sys.executable, "-m", "runlist.workloads.batch", "--rounds", "20000"]
+    process = commands.start("run", "--class", "batch", "--", *words, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    pid = json.loads(process.stdout.readline())["pid"]
+    wait_for(daemon.client.ps, "the program to be noticed")
+    daemon.kill()
+    wait_for(lambda: slices.of(pid) == DEFAULT_SLICES, "the slices to be put back")
+    process.stdin.write("run\nquit\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert json.loads(process.stdout.readline())["correct"]
+    assert process.wait(20) == 0

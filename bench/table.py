@@ -5,14 +5,16 @@ calibrated to, measured on whatever device is there.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.contexts import contexts_of
 from bench.figures import AT_MOST, Figure, spread
 from runlist.rm.commands import Interleave, PreemptionMode
 from runlist.rm.context import GpuContext
+from runlist.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 WINDOW_S = 3.0
@@ -35,9 +37,11 @@ class Row:
     batch: tuple[_Setting, ...] = ()
     options: tuple[str, ...] = ()
     alone: bool = False
+    mps: Mapping[str, str] | None = None  # variables of the batch job under MPS
 
 
 _LONG, _SHORT = (_slice(1_000_000),), (_slice(1),)
+_EVERY_4_MS = ("--period-ms", "4")
 
 ROWS = (
     Row("LC alone", 94, alone=True),
@@ -48,33 +52,44 @@ ROWS = (
     Row("default slices, LC interleave HIGH", 1_491, (lambda context: context.set_interleave(Interleave.HIGH),)),
     Row("BE slice 1 µs + hint 200 µs ahead", 78, _LONG, _SHORT, ("--hint-us", "200")),
     Row("hint 100 µs ahead", 156, _LONG, _SHORT, ("--hint-us", "100")),
+    Row("MPS", 9_863, options=_EVERY_4_MS, mps={}),
+    Row("MPS, client priority", 2_541, options=_EVERY_4_MS, mps={"CUDA_MPS_CLIENT_PRIORITY": "1"}),
     Row("LC MAKE_REALTIME", 4_066, (lambda context: context.set_realtime(True),)),
 )
-"""From the project's first measurements. Not here: MPS and two streams of one process, which the emulated GPU does not
-model, and CTA preemption, which depends on the length of the batch job's blocks.
+"""From the project's first measurements. The rows under MPS are for the emulated GPU: a real one needs NVIDIA's MPS
+server, which is not ours to start. CTA preemption is not here: its figure hangs on the phase of the batch job's blocks.
 """
 
 
 def measure(rows: tuple[Row, ...] = ROWS) -> list[Figure]:
     """Each row's p50 against the H200's, as a relative difference."""
     figures = []
+    emulated = choose_driver().name == "emulated"
     with contextlib.ExitStack() as stack:
         plain = stack.enter_context(WorkloadProcess("latency", "--closed"))
         batch = stack.enter_context(WorkloadProcess("batch"))
         for row in rows:
+            if row.mps is not None and not emulated:
+                continue
             with contextlib.ExitStack() as row_stack:
-                critical = plain
-                if row.options:
-                    same = ("--closed", "--rounds", str(plain.ready["rounds"]))
-                    critical = row_stack.enter_context(WorkloadProcess("latency", *same, *row.options))
-                samples = spread(_window(critical, None if row.alone else batch, row, row_stack))
+                critical, background = plain, batch
+                if row.options or row.mps is not None:
+                    critical = row_stack.enter_context(_again(plain, row.mps is not None, {}, "--closed", *row.options))
+                if row.mps is not None:
+                    background = row_stack.enter_context(_again(batch, True, row.mps))
+                samples = spread(_window(critical, None if row.alone else background, row, row_stack))
             off = abs(samples["p50"] / row.h200_p50_us - 1)
-            figures.append(
-                Figure(
-                    f"{row.name}: p50 off the H200's {row.h200_p50_us:g} µs", off, AT_MOST, TOLERANCE, details=samples
-                )
-            )
+            name = f"{row.name}: p50 off the H200's {row.h200_p50_us:g} µs"
+            figures.append(Figure(name, off, AT_MOST, TOLERANCE, details=samples))
     return figures
+
+
+def _again(like: WorkloadProcess, mps: bool, variables: Mapping[str, str], *options: str) -> WorkloadProcess:
+    """Another process of the same workload and size, under MPS if need be."""
+    environment = {**os.environ, **variables}
+    if mps:
+        environment["CUDA_MPS_PIPE_DIRECTORY"] = "/nonexistent"  # the emulated GPU has no server, only its effect
+    return WorkloadProcess(like.name, "--rounds", str(like.ready["rounds"]), *options, environment=environment)
 
 
 def _window(

@@ -33,8 +33,7 @@ Affine skip_ahead(std::uint32_t rounds) {
     return result;
 }
 
-// A batch kernel has some 300,000 elements every few milliseconds: worth the wider vectors of whatever machine this is.
-__attribute__((target_clones("avx2", "default"))) void apply(Affine step, std::uint32_t* values, std::uint64_t count) {
+void apply(Affine step, std::uint32_t* values, std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i) values[i] = values[i] * step.factor + step.term;
 }
 

@@ -109,7 +109,6 @@ std::uint32_t disable_channels(ControlCall& call) {
 
 std::uint32_t set_preemption_mode(ControlCall& call) {
     constexpr std::uint32_t kSetCompute = 1;
-    constexpr std::uint32_t kCta = 1;
     constexpr std::uint32_t kCilp = 2;
     const auto flags = call.get<std::uint32_t>(0);
     const auto mode = call.get<std::uint32_t>(12);
@@ -119,7 +118,7 @@ std::uint32_t set_preemption_mode(ControlCall& call) {
     if (mode > kCilp) return status::kInvalidArgument;
     const auto group = objects.find(channel->second.parent);
     if ((flags & kSetCompute) && group != objects.end() && group->second.group && group->second.group->runlist)
-        runlist(call).set_cta_preemption(*group->second.group->runlist, mode == kCta);
+        runlist(call).set_cta_preemption(*group->second.group->runlist, mode != kCilp);
     return status::kOk;
 }
 

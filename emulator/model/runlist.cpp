@@ -66,7 +66,7 @@ void Runlist::set_slice(Time at, GroupId id, Time slice) {
     reach(at);
     groups_.at(id).slice = slice;
     if (resident_ == id && contended_ && boundaries_left_ == 0)
-        switch_at_ = std::max({now_, waiting_since_, slice_end(waiting_since_)});
+        switch_at_ = gives_way(std::max({now_, waiting_since_, slice_end(waiting_since_)}));
 }
 
 void Runlist::set_realtime(Time at, GroupId id, bool realtime) {
@@ -150,6 +150,15 @@ Time Runlist::wave_boundary() const {
     const Time into_wave = work->done % work->wave;
     const Time left = into_wave == 0 ? 0 : work->wave - into_wave;
     return std::max(accrued_to_, restored_at_) + left;
+}
+
+// When the resident leaves that is to leave at `earliest`: at once, or in CTA mode at the next end of a wave of blocks.
+Time Runlist::gives_way(Time earliest) const {
+    const Work* work = current_work();
+    if (!groups_.at(*resident_).cta || !work || work->wave <= 0) return earliest;
+    const Time boundary = std::max(accrued_to_, restored_at_) + work->wave - work->done % work->wave;
+    if (boundary >= earliest) return boundary;
+    return boundary + (earliest - boundary + work->wave - 1) / work->wave * work->wave;
 }
 
 // End of the resident's slice at `at`: a group that is alone gets one slice after the other.
@@ -283,7 +292,7 @@ void Runlist::reschedule(Time at) {
         } else {
             // Those who waited already when the group came in have been noticed before.
             const Time noticed = at == slice_start_ ? at : at + timing::kNotice;
-            switch_at_ = std::max(noticed, slice_end(at));
+            switch_at_ = gives_way(std::max(noticed, slice_end(at)));
         }
     }
 }

@@ -58,6 +58,7 @@ class Runlist {
 
     void set_slice(Time at, GroupId group, Time slice);
     void set_realtime(Time at, GroupId group, bool realtime);
+    // The group gives way only between waves of blocks (CTA mode), not at any instruction.
     void set_cta_preemption(GroupId group, bool cta) { groups_.at(group).cta = cta; }
     // Takes effect at `effective`, which may lie ahead. Bit i of `channels` is channel i.
     void set_enabled(Time effective, GroupId group, std::uint32_t channels, bool enabled);
@@ -112,6 +113,7 @@ class Runlist {
     Work* current_work();
     const Work* current_work() const;
     Time wave_boundary() const;
+    Time gives_way(Time earliest) const;
     Time slice_end(Time at) const;
     void accrue(Time to);
     void reach(Time at);

@@ -11,17 +11,18 @@ namespace emulator::timing {
 inline constexpr Time kMicrosecond = 1000;
 inline constexpr Time kMillisecond = 1000 * kMicrosecond;
 
-// ---- the runlist
-// ---------------------------------------------------------------------------------------------------------- From work
-// arriving for another group to the earliest switch. Fitted: a launch against a 1 us slice takes 273 us in all, of
-// which 84 are the gap, 50 the restore, 80 the kernel and 11 the launch itself.
+// ---- the runlist ----
+
+// From work arriving for another group to the earliest switch. Fitted: a launch against a 1 us slice takes 273 us in
+// all, of which 84 are the gap, 50 the restore, 80 the kernel and 11 the launch itself.
 inline constexpr Time kNotice = 45 * kMicrosecond;
 // Nobody is resident: median between end and next start in the GPU's own context-switch log (p10 83.8, p90 85.1).
 inline constexpr Time kSwitchGap = 84 * kMicrosecond;
 // At the start of a residency, without progress. Fitted as above; explains that two jobs at 1 us slices livelock and
 // that two at 200 us do 166 units of work in the time one alone does 310.
 inline constexpr Time kRestore = 50 * kMicrosecond;
-// Saved of the gap when the outgoing group is in CTA preemption mode: latency 255 against 273-282 us.
+// Saved of the gap when the outgoing group stops at a block boundary (CTA preemption mode): latency 255 against 273-282
+// us with short blocks. With blocks of 3.2 ms the wait for the boundary shows: 2.4 ms.
 inline constexpr Time kCtaSaving = 20 * kMicrosecond;
 // DISABLE_CHANNELS: from the request to the channels standing still, and to their going on.
 inline constexpr Time kDisableEffect = 270 * kMicrosecond;
@@ -32,8 +33,8 @@ inline constexpr int kRealtimeBoundaries = 2;
 inline constexpr Time kComputeSlice = 2048 * kMicrosecond;  // defaults of the driver
 inline constexpr Time kCopySlice = 1024 * kMicrosecond;
 
-// ---- kernels
-// --------------------------------------------------------------------------------------------------------------
+// ---- kernels ----
+
 inline constexpr std::uint32_t kProcessors = 132;
 inline constexpr std::uint32_t kWarpsPerProcessor = 64;
 inline constexpr std::uint32_t kBlocksPerProcessor = 32;
@@ -49,8 +50,8 @@ inline constexpr double kRoundOneBlock = 14.25;
 inline constexpr double kRoundFewBlocks = 16.3;
 inline constexpr double kRoundPerWarp = 0.574;
 
-// ---- copies
-// ---------------------------------------------------------------------------------------------------------------
+// ---- copies ----
+
 inline constexpr double kLinkBytesPerNs = 55.0;      // host to device and back
 inline constexpr double kDeviceBytesPerNs = 2000.0;  // device to device, and memory set
 inline constexpr Time kCopyLatency = 5 * kMicrosecond;

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from runlist.daemon.managed import put_back
 from runlist.model import Engine
 from runlist.rm.client import RawControl, RmClient
 from runlist.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
@@ -248,3 +249,27 @@ def test_a_refused_privileged_setting_is_no_permission() -> None:
         tenant.context.set_interleave(Interleave.HIGH)
     with pytest.raises(InsufficientPermissions):
         tenant.context.set_scheduling_policy(None)
+
+
+def test_putting_back_after_a_refused_setting_has_nothing_to_complain_of() -> None:
+    """Its undo is refused as the setting was: nothing was changed, and the rest is put back."""
+    tenant = Tenant(privileged=False)
+    with pytest.raises(InsufficientPermissions):
+        tenant.context.set_interleave(Interleave.HIGH)
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    assert put_back(tenant.context) == []
+    assert tenant.slices() == [2048, 1024, 1024, 1024]
+    assert tenant.enabled() == {True}
+
+
+def test_putting_back_tells_what_it_could_not_do_and_does_the_rest() -> None:
+    tenant = Tenant()
+    tenant.context.set_timeslice(1)
+    tenant.context.suspend()
+    first = next(iter(tenant.context.groups))
+    tenant.file.on_control = lambda call: 0x65 if (call.object, call.command) == (first, SET) else None
+    (trouble,) = put_back(tenant.context)
+    assert "NV_ERR_TIMEOUT" in trouble
+    assert tenant.slices() == [1, 1024, 1024, 1024]
+    assert tenant.enabled() == {True}

@@ -31,8 +31,8 @@ from runlist.rm.transport import Driver, choose_driver
 
 _log = structlog.get_logger()
 
-CHECK_EVERY_S = 0.5
-SLICES_EVERY = 4  # checks
+CHECK_EVERY_S = 1.0
+SLICES_EVERY = 2  # checks
 SCAN_EVERY_S = 10.0  # without any sign; inotify brings most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0

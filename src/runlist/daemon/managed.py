@@ -38,6 +38,7 @@ class ManagedTask:
     share: Share = DEFAULT_SHARE
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
     corrections: int = 0
+    settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
 
@@ -59,11 +60,11 @@ class ManagedTask:
 
     def each(self, action: Callable[[GpuContext], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""
-        for key, context in list(self.contexts.items()):
+        for context in list(self.contexts.values()):
             try:
                 action(context)
             except InvalidClient:
-                del self.contexts[key]
+                context.groups.clear()  # nothing is left of it: `drop_empty` takes it away
 
     def drop_empty(self) -> list[int]:
         """Drop the contexts whose groups were all freed; returns their keeper keys."""

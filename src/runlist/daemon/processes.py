@@ -105,7 +105,7 @@ class Processes:
                 if process is None:
                     _close_all(found)
                     return
-                self._merge(process, found, discovery_ms)
+                self._merge(process, found, discovery_ms, time.monotonic() + SETTLE_S if new_only else 0.0)
             finally:
                 os.close(pidfd)
         self._adopting.pop(pid, None)
@@ -114,7 +114,7 @@ class Processes:
         with contextlib.suppress(OSError):
             yield from self._driver.control_files(pid)
 
-    def _merge(self, process: ManagedProcess, found: list[Found], discovery_ms: float) -> None:
+    def _merge(self, process: ManagedProcess, found: list[Found], discovery_ms: float, settles_at: float) -> None:
         """Manage the groups that are new. On failure they are put back, and a process without others is forgotten."""
         added: list[tuple[ManagedTask, int]] = []
         taken: set[int] = set()
@@ -134,6 +134,8 @@ class Processes:
                         )
             if process.tasks:
                 self._register(process)
+            for task, _ in added:
+                task.settles_at = settles_at
             gpus = {task.task.key.gpu for task, _ in added}
             self._gpus.run(gpus, {task.task.key for task, _ in added})
         except BaseException:
@@ -244,6 +246,7 @@ class Processes:
                     continue
                 try:
                     await self.adopt(root, pid, new_only=True)
+                    self._correct_all(pid)
                 except (RunlistError, OSError) as error:
                     _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
         for gone in [pid for pid in self._descriptors if descriptor_count(pid) < 0]:
@@ -266,16 +269,21 @@ class Processes:
             for fd in process.lost_files():
                 self._drop_file(process, fd)
             if slices:
-                for task in list(process.tasks.values()):
-                    self._correct(process, task)
+                self._correct_all(process.pid)
+
+    def _correct_all(self, pid: int) -> None:
+        if (process := self.managed.get(pid)) is not None:
+            for task in list(process.tasks.values()):
+                self._correct(process, task)
 
     def _correct(self, process: ManagedProcess, task: ManagedTask) -> None:
         wanted = task.share.timeslice_us
         try:
             wrong = any(context.wrong_timeslices(wanted) for context in task.contexts.values())
             if wrong:
-                task.corrections += 1
-                _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
+                if time.monotonic() > task.settles_at:  # before, it is CUDA itself, still making the context
+                    task.corrections += 1
+                    _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
                 task.set_timeslice(wanted)
             self._drop_empty(process, task)
         except (RunlistError, OSError) as error:

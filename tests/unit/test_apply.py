@@ -32,6 +32,7 @@ class Context(GpuContext):
     def __init__(self, gpu: Gpu, pid: int, share: Share) -> None:
         self.gpu, self.pid = gpu, pid
         self.original_us = {1: 2048, 2: 1024}
+        self.groups = {1: None, 2: None}
         self.slice_us = share.timeslice_us or 2048
         self.enabled = share.enabled
         self.error: Exception | None = None

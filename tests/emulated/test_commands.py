@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.daemon.guard import TINY_US
 from runlist.rm.context import MAX_TIMESLICE_US
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, wait_for
@@ -138,9 +139,9 @@ def test_settings_take_effect_and_bad_ones_change_nothing(
     ):
         assert what in commands.fails(2, "set", pid, *words)
     assert slices.of(tenant.pid) == [3000] * 4
-    (task,) = commands.json("set", pid, "timeslice=auto", "preemption=cta")
+    (task,) = commands.json("set", pid, "timeslice=auto", "class=normal")
     assert task["timeslice_us"] == 20_000
-    commands.ok("set", pid, "preemption=cilp", "class=batch")
+    commands.ok("set", pid, "class=batch")
     assert slices.of(tenant.pid) == [1] * 4
     tenant.wait_for_progress()
     assert tenant.quit()
@@ -224,10 +225,10 @@ def test_two_contexts_are_one_task_and_a_later_one_joins(daemon: Daemon, worker:
     tenant.do("context")
     (task,) = daemon.client.attach(tenant.pid, "batch")
     assert (task.groups, task.channels) == (8, 40)
-    assert slices.of(tenant.pid) == [1] * 8
+    assert slices.of(tenant.pid) == [TINY_US] * 8
     tenant.do("context")
     wait_for(lambda: daemon.client.ps()[0].groups == 12, "the third context")
-    assert slices.of(tenant.pid) == [1] * 12
+    assert slices.of(tenant.pid) == [TINY_US] * 12
     daemon.client.suspend(tenant.pid)
     tenant.assert_stopped()
     daemon.client.resume(tenant.pid)
@@ -256,7 +257,7 @@ def test_children_are_managed_with_their_parent(daemon: Daemon, worker: Start, s
     daemon.client.attach(tenant.pid, "batch")
     child = tenant.do("spawn")["pid"]
     wait_for(lambda: len(daemon.client.ps()) == 2, "the child to be noticed")
-    assert slices.of(child) == [1] * 4
+    wait_for(lambda: slices.of(child) == [1] * 4, "its slices")  # CUDA may set its own a moment after we did
     assert {task.task_class for task in daemon.client.ps()} == {"batch"}
     daemon.client.detach(child)  # by itself; its parent stays
     assert slices.of(child) == DEFAULT_SLICES

@@ -107,7 +107,7 @@ def test_a_parent_that_dies_leaves_its_children_managed(daemon: Daemon, worker: 
     tenant.process.kill()
     tenant.process.wait()
     wait_for(lambda: pids(daemon) == {child})
-    assert slices.of(child) == [1] * 4
+    wait_for(lambda: slices.of(child) == [1] * 4, "its slices")
     daemon.client.detach(child)
     assert slices.of(child) == DEFAULT_SLICES
     os.kill(child, signal.SIGKILL)

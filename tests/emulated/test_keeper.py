@@ -37,7 +37,7 @@ def test_when_the_daemon_is_killed_everything_is_put_back(daemon: Daemon, worker
     tenants = [worker() for _ in range(3)]
     for tenant in tenants:
         daemon.client.attach(tenant.pid, "batch")
-    daemon.client.set(tenants[0].pid, {"preemption": "cta"})
+    daemon.client.set(tenants[0].pid, {"timeslice": "7000"})
     daemon.client.suspend(tenants[1].pid)
     keeper = daemon.keeper
     daemon.kill()
@@ -150,7 +150,7 @@ def test_killed_at_random_moments_nothing_is_lost(
                     lambda: client.attach(tenant.pid, chance.choice(["latency", "normal", "batch"])),  # noqa: B023
                     lambda: client.suspend(tenant.pid),  # noqa: B023
                     lambda: client.resume(tenant.pid),  # noqa: B023
-                    lambda: client.set(tenant.pid, {"timeslice": "1", "preemption": "cta"}),  # noqa: B023
+                    lambda: client.set(tenant.pid, {"timeslice": "1"}),  # noqa: B023
                     lambda: client.detach(tenant.pid),  # noqa: B023
                 ]
                 with contextlib.suppress(RunlistError):  # that one is not managed at the moment

@@ -86,3 +86,15 @@ def test_no_decision_stops_all_progress(data: st.DataObject) -> None:
     assert all(us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US) for us in slices)
     assert sum((shares[member.key].timeslice_us or SAFE_US) < TINY_US for member in enabled) <= 1
     assert all("\n" not in note for note in notes)
+
+
+def test_a_task_with_two_contexts_gets_no_tiny_slice() -> None:
+    """Its own two channel groups would stop each other, as those of two tasks would."""
+    several = task(1, compute_groups=2)
+    shares, _ = safe_shares(
+        [several, task(2)], {several.key: Share(1), TaskKey(2, "GPU-0"): Share(1, enabled=False)}, {}
+    )
+    assert shares[several.key] == Share(TINY_US)
+    fixed = task(1, compute_groups=2, timeslice_us=3)
+    shares, _ = safe_shares([fixed], {}, {})
+    assert shares[fixed.key].timeslice_us == TINY_US

@@ -7,7 +7,7 @@ import pytest
 from runlist.daemon.settings import ContextChange, TaskChange, parse_class, parse_setting
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass, TaskKey
-from runlist.rm.commands import Interleave, PreemptionMode
+from runlist.rm.commands import Interleave
 from runlist.rm.context import GpuContext, Setting
 
 TASK = Task(TaskKey(1, "GPU-0"), TaskClass.NORMAL, "x", 0, 0.0, timeslice_us=9)
@@ -44,8 +44,6 @@ class Recorder:
     [
         ("interleave", "low", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.LOW)),
         ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.HIGH)),
-        ("preemption", "cta", Setting.PREEMPTION, "cilp", ("set_preemption", PreemptionMode.CTA)),
-        ("preemption", "wfi", Setting.PREEMPTION, "cilp", ("set_preemption", PreemptionMode.WFI)),
     ],
 )
 def test_driver_settings(key: str, value: str, setting: Setting, default: str, call: tuple[str, object]) -> None:
@@ -72,8 +70,7 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("timeslice", "50%", "take whole microseconds"),
         ("timeslice", "nan", "take whole microseconds"),
         ("interleave", "3", "interleave=3: take low, medium, high"),
-        ("preemption", "none", "take wfi, cta, cilp"),
-        ("memory", "4G", "no setting 'memory': take class, timeslice, interleave, preemption"),
+        ("memory", "4G", "no setting 'memory': take class, timeslice, interleave"),
         ("", "x", "no setting ''"),
     ],
 )

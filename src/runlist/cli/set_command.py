@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Change settings of a managed process, all of them or none.
 
-        class=latency|normal|batch; timeslice=MICROSECONDS|auto; preemption=wfi|cta|cilp;
+        class=latency|normal|batch; timeslice=MICROSECONDS|auto;
         interleave=low|medium|high (root only).
         """
         from runlist.client import Client

@@ -20,9 +20,9 @@ def safe_shares(
 ) -> tuple[dict[TaskKey, Share], list[str]]:
     """Shares that are safe to apply, and what was wrong with the policy's.
 
-    A task that the user suspended stays off, a slice that the user fixed holds. Of the enabled tasks only one may have
-    a tiny slice (two would stop each other for good), every slice is one that can be set, and when something could run,
-    something is enabled.
+    A task that the user suspended stays off, a slice that the user fixed holds. Every slice is one that can be set. Of
+    the enabled tasks only one may have a tiny slice, and only if it has one context: two would stop each other for
+    good. When something could run, something is enabled.
     """
     shares: dict[TaskKey, Share] = {}
     notes: list[str] = []
@@ -35,6 +35,8 @@ def safe_shares(
             share = replace(share, timeslice_us=SAFE_US)
         if task.timeslice_us is not None:
             share = replace(share, timeslice_us=task.timeslice_us)
+        if task.compute_groups > 1 and (share.timeslice_us or SAFE_US) < TINY_US:  # they would stop each other
+            share = replace(share, timeslice_us=TINY_US)
         if task.suspended:  # its slice does not matter now: leave it, so that suspending is quick
             share = replace(in_force.get(task.key, DEFAULT_SHARE), enabled=False)
         shares[task.key] = share

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from runlist.model import DEFAULT_SHARE, Share, Task, TaskClass
+from runlist.model import DEFAULT_SHARE, Engine, Share, Task, TaskClass
 from runlist.rm import borrow, status
 from runlist.rm.context import GpuContext
 from runlist.rm.discover import Borrower
@@ -65,6 +65,12 @@ class ManagedTask:
                 action(context)
             except InvalidClient:
                 context.groups.clear()  # nothing is left of it: `drop_empty` takes it away
+
+    def recount(self) -> None:
+        """Tell the policy how many compute groups there are now."""
+        groups = [group for context in self.contexts.values() for group in context.groups.values()]
+        compute = sum(group.engine == Engine.COMPUTE for group in groups)
+        self.task = replace(self.task, compute_groups=max(1, compute))
 
     def drop_empty(self) -> list[int]:
         """Drop the contexts whose groups were all freed; returns their keeper keys."""

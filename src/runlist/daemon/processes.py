@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import structlog
 
 from runlist.daemon.gpus import Gpus
+from runlist.daemon.guard import TINY_US
 from runlist.daemon.keeping import Keeping
 from runlist.daemon.managed import ManagedProcess, ManagedTask, Root, put_back
 from runlist.daemon.watch import command_of, descendants, descriptor_count, owner_of, parent_of
@@ -136,6 +137,7 @@ class Processes:
                 self._register(process)
             for task, _ in added:
                 task.settles_at = settles_at
+                task.recount()
             gpus = {task.task.key.gpu for task, _ in added}
             self._gpus.run(gpus, {task.task.key for task, _ in added})
         except BaseException:
@@ -182,7 +184,7 @@ class Processes:
             )
             process.tasks[context.gpu] = task
         task.contexts[key] = context
-        if task.share.timeslice_us is not None:
+        if task.slice_us(task.share) >= TINY_US:  # a tiny one is not for two contexts: the guard gives both another
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()
@@ -281,9 +283,13 @@ class Processes:
         try:
             wrong = any(context.wrong_timeslices(wanted) for context in task.contexts.values())
             if wrong:
-                if time.monotonic() > task.settles_at:  # before, it is CUDA itself, still making the context
+                if time.monotonic() > task.settles_at:
                     task.corrections += 1
                     _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
+                else:  # CUDA itself sets slices while it makes a context: those are the original ones
+                    for key, context in task.contexts.items():
+                        context.take_as_original()
+                        self._keeping.renew(key)
                 task.set_timeslice(wanted)
             self._drop_empty(process, task)
         except (RunlistError, OSError) as error:
@@ -294,6 +300,7 @@ class Processes:
         """Forget the contexts that a process closed, and its task when none is left."""
         for key in task.drop_empty():
             self._keeping.unguard(key)
+        task.recount()
         if not task.contexts:
             del process.tasks[task.task.key.gpu]
             self._gpus.remove(task)

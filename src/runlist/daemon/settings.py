@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass
-from runlist.rm.commands import Interleave, PreemptionMode
+from runlist.rm.commands import Interleave
 from runlist.rm.context import MAX_TIMESLICE_US, GpuContext, Setting
 
 
@@ -91,11 +91,5 @@ _SETTINGS: dict[str, Callable[[str], TaskChange | ContextChange]] = {
         "low",
         lambda context, level: context.set_interleave(Interleave(level)),
         privileged=True,
-    ),
-    Setting.PREEMPTION.value: _words(
-        Setting.PREEMPTION,
-        {mode.name.lower(): mode for mode in PreemptionMode},
-        "cilp",
-        lambda context, mode: context.set_preemption(PreemptionMode(mode)),
     ),
 }

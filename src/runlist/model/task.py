@@ -37,6 +37,7 @@ class Task:
     `timeslice_us` is a slice fixed by the user (None: the policy decides); `suspended` says that the user suspended the
     task, so that it will not run whatever the policy decides; `since` is when it was first seen, in seconds of a
     monotonic clock.
+    `compute_groups` is how many of its channel groups compete for the GPU: one per context.
     """
 
     key: TaskKey
@@ -46,3 +47,4 @@ class Task:
     since: float
     suspended: bool = False
     timeslice_us: int | None = None
+    compute_groups: int = 1

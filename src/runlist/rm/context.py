@@ -86,6 +86,10 @@ class GpuContext:
             for handle, actual in found.items()
         )
 
+    def take_as_original(self) -> None:
+        """Remember the compute groups' current slices as those to put back: their process has just set them itself."""
+        self.original_us |= self.timeslices(Engine.COMPUTE)
+
     # -- running or not ----------------------------------------------------------------------------
 
     def suspend(self) -> None:
@@ -132,7 +136,10 @@ class GpuContext:
             self._on_group(group, "MAKE_REALTIME", realtime=int(realtime))
 
     def set_preemption(self, mode: PreemptionMode) -> None:
-        """Where compute work may be interrupted."""
+        """Where compute work may be interrupted. For experiments, not offered to users.
+
+        Changed while the work was being suspended and resumed, it left wrong numbers in the result (H200, driver 580).
+        """
         self.will_touch(Setting.PREEMPTION)
         for control in self._preemption(mode):
             self._send(control)

@@ -114,7 +114,7 @@ CUresult Connection::open() {
         }
         return result;
     };
-    announce();
+    if (const int node = open_node(); node >= 0) ::close(node);
     if (!connect_to(wire::kControlSocket, control_) || !connect_to(wire::kGpuSocket, gpu_) || !allocate_client())
         return give_up(CUDA_ERROR_NO_DEVICE);
     wire::Request request{.call = wire::Call::kHello};
@@ -157,9 +157,8 @@ bool Connection::lost() const {
     return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-void Connection::announce() const {
-    const int fd = ::open((directory_ + "/" + wire::kOpenedFile).c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) ::close(fd);
+int Connection::open_node() const {
+    return ::open((directory_ + "/" + wire::kOpenedFile).c_str(), O_RDONLY | O_CLOEXEC);
 }
 
 }  // namespace emulator::cuda

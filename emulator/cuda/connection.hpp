@@ -23,8 +23,8 @@ class Connection {
     CUresult post(const wire::Request& request) const;
     // Has the device gone?
     bool lost() const;
-    // Tells watchers of the directory that this process makes a context.
-    void announce() const;
+    // A descriptor of the node that watchers of the directory watch; -1 where it cannot be opened.
+    int open_node() const;
 
     std::uint32_t gpus() const { return gpus_; }
     wire::ControlPage& page() const { return *page_; }

@@ -12,14 +12,17 @@ namespace {
 thread_local std::vector<Context*> stack;
 
 CUresult make_context(Driver& driver, int gpu, unsigned flags, bool primary, Context*& made) {
-    driver.connection.announce();
+    const int node = driver.connection.open_node();
     wire::Request request{.call = wire::Call::kOpenContext, .gpu = static_cast<std::uint32_t>(gpu)};
     wire::Reply reply{};
     int fd = -1;
     const CUresult result = driver.connection.call(request, reply, &fd);
     if (fd >= 0) ::close(fd);  // the device's memory is reached by copies alone, as on a real GPU
-    if (result != CUDA_SUCCESS) return result;
-    made = new Context{reply.value, gpu, flags, primary};
+    if (result != CUDA_SUCCESS) {
+        if (node >= 0) ::close(node);
+        return result;
+    }
+    made = new Context{reply.value, gpu, flags, primary, node};
     driver.contexts.insert(made);
     return make_stream(driver, *made, 0, CU_STREAM_DEFAULT, made->legacy);
 }
@@ -46,6 +49,7 @@ CUresult destroy_context(Driver& driver, Context& context) {
     const CUresult result = driver.connection.call(request, reply);
     driver.contexts.erase(&context);
     std::erase(stack, &context);
+    if (context.node >= 0) ::close(context.node);
     delete &context;
     return result;
 }

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import structlog
 
@@ -28,8 +29,20 @@ from runlist.rm.transport import Driver
 
 _log = structlog.get_logger()
 
+QUIET_S = 0.05
+"""A process whose number of open files has not changed for so long is not making a context now."""
+
 SETTLE_S = 1.5
-"""A process that opens files may still be making a context: for so long it is looked at again and again."""
+"""How long to go on looking after the GPU was opened, and how long to wait for a process that never is quiet."""
+
+
+@dataclass
+class _Descriptors:
+    """How many descriptors a process has, since when, and since when that is news."""
+
+    count: int
+    changed_at: float
+    unseen_since: float | None
 
 
 class Processes:
@@ -43,7 +56,7 @@ class Processes:
         self._gpus = gpus
         self._keeping = keeping
         self._client_owner: dict[int, int] = {}  # pid by RM client: a forked child shares its parent's open files
-        self._descriptors: dict[int, tuple[int, float]] = {}  # count, and when it last changed, by pid
+        self._descriptors: dict[int, _Descriptors] = {}  # by pid
         self._adopting: dict[int, asyncio.Lock] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -137,7 +150,6 @@ class Processes:
                 self._register(process)
             for task, _ in added:
                 task.settles_at = settles_at
-                task.recount()
             gpus = {task.task.key.gpu for task, _ in added}
             self._gpus.run(gpus, {task.task.key for task, _ in added})
         except BaseException:
@@ -184,7 +196,8 @@ class Processes:
             )
             process.tasks[context.gpu] = task
         task.contexts[key] = context
-        if task.slice_us(task.share) >= TINY_US:  # a tiny one is not for two contexts: the guard gives both another
+        task.recount()
+        if task.task.compute_groups == 1 or task.slice_us(task.share) >= TINY_US:  # else the guard gives both another
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()
@@ -244,7 +257,7 @@ class Processes:
             for pid in tree:
                 if pid in root.excluded or self.roots.get(root_pid) is not root:
                     continue
-                if pid in (os.getpid(), self._keeping.pid) or not self._changed_lately(pid):
+                if pid in (os.getpid(), self._keeping.pid) or not self._ripe(pid):
                     continue
                 try:
                     await self.adopt(root, pid, new_only=True)
@@ -254,14 +267,22 @@ class Processes:
         for gone in [pid for pid in self._descriptors if descriptor_count(pid) < 0]:
             del self._descriptors[gone]
 
-    def _changed_lately(self, pid: int) -> bool:
-        """Whether a process opened or closed something since, or shortly before, the last look."""
+    def _ripe(self, pid: int) -> bool:
+        """Whether to look at a process now: it opened or closed something since the last look, and not just now.
+
+        A context that is half made has not all its groups yet, nor the slices that CUDA gives them.
+        """
         count, now = descriptor_count(pid), time.monotonic()
-        known, changed_at = self._descriptors.get(pid, (None, 0.0))
-        if count != known:
-            changed_at = now
-            self._descriptors[pid] = (count, now)
-        return count >= 0 and now - changed_at <= SETTLE_S
+        known = self._descriptors.get(pid)
+        if known is None or known.count != count:
+            since = known.unseen_since if known is not None and known.unseen_since is not None else now
+            known = self._descriptors[pid] = _Descriptors(count, changed_at=now, unseen_since=since)
+        if count < 0 or known.unseen_since is None:
+            return False
+        if now - known.changed_at < QUIET_S and now - known.unseen_since < SETTLE_S:
+            return False
+        known.unseen_since = None
+        return True
 
     def check(self, slices: bool) -> None:
         """Notice processes that closed or exec'ed away from their files, and (`slices`) tasks that changed their own

@@ -42,7 +42,7 @@ struct Context {
     int gpu;
     unsigned flags;
     bool primary;
-    int node;  // a context keeps device nodes open, as on a real GPU
+    int node;                                            // a context keeps device nodes open, as on a real GPU
     Stream* legacy = nullptr;                            // the default stream, which all blocking streams order with
     std::map<std::thread::id, Stream*> per_thread = {};  // CU_STREAM_PER_THREAD
     std::set<Stream*> streams = {};                      // all of them

@@ -23,8 +23,6 @@ from runlist import paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError
 from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
 
-_START_PATIENCE_S = 15
-
 
 class Client:
     """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused."""

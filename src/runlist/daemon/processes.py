@@ -309,8 +309,9 @@ class Processes:
                     _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
                 else:  # CUDA itself sets slices while it makes a context: those are the original ones
                     for key, context in task.contexts.items():
-                        context.take_as_original()
-                        self._keeping.renew(key)
+                        if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
+                            context.take_as_original()
+                            self._keeping.renew(key)
                 task.set_timeslice(wanted)
             self._drop_empty(process, task)
         except (RunlistError, OSError) as error:

@@ -33,7 +33,7 @@ inline constexpr char kHandleBaseVariable[] = "RUNLIST_EMULATED_HANDLE_BASE";
 inline constexpr std::uint32_t kRmMagic = 0x314C4E52;  // "RNL1"
 inline constexpr std::uint32_t kRmMaxBytes = 64 * 1024;
 
-enum RmIoctl : std::uint32_t { kRmFree = 0x29, kRmControl = 0x2A, kRmAlloc = 0x2B };
+enum RmIoctl : std::uint32_t { kRmFree = 0x29, kRmControl = 0x2A, kRmAlloc = 0x2B, kRmMapMemory = 0x4E };
 
 // Followed by `arg_size` bytes (the driver's own structure) and `params_size` bytes (what its pointer points to).
 // Carries one descriptor, a connected SOCK_SEQPACKET socket on which the answer is sent.
@@ -44,7 +44,8 @@ struct RmRequest {
     std::uint32_t params_size;
 };
 
-// Followed by the same bytes as the request, with status and handles filled in.
+// Followed by the same bytes as the request, with status and handles filled in. The answer to kRmMapMemory carries a
+// descriptor of the memory, for mmap; a real driver takes one in the request for that.
 struct RmReply {
     std::int32_t error;  // 0 or a positive errno: what ioctl() would have set
     std::uint32_t arg_size;
@@ -97,6 +98,8 @@ enum class Call : std::uint32_t {
     kSubmit,
     kWatch,     // somebody waits for operation `sequence` of `stream`
     kHostDone,  // the host function that is operation `sequence` of `stream` has returned
+    // Answered with a Reply; may come without a kHello.
+    kListSamples,
 };
 
 enum class Operation : std::uint32_t { kKernel = 1, kCopy, kFill, kDepend, kRecord, kHost };
@@ -146,7 +149,7 @@ struct Request {
     std::uint32_t stream;    // kSubmit, kWatch, kHostDone, kOpenStream, kCloseStream
     std::uint64_t sequence;  // kSubmit, kWatch, kHostDone
     Time arrival;            // kSubmit: the caller's clock
-    std::uint32_t gpu;       // kOpenContext, kMemoryInfo, kListProcesses
+    std::uint32_t gpu;       // kOpenContext, kMemoryInfo, kListProcesses, kListSamples
     std::int32_t priority;   // kOpenStream; lower is more urgent, as in CUDA
     std::uint64_t address;   // kFree, kFreeHost; kAllocateHost: where the caller will map it
     std::uint64_t bytes;     // kAllocate, kAllocateHost
@@ -164,12 +167,18 @@ struct Request {
 // and to kAllocateHost (the memory).
 struct Reply {
     std::uint32_t result;  // a CUresult
-    std::uint32_t
-        value;  // kHello, kMemoryInfo: number of GPUs; kOpenContext: its slot; kListProcesses: how many follow
+    std::uint32_t value;   // kHello, kMemoryInfo: number of GPUs; kOpenContext: its slot; kList…: how many follow
     std::uint64_t address;
     std::uint64_t bytes;
     std::uint64_t total;
     std::uint8_t uuid[16];  // kMemoryInfo
+};
+
+// How busy something was in a sampling period: percent of the time in which kernels were executing.
+struct BusySample {
+    Time end;  // of the period; 0 for none
+    std::uint32_t percent;
+    std::uint32_t reserved;
 };
 
 // After a Reply to kListProcesses: one for each process with a context on the GPU.
@@ -178,7 +187,10 @@ struct ListedProcess {
     std::int32_t pid;
     std::uint32_t reserved;
     std::uint64_t memory;  // bytes
-    Time busy;             // nanoseconds of its kernels executed so far
+    BusySample sample;     // the newest in which it was busy at all
 };
+
+// After a Reply to kListSamples: one for each of the GPU's last periods, the oldest first.
+inline constexpr std::uint32_t kMaxSamples = 128;
 
 }  // namespace emulator::wire

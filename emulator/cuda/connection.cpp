@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
+#include <span>
+
+#include "../datagram.hpp"
 
 namespace emulator::cuda {
 namespace {
@@ -27,50 +29,7 @@ struct RmAllocArgument {
 };
 constexpr std::uint32_t kRootClass = 0x41;
 
-bool send_with_fd(int socket, const void* bytes, std::size_t size, int fd) {
-    iovec part{const_cast<void*>(bytes), size};
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary;
-    message.msg_controllen = sizeof ancillary;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ssize_t sent = 0;
-    do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == static_cast<ssize_t>(size);
-}
-
-ssize_t receive_with_fd(int socket, void* bytes, std::size_t size, int& fd) {
-    iovec part{bytes, size};
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary;
-    message.msg_controllen = sizeof ancillary;
-    ssize_t got = 0;
-    do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    fd = -1;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header))
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-            std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return got;
-}
-
 }  // namespace
-
-Time clock_now() {
-    timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<Time>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
 
 bool Connection::connect_to(const char* name, int& fd) const {
     const std::string path = directory_ + "/" + name;
@@ -94,7 +53,7 @@ bool Connection::allocate_client() {
         wire::RmReply header;
         RmAllocArgument argument;
     } reply{};
-    const bool sent = send_with_fd(control_, &request, sizeof request, pair[1]);
+    const bool sent = send_datagram(control_, std::as_bytes(std::span(&request, 1)), pair[1], 0);
     ::close(pair[1]);
     const bool answered = sent && ::recv(pair[0], &reply, sizeof reply, 0) == sizeof reply;
     ::close(pair[0]);
@@ -135,13 +94,10 @@ CUresult Connection::open() {
 }
 
 CUresult Connection::call(wire::Request& request, wire::Reply& reply, int* fd) {
-    int received = -1;
-    if (post(request) != CUDA_SUCCESS || receive_with_fd(gpu_, &reply, sizeof reply, received) != sizeof reply)
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (fd)
-        *fd = received;
-    else if (received >= 0)
-        ::close(received);
+    if (post(request) != CUDA_SUCCESS) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    Datagram received = receive_datagram(gpu_, std::as_writable_bytes(std::span(&reply, 1)), 0);
+    if (received.bytes != sizeof reply) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (fd) *fd = received.fd.release();
     return static_cast<CUresult>(reply.result);
 }
 

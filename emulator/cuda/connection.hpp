@@ -5,12 +5,11 @@
 #include <map>
 #include <string>
 
+#include "../clock.hpp"
 #include "../protocol.hpp"
 #include "exports.hpp"
 
 namespace emulator::cuda {
-
-Time clock_now();
 
 class Connection {
   public:

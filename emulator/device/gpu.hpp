@@ -10,6 +10,7 @@
 
 #include "../model/copy_engine.hpp"
 #include "../model/runlist.hpp"
+#include "switch_log.hpp"
 
 namespace emulator {
 
@@ -46,6 +47,17 @@ class Gpu : private RunlistListener {
         }
     }
 
+    // The same, and nothing can happen before `to` any more.
+    void reach(Time to) {
+        advance(to);
+        runlist.reach(to);
+    }
+
+    void remove_group(Time at, GroupId group) {
+        runlist.remove_group(at, group);
+        switch_log.forget(group);
+    }
+
     Time next_event() const {
         Time next = runlist.next_event();
         for (const CopyEngine& engine : engines) next = std::min(next, engine.next_event());
@@ -57,6 +69,7 @@ class Gpu : private RunlistListener {
     std::uint32_t gpu_id() const { return pci_bus() << 8; }
 
     Runlist runlist;
+    SwitchLog switch_log;
     std::array<CopyEngine, static_cast<std::size_t>(CopyDirection::kCount)> engines;
     const std::uint32_t index;
     const std::uint64_t memory_total;
@@ -70,6 +83,8 @@ class Gpu : private RunlistListener {
   private:
     void on_progress(QueueId queue, double fraction) override { listener_.on_progress(index, queue, fraction); }
     void on_complete(QueueId queue, Time at) override { listener_.on_complete(index, queue, at); }
+    void on_start(GroupId group, Time at) override { switch_log.add(SwitchTag::kStart, group, at); }
+    void on_end(GroupId group, Time at) override { switch_log.add(SwitchTag::kEnd, group, at); }
 
     GpuListener& listener_;
 };

@@ -1,5 +1,6 @@
 // runlist-emulated-gpu: one process that stands for the GPUs of a machine.
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <charconv>
 #include <csignal>
@@ -47,6 +48,14 @@ std::optional<emulator::ServerOptions> options_from(int argc, char** argv) {
     return options;
 }
 
+// Every program takes two descriptors here, every reader of a context-switch log three.
+void allow_many_descriptors() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,6 +66,7 @@ int main(int argc, char** argv) {
     }
     ::prctl(PR_SET_TIMERSLACK, 1);
     std::signal(SIGPIPE, SIG_IGN);
+    allow_many_descriptors();
     try {
         emulator::Server server(*options);
         std::puts("ready");

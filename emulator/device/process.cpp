@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <set>
 
 #include "../model/timing.hpp"
 
@@ -20,10 +21,7 @@ Process::Answer refused(CUresult result) { return {.reply = {.result = result}};
 
 }  // namespace
 
-Process::~Process() {
-    const Time now = gpus_.empty() ? 0 : gpus_.front().runlist.now();
-    drop_all(now);
-}
+Process::~Process() { end(gpus_.empty() ? 0 : gpus_.front().runlist.now()); }
 
 std::optional<Process::Answer> Process::handle(const wire::Request& request, Time now) {
     if (request.call != wire::Call::kHello && request.call != wire::Call::kMemoryInfo && !page_.valid()) {
@@ -44,7 +42,8 @@ std::optional<Process::Answer> Process::handle(const wire::Request& request, Tim
         case wire::Call::kMemoryInfo:
             return memory_info(request);
         case wire::Call::kListProcesses:
-            break;  // the server's: it knows them all
+        case wire::Call::kListSamples:
+            break;  // the server's
         case wire::Call::kAllocateHost:
             return allocate_host(request);
         case wire::Call::kFreeHost:
@@ -103,22 +102,28 @@ Process::Answer Process::open_context(const wire::Request& request) {
     answer.reply.address = arena->second.base();
     answer.reply.bytes = arena->second.size();
     const std::uint32_t group = rm_.add_context(client_, request.gpu).front();
-    const GroupId own = *rm_.client(client_)->objects.at(group).group->runlist;
-    contexts_[slot] = {request.gpu, group, mps_ ? join_mps(gpus_[request.gpu]) : own};
+    const RmGroup& own = *rm_.client(client_)->objects.at(group).group;
+    Gpu& gpu = gpus_[request.gpu];
+    gpu.switch_log.name(*own.runlist, {pid_, uid_, own.id});
+    contexts_[slot] = {request.gpu, group, mps_ ? join_mps(gpu, own.id) : *own.runlist};
     page().context_error[slot] = CUDA_SUCCESS;
     return answer;
 }
 
 // A client of MPS runs in the server's group. Its own is there, and controls on it change nothing, as on a real GPU.
-GroupId Process::join_mps(Gpu& gpu) {
-    if (gpu.mps_clients++ == 0) gpu.mps_group = gpu.runlist.add_group(timing::kComputeSlice);
+// There is no server process: the first client stands for it in the context-switch log.
+GroupId Process::join_mps(Gpu& gpu, std::uint32_t context_id) {
+    if (gpu.mps_clients++ == 0) {
+        gpu.mps_group = gpu.runlist.add_group(timing::kComputeSlice);
+        gpu.switch_log.name(*gpu.mps_group, {pid_, uid_, context_id});
+    }
     return *gpu.mps_group;
 }
 
 void Process::leave_group(const Context& context, Time now) {
     Gpu& gpu = gpus_[context.gpu];
     if (!mps_ || --gpu.mps_clients > 0) return;
-    gpu.runlist.remove_group(now, *gpu.mps_group);
+    gpu.remove_group(now, *gpu.mps_group);
     gpu.mps_group.reset();
 }
 
@@ -223,7 +228,7 @@ void Process::drop_stream(std::uint32_t slot, Time now) {
     notify_dependents(slot, now);
 }
 
-void Process::drop_all(Time now) {
+void Process::end(Time now) {
     while (!streams_.empty()) drop_stream(streams_.begin()->first, now);
     for (const auto& [slot, context] : contexts_) leave_group(context, now);
     contexts_.clear();
@@ -237,16 +242,22 @@ bool Process::lost_objects() const {
 }
 
 std::optional<wire::ListedProcess> Process::describe(std::uint32_t gpu, Time now) const {
-    wire::ListedProcess listed{.pid = pid_};
-    bool found = false;
-    for (const auto& [slot, context] : contexts_) {
-        if (context.gpu != gpu) continue;
-        found = true;
-        listed.busy += gpus_[gpu].runlist.busy(context.group, now);
+    if (std::ranges::none_of(contexts_, [gpu](const auto& entry) { return entry.second.gpu == gpu; }))
+        return std::nullopt;
+    return wire::ListedProcess{.pid = pid_, .memory = arenas_.at(gpu).used(), .sample = newest_sample(gpu, now)};
+}
+
+wire::BusySample Process::newest_sample(std::uint32_t gpu, Time now) const {
+    std::set<GroupId> groups;  // under MPS contexts share one
+    for (const auto& [slot, context] : contexts_)
+        if (context.gpu == gpu) groups.insert(context.group);
+    const std::int64_t last = BusyHistory::last_period(now);
+    for (std::int64_t period = last; period > last - timing::kSamples; --period) {
+        Time busy = 0;
+        for (const GroupId group : groups) busy += gpus_[gpu].runlist.busy(group).busy(period);
+        if (busy > 0) return {.end = BusyHistory::end_of(period), .percent = BusyHistory::percent(busy)};
     }
-    if (!found) return std::nullopt;
-    listed.memory = arenas_.at(gpu).used();
-    return listed;
+    return {};
 }
 
 }  // namespace emulator

@@ -16,10 +16,9 @@ namespace emulator {
 
 class Process {
   public:
-    Process(pid_t pid, std::vector<Gpu>& gpus, RmTree& rm) : pid_(pid), gpus_(gpus), rm_(rm) {}
+    Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm) : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm) {}
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
-    // Drops what is queued. The RM objects stay with the open file that they belong to.
     ~Process();
 
     struct Answer {
@@ -29,7 +28,9 @@ class Process {
     // Carries out one request. Nothing for those that are not answered. Sets `broken()` on nonsense.
     std::optional<Answer> handle(const wire::Request& request, Time now);
 
-    // The client named in kHello must belong to the same process; `kNoClient` before that.
+    // Drops what is queued and leaves its groups. The RM objects stay with the open file that they belong to.
+    void end(Time now);
+
     void on_progress(std::uint32_t gpu, QueueId queue, double fraction);
     void on_complete(std::uint32_t gpu, QueueId queue, Time at);
 
@@ -89,10 +90,10 @@ class Process {
     void start_copy(std::uint32_t slot, Time at);
     void finish_head(std::uint32_t slot, Time at);
     void notify_dependents(std::uint32_t slot, Time at);
-    GroupId join_mps(Gpu& gpu);
+    GroupId join_mps(Gpu& gpu, std::uint32_t context_id);
+    wire::BusySample newest_sample(std::uint32_t gpu, Time now) const;
     void leave_group(const Context& context, Time now);
     void release_stream(std::uint32_t slot, Time now);
-    void drop_all(Time now);
     void drop_stream(std::uint32_t slot, Time now);
     void wake(std::uint32_t slot);
     void move_data(const wire::Request& request);
@@ -103,6 +104,7 @@ class Process {
     wire::ControlPage& page() const { return *reinterpret_cast<wire::ControlPage*>(page_.data()); }
 
     pid_t pid_;
+    uid_t uid_;
     std::vector<Gpu>& gpus_;
     RmTree& rm_;
     std::uint32_t client_ = 0;

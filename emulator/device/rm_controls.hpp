@@ -5,26 +5,16 @@
 #include <cstring>
 #include <span>
 
+#include "rm_status.hpp"
 #include "rm_tree.hpp"
 
 namespace emulator {
-
-namespace status {
-inline constexpr std::uint32_t kOk = 0x00;
-inline constexpr std::uint32_t kInsufficientPermissions = 0x1B;
-inline constexpr std::uint32_t kInvalidArgument = 0x1F;
-inline constexpr std::uint32_t kInvalidClass = 0x22;
-inline constexpr std::uint32_t kInvalidClient = 0x23;
-inline constexpr std::uint32_t kInvalidObject = 0x33;
-inline constexpr std::uint32_t kNotSupported = 0x56;
-inline constexpr std::uint32_t kObjectNotFound = 0x57;
-}  // namespace status
 
 // One control call on an object that exists, of the class and with the parameter size that the command asks for.
 struct ControlCall {
     RmTree& tree;
     std::vector<Gpu>& gpus;
-    std::uint64_t open_file;
+    const RmCaller& caller;
     std::uint32_t client;
     std::uint32_t handle;
     RmObject* object;  // nullptr: the client itself

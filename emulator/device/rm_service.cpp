@@ -2,8 +2,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <limits>
+#include <utility>
 
+#include "rm_allocations.hpp"
 #include "rm_controls.hpp"
 
 namespace emulator {
@@ -23,7 +24,7 @@ void put(std::span<std::byte> bytes, std::size_t offset, T value) {
 
 // Offsets in the driver's own structures.
 namespace nvos54 {
-constexpr std::size_t kBytes = 32, kClient = 0, kObject = 4, kCommand = 8, kParamsSize = 24, kStatus = 28;
+constexpr std::size_t kBytes = 32, kClient = 0, kObject = 4, kCommand = 8, kParams = 16, kParamsSize = 24, kStatus = 28;
 }
 namespace nvos00 {
 constexpr std::size_t kBytes = 16, kRoot = 0, kObject = 8, kStatus = 12;
@@ -34,6 +35,15 @@ constexpr std::size_t kBytes = 32, kRoot = 0, kParent = 4, kNew = 8, kClass = 12
 namespace nvos64 {
 constexpr std::size_t kBytes = 48, kStatus = 40;  // the rest as NVOS21
 }
+
+namespace nvos33 {  // with the descriptor to map, which is not needed here: it comes with the answer
+constexpr std::size_t kBytes = 56, kClient = 0, kDevice = 4, kMemory = 8, kOffset = 16, kLength = 24, kStatus = 40,
+                      kFlags = 44;
+constexpr std::uint32_t kReadOnly = 1;
+}  // namespace nvos33
+
+constexpr std::size_t kMaxClients = 256;    // of one open file
+constexpr std::size_t kMaxObjects = 16384;  // of one client
 
 bool is_root_class(std::uint32_t cls) { return cls == 0 || cls == 1 || cls == rm_class::kRoot; }
 
@@ -48,6 +58,8 @@ RmAnswer RmService::call(const RmCaller& caller, std::uint32_t nr, std::span<std
             return allocate(caller, argument, parameters);
         case wire::kRmFree:
             return free(caller, argument, now);
+        case wire::kRmMapMemory:
+            return map(caller, argument);
         default:
             return {.error = EINVAL};
     }
@@ -73,10 +85,11 @@ RmAnswer RmService::control(const RmCaller& caller, std::span<std::byte> argumen
     const Control* control = find_control(get<std::uint32_t>(argument, nvos54::kCommand));
     if (!control || control->cls != (object ? object->cls : rm_class::kRoot)) return answer(status::kNotSupported);
     if (get<std::uint32_t>(argument, nvos54::kParamsSize) != control->parameter_bytes ||
-        parameters.size() != control->parameter_bytes)
+        parameters.size() != control->parameter_bytes ||
+        (control->parameter_bytes == 0 && get<std::uint64_t>(argument, nvos54::kParams) != 0))
         return answer(status::kInvalidArgument);
-    if (control->privileged && !caller.privileged) return answer(status::kInsufficientPermissions);
-    ControlCall call{tree_, gpus_, caller.open_file, client_handle, handle, object, parameters, now, control->delay};
+    if (control->privileged && !caller.privileged()) return answer(status::kInsufficientPermissions);
+    ControlCall call{tree_, gpus_, caller, client_handle, handle, object, parameters, now, control->delay};
     const std::uint32_t code = control->handle(call);
     return answer(code, call.delay);
 }
@@ -90,6 +103,7 @@ RmAnswer RmService::allocate(const RmCaller& caller, std::span<std::byte> argume
     };
     const auto cls = get<std::uint32_t>(argument, nvos21::kClass);
     if (is_root_class(cls)) {
+        if (tree_.count_clients(caller.open_file) >= kMaxClients) return answer(status::kInsufficientResources);
         put(argument, nvos21::kNew, tree_.add_client(caller.open_file));
         return answer(status::kOk);
     }
@@ -97,22 +111,16 @@ RmAnswer RmService::allocate(const RmCaller& caller, std::span<std::byte> argume
     const auto parent = get<std::uint32_t>(argument, nvos21::kParent);
     RmClient* client = tree_.client(root, caller.open_file);
     if (!client) return answer(status::kInvalidClient);
-    std::uint32_t gpu = 0;
-    if (cls == rm_class::kDevice) {
-        if (parent != root) return answer(status::kInvalidObject);
-        if (parameters.size() >= sizeof gpu) gpu = get<std::uint32_t>(parameters, 0);
-        if (gpu >= gpus_.size()) return answer(status::kInvalidArgument);
-    } else if (cls == rm_class::kSubdevice) {
-        const auto device = client->objects.find(parent);
-        if (device == client->objects.end() || device->second.cls != rm_class::kDevice)
-            return answer(status::kInvalidObject);
-        gpu = device->second.gpu;
-    } else {
-        return answer(status::kInvalidClass);
-    }
-    const auto made = tree_.add_object(root, parent, get<std::uint32_t>(argument, nvos21::kNew), cls, gpu);
-    if (!made) return answer(status::kInvalidArgument);
-    put(argument, nvos21::kNew, *made);
+    if (client->objects.size() >= kMaxObjects) return answer(status::kInsufficientResources);
+    const Allocation* allocation = find_allocation(cls);
+    if (!allocation) return answer(status::kInvalidClass);
+    if (parameters.size() != allocation->parameter_bytes && !(allocation->parameters_optional && parameters.empty()))
+        return answer(status::kInvalidArgument);
+    AllocationCall call{tree_, gpus_, *client, root, parameters, {.cls = cls, .parent = parent}};
+    if (const std::uint32_t refusal = allocation->make(call); refusal != status::kOk) return answer(refusal);
+    auto handle = get<std::uint32_t>(argument, nvos21::kNew);
+    if (!tree_.add_object(root, handle, std::move(call.object))) return answer(status::kDuplicateName);
+    put(argument, nvos21::kNew, handle);
     return answer(status::kOk);
 }
 
@@ -126,6 +134,29 @@ RmAnswer RmService::free(const RmCaller& caller, std::span<std::byte> argument, 
         code = status::kObjectNotFound;
     put(argument, nvos00::kStatus, code);
     return {};
+}
+
+RmAnswer RmService::map(const RmCaller& caller, std::span<std::byte> argument) {
+    if (argument.size() != nvos33::kBytes) return {.error = EINVAL};
+    const auto answer = [&](std::uint32_t code, int fd = -1) -> RmAnswer {
+        put(argument, nvos33::kStatus, code);
+        return {.fd = fd};
+    };
+    const auto root = get<std::uint32_t>(argument, nvos33::kClient);
+    const auto length = get<std::uint64_t>(argument, nvos33::kLength);
+    const RmClient* client = tree_.client(root, caller.open_file);
+    if (!client) return answer(status::kInvalidClient);
+    if (get<std::uint32_t>(argument, nvos33::kDevice) != root) return answer(status::kInvalidObject);
+    const auto it = client->objects.find(get<std::uint32_t>(argument, nvos33::kMemory));
+    if (it == client->objects.end()) return answer(status::kObjectNotFound);
+    const auto& memory = it->second.memory;
+    if (!memory) return answer(status::kNotSupported);
+    // The descriptor shows all of it, for reading.
+    if (get<std::uint64_t>(argument, nvos33::kOffset) != 0 ||
+        get<std::uint32_t>(argument, nvos33::kFlags) != nvos33::kReadOnly)
+        return answer(status::kInvalidArgument);
+    if (length == 0 || length > memory->size()) return answer(status::kInvalidLimit);
+    return answer(status::kOk, memory->fd());
 }
 
 }  // namespace emulator

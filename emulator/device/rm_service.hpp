@@ -1,4 +1,4 @@
-// The driver's ioctls on nvidiactl: allocate, free and control, with the statuses and delays of driver 580.
+// The driver's ioctls on nvidiactl: allocate, free, control and map, with the statuses and delays of driver 580.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,10 @@
 
 namespace emulator {
 
-struct RmCaller {
-    std::uint64_t open_file;
-    bool privileged;  // root: what the driver asks CAP_SYS_NICE for
-};
-
 struct RmAnswer {
     int error = 0;   // errno of the ioctl itself
     Time delay = 0;  // from the request to the answer
+    int fd = -1;     // to send along; still owned by RM
 };
 
 class RmService {
@@ -30,6 +26,7 @@ class RmService {
     RmAnswer control(const RmCaller& caller, std::span<std::byte> argument, std::span<std::byte> parameters, Time now);
     RmAnswer allocate(const RmCaller& caller, std::span<std::byte> argument, std::span<std::byte> parameters);
     RmAnswer free(const RmCaller& caller, std::span<std::byte> argument, Time now);
+    RmAnswer map(const RmCaller& caller, std::span<std::byte> argument);
 
     RmTree& tree_;
     std::vector<Gpu>& gpus_;

@@ -1,6 +1,8 @@
 #include "rm_tree.hpp"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "../model/timing.hpp"
 
@@ -63,6 +65,18 @@ std::uint32_t RmTree::add_client(std::uint64_t open_file) {
     return handle;
 }
 
+std::size_t RmTree::count_clients(std::uint64_t open_file) const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        clients_, [open_file](const auto& entry) { return entry.second.open_file == open_file; }));
+}
+
+std::size_t RmTree::count_objects(std::uint32_t cls) const {
+    std::size_t count = 0;
+    for (const auto& [handle, client] : clients_)
+        for (const auto& [object_handle, object] : client.objects) count += object.cls == cls;
+    return count;
+}
+
 RmClient* RmTree::client(std::uint32_t handle) {
     const auto it = clients_.find(handle);
     return it == clients_.end() ? nullptr : &it->second;
@@ -94,12 +108,13 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
     if (it != client.objects.end()) {
         const RmObject object = it->second;
         client.objects.erase(it);
-        if (object.group && object.group->runlist) gpus_[object.gpu].runlist.remove_group(at, *object.group->runlist);
+        if (object.group && object.group->runlist) gpus_[object.gpu].remove_group(at, *object.group->runlist);
         std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
     }
     std::vector<std::uint32_t> children;
     for (const auto& [child, object] : client.objects)
-        if (object.parent == handle) children.push_back(child);
+        if (object.parent == handle || std::ranges::find(object.needs, handle) != object.needs.end())
+            children.push_back(child);
     for (const std::uint32_t child : children) free_subtree(client, child, at);
 }
 
@@ -181,14 +196,10 @@ void RmTree::remove_context(std::uint32_t client_handle, std::uint32_t compute_g
         free_subtree(*found, handle, at);
 }
 
-std::optional<std::uint32_t> RmTree::add_object(std::uint32_t client_handle, std::uint32_t parent, std::uint32_t handle,
-                                                std::uint32_t cls, std::uint32_t gpu) {
-    RmClient* found = client(client_handle);
-    if (!found) return std::nullopt;
-    if (handle == 0) handle = found->next_handle++;
-    if (handle == client_handle || found->objects.contains(handle)) return std::nullopt;
-    found->objects[handle] = {.cls = cls, .parent = parent, .gpu = gpu};
-    return handle;
+bool RmTree::add_object(std::uint32_t client_handle, std::uint32_t& handle, RmObject object) {
+    RmClient& found = clients_.at(client_handle);
+    if (handle == 0) handle = found.next_handle++;
+    return handle != client_handle && found.objects.emplace(handle, std::move(object)).second;
 }
 
 }  // namespace emulator

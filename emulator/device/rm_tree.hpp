@@ -1,10 +1,13 @@
 // The resource manager's clients and objects: handles, classes and who is under whom.
 #pragma once
 
+#include <sys/types.h>
+
+#include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "gpu.hpp"
@@ -15,12 +18,23 @@ namespace rm_class {
 inline constexpr std::uint32_t kRoot = 0x41;
 inline constexpr std::uint32_t kDevice = 0x80;
 inline constexpr std::uint32_t kSubdevice = 0x2080;
+inline constexpr std::uint32_t kEventBuffer = 0x90CD;
+inline constexpr std::uint32_t kMemory = 0x90CE;  // of an event buffer
 inline constexpr std::uint32_t kChannelGroup = 0xA06C;
 inline constexpr std::uint32_t kContextShare = 0x9067;
 inline constexpr std::uint32_t kChannel = 0xC86F;  // Hopper
 inline constexpr std::uint32_t kCompute = 0xCBC0;
 inline constexpr std::uint32_t kCopy = 0xC8B5;
 }  // namespace rm_class
+
+// Who makes a call, and on which open file.
+struct RmCaller {
+    std::uint64_t open_file;
+    uid_t uid;
+
+    // What the driver asks CAP_SYS_NICE for.
+    bool privileged() const { return uid == 0; }
+};
 
 // A channel group as the driver's controls see it. The compute groups are also in the GPU's runlist.
 struct RmGroup {
@@ -36,6 +50,9 @@ struct RmObject {
     std::uint32_t channel = 0;     // of a channel: its number in the group
     std::uint32_t context_id = 0;  // of a channel
     std::optional<RmGroup> group = {};
+    std::shared_ptr<SharedMemory> memory = {};
+    std::shared_ptr<EventBuffer> events = {};
+    std::array<std::uint32_t, 3> needs = {};  // objects beside its parent with which it goes
 };
 
 struct RmClient {
@@ -50,6 +67,10 @@ class RmTree {
     explicit RmTree(std::vector<Gpu>& gpus) : gpus_(gpus) {}
 
     std::uint32_t add_client(std::uint64_t open_file);
+    // The clients of an open file.
+    std::size_t count_clients(std::uint64_t open_file) const;
+    // All objects of a class.
+    std::size_t count_objects(std::uint32_t cls) const;
     // The client, if this open file made it.
     RmClient* client(std::uint32_t handle, std::uint64_t open_file);
     RmClient* client(std::uint32_t handle);
@@ -66,11 +87,9 @@ class RmTree {
     void remove_context(std::uint32_t client, std::uint32_t compute_group, Time at);
     // Only for a client that has no objects yet.
     void set_handle_base(std::uint32_t client, std::uint32_t base);
-    // Device `gpu` or its subdevice, made by an ioctl. `handle` 0 lets the driver choose.
-    std::optional<std::uint32_t> add_object(std::uint32_t client, std::uint32_t parent, std::uint32_t handle,
-                                            std::uint32_t cls, std::uint32_t gpu);
-
-    const std::map<std::uint32_t, RmClient>& clients() const { return clients_; }
+    // An object made by an ioctl, under the handle that the caller or, given 0, the driver chose. False when it is
+    // taken.
+    bool add_object(std::uint32_t client, std::uint32_t& handle, RmObject object);
 
   private:
     void add_device(RmClient& client, std::uint32_t handle, std::uint32_t gpu);

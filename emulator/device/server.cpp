@@ -10,13 +10,15 @@
 #include <sys/timerfd.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <stdexcept>
 
+#include "../clock.hpp"
+#include "../datagram.hpp"
 #include "../model/timing.hpp"
 #include "uuid.hpp"
 
@@ -27,67 +29,9 @@ namespace {
 constexpr Time kEarly = 100 * timing::kMicrosecond;
 constexpr int kMessagesAtOnce = 64;
 
-Time clock_now() {
-    timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<Time>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// One datagram with the descriptor and the credentials that came with it.
-struct Received {
-    ssize_t bytes;
-    UniqueFd fd;
-    ucred sender{};
-    bool truncated;
-};
-
-Received receive(int socket, std::span<std::byte> buffer) {
-    iovec part{buffer.data(), buffer.size()};
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(16 * sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary;
-    message.msg_controllen = sizeof ancillary;
-    Received received{::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC), UniqueFd(), {}, false};
-    if (received.bytes < 0) return received;
-    received.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-    int descriptors = 0;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET) continue;
-        if (header->cmsg_type == SCM_CREDENTIALS) std::memcpy(&received.sender, CMSG_DATA(header), sizeof(ucred));
-        if (header->cmsg_type != SCM_RIGHTS) continue;
-        const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (std::size_t i = 0; i < count; ++i) {
-            int fd = -1;
-            std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-            UniqueFd owned(fd);
-            if (descriptors++ == 0) received.fd = std::move(owned);
-        }
-    }
-    if (descriptors > 1) received.fd = UniqueFd();
-    return received;
-}
-
-bool send_reply(int socket, const wire::Reply& reply, int fd) {
-    iovec part{const_cast<wire::Reply*>(&reply), sizeof reply};
-    alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))]{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (fd >= 0) {
-        message.msg_control = ancillary;
-        message.msg_controllen = sizeof ancillary;
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    }
-    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof reply);
-}
+Time last_sample(Time now) { return BusyHistory::end_of(BusyHistory::last_period(now)); }
 
 void add_to(int epoll, int fd) {
     epoll_event event{};
@@ -176,7 +120,7 @@ void Server::accept_all(int listener, bool gpu) {
         const int key = fd.get();
         add_to(epoll_.get(), key);
         Connection connection{std::move(fd), next_id_++, peer.pid, peer.uid, nullptr};
-        if (gpu) connection.process = std::make_unique<Process>(peer.pid, gpus_, rm_);
+        if (gpu) connection.process = std::make_unique<Process>(peer.pid, peer.uid, gpus_, rm_);
         connections_.emplace(key, std::move(connection));
     }
 }
@@ -186,8 +130,13 @@ void Server::close_connection(int fd) {
     if (it == connections_.end()) return;
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     const bool open_file = !it->second.process;
+    const Time now = clock_now();
+    advance(now);
     // The last copy of an open file is gone: its clients go, and so does what ran under them.
-    if (open_file) rm_.close_file(it->second.id, clock_now());
+    if (open_file)
+        rm_.close_file(it->second.id, now);
+    else
+        it->second.process->end(now);
     connections_.erase(it);
     if (open_file) close_orphans();
 }
@@ -204,7 +153,7 @@ void Server::read_control(Connection& connection) {
     const int fd = connection.fd.get();
     static std::vector<std::byte> buffer(sizeof(wire::RmRequest) + wire::kRmMaxBytes);
     for (int i = 0; i < kMessagesAtOnce; ++i) {
-        const Received received = receive(fd, buffer);
+        Datagram received = receive_datagram(fd, buffer, MSG_DONTWAIT);
         if (received.bytes < 0) return;
         if (received.bytes == 0) return close_connection(fd);
         wire::RmRequest request;
@@ -216,7 +165,7 @@ void Server::read_control(Connection& connection) {
             continue;
         const Time now = clock_now();
         const std::span<std::byte> body(buffer.data() + sizeof request, bytes - sizeof request);
-        const RmCaller caller{connection.id, received.sender.uid == 0};
+        const RmCaller caller{connection.id, received.sender.uid};
         const RmAnswer answer =
             service_.call(caller, request.nr, body.first(request.arg_size), body.subspan(request.arg_size), now);
         if (request.nr == wire::kRmFree) close_orphans();
@@ -225,10 +174,9 @@ void Server::read_control(Connection& connection) {
         std::memcpy(bytes_out.data(), &reply, sizeof reply);
         std::memcpy(bytes_out.data() + sizeof reply, body.data(), body.size());
         if (answer.delay == 0)
-            ::send(received.fd.get(), bytes_out.data(), bytes_out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+            send_datagram(received.fd.get(), bytes_out, answer.fd, MSG_DONTWAIT);
         else
-            replies_.emplace(now + answer.delay,
-                             DelayedReply{std::move(const_cast<Received&>(received).fd), std::move(bytes_out)});
+            replies_.emplace(now + answer.delay, DelayedReply{std::move(received.fd), std::move(bytes_out)});
     }
 }
 
@@ -245,18 +193,21 @@ void Server::read_gpu(Connection& connection) {
     const int fd = connection.fd.get();
     for (int i = 0; i < kMessagesAtOnce; ++i) {
         wire::Request request{};
-        const Received received = receive(fd, std::as_writable_bytes(std::span(&request, 1)));
+        const Datagram received = receive_datagram(fd, std::as_writable_bytes(std::span(&request, 1)), MSG_DONTWAIT);
         if (received.bytes < 0) break;
         if (received.bytes == 0) return close_connection(fd);
         if (received.bytes != sizeof request || received.truncated) return close_connection(fd);
         if (request.call == wire::Call::kHello && !allow_hello(connection, request.hello.client))
             return close_connection(fd);
-        if (request.call == wire::Call::kListProcesses) {
-            if (!list_processes(fd, request.gpu)) return close_connection(fd);
+        if (request.call == wire::Call::kListProcesses || request.call == wire::Call::kListSamples) {
+            const bool sent = request.call == wire::Call::kListProcesses ? list_processes(fd, request.gpu)
+                                                                         : list_samples(fd, request.gpu);
+            if (!sent) return close_connection(fd);
             continue;
         }
         const auto answer = connection.process->handle(request, clock_now());
-        if (answer && !send_reply(fd, answer->reply, answer->fd)) return close_connection(fd);
+        if (answer && !send_datagram(fd, std::as_bytes(std::span(&answer->reply, 1)), answer->fd, MSG_DONTWAIT))
+            return close_connection(fd);
         if (connection.process->broken()) return close_connection(fd);
     }
 }
@@ -270,7 +221,7 @@ bool Server::list_processes(int fd, std::uint32_t gpu) {
     if (gpu >= gpus_.size()) {
         answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
     } else {
-        gpus_[gpu].advance(now);
+        gpus_[gpu].reach(last_sample(now));
         for (const auto& [other, connection] : connections_) {
             if (!connection.process || answer.reply.value == wire::kMaxListed) continue;
             if (const auto listed = connection.process->describe(gpu, now))
@@ -278,7 +229,28 @@ bool Server::list_processes(int fd, std::uint32_t gpu) {
         }
     }
     const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::ListedProcess);
-    return ::send(fd, &answer, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+}
+
+bool Server::list_samples(int fd, std::uint32_t gpu) {
+    struct {
+        wire::Reply reply{};
+        wire::BusySample samples[timing::kSamples];
+    } answer;
+    static_assert(timing::kSamples <= wire::kMaxSamples);
+    if (gpu >= gpus_.size()) {
+        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
+    } else {
+        const Time now = clock_now();
+        gpus_[gpu].reach(last_sample(now));
+        const BusyHistory& history = gpus_[gpu].runlist.busy();
+        const std::int64_t end = BusyHistory::last_period(now) + 1;
+        for (std::int64_t period = std::max<std::int64_t>(0, end - timing::kSamples); period < end; ++period)
+            answer.samples[answer.reply.value++] = {.end = BusyHistory::end_of(period),
+                                                    .percent = BusyHistory::percent(history.busy(period))};
+    }
+    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::BusySample);
+    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
 }
 
 Process* Server::owner(std::uint32_t gpu, QueueId queue) {
@@ -333,23 +305,30 @@ void Server::wait_until(Time deadline) {
     }
     epoll_event events[64];
     const int count = ::epoll_wait(epoll_.get(), events, 64, timeout);
-    for (int i = 0; i < count; ++i) {
-        const int fd = events[i].data.fd;
-        if (fd == timer_.get()) {
-            std::uint64_t ignored = 0;
-            [[maybe_unused]] const ssize_t got = ::read(fd, &ignored, sizeof ignored);
-        } else if (fd == signals_.get()) {
-            stopping_ = true;
-        } else if (fd == control_listener_.get()) {
-            accept_all(fd, false);
-        } else if (fd == gpu_listener_.get()) {
-            accept_all(fd, true);
-        } else if (options_.exit_with_stdin && fd == STDIN_FILENO) {
-            char ignored[256];
-            if (::read(fd, ignored, sizeof ignored) <= 0) stopping_ = true;
-        } else if (const auto it = connections_.find(fd); it != connections_.end()) {
-            it->second.process ? read_gpu(it->second) : read_control(it->second);
-        }
+    // CUDA calls first: they carry the time at which they were made, and a flush of the context-switch log settles what
+    // was before it.
+    std::partition(events, events + std::max(count, 0), [this](const epoll_event& event) {
+        const auto it = connections_.find(event.data.fd);
+        return it != connections_.end() && it->second.process;
+    });
+    for (auto* event = events; event < events + count; ++event) serve(event->data.fd);
+}
+
+void Server::serve(int fd) {
+    if (fd == timer_.get()) {
+        std::uint64_t ignored = 0;
+        [[maybe_unused]] const ssize_t got = ::read(fd, &ignored, sizeof ignored);
+    } else if (fd == signals_.get()) {
+        stopping_ = true;
+    } else if (fd == control_listener_.get()) {
+        accept_all(fd, false);
+    } else if (fd == gpu_listener_.get()) {
+        accept_all(fd, true);
+    } else if (options_.exit_with_stdin && fd == STDIN_FILENO) {
+        char ignored[256];
+        if (::read(fd, ignored, sizeof ignored) <= 0) stopping_ = true;
+    } else if (const auto it = connections_.find(fd); it != connections_.end()) {
+        it->second.process ? read_gpu(it->second) : read_control(it->second);
     }
 }
 
@@ -361,6 +340,7 @@ void Server::run() {
         now = clock_now();
         advance(now);
         send_due_replies(now);
+        for (Gpu& gpu : gpus_) gpu.switch_log.deliver_if_due(now);
         for (auto& [fd, connection] : connections_)
             if (connection.process) connection.process->prepare(now + kEarly, now);
     }

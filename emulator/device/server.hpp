@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "../unique_fd.hpp"
 #include "process.hpp"
 #include "rm_service.hpp"
-#include "unique_fd.hpp"
 
 namespace emulator {
 
@@ -54,9 +54,11 @@ class Server : private GpuListener {
     void close_orphans();
     bool allow_hello(const Connection& connection, std::uint32_t client);
     bool list_processes(int fd, std::uint32_t gpu);
+    bool list_samples(int fd, std::uint32_t gpu);
     void advance(Time now);
     void send_due_replies(Time now);
     void wait_until(Time deadline);
+    void serve(int fd);
     Time next_deadline(Time now);
     void on_progress(std::uint32_t gpu, QueueId queue, double fraction) override;
     void on_complete(std::uint32_t gpu, QueueId queue, Time at) override;

@@ -7,15 +7,16 @@
 
 namespace emulator {
 
-SharedMemory::SharedMemory(const char* name, std::uint64_t bytes) {
+SharedMemory::SharedMemory(const char* name, std::uint64_t bytes, Others others) {
     UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return;
-    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return;
     void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
     if (data == MAP_FAILED) return;
-    fd_ = std::move(fd);
     data_ = static_cast<std::byte*>(data);
     bytes_ = bytes;
+    // Sealed after our own mapping, which stays writable.
+    const int writing = others == Others::kReadOnly ? F_SEAL_FUTURE_WRITE : 0;
+    if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | writing) == 0) fd_ = std::move(fd);
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept

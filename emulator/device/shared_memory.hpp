@@ -1,28 +1,28 @@
-// Memory that the device shares with one process: created and sealed here, so that nobody can cut it short under us.
+// Memory that the device shares with processes: created and sealed here, so that nobody can cut it short under us.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "unique_fd.hpp"
+#include "../unique_fd.hpp"
 
 namespace emulator {
 
 class SharedMemory {
   public:
+    enum class Others { kWrite, kReadOnly };
+
     SharedMemory() = default;
     // Sparse: pages appear when touched. `valid()` is false when the system refuses.
-    SharedMemory(const char* name, std::uint64_t bytes);
+    SharedMemory(const char* name, std::uint64_t bytes, Others others = Others::kWrite);
     SharedMemory(SharedMemory&& other) noexcept;
     SharedMemory& operator=(SharedMemory&& other) noexcept;
     ~SharedMemory();
 
-    bool valid() const { return data_ != nullptr; }
+    bool valid() const { return static_cast<bool>(fd_); }
     std::byte* data() const { return data_; }
     std::uint64_t size() const { return bytes_; }
     int fd() const { return fd_.get(); }
-    // For memory that is handed out once; the mapping stays.
-    void close_fd() { fd_ = UniqueFd(); }
     // Gives pages back; they read as zero afterwards.
     void discard(std::uint64_t offset, std::uint64_t bytes) const;
 

@@ -8,16 +8,17 @@
 namespace emulator {
 
 GroupId Runlist::add_group(Time slice) {
-    groups_.emplace(next_group_, Group{.slice = slice, .queues = {}, .current = {}});
+    groups_.emplace(next_group_, Group{.slice = slice, .queues = {}, .current = {}, .busy = {}});
     return next_group_++;
 }
 
 void Runlist::remove_group(Time at, GroupId id) {
     reach(at);
-    std::erase_if(changes_, [id](const EnableChange& change) { return change.group == id; });
+    std::erase_if(changes_, [id](const Change& change) { return change.group == id; });
     for (const QueueId queue : groups_.at(id).queues) queues_.erase(queue);
     groups_.erase(id);
     if (resident_ == id) {
+        listener_.on_end(id, now_);
         resident_.reset();
         switch_at_ = kNever;
     }
@@ -77,14 +78,18 @@ void Runlist::set_realtime(Time at, GroupId id, bool realtime) {
 }
 
 void Runlist::set_enabled(Time effective, GroupId id, std::uint32_t channels, bool enabled) {
-    // In the order of the requests, though stopping takes longer than going on.
-    for (const EnableChange& change : changes_)
-        if (change.group == id) effective = std::max(effective, change.at);
-    changes_.push_back({std::max(effective, now_), id, channels, enabled});
+    request({effective, id, enabled ? Change::kEnable : Change::kDisable, channels});
 }
 
-void Runlist::preempt(Time at, GroupId id) {
-    if (resident_ == id) expire_slice(at);
+void Runlist::preempt(Time effective, GroupId id) { request({effective, id, Change::kPreempt, 0}); }
+
+// Changes of a group come in the order of the requests, though stopping takes longer than going on.
+void Runlist::request(const Change& change) {
+    Time at = std::max(change.at, now_);
+    for (const Change& earlier : changes_)
+        if (earlier.group == change.group) at = std::max(at, earlier.at);
+    changes_.push_back(change);
+    changes_.back().at = at;
 }
 
 void Runlist::expire_slice(Time at) {
@@ -170,18 +175,20 @@ Time Runlist::slice_end(Time at) const {
     return slice_start_ + std::max<Time>(1, (used + slice - 1) / slice) * slice;
 }
 
-// Counts the current kernel's progress up to `to`.
+// Counts the current kernel's progress up to `to`, and the time in which any was executing, those that hold included.
 void Runlist::accrue(Time to) {
     const Time from = std::max(accrued_to_, restored_at_);
-    if (Work* work = current_work(); work && to > from) {
-        const Time step = std::min(to - from, work->total() - work->done);
-        work->done += step;
-        groups_.at(*resident_).busy += step;
+    if (resident_ && to > from) {
+        if (Work* work = current_work()) work->done += std::min(to - from, work->total() - work->done);
+        if (Group& group = groups_.at(*resident_); runnable(group)) {
+            group.busy.add(from, to);
+            busy_.add(from, to);
+        }
     }
     accrued_to_ = std::max(accrued_to_, to);
 }
 
-// Moves to an instant given from outside, which cannot lie before what has already happened.
+// An instant given from outside cannot lie before what has already happened.
 void Runlist::reach(Time at) {
     if (at <= now_) return;
     if (completing_) return;  // called from a listener: this instant
@@ -190,12 +197,13 @@ void Runlist::reach(Time at) {
     now_ = at;
 }
 
-void Runlist::leave() {
+void Runlist::leave(Time at) {
     Group& group = groups_.at(*resident_);
     if (group.current) {
         listener_.on_progress(*group.current, queues_.at(*group.current).work->fraction());
         group.current.reset();
     }
+    listener_.on_end(*resident_, at);
     last_resident_ = *resident_;
     resident_.reset();
     contended_ = false;
@@ -208,7 +216,7 @@ void Runlist::begin_switch(Time at) {
     if (resident_) {
         const Group& outgoing = groups_.at(*resident_);
         if (outgoing.cta && outgoing.current) gap -= timing::kCtaSaving;
-        leave();
+        leave(at);
     }
     incoming_ = next_runnable(last_resident_);
     switch_done_ = at + gap;
@@ -225,6 +233,7 @@ void Runlist::end_switch(Time at) {
     contended_ = false;
     Group& group = groups_.at(*resident_);
     for (const QueueId id : group.queues) queues_.at(id).unseen = false;
+    listener_.on_start(*resident_, at);
 }
 
 void Runlist::complete_current(Time at) {
@@ -247,16 +256,28 @@ void Runlist::choose_current() {
     if (!group.current) group.current = best(group);
 }
 
-void Runlist::apply_enable_changes(Time at) {
+void Runlist::apply_changes(Time at) {
     for (auto it = changes_.begin(); it != changes_.end();) {
         if (it->at > at) {
             ++it;
             continue;
         }
-        std::uint32_t& enabled = groups_.at(it->group).enabled;
-        enabled = it->enabled ? enabled | it->channels : enabled & ~it->channels;
+        apply(*it);
         it = changes_.erase(it);
     }
+}
+
+void Runlist::apply(const Change& change) {
+    Group& group = groups_.at(change.group);
+    if (change.kind == Change::kEnable) group.enabled |= change.channels;
+    if (change.kind == Change::kDisable) group.enabled &= ~change.channels;
+    // Stopped or preempted, a group leaves, though it be alone and idle.
+    if (resident_ != change.group || change.kind == Change::kEnable) return;
+    if (change.kind == Change::kDisable && runnable(group)) return;
+    leave(change.at);
+    if (change.kind != Change::kPreempt || !next_runnable(change.group)) return;
+    begin_switch(change.at);
+    if (incoming_ == change.group) switch_done_ = change.at + timing::kPreemptReturn;
 }
 
 // Decides, after anything changed, who is on the GPU and until when.
@@ -275,7 +296,7 @@ void Runlist::reschedule(Time at) {
         if (others)
             begin_switch(at);
         else if (stopped)
-            leave();  // suspended, or picked up only at a switch-in
+            leave(at);  // suspended, or picked up only at a switch-in
         if (!resident_ && switch_done_ == kNever && next_runnable(last_resident_)) begin_switch(at);
         return;
     }
@@ -299,7 +320,7 @@ void Runlist::reschedule(Time at) {
 
 Time Runlist::next_event() const {
     Time next = std::min(switch_done_, switch_at_);
-    for (const EnableChange& change : changes_) next = std::min(next, change.at);
+    for (const Change& change : changes_) next = std::min(next, change.at);
     if (const Work* work = current_work()) {
         next = std::min(next, std::max(accrued_to_, restored_at_) + work->total() - work->done);
         next = std::min(next, wave_boundary());
@@ -312,7 +333,7 @@ void Runlist::advance(Time to) {
         const Time boundary = wave_boundary();
         accrue(at);
         now_ = std::max(now_, at);
-        apply_enable_changes(at);
+        apply_changes(at);
         if (switch_done_ <= at) end_switch(at);
         if (const Work* work = current_work(); work && work->done >= work->total() && at >= restored_at_) {
             complete_current(at);
@@ -338,12 +359,6 @@ Time Runlist::earliest_completion(QueueId id) const {
     if (switch_done_ != kNever) return switch_done_ + timing::kRestore + left;
     const Time leaves = resident_ ? std::max(now_, std::min(switch_at_, next_event())) : now_;
     return leaves + (timing::kSwitchGap - timing::kCtaSaving) + timing::kRestore + left;
-}
-
-Time Runlist::busy(GroupId id, Time at) const {
-    const Group& group = groups_.at(id);
-    if (resident_ != id || !group.current) return group.busy;
-    return group.busy + std::max<Time>(0, at - std::max(accrued_to_, restored_at_));
 }
 
 Time Runlist::executing_from(QueueId id) const {

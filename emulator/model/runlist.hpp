@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../protocol.hpp"
+#include "busy_history.hpp"
 
 namespace emulator {
 
@@ -39,6 +40,10 @@ class RunlistListener {
     virtual void on_progress(QueueId queue, double fraction) = 0;
     // The kernel ended. The listener may submit the queue's next work at once, at the same time.
     virtual void on_complete(QueueId queue, Time at) = 0;
+    // The group's residency on the GPU starts, or ends: when another group takes the GPU, when the group is suspended,
+    // preempted or removed. Not when it runs out of work: a group that is alone stays.
+    virtual void on_start(GroupId group, Time at) = 0;
+    virtual void on_end(GroupId group, Time at) = 0;
 };
 
 class Runlist {
@@ -62,11 +67,14 @@ class Runlist {
     void set_cta_preemption(GroupId group, bool cta) { groups_.at(group).cta = cta; }
     // Takes effect at `effective`, which may lie ahead. Bit i of `channels` is channel i.
     void set_enabled(Time effective, GroupId group, std::uint32_t channels, bool enabled);
-    // Ends the group's residency if another waits.
-    void preempt(Time at, GroupId group);
+    // Ends the group's residency at `effective`; it comes back when it has work.
+    void preempt(Time effective, GroupId group);
+    // Ends the resident's slice if another group waits.
     void expire_slice(Time at);
 
     void advance(Time to);
+    // Also counts what has been done up to `at`: nothing can be submitted before it any more.
+    void reach(Time at);
     Time next_event() const;
     // Time of the last event processed: nothing can be submitted before it.
     Time now() const { return now_; }
@@ -76,8 +84,9 @@ class Runlist {
     Time executing_from(QueueId queue) const;
 
     Time slice(GroupId group) const { return groups_.at(group).slice; }
-    // Nanoseconds of kernels executed up to `at`.
-    Time busy(GroupId group, Time at) const;
+    // When kernels of the group, or of any group, were executing: up to what has been reached.
+    const BusyHistory& busy(GroupId group) const { return groups_.at(group).busy; }
+    const BusyHistory& busy() const { return busy_; }
     std::optional<GroupId> resident() const { return resident_; }
 
   private:
@@ -93,15 +102,17 @@ class Runlist {
         std::uint32_t enabled = ~0U;
         bool realtime = false;
         bool cta = false;
-        Time busy = 0;
         std::vector<QueueId> queues;
         std::optional<QueueId> current;  // whose kernel has the processors
+        BusyHistory busy;
     };
-    struct EnableChange {
+    // What a control does, some time after it was asked for.
+    struct Change {
+        enum Kind { kEnable, kDisable, kPreempt };
         Time at;
         GroupId group;
+        Kind kind;
         std::uint32_t channels;
-        bool enabled;
     };
 
     bool ready(const Queue& queue) const;
@@ -116,22 +127,24 @@ class Runlist {
     Time gives_way(Time earliest) const;
     Time slice_end(Time at) const;
     void accrue(Time to);
-    void reach(Time at);
+    void request(const Change& change);
     void begin_switch(Time at);
-    void leave();
+    void leave(Time at);
     void end_switch(Time at);
     void complete_current(Time at);
     void choose_current();
-    void apply_enable_changes(Time at);
+    void apply_changes(Time at);
+    void apply(const Change& change);
     void reschedule(Time at);
 
     RunlistListener& listener_;
     std::map<GroupId, Group> groups_;
     std::map<QueueId, Queue> queues_;
-    std::vector<EnableChange> changes_;
+    std::vector<Change> changes_;
     GroupId next_group_ = 1;
     QueueId next_queue_ = 1;
     Time now_ = 0;
+    BusyHistory busy_;
 
     std::optional<GroupId> resident_;
     GroupId last_resident_ = 0;

@@ -24,14 +24,27 @@ inline constexpr Time kRestore = 50 * kMicrosecond;
 // Saved of the gap when the outgoing group stops at a block boundary (CTA preemption mode): latency 255 against 273-282
 // us with short blocks. With blocks of 3.2 ms the wait for the boundary shows: 2.4 ms.
 inline constexpr Time kCtaSaving = 20 * kMicrosecond;
-// DISABLE_CHANNELS: from the request to the channels standing still, and to their going on.
-inline constexpr Time kDisableEffect = 270 * kMicrosecond;
-inline constexpr Time kEnableEffect = 150 * kMicrosecond;
+// DISABLE_CHANNELS: from the request to the end of the residency (530-720 us in the log), and to the channels going on:
+// a start 260-320 us after the request, of which 84 are the gap.
+inline constexpr Time kDisableEffect = 550 * kMicrosecond;
+inline constexpr Time kEnableEffect = 200 * kMicrosecond;
+// PREEMPT: from the request to the end of the residency, and from there to the next start of the same group, when no
+// other wants the GPU. Both from the log.
+inline constexpr Time kPreemptEffect = 300 * kMicrosecond;
+inline constexpr Time kPreemptReturn = 120 * kMicrosecond;
 // Against a group made realtime the others give way at the boundary of a kernel only, after the one already fetched
 // behind the running one: p50 4.07 ms against batch kernels of 3.2 ms.
 inline constexpr int kRealtimeBoundaries = 2;
 inline constexpr Time kComputeSlice = 2048 * kMicrosecond;  // defaults of the driver
 inline constexpr Time kCopySlice = 1024 * kMicrosecond;
+
+// ---- what is measured of itself ----
+
+// The driver moves what the context-switch log has gathered to its readers this often.
+inline constexpr Time kLogInterval = 33 * kMillisecond;
+// NVML's samples of utilisation: how often, and how many are kept.
+inline constexpr Time kSamplingPeriod = 200 * kMillisecond;
+inline constexpr int kSamples = 70;
 
 // ---- kernels ----
 

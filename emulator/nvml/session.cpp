@@ -81,16 +81,25 @@ std::optional<Session::Memory> Session::memory(std::uint32_t gpu) {
     return memory;
 }
 
-std::optional<std::vector<wire::ListedProcess>> Session::processes(std::uint32_t gpu) {
-    const wire::Request request{.call = wire::Call::kListProcesses, .gpu = gpu};
+template <typename T, std::uint32_t kMost>
+std::optional<std::vector<T>> Session::list(wire::Call call, std::uint32_t gpu) {
+    const wire::Request request{.call = call, .gpu = gpu};
     if (::send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return std::nullopt;
     struct {
         wire::Reply reply;
-        wire::ListedProcess processes[wire::kMaxListed];
+        T entries[kMost];
     } answer;
     const ssize_t got = ::recv(socket_, &answer, sizeof answer, 0);
     if (got < static_cast<ssize_t>(sizeof answer.reply) || answer.reply.result != 0) return std::nullopt;
-    return std::vector<wire::ListedProcess>(answer.processes, answer.processes + answer.reply.value);
+    return std::vector<T>(answer.entries, answer.entries + answer.reply.value);
+}
+
+std::optional<std::vector<wire::ListedProcess>> Session::processes(std::uint32_t gpu) {
+    return list<wire::ListedProcess, wire::kMaxListed>(wire::Call::kListProcesses, gpu);
+}
+
+std::optional<std::vector<wire::BusySample>> Session::samples(std::uint32_t gpu) {
+    return list<wire::BusySample, wire::kMaxSamples>(wire::Call::kListSamples, gpu);
 }
 
 }  // namespace emulator::nvml

@@ -1,4 +1,4 @@
-// What nvmlInit opens: the connection to the device, and what NVML remembers between calls.
+// What nvmlInit opens: the connection to the device.
 #pragma once
 
 #pragma GCC visibility push(default)
@@ -6,7 +6,6 @@
 #pragma GCC visibility pop
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -18,12 +17,6 @@ namespace emulator::nvml {
 // A GPU, as its handle names it.
 struct Device {
     std::uint32_t index;
-};
-
-// A process's kernel time at an earlier look.
-struct Seen {
-    Time at;
-    Time busy;
 };
 
 class Session {
@@ -45,14 +38,16 @@ class Session {
     std::optional<Memory> memory(std::uint32_t gpu);
     std::optional<std::vector<wire::ListedProcess>> processes(std::uint32_t gpu);
 
+    // The GPU's samples of utilisation, the oldest first.
+    std::optional<std::vector<wire::BusySample>> samples(std::uint32_t gpu);
+
     std::vector<Device> devices;
-    // Utilisation is what happened since the last look, so looks are kept: by GPU and pid.
-    std::map<std::pair<std::uint32_t, int>, Seen> seen;
-    std::map<std::uint32_t, Seen> seen_gpu;
 
   private:
     Session() = default;
     bool connect();
+    template <typename T, std::uint32_t kMost>
+    std::optional<std::vector<T>> list(wire::Call call, std::uint32_t gpu);
 
     int socket_ = -1;
     int uses_ = 0;

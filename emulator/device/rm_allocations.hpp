@@ -1,0 +1,40 @@
+// The classes of which a client may allocate objects by ioctl, as a table.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "rm_tree.hpp"
+
+namespace emulator {
+
+// One RM_ALLOC for a client that exists.
+struct AllocationCall {
+    RmTree& tree;
+    std::vector<Gpu>& gpus;
+    const RmClient& client;
+    std::uint32_t client_handle;
+    std::span<const std::byte> parameters;
+    RmObject object;  // class and parent are set
+
+    template <typename T>
+    T get(std::size_t offset) const {
+        T value;
+        std::memcpy(&value, parameters.data() + offset, sizeof value);
+        return value;
+    }
+};
+
+struct Allocation {
+    std::uint32_t cls;
+    std::uint32_t parameter_bytes;
+    bool parameters_optional;
+    // Completes `object`, or returns the status that refuses it.
+    std::uint32_t (*make)(AllocationCall& call);
+};
+
+// Nothing for a class that clients do not allocate here.
+const Allocation* find_allocation(std::uint32_t cls);
+
+}  // namespace emulator

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from runlist.rm.client import RawControl, RmClient, free_client, open_client
+from runlist.rm.commands import Class
 from runlist.rm.status import InvalidArgument, InvalidClient, NotSupported, ObjectNotFound
-from tests.fixtures.fake_rm import FakeRm
+from tests.fixtures.fake_rm import UUIDS, FakeRm
+from tests.fixtures.switch_log import FakeLogDriver
 
 
 def _group(rm: FakeRm) -> tuple[RmClient, int]:
@@ -79,6 +81,19 @@ def test_clients_of_our_own_come_and_go() -> None:
     assert list(file.clients) == [client.handle]
     free_client(client)
     assert not file.clients
+
+
+def test_objects_of_our_own_come_and_go() -> None:
+    file = FakeLogDriver({0: UUIDS[0]}).open()
+    client = open_client(file)
+    client.allocate(Class.DEVICE, client.handle, 0xA1, client_share=client.handle)
+    client.allocate(Class.SUBDEVICE, 0xA1, 0xA2)
+    assert client.gpu_uuid(0xA2) == UUIDS[0]
+    client.free(0xA1)
+    assert not file.objects
+    file.refuse[0x80] = 0x56
+    with pytest.raises(NotSupported, match="RM_ALLOC of class 0x80"):
+        client.allocate(Class.DEVICE, client.handle, 0xA1, client_share=client.handle)
 
 
 def test_a_bad_field_is_a_bug_told_at_once() -> None:

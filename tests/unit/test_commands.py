@@ -11,11 +11,14 @@ import pytest
 
 from runlist.rm.client import raw
 from runlist.rm.commands import (
+    ALLOCATIONS,
     COMMAND_NAMES,
     COMMANDS,
     NVOS00_FREE,
     NVOS21_ALLOC,
+    NVOS33_MAP_MEMORY,
     NVOS54_CONTROL,
+    REGISTER_FD,
     Class,
     Interleave,
     Ioctl,
@@ -26,8 +29,10 @@ from runlist.rm.commands import (
 
 _NONE, _NICE = Privilege.NONE, Privilege.NICE
 _CLIENT, _SUBDEVICE, _GROUP, _CHANNEL = Target.CLIENT, Target.SUBDEVICE, Target.GROUP, Target.CHANNEL
+_BUFFER = Target.EVENT_BUFFER
 
 TABLE = [
+    ("GET_ATTACHED_IDS", 0x00000201, _CLIENT, _NONE, 128),
     ("GET_HANDLE_INFO", 0x00000D02, _CLIENT, _NONE, 16),
     ("GET_CHILD_HANDLE", 0x00000D05, _CLIENT, _NONE, 12),
     ("GET_GID_INFO", 0x2080014A, _SUBDEVICE, _NONE, 268),
@@ -42,6 +47,10 @@ TABLE = [
     ("FIFO_DISABLE_CHANNELS", 0x2080110B, _SUBDEVICE, _NONE, 536),
     ("SET_CTXSW_PREEMPTION_MODE", 0x20801210, _SUBDEVICE, _NONE, 32),
     ("FIFO_RUNLIST_SET_SCHED_POLICY", 0x20801115, _SUBDEVICE, _NICE, 8),
+    ("TIMER_GET_TIME", 0x20800403, _SUBDEVICE, _NONE, 8),
+    ("BIND_SWITCH_LOG", 0x20801238, _SUBDEVICE, _NONE, 24),
+    ("EVENT_BUFFER_ENABLE", 0x90CD0101, _BUFFER, _NONE, 8),
+    ("EVENT_BUFFER_FLUSH", 0x90CD0104, _BUFFER, _NONE, 0),
 ]
 
 
@@ -60,7 +69,7 @@ def test_every_control_is_in_this_table() -> None:
 
 
 def test_a_control_is_addressed_to_the_class_in_its_number() -> None:
-    classes = {Target.CLIENT: {0}, Target.SUBDEVICE: {0x2080}, Target.GROUP: {0xA06C}, Target.CHANNEL: {0xA06F}}
+    classes = {_CLIENT: {0}, _SUBDEVICE: {0x2080}, _GROUP: {0xA06C}, _CHANNEL: {0xA06F}, _BUFFER: {0x90CD}}
     for command in COMMANDS.values():
         assert command.number >> 16 in classes[command.target], command.name
 
@@ -85,6 +94,13 @@ FIXTURES = [
         "01000000" + "1c00005c" + "00000000" + "01000000" + "00" * 16,
     ),
     ("FIFO_RUNLIST_SET_SCHED_POLICY", {"flags": 1}, "01000000" + "00000000"),
+    (
+        "BIND_SWITCH_LOG",
+        {"event_buffer": 0xA0000005, "record_size": 32, "level_of_detail": 1, "all_users": 1},
+        "050000a0" + "20000000" + "01000000" + "00000000" + "01000000" + "00000000",
+    ),
+    ("EVENT_BUFFER_ENABLE", {"enable": 1, "flags": 2}, "01000000" + "02000000"),
+    ("EVENT_BUFFER_FLUSH", {}, ""),
 ]
 
 
@@ -132,6 +148,29 @@ def test_ioctl_structures_byte_for_byte() -> None:
     free = NVOS00_FREE.pack(root=1, parent=2, old=3, status=4)
     assert free.hex() == "01000000020000000300000004000000"
     assert (Ioctl.RM_FREE, Ioctl.RM_CONTROL, Ioctl.RM_ALLOC) == (0x29, 0x2A, 0x2B)
+    map_memory = NVOS33_MAP_MEMORY.pack(
+        client=1, device=2, memory=3, offset=4, length=5, linear=6, status=7, flags=8, fd=-1
+    )
+    assert map_memory == struct.pack("<IIIxxxxQQQIIixxxx", 1, 2, 3, 4, 5, 6, 7, 8, -1)
+    assert len(map_memory) == 56
+    assert REGISTER_FD.pack(control_fd=9) == struct.pack("<i", 9)
+    assert (Ioctl.RM_MAP_MEMORY, Ioctl.REGISTER_FD) == (0x4E, 201)
+
+
+@pytest.mark.parametrize(
+    ("class_", "values", "expected"),
+    [
+        (Class.DEVICE, {"device_id": 2, "client_share": 3}, struct.pack("<II48x", 2, 3)),
+        (Class.SUBDEVICE, {}, bytes(4)),
+        (Class.MEMORY_DEVICELESS, {"attr": 1 << 29, "attr2": 1 << 22, "size": 4096},
+         struct.pack("<24xII32xQ56x", 1 << 29, 1 << 22, 4096)),
+        (Class.EVENT_BUFFER, {"record_size": 32, "record_count": 9, "subdevice": 5, "header": 6, "records": 7},
+         struct.pack("<16xII28xI4xII4x", 32, 9, 5, 6, 7)),
+    ],
+)  # fmt: skip
+def test_parameters_of_allocations(class_: Class, values: dict[str, int], expected: bytes) -> None:
+    assert ALLOCATIONS[class_].pack(**values) == expected
+    assert len(expected) == {0x80: 56, 0x2080: 4, 0x90CE: 128, 0x90CD: 72}[class_]
 
 
 @pytest.mark.parametrize("number", [0xC36F, 0xC46F, 0xC56F, 0xC86F, 0xC96F, 0xCA6F])

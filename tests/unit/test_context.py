@@ -7,10 +7,10 @@ import struct
 import pytest
 
 from runlist.daemon.managed import put_back
-from runlist.model import Engine
+from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.rm.client import RawControl, RmClient
 from runlist.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
-from runlist.rm.context import MAX_TIMESLICE_US, GpuContext, Setting
+from runlist.rm.context import GpuContext, Setting
 from runlist.rm.discover import Discoverer
 from runlist.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
 from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
 from runlist.rm import borrow
+from runlist.rm.status import ObjectNotFound
 from runlist.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
 
 
@@ -140,6 +141,61 @@ def test_an_ioctl_carries_its_size_and_the_address_of_its_parameters(monkeypatch
     file.close()
 
 
+def test_memory_is_mapped_from_an_open_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fcntl
+
+    path = tmp_path / "nvidiactl"
+    path.write_bytes(b"the log".ljust(4096, b"\0"))
+    seen: list[bytes] = []
+
+    def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        (mapped,) = struct.unpack_from("<i", argument, 48)
+        assert (request, mapped != fd) == (0xC038464E, True)  # _IOWR('F', 0x4E, 56 bytes)
+        assert os.path.samestat(os.fstat(mapped), path.stat())
+        seen.append(bytes(argument[:48]))
+        struct.pack_into("<I", argument, 40, status)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(NvidiaDriver, "_PATH", path)
+    file = NvidiaDriver().open()
+    before = os.listdir("/proc/self/fd")
+    status = 0
+    with file.map_memory(0xC1D00001, 0xA3, 4096) as memory:
+        assert memory[:8] == b"the log\0"
+        with pytest.raises(TypeError):
+            memory[0] = 1
+    assert seen == [struct.pack("<IIIxxxxQQQII", 0xC1D00001, 0xC1D00001, 0xA3, 0, 4096, 0, 0xFFFF, 1)]
+    status = 0x57
+    with pytest.raises(ObjectNotFound, match="RM_MAP_MEMORY"):
+        file.map_memory(0xC1D00001, 0xA3, 4096)
+    assert os.listdir("/proc/self/fd") == before
+    file.close()
+
+
+def test_gpus_are_attached_through_their_own_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fcntl
+
+    for name in ("nvidiactl", "nvidia0", "nvidia11", "nvidia-uvm", "nvidia-modeset"):
+        (tmp_path / name).touch()
+    (tmp_path / "nvidia2").mkdir()  # cannot be opened
+    seen: list[tuple[str, int, int]] = []
+
+    def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        seen.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, request, struct.unpack("<i", argument)[0]))
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    file = NvidiaDriver().open()
+    opened = NvidiaDriver().attach_gpus(file)
+    assert seen == [(name, 0xC00446C9, file.fileno()) for name in ("nvidia0", "nvidia11")]
+    assert len(opened) == 2
+    for fd in opened:
+        os.close(fd)
+    file.close()
+
+
 @pytest.mark.parametrize("pid", [2**22 + 1, 0, -1, 2**31, 2**64])
 def test_a_pid_that_cannot_be_is_no_target(pid: int) -> None:
     with pytest.raises(NoTargetError):
@@ -183,3 +239,63 @@ def test_answers_of_the_emulated_gpu_are_checked(error: int, tail: bytes) -> Non
     assert (len(argument), len(params)) == (32, 8)
     file.close()
     there.close()
+
+
+class _Peer:
+    """The emulated GPU's side of one connection, answering what the test says."""
+
+    def __init__(self) -> None:
+        from runlist.rm.transport import _DatagramFile
+
+        here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.file = _DatagramFile(here)
+
+    def answer(self, body: bytes, fds: list[int], error: int = 0) -> None:
+        socket.send_fds(self.file._theirs, [struct.pack("<iIII", error, len(body), 0, 0) + body], fds)
+
+    def close(self) -> None:
+        self.file.close()
+        self._there.close()
+
+
+def _mapped(status: int) -> bytes:
+    return struct.pack("<IIIxxxxQQQIIixxxx", 1, 1, 2, 0, 4096, 0, status, 1, -1)
+
+
+def test_an_emulated_gpu_hands_out_its_memory() -> None:
+    peer = _Peer()
+    memory = os.memfd_create("log")
+    os.write(memory, b"the log".ljust(4096, b"\0"))
+    before = len(os.listdir("/proc/self/fd"))
+    peer.answer(_mapped(0), [memory])
+    with peer.file.map_memory(1, 2, 4096) as mapped:
+        assert mapped[:7] == b"the log"
+        os.pwrite(memory, b"THE", 0)
+        assert mapped[:7] == b"THE log"
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(memory)
+    peer.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "status", "error", "expected"),
+    [
+        (4096, 0x57, 0, ObjectNotFound),
+        (None, 0, 0, OSError),  # no descriptor
+        (100, 0, 0, OSError),  # a file shorter than what was asked for
+        (4096, 0, errno.EINVAL, OSError),
+    ],
+)
+def test_a_mapping_that_fails_leaves_nothing_open(
+    size: int | None, status: int, error: int, expected: type[Exception]
+) -> None:
+    peer = _Peer()
+    memory = os.memfd_create("log")
+    os.truncate(memory, size or 0)
+    before = len(os.listdir("/proc/self/fd"))
+    peer.answer(_mapped(status), [] if size is None else [memory], error)
+    with pytest.raises(expected):
+        peer.file.map_memory(1, 2, 4096)
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(memory)
+    peer.close()

@@ -1,6 +1,31 @@
 """What a policy sees: plain data about GPUs, tasks and shares, and nothing of drivers or processes."""
 
+from runlist.model.events import Appear, Event, Hint, Report, Segment, Tick, Used, Vanish
+from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
 from runlist.model.share import DEFAULT_SHARE, Share
 from runlist.model.task import Engine, Task, TaskClass, TaskKey
+from runlist.model.usage import NO_USAGE, Usage
 
-__all__ = ["DEFAULT_SHARE", "Engine", "Share", "Task", "TaskClass", "TaskKey"]
+__all__ = [
+    "DEFAULT_SHARE",
+    "DEFAULT_WEIGHT",
+    "MAX_TIMESLICE_US",
+    "NO_USAGE",
+    "Appear",
+    "Cap",
+    "Deadline",
+    "Engine",
+    "Event",
+    "Hint",
+    "Report",
+    "Segment",
+    "Share",
+    "Task",
+    "TaskClass",
+    "TaskKey",
+    "Tick",
+    "Usage",
+    "Used",
+    "Vanish",
+    "check_weight",
+]

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from runlist.model.limits import DEFAULT_WEIGHT, Cap, Deadline
+from runlist.model.usage import NO_USAGE, Usage
+
 
 class Engine(StrEnum):
     """What a channel group runs on. A group with any compute channel counts as compute."""
@@ -18,6 +21,7 @@ class Engine(StrEnum):
 class TaskClass(StrEnum):
     """Scheduling classes, the most important first."""
 
+    DEADLINE = "deadline"
     LATENCY = "latency"
     NORMAL = "normal"
     BATCH = "batch"
@@ -38,6 +42,9 @@ class Task:
     task, so that it will not run whatever the policy decides; `since` is when it was first seen, in seconds of a
     monotonic clock.
     `compute_groups` is how many of its channel groups compete for the GPU: one per context.
+    Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them.
+    `deadline` goes with the class of that name. `target_p99_us` is the tail latency that its requests are to keep, as
+    the task reports them. `segment` is the priority of the segment that it has begun and not ended, None outside.
     """
 
     key: TaskKey
@@ -48,3 +55,15 @@ class Task:
     suspended: bool = False
     timeslice_us: int | None = None
     compute_groups: int = 1
+    weight: int = DEFAULT_WEIGHT
+    cap: Cap | None = None
+    deadline: Deadline | None = None
+    target_p99_us: float | None = None
+    segment: int | None = None
+    group: str = ""
+    usage: Usage = NO_USAGE
+
+    @property
+    def shares_as(self) -> str:
+        """Name of what competes for a share: its group, or the task itself."""
+        return self.group or f"pid {self.key.pid}"

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runlist.rm import status
-from runlist.rm.commands import COMMANDS, NVOS00_FREE, NVOS21_ALLOC, NVOS54_CONTROL, Class, Command, Ioctl
+from runlist.rm.commands import (
+    ALLOCATIONS,
+    COMMANDS,
+    NVOS00_FREE,
+    NVOS21_ALLOC,
+    NVOS54_CONTROL,
+    Class,
+    Command,
+    Ioctl,
+)
 from runlist.rm.layout import Value
 from runlist.rm.transport import OpenFile
 
@@ -55,6 +64,26 @@ class RmClient:
         status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
         return layout.unpack(params)
 
+    def allocate(self, class_: Class, parent: int, handle: int, **values: Value) -> None:
+        """Allocate an object below `parent`, with a handle of our choice. Raises the status' own exception."""
+        params = ALLOCATIONS[class_].pack(**values)
+        argument = NVOS21_ALLOC.pack(
+            root=self.handle, parent=parent, new=handle, class_=class_, params_size=len(params), status=_STATUS_UNSET
+        )
+        self.file.call(Ioctl.RM_ALLOC, argument, params, _CONTROL_PARAMS_FIELD)
+        code = int(NVOS21_ALLOC.unpack(argument)["status"])  # type: ignore[arg-type]
+        status.check(code, f"RM_ALLOC of class 0x{class_:x}")
+
+    def gpu_uuid(self, subdevice: int) -> str:
+        """The UUID of the GPU of a subdevice."""
+        data: bytes = self.control(subdevice, "GET_GID_INFO")["data"]  # type: ignore[assignment]
+        return data.split(b"\0", 1)[0].decode("ascii", "replace")
+
+    def free(self, handle: int) -> None:
+        """Free an object and all below it; the client's own handle frees the client."""
+        argument = NVOS00_FREE.pack(root=self.handle, old=handle, status=_STATUS_UNSET)
+        self.file.call(Ioctl.RM_FREE, argument, bytearray(), 0)
+
 
 def raw(command: Command, obj: int, **values: Value) -> RawControl:
     """A control of the table, packed but not sent."""
@@ -72,5 +101,4 @@ def open_client(file: OpenFile) -> RmClient:
 
 def free_client(client: RmClient) -> None:
     """Free a client and all its objects."""
-    argument = NVOS00_FREE.pack(root=client.handle, old=client.handle, status=_STATUS_UNSET)
-    client.file.call(Ioctl.RM_FREE, argument, bytearray(), 0)
+    client.free(client.handle)

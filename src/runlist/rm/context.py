@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from runlist.model import Engine
+from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.rm.client import RawControl, RmClient, raw
 from runlist.rm.commands import (
     COMMAND_NAMES,
@@ -23,9 +23,6 @@ from runlist.rm.commands import (
 )
 from runlist.rm.discover import GpuObjects, Group
 from runlist.rm.status import ObjectNotFound, RmError, check
-
-MAX_TIMESLICE_US = 60_000_000
-"""Longest slice that Runlist sets. The driver takes any; a minute is longer than any use and shorter than a mistake."""
 
 
 class Setting(StrEnum):
@@ -52,6 +49,7 @@ class GpuContext:
         self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
         self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
         self.original_us: dict[int, int] = self.timeslices()
+        self._given_us: dict[int, int] = {}  # slices that we set
         self._touched: set[Setting] = set()
 
     # -- slices ------------------------------------------------------------------------------------
@@ -69,12 +67,19 @@ class GpuContext:
         return slices
 
     def set_timeslice(self, microseconds: int | None) -> None:
-        """Set every group's slice; None sets each back to what it was when it was found."""
+        """Set every group's slice; None sets each back to what it was when it was found.
+
+        A copy group that has nearly that slice keeps it: its exact length matters to nobody, and each control holds
+        the driver's lock for 0.3 ms.
+        """
         if microseconds is not None and not 1 <= microseconds <= MAX_TIMESLICE_US:
             raise ValueError(f"a timeslice is 1 to {MAX_TIMESLICE_US} µs, not {microseconds}")
         for group in self._groups():
             wanted = self.original_us[group.handle] if microseconds is None else microseconds
-            self._on_group(group, "SET_TIMESLICE", timeslice_us=wanted)
+            given = self._given_us.get(group.handle, 0)
+            if group.engine == Engine.COMPUTE or microseconds is None or not wanted / 2 < given < wanted * 2:
+                self._on_group(group, "SET_TIMESLICE", timeslice_us=wanted)
+                self._given_us[group.handle] = wanted
 
     def wrong_timeslices(self, microseconds: int | None) -> bool:
         """Whether a compute group's slice is not what `set_timeslice(microseconds)` would have left."""

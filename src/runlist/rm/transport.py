@@ -5,9 +5,11 @@ Everything above this module is the same for both. A `Driver` is chosen by name,
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import socket
 import stat
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import Protocol
 
 from runlist.errors import NotSupportedError, UsageError
+from runlist.rm import status
+from runlist.rm.commands import MAP_READ_ONLY, NVOS33_MAP_MEMORY, REGISTER_FD, Ioctl
 from runlist.rm.layout import Layout
 
 DEVICE_VARIABLE = "RUNLIST_DEVICE"
@@ -36,6 +40,11 @@ class OpenFile(Protocol):
         `params`. Raises OSError when the kernel, not RM, refuses.
         """
 
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        """Map a memory of one of the file's clients, for reading. `size` in bytes. Raises RmError, or OSError as `call`
+        does.
+        """
+
     def close(self) -> None:
         """Close the descriptor; RM frees the clients of a file when its last copy is closed."""
 
@@ -47,6 +56,9 @@ class Driver(Protocol):
 
     def open(self) -> OpenFile:
         """Open a control file of our own. Raises NotSupportedError when there is no driver."""
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        """Have RM attach every GPU that we may use; it stays so while the returned descriptors are open."""
 
     def control_files(self, pid: int) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be control files. Raises OSError as /proc does."""
@@ -69,7 +81,7 @@ class NvidiaDriver:
 
     def open(self) -> OpenFile:
         try:
-            return _IoctlFile(os.open(self._PATH, os.O_RDWR | os.O_CLOEXEC))
+            return _IoctlFile(os.open(self._PATH, os.O_RDWR | os.O_CLOEXEC), self._PATH)
         except FileNotFoundError:
             raise NotSupportedError(
                 "no NVIDIA driver here (/dev/nvidiactl is missing): load the driver, or use --device emulated"
@@ -78,6 +90,14 @@ class NvidiaDriver:
             raise NotSupportedError(
                 f"/dev/nvidiactl cannot be opened ({error.strerror}): check its permissions"
             ) from None
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        opened = []
+        for path in sorted(self._PATH.parent.glob("nvidia[0-9]*")):
+            with contextlib.suppress(OSError):  # a container may not have the right to every GPU that it sees
+                opened.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                _ioctl(opened[-1], Ioctl.REGISTER_FD, REGISTER_FD.pack(control_fd=file.fileno()))
+        return opened
 
     def control_files(self, pid: int) -> Iterator[int]:
         for fd, target in _descriptors(pid):
@@ -88,7 +108,7 @@ class NvidiaDriver:
         # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
         found = os.fstat(fd)
         if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
-            return _IoctlFile(fd)
+            return _IoctlFile(fd, self._PATH)
         os.close(fd)
         return None
 
@@ -119,6 +139,10 @@ class EmulatedDriver:
                 "start one with `runlist emulator`"
             ) from None
         return _DatagramFile(connection)
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        del file
+        return []  # emulated GPUs always are
 
     def control_files(self, pid: int) -> Iterator[int]:
         for fd, target in _descriptors(pid):
@@ -171,9 +195,25 @@ def _address(buffer: bytearray) -> int:
     return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if buffer else 0
 
 
+def _ioctl(fd: int, number: int, argument: bytearray) -> None:
+    request = (3 << 30) | (len(argument) << 16) | (ord("F") << 8) | number  # _IOWR('F', number, argument)
+    fcntl.ioctl(fd, request, argument, True)
+
+
+def _map_argument(client: int, memory: int, size: int, fd: int) -> bytearray:
+    return NVOS33_MAP_MEMORY.pack(
+        client=client, device=client, memory=memory, length=size, status=0xFFFF, flags=MAP_READ_ONLY, fd=fd
+    )
+
+
+def _check_map(argument: bytearray) -> None:
+    status.check(int(NVOS33_MAP_MEMORY.unpack(argument)["status"]), "RM_MAP_MEMORY")  # type: ignore[arg-type]
+
+
 class _IoctlFile:
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
 
     def fileno(self) -> int:
         return self._fd
@@ -181,8 +221,17 @@ class _IoctlFile:
     def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
         if params:
             struct.pack_into("<Q", argument, params_field, _address(params))
-        request = (3 << 30) | (len(argument) << 16) | (ord("F") << 8) | number  # _IOWR('F', number, argument)
-        fcntl.ioctl(self._fd, request, argument, True)
+        _ioctl(self._fd, number, argument)
+
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)  # an open file carries one mapping
+        try:
+            argument = _map_argument(client, memory, size, fd)
+            _ioctl(self._fd, Ioctl.RM_MAP_MEMORY, argument)
+            _check_map(argument)
+            return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -207,14 +256,46 @@ class _DatagramFile:
 
     def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
         del params_field  # the parameters travel in the datagram
+        self._exchange(number, argument, params)
+
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        argument = _map_argument(client, memory, size, -1)
+        fds = self._exchange(Ioctl.RM_MAP_MEMORY, argument, bytearray(), descriptors=1)
+        try:
+            _check_map(argument)
+            if not fds:
+                raise OSError(errno.EPROTO, "the emulated GPU is of another version")
+            return mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ)
+        except ValueError:  # a file shorter than `size`
+            raise OSError(errno.EPROTO, "the emulated GPU mapped less than was asked for") from None
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _exchange(self, number: int, argument: bytearray, params: bytearray, descriptors: int = 0) -> list[int]:
+        """One request and its answer; returns the descriptors, up to so many, that came with the answer."""
         head = self._REQUEST.pack(
             magic=self._MAGIC, number=number, argument_size=len(argument), params_size=len(params)
         )
+        size = self._REPLY.size + len(argument) + len(params)
         with self._one_at_a_time:
             socket.send_fds(self._connection, [head + argument + params], [self._theirs.fileno()], socket.MSG_NOSIGNAL)
-            answer = self._mine.recv(self._REPLY.size + len(argument) + len(params))
+            if descriptors:
+                answer, fds, _, _ = socket.recv_fds(self._mine, size, descriptors)
+            else:
+                answer, fds = self._mine.recv(size), []
+        try:
+            self._take(answer, argument, params)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def _take(self, answer: bytes, argument: bytearray, params: bytearray) -> None:
+        """Put an answer's parts in their places."""
         if len(answer) < self._REPLY.size:
-            raise OSError(5, "the emulated GPU went away")
+            raise OSError(errno.EIO, "the emulated GPU went away")
         error = self._REPLY.unpack(answer[: self._REPLY.size])["error"]
         if error:
             raise OSError(error, os.strerror(int(error)))  # type: ignore[arg-type]

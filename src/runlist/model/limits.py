@@ -1,0 +1,77 @@
+"""What users ask of a task's share, in the terms of Linux: weights, bandwidth (cpu.max) and deadlines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_TIMESLICE_US = 60_000_000
+"""Longest slice that Runlist sets. The driver takes any; a minute is longer than any use and shorter than a mistake."""
+
+DEFAULT_WEIGHT = 100
+MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+"""As cgroup v2's cpu.weight."""
+
+DEFAULT_PERIOD_US = 100_000
+MIN_PERIOD_US, MAX_PERIOD_US = 10_000, 1_000_000
+"""As cgroup v2's cpu.max, with a longer shortest period: suspending and resuming takes about 1 ms."""
+
+
+def check_weight(weight: int) -> int:
+    """The weight. Raises ValueError when it is out of range."""
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ValueError(f"a weight is {MIN_WEIGHT} to {MAX_WEIGHT}, not {weight}")
+    return weight
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """At most `quota_us` of GPU time in every `period_us`; what is left over adds up to `burst_us` for later.
+
+    Raises ValueError, with one clear line, for what cannot be.
+    """
+
+    quota_us: int
+    period_us: int = DEFAULT_PERIOD_US
+    burst_us: int = 0
+
+    def __post_init__(self) -> None:
+        if not MIN_PERIOD_US <= self.period_us <= MAX_PERIOD_US:
+            raise ValueError(f"a cap's period is {MIN_PERIOD_US} to {MAX_PERIOD_US} µs, not {self.period_us}")
+        if not self.period_us <= 100 * self.quota_us <= 100 * self.period_us:
+            raise ValueError(f"a cap is 1 to 100 % of the GPU, not {self.quota_us} of {self.period_us} µs")
+        if not 0 <= self.burst_us <= self.quota_us:
+            raise ValueError(f"a cap's burst is 0 to its quota ({self.quota_us} µs), not {self.burst_us}")
+
+    @classmethod
+    def of_percent(cls, percent: float, period_us: int = DEFAULT_PERIOD_US) -> Cap:
+        """A cap of so many percent of the GPU."""
+        if not 1 <= percent <= 100:
+            raise ValueError(f"a cap is 1 to 100 % of the GPU, not {percent:g}")
+        return cls(round(period_us * percent / 100), period_us)
+
+    @property
+    def fraction(self) -> float:
+        """The share of the GPU, 0 to 1."""
+        return self.quota_us / self.period_us
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """`budget_us` of GPU time in every `period_us`, before its end. Raises ValueError for what cannot be."""
+
+    budget_us: int
+    period_us: int
+
+    def __post_init__(self) -> None:
+        if not 1_000 <= self.period_us <= 10_000_000:
+            raise ValueError(f"a deadline's period is 1 ms to 10 s, not {self.period_us / 1e3:g} ms")
+        if not 0 < self.budget_us <= self.period_us:
+            raise ValueError(
+                f"a deadline's budget is more than 0 and at most its period ({self.period_us / 1e3:g} ms), "
+                f"not {self.budget_us / 1e3:g} ms"
+            )
+
+    @property
+    def fraction(self) -> float:
+        """The share of the GPU, 0 to 1."""
+        return self.budget_us / self.period_us

@@ -1,0 +1,142 @@
+"""Recording a trace: the switch logs of the GPUs, read until it is enough. Needs no daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
+from runlist.nvml import GpuInfo, NvmlError, Utilisation, gpus, session
+from runlist.rm.switch_log import SwitchLog
+from runlist.rm.transport import Driver
+from runlist.trace.writer import GpuTracks, TraceWriter
+from runlist.usage.residencies import Residencies
+
+_READ_S = 0.1  # the log's ring holds seconds
+_NAME_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a trace holds: GPUs, processes (one on two GPUs counts twice), turns, and records that were lost."""
+
+    gpus: int
+    processes: int
+    residencies: int
+    lost: int
+
+
+def record(
+    driver: Driver, out: Path, gpu: str | None, seconds: float | None, wait: Callable[[float], bool]
+) -> Recorded:
+    """Record the GPU named (by index or UUID; None: all) into a file, for some seconds or until `wait` says to stop.
+
+    `wait` sleeps for the seconds that it is given and returns whether to stop. Raises RunlistError when a GPU has no
+    switch log for us or the file cannot be opened, OSError when it cannot be written.
+    """
+    chosen = choose_gpus(_all_gpus(driver), gpu)
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(_Log(driver, index, info)) for index, info in chosen]
+        try:
+            file = stack.enter_context(out.open("wb"))
+        except OSError as error:
+            raise UsageError(f"{out}: {error.strerror}: name a file that can be written") from None
+        trace = TraceWriter(file, process_name)
+        tracks = [trace.gpu(log.name, busy=log.samples_busy) for log in logs]
+        end = None if seconds is None else time.monotonic() + seconds
+        stop = False
+        while not stop:
+            left = _READ_S if end is None else min(_READ_S, end - time.monotonic())
+            stop = wait(left) if left > 0 else True
+            for log, gpu_tracks in zip(logs, tracks, strict=True):
+                log.read_into(gpu_tracks)
+        for gpu_tracks in tracks:
+            gpu_tracks.end()
+    return Recorded(
+        len(logs),
+        sum(gpu_tracks.processes for gpu_tracks in tracks),
+        sum(gpu_tracks.residencies for gpu_tracks in tracks),
+        sum(log.lost for log in logs),
+    )
+
+
+def choose_gpus(found: list[GpuInfo], wanted: str | None) -> list[tuple[int, GpuInfo]]:
+    """The GPU of an index or (the start of) a UUID, or all, with their indices. Raises NoTargetError."""
+    numbered = list(enumerate(found))
+    if wanted is not None:
+        start = wanted.removeprefix("GPU-")
+        numbered = [
+            (index, info)
+            for index, info in numbered
+            if wanted == str(index) or (len(start) >= 4 and info.uuid.removeprefix("GPU-").startswith(start))
+        ]
+    if len(numbered) != 1 and (wanted is not None or not numbered):
+        what = f"GPU {wanted!r}" if wanted is not None else "GPU"
+        raise NoTargetError(f"there {'is no' if not numbered else 'is more than one'} {what}: check `nvidia-smi -L`")
+    return numbered
+
+
+def process_name(pid: int) -> str:
+    """What a process is called in a trace: its command and its id."""
+    if pid == 0:
+        return "another user's process"
+    words = b""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
+    program, _, arguments = words.decode(errors="replace").partition("\0")
+    command = " ".join([Path(program).name, *arguments.split("\0")]).strip() or "process"
+    return f"{command if len(command) <= _NAME_LENGTH else command[: _NAME_LENGTH - 1] + '…'} [{pid}]"
+
+
+def _all_gpus(driver: Driver) -> list[GpuInfo]:
+    try:
+        with session(driver):
+            return gpus()
+    except NvmlError as error:
+        raise NotSupportedError(str(error)) from None
+
+
+class _Log:
+    """The log of one GPU, being recorded; a context manager that closes it."""
+
+    def __init__(self, driver: Driver, index: int, info: GpuInfo) -> None:
+        self.name = f"GPU {index} {info.name}"
+        self.lost = 0
+        self._log = SwitchLog.open(driver, info.uuid)
+        self._residencies = Residencies(self._log.now_ns())
+        self._sampled_us = self._log.now_ns() // 1000
+        self._utilisation: Utilisation | None = None
+        with contextlib.suppress(NvmlError, RunlistError):
+            self._utilisation = Utilisation(driver, info.uuid)
+
+    @property
+    def samples_busy(self) -> bool:
+        """Whether there are samples of the GPU's utilisation, too."""
+        return self._utilisation is not None
+
+    def read_into(self, tracks: GpuTracks) -> None:
+        """Add what happened since the last call."""
+        batch = self._log.read()
+        reading = self._residencies.feed(batch)
+        if reading.dropped:
+            self.lost += reading.dropped
+            tracks.lost(reading.dropped, batch.until_ns)
+        tracks.add(reading.residencies)
+        if self._utilisation is None:
+            return
+        with contextlib.suppress(NvmlError):
+            for end_us, percent in self._utilisation.device(self._sampled_us):
+                self._sampled_us = end_us
+                tracks.busy(percent, end_us * 1000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._log.close()
+        if self._utilisation is not None:
+            self._utilisation.close()

@@ -1,0 +1,131 @@
+"""Residencies as a Perfetto trace: a group of tracks for each GPU, and in it a track for each process.
+
+The trace is written as it grows, so that its length is not bound by memory. Times are CLOCK_REALTIME, with a snapshot
+of the other clocks, so that the trace can be laid beside one of the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import IO, Any
+
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+from runlist.usage.interface import Residency
+
+_CLOCKS = {
+    proto.BUILTIN_CLOCK_REALTIME: time.CLOCK_REALTIME,
+    proto.BUILTIN_CLOCK_MONOTONIC: time.CLOCK_MONOTONIC,
+    proto.BUILTIN_CLOCK_BOOTTIME: time.CLOCK_BOOTTIME,
+}
+_SEQUENCE = 1  # all packets come from one writer
+
+
+class TraceWriter:
+    """A trace file under way. `name_of` gives the name of a process' track."""
+
+    def __init__(self, file: IO[bytes], name_of: Callable[[int], str]) -> None:
+        self._builder = StreamingTraceProtoBuilder(file)
+        self._name_of = name_of
+        self._tracks = 0
+        self._begin()
+
+    def gpu(self, name: str, *, busy: bool) -> GpuTracks:
+        """Add the tracks of a GPU; `busy` adds one for its utilisation."""
+        return GpuTracks(self, name, busy)
+
+    def process_name(self, pid: int) -> str:
+        """The name of a process' track."""
+        return self._name_of(pid)
+
+    def track(self, name: str, parent: int = 0, **fields: Any) -> int:
+        """Add a track; its number."""
+        self._tracks += 1
+        packet = self._packet()
+        packet.track_descriptor.uuid = self._tracks
+        packet.track_descriptor.name = name
+        if parent:
+            packet.track_descriptor.parent_uuid = parent
+        for key, value in fields.items():
+            getattr(packet.track_descriptor, key).CopyFrom(value)
+        self._builder.write_packet(packet)
+        return self._tracks
+
+    def event(self, track: int, kind: int, time_ns: int, **fields: Any) -> None:
+        """Add an event to a track."""
+        packet = self._packet()
+        packet.timestamp = time_ns
+        event = packet.track_event
+        event.track_uuid = track
+        event.type = kind
+        for key, value in fields.items():
+            setattr(event, key, value)
+        self._builder.write_packet(packet)
+
+    def _begin(self) -> None:
+        packet = self._packet()
+        packet.sequence_flags = proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        packet.trace_packet_defaults.timestamp_clock_id = proto.BUILTIN_CLOCK_REALTIME
+        self._builder.write_packet(packet)
+        packet = self._packet()
+        packet.clock_snapshot.primary_trace_clock = proto.BUILTIN_CLOCK_REALTIME
+        for number, clock in _CLOCKS.items():
+            packet.clock_snapshot.clocks.add(clock_id=number, timestamp=time.clock_gettime_ns(clock))
+        self._builder.write_packet(packet)
+
+    def _packet(self) -> Any:
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        return packet
+
+
+class GpuTracks:
+    """The tracks of one GPU in a trace."""
+
+    def __init__(self, trace: TraceWriter, name: str, busy: bool) -> None:
+        self._trace = trace
+        self._gpu = trace.track(name)
+        self._busy = trace.track("busy", self._gpu, counter=proto.CounterDescriptor(unit_name="%")) if busy else 0
+        self._processes: dict[int, int] = {}
+        self._open: Residency | None = None  # its beginning is written, its end is not
+        self.residencies = 0
+
+    @property
+    def processes(self) -> int:
+        """How many processes held the GPU."""
+        return len(self._processes)
+
+    def add(self, parts: Iterable[Residency]) -> None:
+        """Add residencies, in order; parts that join become one slice."""
+        for part in parts:
+            before = self._open
+            if before and (before.pid, before.context, before.end_ns) == (part.pid, part.context, part.start_ns):
+                self._open = before._replace(end_ns=part.end_ns)
+                continue
+            self.end()
+            name = f"context {part.context:#x}"
+            self._trace.event(self._track(part.pid), proto.TrackEvent.TYPE_SLICE_BEGIN, part.start_ns, name=name)
+            self._open = part
+            self.residencies += 1
+
+    def lost(self, count: int, time_ns: int) -> None:
+        """Mark that records were lost before `time_ns`."""
+        self._trace.event(self._gpu, proto.TrackEvent.TYPE_INSTANT, time_ns, name=f"{count} records lost")
+
+    def busy(self, percent: int, time_ns: int) -> None:
+        """Add a sample of the GPU's utilisation."""
+        self._trace.event(self._busy, proto.TrackEvent.TYPE_COUNTER, time_ns, counter_value=percent)
+
+    def end(self) -> None:
+        """End the slice that is open."""
+        if self._open is not None:
+            track = self._track(self._open.pid)
+            self._trace.event(track, proto.TrackEvent.TYPE_SLICE_END, self._open.end_ns)
+            self._open = None
+
+    def _track(self, pid: int) -> int:
+        if pid not in self._processes:
+            self._processes[pid] = self._trace.track(self._trace.process_name(pid), self._gpu)
+        return self._processes[pid]

@@ -1,0 +1,73 @@
+"""`runlist trace` on real processes, its file read again with Perfetto's own library."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.daemon import Commands, Worker
+from tests.fixtures.trace import Parsed
+
+Start = Callable[..., Worker]
+
+
+def _tracks(parsed: Parsed, *tenants: Worker) -> list[str]:
+    """The names of the processes' tracks."""
+    return [next(name for name in parsed.names if name.endswith(f"[{tenant.pid}]")) for tenant in tenants]
+
+
+def test_who_held_the_gpu(commands: Commands, worker: Start) -> None:
+    tenants = [worker(), worker()]
+    out = commands.folder / "two.pftrace"
+    result = commands.run("trace", "--out", str(out), "--seconds", "1")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"{out}: ")
+    parsed = Parsed(out.read_bytes())
+    group = parsed.names[0]
+    assert group.startswith("GPU 0 ")
+    names = _tracks(parsed, *tenants)
+    assert all("tests.fixtures.worker" in name for name in names)
+    assert {parsed.parent(name) for name in names} == {group}
+    turns = sorted((start, end) for name in names for _, start, end in parsed.slices[name])
+    assert len(turns) > 10
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns))
+    held = sum(end - start for start, end in turns) / 1e9
+    assert 0.5 < held <= turns[-1][1] / 1e9 - turns[0][0] / 1e9
+    assert abs(turns[-1][1] - time.time_ns()) < 20e9
+    samples = parsed.counters["busy"]
+    assert samples
+    assert all(0 <= percent <= 100 for _, percent in samples)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_in_order_at_a_signal(commands: Commands, worker: Start, number: signal.Signals) -> None:
+    tenants = [worker(), worker()]
+    out = commands.folder / "until.pftrace"
+    process = commands.start("trace", "--out", str(out))
+    deadline = time.monotonic() + 20
+    while not (out.exists() and out.stat().st_size > 20_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(20) == 0
+    assert all(Parsed(out.read_bytes()).slices[name] for name in _tracks(Parsed(out.read_bytes()), *tenants))
+
+
+def test_as_json_and_for_one_gpu(commands: Commands, worker: Start) -> None:
+    worker(), worker()
+    recorded = commands.json("trace", "--out", "one.pftrace", "--seconds", "0.3", "--gpu", "0")
+    assert recorded["gpus"] == 1
+    assert recorded["processes"] == 2
+    assert recorded["residencies"] > 2
+    assert recorded["lost"] == 0
+
+
+def test_what_cannot_be_is_one_line(commands: Commands) -> None:
+    assert "no GPU '7'" in commands.fails(4, "trace", "--out", "x.pftrace", "--gpu", "7")
+    assert "name a file" in commands.fails(2, "trace", "--out", "/nowhere/x.pftrace", "--seconds", "1")
+    assert not (Path(commands.folder) / "x.pftrace").exists()

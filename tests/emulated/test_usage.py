@@ -1,0 +1,301 @@
+"""True usage against jobs whose length is known: on the device of the session, real processes, the real log."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runlist.emulated import EmulatedGpu
+from runlist.nvml import gpus, session
+from runlist.rm.transport import EmulatedDriver, choose_driver
+from runlist.usage import Reading, Residency, UsageSource, open_source
+from runlist.usage.nvml import NvmlUsage
+from tests.conftest import ON_NVIDIA
+from tests.emulated.raw import Running, Target
+from tests.fixtures.daemon import NOBODY, As, needs_root
+
+JOB = """
+module = begin({gpu})
+accumulate = kernel(module, b"accumulate_lcg")
+state = alloc(132 * 1024)
+put(state, bytes(132 * 1024))
+def work(kernels):
+    for _ in range(kernels):
+        launch(accumulate, (132,), (256,), (U64, U64, U32), state, 33792, {rounds})
+    ok(cu.cuCtxSynchronize())
+begun, ended = ok(cu.cuEventCreate(0)), ok(cu.cuEventCreate(0))
+work(2)
+say("ready")
+for line in sys.stdin:
+    command, number = line.split()
+    if command == "work":  # so many kernels; answers ms by the GPU's clock, and when it began and ended
+        at = time.time_ns()
+        ok(cu.cuEventRecord(begun, 0))
+        for _ in range(int(number)):
+            launch(accumulate, (132,), (256,), (U64, U64, U32), state, 33792, {rounds})
+        ok(cu.cuEventRecord(ended, 0))
+        ok(cu.cuEventSynchronize(ended))
+        say(ok(cu.cuEventElapsedTime(begun, ended)), at, time.time_ns())
+    elif command == "half":  # one kernel, then as long a pause, for so many seconds
+        end = time.monotonic() + float(number)
+        while time.monotonic() < end:
+            start = time.monotonic()
+            work(1)
+            time.sleep(time.monotonic() - start)
+        say("done")
+"""
+KERNEL_ROUNDS = 700_000  # about 10 ms
+KERNELS = 100
+
+Start = Callable[..., "Job"]
+
+
+class Job:
+    """A process with work of a known length."""
+
+    def __init__(self, environment: dict[str, str], gpu: int = 0) -> None:
+        self._program = Running(environment, JOB.format(gpu=gpu, rounds=KERNEL_ROUNDS))
+        self.pid = self._program.pid
+        assert self._program.line() == "ready"
+
+    def tell(self, command: str) -> None:
+        self._program.tell(command)
+
+    def answer(self) -> str:
+        return self._program.line()
+
+    def finished(self) -> tuple[float, int, int]:
+        """Of its work: seconds by the GPU's clock, and when it began and ended (CLOCK_REALTIME, ns)."""
+        milliseconds, begun, ended = self.answer().split()
+        return float(milliseconds) / 1e3, int(begun), int(ended)
+
+    def work(self, kernels: int = KERNELS) -> float:
+        """Work alone; seconds."""
+        self.tell(f"work {kernels}")
+        return self.finished()[0]
+
+    def end(self) -> None:
+        self._program.end()
+
+
+@pytest.fixture
+def job(device_env: dict[str, str]) -> Iterator[Start]:
+    started: list[Job] = []
+
+    def start(gpu: int = 0, environment: dict[str, str] | None = None) -> Job:
+        started.append(Job(environment or device_env, gpu))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+@pytest.fixture
+def source(on_device: None) -> Iterator[UsageSource]:
+    """The usage of the first GPU, by its log."""
+    opened, refusals = open_source(choose_driver(), _uuids()[0])
+    assert (opened.name, refusals) == ("switch log", ())
+    yield opened
+    opened.close()
+
+
+def _uuids() -> list[str]:
+    with session(choose_driver()):
+        return [gpu.uuid for gpu in gpus()]
+
+
+class Book:
+    """All that was read from a source."""
+
+    def __init__(self, source: UsageSource) -> None:
+        self._source = source
+        self.residencies: list[Residency] = []
+        self.seconds: dict[int, float] = {}
+        self.idle_s: dict[int, float] = {}
+        self.turns: dict[int, int] = {}
+        self._until = source.read().until
+
+    def read(self) -> Reading:
+        reading = self._source.read()
+        passed, self._until = reading.until - self._until, reading.until
+        assert sum(held.seconds for held in reading.held.values()) <= passed + 1e-6
+        assert reading.dropped == 0
+        self.residencies += reading.residencies
+        for pid, held in reading.held.items():
+            self.seconds[pid] = self.seconds.get(pid, 0.0) + held.seconds
+            self.idle_s[pid] = self.idle_s.get(pid, 0.0) + held.idle_s
+            self.turns[pid] = self.turns.get(pid, 0) + held.turns
+        return reading
+
+    def read_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            self.read()
+
+    def held(self, pid: int, begun: int, ended: int) -> float:
+        """Seconds that a process held the GPU between two times."""
+        spans = [(max(one.start_ns, begun), min(one.end_ns, ended)) for one in self.residencies if one.pid == pid]
+        return sum(end - start for start, end in spans if end > start) / 1e9
+
+
+def test_a_lone_job_of_known_length(source: UsageSource, job: Start) -> None:
+    tenant = job()
+    book = Book(source)
+    tenant.tell(f"work {KERNELS}")
+    book.read_for(1.5)
+    seconds, begun, ended = tenant.finished()
+    book.read()
+    assert seconds > 0.5
+    assert book.held(tenant.pid, begun, ended) == pytest.approx(seconds, rel=0.01)
+
+
+def test_two_jobs_of_known_length_that_compete(source: UsageSource, job: Start) -> None:
+    tenants = [job(), job()]
+    alone = [tenant.work() for tenant in tenants]
+    slice_s = 0.02
+    for tenant in tenants:
+        target = Target(tenant.pid)
+        target.set_slice(int(slice_s * 1e6))
+        target.close()
+    book = Book(source)
+    for tenant in tenants:
+        tenant.tell(f"work {KERNELS}")
+    book.read_for(sum(alone) + 0.5)
+    for tenant, seconds in zip(tenants, alone, strict=True):
+        _, begun, ended = tenant.finished()
+        assert book.held(tenant.pid, begun, ended) == pytest.approx(seconds, rel=0.01)
+        assert book.turns[tenant.pid] == pytest.approx(seconds / slice_s, rel=0.15)
+
+
+def test_residencies_are_in_order_and_leave_room_for_the_switch(source: UsageSource, job: Start) -> None:
+    tenants = [job(), job()]
+    book = Book(source)
+    for tenant in tenants:
+        tenant.tell(f"work {KERNELS // 2}")
+    book.read_for(0.6)
+    pairs = list(itertools.pairwise(book.residencies))
+    assert len(pairs) > 50
+    for one, other in pairs:
+        assert one.end_ns <= other.start_ns
+        if one.pid != other.pid:
+            assert 80_000 < other.start_ns - one.end_ns < 10_000_000
+    for tenant in tenants:
+        tenant.finished()
+
+
+def test_idle_time_of_a_lone_holder(source: UsageSource, job: Start) -> None:
+    tenant = job()
+    tenant.tell("half 4")
+    time.sleep(0.5)
+    book = Book(source)
+    book.read_for(3.0)
+    assert tenant.answer() == "done"
+    assert book.seconds[tenant.pid] == pytest.approx(3.0, abs=0.2)
+    assert 0.3 < book.idle_s[tenant.pid] / book.seconds[tenant.pid] < 0.6
+
+
+def test_a_lone_job_at_work_is_not_idle(source: UsageSource, job: Start) -> None:
+    tenant = job()
+    book = Book(source)
+    tenant.tell(f"work {3 * KERNELS}")
+    book.read_for(2.5)
+    assert tenant.finished()[0] > 2.5
+    assert book.seconds[tenant.pid] > 2.4
+    assert book.idle_s[tenant.pid] < 0.1
+
+
+def test_nvml_as_the_source(on_device: None, job: Start) -> None:
+    from runlist.nvml import Utilisation
+
+    source = NvmlUsage(Utilisation(choose_driver(), _uuids()[0]))
+    tenant = job()
+    tenant.tell(f"work {3 * KERNELS}")
+    time.sleep(1.2)
+    source.read()
+    time.sleep(1.0)
+    reading = source.read()
+    assert 0.7 < reading.held[tenant.pid].seconds <= 1.3
+    tenant.finished()
+    source.close()
+
+
+def test_each_gpu_has_a_log_of_its_own(
+    fresh_gpu: Callable[..., EmulatedGpu], job: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = fresh_gpu(gpus=3)
+    for name, value in gpu.environment().items():
+        monkeypatch.setenv(name, value)
+    environment = {**os.environ, **gpu.environment()}
+    driver = EmulatedDriver(gpu.dir)
+    sources = [open_source(driver, uuid).source for uuid in _uuids()]
+    assert {source.name for source in sources} == {"switch log"}
+    tenants = [job(number, environment) for number in (0, 2)]
+    for tenant in tenants:
+        tenant.work(20)
+    seen = [set(source.read().held) for source in sources]
+    assert seen == [{tenants[0].pid}, set(), {tenants[1].pid}]
+    for source in sources:
+        source.close()
+
+
+@needs_root
+@pytest.mark.skipif(ON_NVIDIA, reason="opens up the emulated GPU's folder")
+def test_processes_of_other_users_are_seen_without_their_ids(on_device: None, job: Start) -> None:
+    gpu = Path(os.environ["RUNLIST_EMULATED_GPU"])
+    tenants = [job(), job()]
+
+    def seen() -> dict[int, float]:
+        source = open_source(choose_driver(), uuid).source
+        assert source.name == "switch log"
+        for tenant in tenants:
+            tenant.tell("work 50")
+        book = Book(source)
+        book.read_for(1.0)
+        source.close()
+        return book.seconds
+
+    uuid = _uuids()[0]
+    opened = [gpu.parent, gpu, gpu / "nvidiactl"]
+    modes = [path.stat().st_mode for path in opened]
+    try:
+        for path in opened:
+            path.chmod(0o777)
+        seconds = As(NOBODY)(seen)
+    finally:
+        for path, mode in zip(opened, modes, strict=True):
+            path.chmod(mode & 0o7777)
+    assert set(seconds) == {0}
+    assert seconds[0] > 0.5
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="a figure of the emulated GPU would say nothing else")
+def test_what_reading_costs(source: UsageSource, job: Start, record_property: Callable[[str, object], None]) -> None:
+    """A figure for the report, not a limit: two cores are shared by everything that runs."""
+    tenants = [job(), job()]
+    for tenant in tenants:
+        target = Target(tenant.pid)
+        target.set_slice(1000)
+        target.close()
+        tenant.tell(f"work {KERNELS}")
+    book = Book(source)
+    spent, seconds = 0.0, 1.0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        begun = time.thread_time()
+        book.read()
+        spent += time.thread_time() - begun
+    switches = sum(book.turns.values())
+    record_property("percent of a core", round(100 * spent / seconds, 3))
+    record_property("switches a second", switches / seconds)
+    print(f"{100 * spent / seconds:.2f} % of a core at {switches / seconds:.0f} switches a second")
+    assert switches > 100
+    for tenant in tenants:
+        tenant.finished()

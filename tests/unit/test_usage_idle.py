@@ -1,0 +1,122 @@
+"""Idle time of a lone holder: only what samples of the GPU's utilisation show, and told once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.usage.idle import FULL_PERCENT, IdleTime, Sample
+from runlist.usage.interface import Residency
+
+MS = 1_000_000
+NOW = 1_700_000_000_000_000_000
+
+
+def _part(pid: int, start: float, end: float) -> Residency:
+    return Residency(pid, 1, NOW + int(start * MS), NOW + int(end * MS))
+
+
+def _at(ms: float) -> int:
+    return NOW + int(ms * MS)
+
+
+def _samples(first: int, *percents: int) -> list[Sample]:
+    """Samples of 200 ms each, the first one ending at `first` ms."""
+    return [Sample(_at(first + 200 * number), percent) for number, percent in enumerate(percents)]
+
+
+def _lone(*parts: tuple[int, float, float], until: float) -> IdleTime:
+    idle = IdleTime()
+    idle.hold([_part(*part) for part in parts], _at(until))
+    return idle
+
+
+def test_a_holder_without_work_is_idle() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    assert idle.wants_samples(_at(1000))
+    assert idle.compare(_samples(200, 0, 0, 0, 0, 0)) == {1: pytest.approx(1.0)}
+    assert idle.sampled_ns == _at(1000)
+
+
+@pytest.mark.parametrize("percent", [FULL_PERCENT, 96, 100])
+def test_a_holder_at_work_is_not(percent: int) -> None:
+    assert _lone((1, 0, 1000), until=1000).compare(_samples(200, percent, percent)) == {}
+
+
+def test_half_of_it() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    assert idle.compare(_samples(200, *[FULL_PERCENT // 2] * 5))[1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_never_more_than_it_held() -> None:
+    """Suspended half of the time: what it did not hold cannot have been idle."""
+    parts = [(1, start, start + 10) for start in range(0, 1000, 20)]
+    assert _lone(*parts, until=1000).compare(_samples(200, 0, 0, 0, 0, 0)) == {1: pytest.approx(0.5)}
+    assert _lone(*parts, until=1000).compare(_samples(200, *[48] * 5)) == {}
+
+
+def test_no_sample_counts_twice_nor_before_its_time_is_known() -> None:
+    idle = _lone((1, 0, 500), until=500)
+    samples = _samples(200, 0, 0, 0, 0)
+    assert idle.compare(samples) == {1: pytest.approx(0.4)}
+    assert idle.compare(samples) == {}
+    idle.hold([_part(1, 500, 850)], _at(850))
+    assert idle.compare(samples) == {1: pytest.approx(0.4)}
+
+
+def test_samples_that_touch_another_holder_tell_nothing() -> None:
+    idle = _lone((2, 0, 100), (1, 100, 700), (2, 700, 1500), until=1500)
+    assert idle.compare(_samples(200, 0, 0, 0, 0, 0, 0)) == {1: pytest.approx(0.4), 2: pytest.approx(0.4)}
+
+
+def test_no_samples_are_wanted_while_processes_take_turns() -> None:
+    idle = IdleTime()
+    for start in range(0, 2000, 2):
+        idle.hold([_part(1 + start // 2 % 2, start, start + 2)], _at(start + 2))
+        assert not idle.wants_samples(_at(start + 2))
+
+
+def test_samples_are_asked_for_at_most_once_a_second_of_a_lone_holder() -> None:
+    idle = IdleTime()
+    asked = 0
+    for end in range(20, 4001, 20):
+        idle.hold([_part(1, end - 20, end)], _at(end))
+        if idle.wants_samples(_at(end)):
+            asked += 1
+            idle.compare(_samples(200, *[0] * (end // 200)))
+    assert asked == 4
+    assert idle.sampled_ns == _at(3200)
+    assert len(idle._stretches) == 1
+    assert len(idle._stretches[0].parts) == 1
+
+
+def test_what_is_kept_is_bounded_when_no_samples_come() -> None:
+    idle = IdleTime()
+    for start in range(0, 60_000, 20):
+        idle.hold([_part(1 + start // 1000 % 2, start, start + 10)], _at(start + 20))
+    assert len(idle._stretches) <= 7
+    assert sum(len(stretch.parts) for stretch in idle._stretches) <= 400
+
+
+def test_a_first_sample_after_a_pause_covers_its_usual_length() -> None:
+    idle = _lone((1, 0, 3000), until=3000)
+    assert idle.compare([Sample(_at(2000), 0)]) == {1: pytest.approx(0.2)}
+    assert idle.compare([Sample(_at(2210), 0)]) == {1: pytest.approx(0.21)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 300), st.integers(1, 400)), max_size=20),
+    st.lists(st.integers(0, 100), max_size=20),
+)
+def test_idle_time_never_passes_the_time_held(turns: list[tuple[int, int, int]], percents: list[int]) -> None:
+    idle, now, held = IdleTime(), 0, {1: 0.0, 2: 0.0}
+    told = {1: 0.0, 2: 0.0}
+    for pid, pause, length in turns:
+        idle.hold([_part(pid, now + pause, now + pause + length)], _at(now + pause + length))
+        now += pause + length
+        held[pid] += length / 1000
+        for one, seconds in idle.compare(_samples(200, *percents)).items():
+            assert seconds > 0
+            told[one] += seconds
+        assert all(told[one] <= held[one] + 1e-9 for one in held)

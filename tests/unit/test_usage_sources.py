@@ -1,0 +1,257 @@
+"""The sources of usage with a fake device, and the choice among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+import pytest
+
+from runlist import nvml
+from runlist.nvml import DeviceSample, NvmlError, ProcessSample
+from runlist.rm.transport import NvidiaDriver
+from runlist.usage import choice, open_source, switch_log
+from runlist.usage.book import BookUsage
+from runlist.usage.nvml import NvmlUsage
+from runlist.usage.switch_log import SwitchLogUsage
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.switch_log import END, START, FakeLogDriver
+
+MS = 1_000_000
+
+
+class FakeUtilisation:
+    """NVML's part: samples that the test sets; fails once `error` is set."""
+
+    def __init__(self, *_: object) -> None:
+        self.of_processes: list[ProcessSample] = []
+        self.of_device: list[DeviceSample] = []
+        self.error: str | None = None
+        self.asked: list[int] = []
+        self.closed = 0
+
+    def processes(self, since_us: int) -> list[ProcessSample]:
+        return [sample for sample in self._answer(since_us, self.of_processes) if sample.end_us > since_us]
+
+    def device(self, since_us: int) -> list[DeviceSample]:
+        return [sample for sample in self._answer(since_us, self.of_device) if sample.end_us > since_us]
+
+    def _answer(self, since_us: int, samples: list[Any]) -> list[Any]:
+        self.asked.append(since_us)
+        if self.error:
+            raise NvmlError(self.error)
+        return samples
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def utilisation(monkeypatch: pytest.MonkeyPatch) -> FakeUtilisation:
+    fake = FakeUtilisation()
+    for module in (switch_log, choice):
+        monkeypatch.setattr(module, "Utilisation", lambda *_: fake)
+    return fake
+
+
+class Clock:
+    """Seconds that the test moves."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# -- the switch log ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
+    """A log whose clock, the GPU's and the machine's, is `driver.now_ns`."""
+    driver = FakeLogDriver({0: UUIDS[0]}, records=16384)
+    driver.now_ns = 1_700_000_000_000_000_000  # type: ignore[attr-defined]
+    driver.time_ns = lambda: driver.now_ns  # type: ignore[attr-defined]
+    monkeypatch.setattr("runlist.rm.switch_log.time.monotonic_ns", lambda: driver.now_ns)  # type: ignore[attr-defined]
+    return driver
+
+
+def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: FakeUtilisation) -> None:
+    source = SwitchLogUsage(driver, UUIDS[0])
+    assert (source.name, source.exact) == ("switch log", True)
+    start = driver.now_ns
+    driver.producer.write(START, 7, 1, start + 100)
+    driver.producer.write(END, 7, 1, start + 2_000_100)
+    driver.now_ns += 10 * MS
+    reading = source.read()
+    assert reading.held[7].seconds == pytest.approx(0.002)
+    assert reading.until == pytest.approx(driver.now_ns / 1e9)
+    assert not utilisation.asked  # nobody held the GPU for long
+    source.close()
+    assert utilisation.closed == 1
+
+
+def test_a_lone_holders_idle_time_is_corrected(driver: Any, utilisation: FakeUtilisation) -> None:
+    source = SwitchLogUsage(driver, UUIDS[0])
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    held = idle = 0.0
+    for _ in range(200):
+        driver.now_ns += 20 * MS
+        now_us = driver.now_ns // 1000
+        if now_us % 200_000 == 0:
+            utilisation.of_device.append(DeviceSample(now_us, 19))
+        reading = source.read()
+        held += reading.held[7].seconds
+        idle += reading.held[7].idle_s
+        assert idle <= held
+    assert held == pytest.approx(4.0)
+    assert 3.0 * 0.8 - 0.2 <= idle <= 4.0 * 0.8 + 0.01  # a fifth busy; the last second is not known yet
+    assert len(utilisation.asked) <= 5
+
+
+def test_without_nvml_there_is_no_correction(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise NvmlError("NVML: not found")
+
+    monkeypatch.setattr(switch_log, "Utilisation", missing)
+    source = SwitchLogUsage(driver, UUIDS[0])
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    driver.now_ns += 2000 * MS
+    assert source.read().held[7].idle_s == 0
+    source.close()
+
+
+def test_an_nvml_that_fails_later_is_let_go(driver: Any, utilisation: FakeUtilisation) -> None:
+    source = SwitchLogUsage(driver, UUIDS[0])
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    utilisation.error = "NVML: GPU is lost"
+    for _ in range(3):
+        driver.now_ns += 1000 * MS
+        reading = source.read()
+        assert (reading.held[7].seconds, reading.held[7].idle_s) == (pytest.approx(1.0), 0)
+    assert (len(utilisation.asked), utilisation.closed) == (1, 1)
+    source.close()
+    assert utilisation.closed == 1
+
+
+# -- NVML ----------------------------------------------------------------------------------------
+
+
+def test_nvml_is_percent_of_the_time_that_passed(utilisation: FakeUtilisation) -> None:
+    clock = Clock()
+    source = NvmlUsage(utilisation, clock)
+    assert (source.name, source.exact) == ("nvml", False)
+    utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6) + 400_000, 60), ProcessSample(8, 1, 50)]
+    clock.now += 0.5
+    reading = source.read()
+    assert reading.held[7].seconds == pytest.approx(0.3)
+    assert set(reading.held) == {7}
+    assert (reading.held[7].turns, reading.residencies, reading.until) == (0, [], clock.now)
+    clock.now += 0.1
+    assert source.read().held[7].seconds == pytest.approx(0.06)  # the sample holds until there is a newer one
+    assert len(utilisation.asked) == 2
+
+
+def test_nvmls_samples_never_add_up_to_more_than_the_gpu(utilisation: FakeUtilisation) -> None:
+    clock = Clock()
+    source = NvmlUsage(utilisation, clock)
+    utilisation.of_processes = [ProcessSample(pid, int(clock.now * 1e6) + 1, 80) for pid in (7, 8)]
+    clock.now += 1
+    assert [held.seconds for held in source.read().held.values()] == pytest.approx([0.5, 0.5])
+
+
+def test_nvmls_old_samples_are_forgotten(utilisation: FakeUtilisation) -> None:
+    clock = Clock()
+    utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6), 100)]
+    source = NvmlUsage(utilisation, clock)
+    clock.now += 1
+    assert source.read().held[7].seconds == pytest.approx(1)
+    clock.now += 1.5
+    assert source.read().held == {}
+
+
+def test_a_clock_that_is_set_back_is_no_time(utilisation: FakeUtilisation) -> None:
+    clock = Clock()
+    utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6), 100)]
+    source = NvmlUsage(utilisation, clock)
+    clock.now -= 3600
+    reading = source.read()
+    assert all(held.seconds == 0 for held in reading.held.values())
+    assert len(utilisation.asked) == 2
+
+
+# -- the book ------------------------------------------------------------------------------------
+
+
+def test_the_book_divides_time_among_who_is_enabled() -> None:
+    clock = Clock()
+    book = BookUsage(clock)
+    clock.now += 5
+    book.set_enabled(1, True)
+    clock.now += 1
+    book.set_enabled(2, True)
+    book.set_enabled(2, True)
+    clock.now += 2
+    book.set_enabled(1, False)
+    clock.now += 1
+    reading = book.read()
+    assert {pid: held.seconds for pid, held in reading.held.items()} == {1: pytest.approx(2), 2: pytest.approx(2)}
+    assert [held.turns for held in reading.held.values()] == [1, 1]
+    clock.now += 1
+    assert {pid: held.seconds for pid, held in book.read().held.items()} == {2: pytest.approx(1)}
+    book.set_enabled(9, False)
+    book.close()
+    assert book.read().held == {}
+
+
+# -- the choice ----------------------------------------------------------------------------------
+
+
+def test_the_switch_log_comes_first(driver: Any, utilisation: FakeUtilisation) -> None:
+    source, refusals = open_source(driver, UUIDS[0])
+    assert (source.name, refusals) == ("switch log", ())
+    source.close()
+
+
+def test_nvml_comes_second_and_says_why(driver: Any, utilisation: FakeUtilisation) -> None:
+    driver.bind_status, driver.reason = 0x1B, 4
+    source, refusals = open_source(driver, UUIDS[0])
+    assert source.name == "nvml"
+    (line,) = refusals
+    assert line.startswith("switch log: the driver refuses the switch log: NV_ERR_INSUFFICIENT_PERMISSIONS (0x1B)")
+    source.close()
+
+
+def test_the_book_is_always_there(driver: Any, utilisation: FakeUtilisation) -> None:
+    driver.bind_status = 0x56
+    utilisation.error = "NVML: Not Supported"
+    source, refusals = open_source(driver, UUIDS[0])
+    assert source.name == "book"
+    assert [line.partition(":")[0] for line in refusals] == ["switch log", "nvml"]
+    assert utilisation.closed == 1
+
+
+# -- runlist.nvml --------------------------------------------------------------------------------
+
+
+def test_nvmls_ways_to_say_that_there_are_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    code = pynvml.NVML_SUCCESS
+
+    def refuse(*_: object) -> None:
+        raise pynvml.NVMLError(code)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetSamples", refuse)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", refuse)
+    used = nvml.Utilisation(NvidiaDriver(), UUIDS[0])
+    assert used.device(0) == used.processes(0) == []
+    code = pynvml.NVML_ERROR_NOT_FOUND
+    assert used.device(0) == used.processes(0) == []
+    code = pynvml.NVML_ERROR_NOT_SUPPORTED
+    for ask in (used.device, used.processes):
+        with pytest.raises(NvmlError, match="Not Supported"):
+            ask(0)
+    used.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.apply import apply_shares
-from runlist.daemon.guard import TINY_US
 from runlist.daemon.managed import ManagedTask
 from runlist.model import Share, Task, TaskClass, TaskKey
+from runlist.policies.apply import apply_shares
+from runlist.policies.guard import TINY_US
 from runlist.rm.context import GpuContext
 from runlist.rm.status import InvalidClient, RmError, error_class
 
@@ -82,6 +85,18 @@ def test_a_turn_is_handed_over_by_two_controls() -> None:
     assert gpu.log == [("suspend", 0), ("resume", 1)]
 
 
+@pytest.mark.parametrize("slice_us", [1, 7_000])
+def test_a_task_that_is_off_keeps_its_slice_until_it_comes_on(slice_us: int) -> None:
+    """Setting one takes a control, and means nothing before."""
+    gpu = Gpu()
+    tasks = everything(gpu, Share(5_000))
+    apply_shares(tasks, wanted(Share(slice_us, False)))
+    assert tasks[TaskKey(0, "GPU-0")].share == Share(5_000, False)
+    apply_shares(tasks, wanted(Share(slice_us)))
+    assert tasks[TaskKey(0, "GPU-0")].share == Share(slice_us)
+    assert gpu.log == [("suspend", 0), ("slice", 0), ("resume", 0)]
+
+
 def test_slices_grow_before_others_shrink() -> None:
     gpu = Gpu()
     apply_shares(everything(gpu, Share(5000), Share(1)), wanted(Share(1), Share(5000)))
@@ -141,9 +156,10 @@ def test_no_step_between_two_safe_states_is_unsafe(transition: tuple[list[Share]
     gpu = Gpu()
     tasks = everything(gpu, *before)
     assert apply_shares(tasks, wanted(*after)) == {}
-    assert [task.share for task in tasks.values()] == after
+    ends = [share if share.enabled else replace(had, enabled=False) for had, share in zip(before, after, strict=True)]
+    assert [task.share for task in tasks.values()] == ends
     assert [(context.slice_us, context.enabled) for context in gpu.contexts] == [
-        (share.timeslice_us or 2048, share.enabled) for share in after
+        (share.timeslice_us or 2048, share.enabled) for share in ends
     ]
     assert len(gpu.log) == len(set(gpu.log))  # nothing is sent twice
 

@@ -2,61 +2,78 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.guard import SAFE_US, TINY_US, safe_shares
-from runlist.model import DEFAULT_SHARE, Share, Task, TaskClass, TaskKey
-from runlist.rm.context import MAX_TIMESLICE_US
+from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, Task, TaskClass, TaskKey
+from runlist.policies.guard import LONGEST_WAIT_S, SAFE_US, TINY_US, safe_shares
 
 
 def task(pid: int, **values: object) -> Task:
     return Task(TaskKey(pid, "GPU-0"), TaskClass.BATCH, "x", 0, 0.0, **values)
 
 
+NOW = 100.0
 KEYS = [TaskKey(pid, "GPU-0") for pid in range(6)]
 
 
 def test_a_safe_decision_passes_unchanged() -> None:
     decided = {KEYS[0]: Share(1_000_000), KEYS[1]: Share(1), KEYS[2]: Share(1, False)}
-    assert safe_shares([task(0), task(1), task(2)], decided, {}) == (decided, [])
+    assert safe_shares([task(0), task(1), task(2)], decided, {}, NOW) == (decided, [])
 
 
 def test_a_task_that_the_policy_forgot_gets_the_drivers_default() -> None:
-    assert safe_shares([task(0)], {}, {}) == ({KEYS[0]: DEFAULT_SHARE}, [])
+    assert safe_shares([task(0)], {}, {}, NOW) == ({KEYS[0]: DEFAULT_SHARE}, [])
 
 
 def test_shares_of_strangers_are_dropped() -> None:
-    shares, _ = safe_shares([task(0)], {KEYS[0]: Share(5000), KEYS[5]: Share(1)}, {})
+    shares, _ = safe_shares([task(0)], {KEYS[0]: Share(5000), KEYS[5]: Share(1)}, {}, NOW)
     assert shares == {KEYS[0]: Share(5000)}
 
 
 def test_the_users_own_slice_holds() -> None:
-    shares, notes = safe_shares([task(0, timeslice_us=700)], {KEYS[0]: Share(1)}, {})
+    shares, notes = safe_shares([task(0, timeslice_us=700)], {KEYS[0]: Share(1)}, {}, NOW)
     assert (shares[KEYS[0]], notes) == (Share(700), [])
 
 
 def test_a_suspended_task_stays_off_and_keeps_its_slice() -> None:
-    shares, _ = safe_shares([task(0, suspended=True)], {KEYS[0]: Share(9)}, {KEYS[0]: Share(1_000_000)})
+    shares, _ = safe_shares([task(0, suspended=True)], {KEYS[0]: Share(9)}, {KEYS[0]: Share(1_000_000)}, NOW)
     assert shares == {KEYS[0]: Share(1_000_000, False)}
 
 
 def test_something_runs_when_something_can() -> None:
     decided = {KEYS[0]: Share(1, False), KEYS[1]: Share(1, False)}
-    shares, notes = safe_shares([task(0, suspended=True), task(1)], decided, {})
+    shares, notes = safe_shares([task(0, suspended=True), task(1)], decided, {}, NOW)
     assert shares[KEYS[1]] == Share(1, True)
     assert not shares[KEYS[0]].enabled
     assert len(notes) == 1
 
 
+def test_nothing_may_run_when_everybody_knows_until_when() -> None:
+    decided = {KEYS[0]: Share(1, False, NOW + 0.01), KEYS[1]: Share(1, False, NOW + LONGEST_WAIT_S)}
+    assert safe_shares([task(0), task(1)], decided, {}, NOW) == (decided, [])
+    shares, _ = safe_shares([task(0), task(1), task(2, suspended=True)], decided, {}, NOW)
+    assert not any(share.enabled for share in shares.values())
+
+
+@pytest.mark.parametrize("until", [None, NOW - 0.001, NOW + LONGEST_WAIT_S + 0.1, float("nan"), float("inf"), "soon"])
+def test_without_a_time_that_is_near_the_first_one_runs(until: object) -> None:
+    decided = {KEYS[0]: Share(1, False, NOW + 1), KEYS[1]: Share(7, False, until)}
+    shares, notes = safe_shares([task(0), task(1)], decided, {}, NOW)
+    assert shares[KEYS[0]].enabled
+    assert shares[KEYS[1]] == Share(7, False)
+    assert "did not say until when" in notes[0]
+
+
 def test_a_second_tiny_slice_is_widened() -> None:
-    shares, notes = safe_shares([task(0), task(1)], {KEYS[0]: Share(1), KEYS[1]: Share(2)}, {})
+    shares, notes = safe_shares([task(0), task(1)], {KEYS[0]: Share(1), KEYS[1]: Share(2)}, {}, NOW)
     assert shares == {KEYS[0]: Share(1), KEYS[1]: Share(SAFE_US)}
     assert "would stop each other" in notes[0]
 
 
 def test_two_tiny_slices_that_the_user_fixed_are_no_exception() -> None:
-    shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {})
+    shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {}, NOW)
     assert [shares[key].timeslice_us for key in KEYS[:2]] == [1, SAFE_US]
 
 
@@ -73,15 +90,19 @@ def test_no_decision_stops_all_progress(data: st.DataObject) -> None:
         task(pid, suspended=data.draw(st.booleans()), timeslice_us=data.draw(_slices))
         for pid in range(data.draw(st.integers(0, 5)))
     ]
-    share = st.builds(Share, _slices | _wild, st.booleans())
+    untils = _wild | st.floats(NOW - 1, NOW + 20)
+    share = st.builds(Share, _slices | _wild, st.booleans(), untils)
     decided = data.draw(st.dictionaries(st.sampled_from(KEYS), share))
     in_force = data.draw(st.dictionaries(st.sampled_from(KEYS), st.builds(Share, _slices, st.booleans())))
-    shares, notes = safe_shares(members, decided, in_force)
+    shares, notes = safe_shares(members, decided, in_force, NOW)
 
     assert set(shares) == {member.key for member in members}
     enabled = [member for member in members if shares[member.key].enabled]
     assert not any(member.suspended for member in enabled)
-    assert bool(enabled) == any(not member.suspended for member in members)
+    free = [member for member in members if not member.suspended]
+    waits = [getattr(decided.get(member.key), "until", None) for member in free]
+    all_wait = all(isinstance(until, int | float) and NOW <= until <= NOW + LONGEST_WAIT_S for until in waits)
+    assert enabled or not free or all_wait
     slices = [shares[member.key].timeslice_us for member in members]
     assert all(us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US) for us in slices)
     assert sum((shares[member.key].timeslice_us or SAFE_US) < TINY_US for member in enabled) <= 1
@@ -92,9 +113,9 @@ def test_a_task_with_two_contexts_gets_no_tiny_slice() -> None:
     """Its own two channel groups would stop each other, as those of two tasks would."""
     several = task(1, compute_groups=2)
     shares, _ = safe_shares(
-        [several, task(2)], {several.key: Share(1), TaskKey(2, "GPU-0"): Share(1, enabled=False)}, {}
+        [several, task(2)], {several.key: Share(1), TaskKey(2, "GPU-0"): Share(1, enabled=False)}, {}, NOW
     )
     assert shares[several.key] == Share(TINY_US)
     fixed = task(1, compute_groups=2, timeslice_us=3)
-    shares, _ = safe_shares([fixed], {}, {})
+    shares, _ = safe_shares([fixed], {}, {}, NOW)
     assert shares[fixed.key].timeslice_us == TINY_US

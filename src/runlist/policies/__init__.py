@@ -1,10 +1,20 @@
 """Scheduling policies: small plug-ins that see only `runlist.model`.
 
 A policy is a class with the interface of `interface.Policy`, in `policies/<name>/__init__.py` or in a user's own file,
-under the name `POLICY`. `loader` finds it.
+under the name `POLICY`. `loader` finds it; `parts` holds what several of them are made of.
 """
 
-from runlist.policies.interface import Decision, Policy
-from runlist.policies.loader import DEFAULT_POLICY, PolicySpec, builtin_policies, load_policy
+from runlist.policies.interface import STALL_S, Decision, Layer, Policy
+from runlist.policies.loader import DEFAULT_POLICY, LAYERS, PolicySpec, builtin_policies, load_policy
 
-__all__ = ["DEFAULT_POLICY", "Decision", "Policy", "PolicySpec", "builtin_policies", "load_policy"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "LAYERS",
+    "STALL_S",
+    "Decision",
+    "Layer",
+    "Policy",
+    "PolicySpec",
+    "builtin_policies",
+    "load_policy",
+]

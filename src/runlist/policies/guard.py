@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
-from runlist.rm.context import MAX_TIMESLICE_US
+from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, Task, TaskKey
 
 TINY_US = 500
 """Below this a slice can be shorter than what a context switch costs (about 280 µs on an H200)."""
@@ -14,15 +13,19 @@ TINY_US = 500
 SAFE_US = 2_048
 """What a task gets instead of a second tiny slice: the driver's default."""
 
+LONGEST_WAIT_S = 10.0
+"""For how long a policy may enable nothing at all."""
+
 
 def safe_shares(
-    tasks: Sequence[Task], decided: Mapping[TaskKey, Share], in_force: Mapping[TaskKey, Share]
+    tasks: Sequence[Task], decided: Mapping[TaskKey, Share], in_force: Mapping[TaskKey, Share], now: float
 ) -> tuple[dict[TaskKey, Share], list[str]]:
     """Shares that are safe to apply, and what was wrong with the policy's.
 
     A task that the user suspended stays off, a slice that the user fixed holds. Every slice is one that can be set. Of
     the enabled tasks only one may have a tiny slice, and only if it has one context: two would stop each other for
-    good. When something could run, something is enabled.
+    good. When something could run, something is enabled, or each task that could says with `until` when it will be.
+    Times that are past, or more than LONGEST_WAIT_S after `now`, are dropped.
     """
     shares: dict[TaskKey, Share] = {}
     notes: list[str] = []
@@ -33,19 +36,22 @@ def safe_shares(
                 f"the policy gave process {task.key.pid} a slice of {share.timeslice_us!r}: it gets {SAFE_US} µs"
             )
             share = replace(share, timeslice_us=SAFE_US)
+        if share.until is not None and not _within_reach(share.until, now):
+            share = replace(share, until=None)
         if task.timeslice_us is not None:
             share = replace(share, timeslice_us=task.timeslice_us)
         if task.compute_groups > 1 and (share.timeslice_us or SAFE_US) < TINY_US:  # they would stop each other
             share = replace(share, timeslice_us=TINY_US)
         if task.suspended:  # its slice does not matter now: leave it, so that suspending is quick
-            share = replace(in_force.get(task.key, DEFAULT_SHARE), enabled=False)
+            share = replace(in_force.get(task.key, DEFAULT_SHARE), enabled=False, until=None)
         shares[task.key] = share
 
     runnable = [task for task in tasks if not task.suspended]
-    if runnable and not any(shares[task.key].enabled for task in runnable):
+    nothing_enabled = runnable and not any(shares[task.key].enabled for task in runnable)
+    if nothing_enabled and any(shares[task.key].until is None for task in runnable):
         first = runnable[0].key
         shares[first] = replace(shares[first], enabled=True)
-        notes.append(f"the policy enabled nothing: process {first.pid} runs all the same")
+        notes.append(f"the policy enabled nothing and did not say until when: process {first.pid} runs all the same")
 
     tiny = [key for key, share in shares.items() if share.enabled and (share.timeslice_us or SAFE_US) < TINY_US]
     for key in tiny[1:]:
@@ -59,3 +65,7 @@ def safe_shares(
 
 def _settable(timeslice_us: object) -> bool:
     return timeslice_us is None or (type(timeslice_us) is int and 1 <= timeslice_us <= MAX_TIMESLICE_US)
+
+
+def _within_reach(until: object, now: float) -> bool:
+    return isinstance(until, int | float) and now <= until <= now + LONGEST_WAIT_S

@@ -1,8 +1,14 @@
 """What a policy is.
 
-The daemon keeps one instance per GPU. Whenever something changes (a task appears or vanishes, its class is set, the
-policy's own timer runs out) it asks `decide` for the shares of all tasks on that GPU, and applies what differs from
-what is in force. A policy says what should be; how to get there safely is the daemon's business.
+The daemon, or the simulator, keeps one instance per GPU. It tells the policy what happens (`on_event`), and whenever
+something changed or the policy's own timer ran out it asks `decide` for the shares of all tasks on that GPU, and
+applies what differs from what is in force. A policy says what should be; how to get there safely is not its business.
+
+What a policy can have done is what the driver can do to a process that knows nothing of it: set its slices, suspend
+and resume it (both by `Share`), and take it off the GPU once (`Decision.preempt`).
+
+A `Layer` is a policy over another one: it changes what that one sees and what it decides. Caps, deadlines and service
+targets are layers, so that they hold whatever policy shares out the rest.
 """
 
 from __future__ import annotations
@@ -12,22 +18,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runlist.model import Share, Task, TaskKey
+from runlist.model import Event, Share, Task, TaskKey
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Shares by task (a task without one gets the driver's default), and in how many seconds to ask again (None: on
-    change).
+    """Shares by task (a task without one gets the driver's default), in how many seconds to ask again (None: on
+    change), and tasks to take off the GPU once, after which they compete again.
     """
 
     shares: Mapping[TaskKey, Share]
     again_after_s: float | None = None
+    preempt: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):
     """Base of every policy. `options` are `name=value` strings of the user; raise ValueError with one clear line for
     a bad one.
+
+    All methods run in the daemon's one thread and must not block: a policy that raises, or takes longer than
+    STALL_S, is dropped for the default one.
     """
 
     summary: ClassVar[str]
@@ -38,12 +48,45 @@ class Policy(ABC):
             raise ValueError(f"this policy takes no options, got {', '.join(sorted(options))}")
 
     def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
-        """Why `task` must not join `tasks` on this GPU, or None when it may. Also asked when a task's class is to
-        change.
+        """Why `task` must not join `tasks` on this GPU, or None when it may. Also asked when a task's class or limits
+        are to change.
         """
         del task, tasks
         return None
 
+    def on_event(self, event: Event, now: float) -> bool | None:
+        """Something happened at `now` (seconds of the clock of `Task.since`). `decide` is asked afterwards: at once
+        when True is returned, else when something changed or a timer runs out.
+        """
+        del event, now
+        return None
+
     @abstractmethod
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
-        """Shares for all tasks on this GPU. `now` is in seconds of the clock of `Task.since`. Must not block."""
+        """Shares for all tasks on this GPU."""
+
+    def why(self, key: TaskKey) -> str:
+        """In a few words, why a task got its present share; empty when there is nothing to say."""
+        del key
+        return ""
+
+
+STALL_S = 0.25
+"""How long one call of a policy may take."""
+
+
+class Layer(Policy):
+    """A policy over another one, `below`. What it does not change passes through."""
+
+    def __init__(self, options: Mapping[str, str], below: Policy) -> None:
+        super().__init__(options)
+        self.below = below
+
+    def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
+        return self.below.admit(task, tasks)
+
+    def on_event(self, event: Event, now: float) -> bool | None:
+        return self.below.on_event(event, now)
+
+    def why(self, key: TaskKey) -> str:
+        return self.below.why(key)

@@ -1,4 +1,8 @@
-"""Finding policies: the built-in ones by name, a user's own by path."""
+"""Finding policies: the built-in ones by name, a user's own by path.
+
+What runs is a stack: the layers slo, cap and deadline, always, over one policy that shares out the rest. Each layer
+does nothing until a task asks for it. A name chooses the policy at the bottom; the name of a layer chooses its options.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runlist.errors import UsageError
-from runlist.policies.interface import Policy
+from runlist.policies.interface import Layer, Policy
 
 DEFAULT_POLICY = "priority"
+
+LAYERS = ("slo", "cap", "deadline")
+"""From the top down: a service target sets caps, and a cap takes tasks out of every contest below."""
+
+NOT_POLICIES = frozenset({"parts"})
 
 
 @dataclass(frozen=True)
@@ -26,28 +35,38 @@ class PolicySpec:
 def builtin_policies() -> dict[str, str]:
     """Names and one-line summaries of the policies that come with Runlist."""
     package = importlib.import_module("runlist.policies")
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
-    return {
-        name: _policy_class(importlib.import_module(f"runlist.policies.{name}"), name).summary for name in sorted(names)
-    }
+    names = {module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg} - NOT_POLICIES
+    return {name: _builtin(name).summary for name in sorted(names)}
 
 
 def load_policy(spec: PolicySpec) -> Policy:
-    """A new instance. Raises UsageError, with what is wrong, for anything that is not a working policy."""
-    cls = _from_file(Path(spec.name)) if spec.name.endswith(".py") else _builtin(spec.name)
+    """A new stack. Raises UsageError, with what is wrong, for anything that is not a working policy."""
+    bottom = DEFAULT_POLICY if spec.name in LAYERS else spec.name
+    cls = _from_file(Path(bottom)) if bottom.endswith(".py") else _builtin(bottom)
     try:
-        return cls(spec.options)
+        policy = cls(spec.options if bottom == spec.name else {})
+        for name in reversed(LAYERS):
+            layer = _builtin(name)
+            assert issubclass(layer, Layer)
+            policy = layer(spec.options if name == spec.name else {}, policy)
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(f"policy {spec.name}: {error}") from None
+    return policy
 
 
 def _builtin(name: str) -> type[Policy]:
-    known = builtin_policies()
-    if name not in known:
-        raise UsageError(f"no policy {name!r}: take {', '.join(known)} or the path of a .py file")
-    return _policy_class(importlib.import_module(f"runlist.policies.{name}"), name)
+    try:
+        if not name.isidentifier() or name in NOT_POLICIES:
+            raise ModuleNotFoundError(name=f"runlist.policies.{name}")
+        module = importlib.import_module(f"runlist.policies.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"runlist.policies.{name}":
+            raise
+        known = ", ".join(builtin_policies())
+        raise UsageError(f"no policy {name!r}: take {known} or the path of a .py file") from None
+    return _policy_class(module, name)
 
 
 def _from_file(path: Path) -> type[Policy]:

@@ -1,4 +1,5 @@
-"""The static rule of GPreempt (USENIX ATC'25): latency tasks get a slice of 1 s, everything else 1 µs.
+"""The static rule of GPreempt (USENIX ATC'25): latency (and deadline) tasks get a slice of 1 s, everything
+else 1 µs.
 
 Good for: exactly one background task beside latency-critical ones; nothing has to be done while they run.
 Fails: with two background tasks. Each slice is then shorter than a context switch, neither progresses, and it does not
@@ -14,6 +15,7 @@ from runlist.policies.interface import Decision, Policy
 
 LATENCY_SLICE_US = 1_000_000
 BACKGROUND_SLICE_US = 1
+FOREGROUND = frozenset({TaskClass.DEADLINE, TaskClass.LATENCY})
 
 
 class GPreempt(Policy):
@@ -22,9 +24,9 @@ class GPreempt(Policy):
     summary = "GPreempt's static rule: slices of 1 s for latency, 1 µs for one background task"
 
     def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
-        if task.task_class == TaskClass.LATENCY:
+        if task.task_class in FOREGROUND:
             return None
-        others = [other for other in tasks if other.key != task.key and other.task_class != TaskClass.LATENCY]
+        others = [other for other in tasks if other.key != task.key and other.task_class not in FOREGROUND]
         if not others:
             return None
         return (
@@ -36,7 +38,7 @@ class GPreempt(Policy):
         del now
         return Decision(
             {
-                task.key: Share(LATENCY_SLICE_US if task.task_class == TaskClass.LATENCY else BACKGROUND_SLICE_US)
+                task.key: Share(LATENCY_SLICE_US if task.task_class in FOREGROUND else BACKGROUND_SLICE_US)
                 for task in tasks
             }
         )

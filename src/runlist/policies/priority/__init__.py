@@ -1,80 +1,112 @@
-"""The default policy: classes latency, normal and batch, any number of tasks in each, and no livelock.
+"""The default policy: classes latency, normal and batch, weights within each, and no livelock.
 
-The foreground of a GPU is its latency tasks or, when there are none, its normal tasks. All other tasks are its
-background; batch tasks always are, so that they stay out of the way of processes that Runlist does not manage, too.
+The foreground of a GPU is its latency and deadline tasks; when there are none, its normal tasks; else its batch tasks.
+All other tasks are its background.
 
-- A foreground task that is alone gets a long slice: it has nobody to share with. Several keep the driver's slices among
-themselves.
+- A foreground task that is alone gets a long slice (a batch task, which only is when nobody else is there, a slice of
+1 µs, so that processes that Runlist does not manage get by). Several share by weight, with slices that are long among
+batch jobs and short among latency tasks. Beside a deadline task, which runs as long as its budget lasts, latency tasks
+have short slices.
 - Of the background, one task at a time is enabled, at a slice of 1 µs: the foreground takes the GPU from it within one
-context switch, and it gets whatever the foreground leaves. The enabled one rotates every quantum; normal tasks stay
-enabled four times as long as batch tasks.
+context switch, and it gets whatever the foreground leaves. Turns go by weight; tasks without work are passed over.
+- A latency task that says when it will want the GPU (a hint) finds the background off.
 
 Good for: protecting latency-critical services from any number of batch jobs.
-Fails: when the foreground never pauses, the background starves; background jobs that pause a lot leave their quantum
-unused.
+Fails: when the foreground never pauses, the background starves; a cap on the foreground helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runlist.model import Share, Task, TaskClass, TaskKey
+from runlist.model import Event, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
+from runlist.policies.parts.hints import Hints
+from runlist.policies.parts.options import no_more, number
+from runlist.policies.parts.slices import WeightedSlices
+from runlist.policies.parts.turns import WeightedTurns
 
-FOREGROUND_SLICE_US = {TaskClass.LATENCY: 1_000_000, TaskClass.NORMAL: 20_000}
-BACKGROUND_SLICE_US = 1
-TURN_WEIGHTS = {TaskClass.NORMAL: 4, TaskClass.BATCH: 1}
-DEFAULT_QUANTUM_MS = 50.0
-MIN_QUANTUM_MS, MAX_QUANTUM_MS = 5.0, 10_000.0
+FOREGROUNDS = (frozenset({TaskClass.DEADLINE, TaskClass.LATENCY}), frozenset({TaskClass.NORMAL}), frozenset(TaskClass))
+ALONE_US = {
+    TaskClass.DEADLINE: 1_000_000,
+    TaskClass.LATENCY: 1_000_000,
+    TaskClass.NORMAL: 20_000,
+    TaskClass.BATCH: 1,
+}
 
 
 class Priority(Policy):
-    """Classes by slices, the background rotated. Option: `quantum_ms`, how long a batch task's turn is (default 50)."""
+    """Classes by slices, the background by turns. Option: `quantum_ms`, how long a turn is (default 100)."""
 
-    summary = "classes latency / normal / batch; background tasks take turns (option quantum_ms, default 50)"
+    summary = "classes latency / normal / batch; background tasks take turns (option quantum_ms, default 100)"
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        unknown = options.keys() - {"quantum_ms"}
-        if unknown:
-            raise ValueError(f"no option {', '.join(sorted(unknown))}: take quantum_ms")
-        text = options.get("quantum_ms", str(DEFAULT_QUANTUM_MS))
-        try:
-            quantum_ms = float(text)
-        except ValueError:
-            raise ValueError(f"quantum_ms={text} is not a number") from None
-        if not MIN_QUANTUM_MS <= quantum_ms <= MAX_QUANTUM_MS:
-            raise ValueError(f"quantum_ms={text} is not within {MIN_QUANTUM_MS:g} to {MAX_QUANTUM_MS:g}")
-        self._quantum_s = quantum_ms / 1e3
-        self._turn: TaskKey | None = None
-        self._turn_ends = 0.0
+        values = dict(options)
+        quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0)
+        no_more(values, "quantum_ms")
+        self._slices = WeightedSlices()
+        self._turns = WeightedTurns(quantum_ms / 1e3)
+        self._hints = Hints()
+        self._held = False
+
+    def on_event(self, event: Event, now: float) -> None:
+        if isinstance(event, Hint):
+            self._hints.note(event, now)
+        elif isinstance(event, Vanish):
+            self._hints.drop(event.key)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
-        runnable = [task for task in tasks if not task.suspended]
-        if not runnable:
-            return Decision({})
-        foreground_class = TaskClass.NORMAL
-        if any(task.task_class == TaskClass.LATENCY for task in runnable):
-            foreground_class = TaskClass.LATENCY
-        foreground = [task for task in runnable if task.task_class == foreground_class]
-        background = [task for task in runnable if task.task_class != foreground_class]
-        slice_us = FOREGROUND_SLICE_US[foreground_class] if len(foreground) == 1 else None
-        shares = {task.key: Share(slice_us) for task in foreground}
-        self._rotate(background, now)
-        for task in background:
-            shares[task.key] = Share(BACKGROUND_SLICE_US, enabled=task.key == self._turn)
-        return Decision(shares, self._turn_ends - now if len(background) > 1 else None)
+        foreground, background = _divide(tasks)
+        shares, again = self._foreground(foreground, tasks, now)
+        until, look = self._hints.held_until({task.key: task for task in foreground if _may_hint(task)}, now)
+        self._held = until is not None and bool(background)
+        if until is not None:
+            behind, turn_ends = self._turns.off(background, tasks, now, until), None
+        else:
+            behind, turn_ends = self._turns.shares(background, tasks, now)
+        times = [again, turn_ends, look if background else None]
+        return Decision(shares | behind, min((each for each in times if each is not None), default=None))
 
-    def _rotate(self, background: Sequence[Task], now: float) -> None:
-        """Give the turn to the next background task when the current one's is over, or it is gone."""
-        keys = [task.key for task in background]
-        if not keys:
-            self._turn = None
-            return
-        if self._turn in keys and now < self._turn_ends:
-            return
-        following = (keys.index(self._turn) + 1) % len(keys) if self._turn in keys else 0
-        self._turn = keys[following]
-        self._turn_ends = now + self._quantum_s * TURN_WEIGHTS[background[following].task_class]
+    def why(self, key: TaskKey) -> str:
+        turn = self._turns.why(key)
+        return "kept off by a hint" if turn and self._held else turn
+
+    def _foreground(
+        self, foreground: Sequence[Task], tasks: Sequence[Task], now: float
+    ) -> tuple[dict[TaskKey, Share], float | None]:
+        urgent = [task for task in foreground if task.task_class == TaskClass.DEADLINE or _alone(task, tasks)]
+        shares = {task.key: Share(ALONE_US[task.task_class]) for task in urgent}
+        if len(urgent) == len(foreground):
+            self._slices.pause()
+            return shares, None
+        rest = [task for task in foreground if task.key not in shares]
+        slices, again = self._slices.slices(rest, tasks, now)
+        return shares | {key: Share(us) for key, us in slices.items()}, again
+
+
+def _divide(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The foreground and the background of the tasks that can run."""
+    runnable = [task for task in tasks if not task.suspended]
+    for classes in FOREGROUNDS:
+        foreground = [task for task in runnable if task.task_class in classes]
+        if foreground:
+            return foreground, [task for task in runnable if task.task_class not in classes]
+    return [], []
+
+
+def _alone(task: Task, tasks: Sequence[Task]) -> bool:
+    """Whether a task has the foreground for itself. Where nobody minds a slice that is shorter for a while, tasks that
+    cannot run now count, too: capped ones are back soon, and each change of a slice costs a control.
+    """
+    lasting = task.task_class != TaskClass.LATENCY
+    classes = next(classes for classes in FOREGROUNDS if task.task_class in classes)
+    return not any(
+        other.task_class in classes and other.key != task.key and (lasting or not other.suspended) for other in tasks
+    )
+
+
+def _may_hint(task: Task) -> bool:
+    return task.task_class == TaskClass.LATENCY
 
 
 POLICY = Priority

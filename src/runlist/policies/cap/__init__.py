@@ -1,0 +1,162 @@
+"""Caps: at most so much GPU time in every period, as cgroup v2's cpu.max, whoever else wants the GPU or not.
+
+Each group (or task by itself) that has a cap has an account. Every period puts the quota into it, and what its tasks
+held of the GPU is taken out; what is left over adds up to the burst. With nothing left its tasks wait for the next
+period. What they used too much, because taking them off takes a while, is a debt that the next periods pay, so that
+the cap holds exactly in the long run. Idle time that was first taken for work is given back when it is known.
+
+Good for: selling parts of a GPU, and background jobs that must leave it cool.
+Fails: below about 10 % with short periods: each period costs a suspension and a resumption, together about 1 ms. In a
+group of tasks the smallest cap counts for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from runlist.model import Cap, Task, TaskKey
+from runlist.policies.interface import Decision, Layer, Policy
+from runlist.policies.parts.pace import Pace, periods_begun
+from runlist.policies.parts.waiting import Waiting, earliest
+
+SPENT_S = 0.0003
+"""An account with no more than this (or a quarter of a smaller quota) is empty: taking a task off takes longer."""
+SHORTEST_LOOK_S = 0.001
+WORTH_RESUMING_S = 0.001
+LOOKS_PER_S = 90.0
+
+
+class Account:
+    """What a group may still use, in seconds of GPU time. Periods of equal length begin together."""
+
+    def __init__(self, cap: Cap, now: float) -> None:
+        self.cap = cap
+        self.ends = _period_end(cap, now)
+        self.balance = self._quota_s * (self.ends - now) / self._period_s
+        self.empty = False
+        self._busy: dict[TaskKey, float] = {}
+
+    @property
+    def _quota_s(self) -> float:
+        return self.cap.quota_us / 1e6
+
+    @property
+    def _spent_s(self) -> float:
+        return min(SPENT_S, self._quota_s / 4)
+
+    @property
+    def _period_s(self) -> float:
+        return self.cap.period_us / 1e6
+
+    @property
+    def _most(self) -> float:
+        return self._quota_s + self.cap.burst_us / 1e6
+
+    @property
+    def full(self) -> bool:
+        """Whether it makes no difference to a new one."""
+        return self.balance >= self._quota_s
+
+    @property
+    def until(self) -> float:
+        """When there is something to use again: at the end of a period."""
+        missing = max(1, 1 + math.floor((self._spent_s - self.balance) / self._quota_s))
+        return self.ends + (missing - 1) * self._period_s
+
+    def change(self, cap: Cap, now: float) -> None:
+        """Another cap from now on. What was used stays used."""
+        if cap == self.cap:
+            return
+        if cap.period_us != self.cap.period_us:
+            self.ends = _period_end(cap, now)
+        self.cap = cap
+        self.balance = min(self.balance, self._most)
+
+    def settle(self, members: Sequence[Task], now: float) -> None:
+        """Take out what was used, put in what the periods since brought, and see what is left."""
+        busy = {task.key: task.usage.busy_s for task in members}
+        self.balance -= sum(seconds - self._busy.get(key, seconds) for key, seconds in busy.items())
+        self._busy = busy
+        begun = periods_begun(self.ends, self._period_s, now)
+        self.balance = min(self._most, self.balance + begun * self._quota_s)
+        self.ends += begun * self._period_s
+        # Within a period only what is given back can fill it: resume for something worth the trouble.
+        self.empty = self.balance <= (WORTH_RESUMING_S if self.empty and not begun else self._spent_s)
+
+
+class CapLayer(Layer):
+    """Caps over any policy."""
+
+    summary = "layer, always there: caps (at most PERCENT of a GPU, or QUOTA per PERIOD)"
+
+    def __init__(self, options: Mapping[str, str], below: Policy) -> None:
+        super().__init__(options, below)
+        self._accounts: dict[str, Account] = {}
+        self._waiting = Waiting(below)
+        self._pace = Pace(LOOKS_PER_S)
+        self._names: dict[TaskKey, str] = {}
+        self._now = 0.0
+
+    def decide(self, tasks: Sequence[Task], now: float) -> Decision:
+        if not self._accounts and not any(task.cap for task in tasks):
+            return self.below.decide(tasks, now)
+        self._now = now
+        members: dict[str, list[Task]] = {}
+        for task in tasks:
+            members.setdefault(task.shares_as, []).append(task)
+        self._settle(members, now)
+        self._names = {task.key: task.shares_as for task in tasks}
+        off = {
+            task.key: account.until
+            for name, account in self._accounts.items()
+            if account.empty
+            for task in members.get(name, ())
+            if not task.suspended
+        }
+        decision = self._waiting.decide(tasks, off, now)
+        looks = []
+        for name, account in self._accounts.items():
+            if account.empty:
+                looks.append(account.until if name in members else account.ends)
+            elif any(_enabled(decision, task) for task in members.get(name, ())):
+                looks.append(now + max(account.balance, SHORTEST_LOOK_S))
+        if not looks:
+            return decision
+        return earliest(now, decision, now + self._pace.after(min(looks), now))
+
+    def why(self, key: TaskKey) -> str:
+        account = self._accounts.get(self._names.get(key, ""))
+        if account is None or not account.empty:
+            return self.below.why(key)
+        wait_ms = 1e3 * max(0.0, account.until - self._now)
+        return f"cap {100 * account.cap.fraction:g} %: waits {wait_ms:.0f} ms for its next period"
+
+    def _settle(self, members: Mapping[str, Sequence[Task]], now: float) -> None:
+        """Bring all accounts up to date, open new ones, and close those that nobody needs."""
+        for name, group in members.items():
+            caps = [task.cap for task in group if task.cap]
+            if caps:
+                cap = min(caps, key=lambda each: each.fraction)
+                self._accounts.setdefault(name, Account(cap, now)).change(cap, now)
+            else:
+                self._accounts.pop(name, None)
+        for name, account in list(self._accounts.items()):
+            account.settle(members.get(name, ()), now)
+            if name not in members and account.full:  # a group whose tasks end does not start anew with the next ones
+                del self._accounts[name]
+
+
+def _period_end(cap: Cap, now: float) -> float:
+    period_s = cap.period_us / 1e6
+    return (math.floor(now / period_s) + 1) * period_s
+
+
+def _enabled(decision: Decision, task: Task) -> bool:
+    if task.suspended:
+        return False
+    share = decision.shares.get(task.key)
+    return share is None or share.enabled
+
+
+POLICY = CapLayer

@@ -1,0 +1,185 @@
+"""Deadlines: a budget of GPU time in every period, before its end; and segments, which mark what is urgent in a task.
+
+Deadline tasks are served earliest deadline first, each from a budget that is refilled every period (EDF over hard
+constant-bandwidth servers, as Linux's SCHED_DEADLINE): one that overruns waits for its next period and takes nothing
+from the others. Of those with budget left the one whose period ends first has a long slice, and the others, in short
+slices, what it leaves. A task is refused when the budgets of all would not fit.
+
+While a task is in a segment, only the tasks in segments of the highest priority run (as in GCAPS), beside deadline
+tasks with budget left.
+
+Good for: periodic work that must be done in time beside anything else.
+Fails: for periods below 10 ms, which are refused: suspending and resuming takes about 1 ms. Among three and more tasks
+those behind the first share what it leaves, rather than have it in order. Each switch costs budget (about 280 µs). Over
+a policy that does not put class deadline first, as `fair`, a budget is only a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+from runlist.model import Event, Segment, Task, TaskClass, TaskKey
+from runlist.policies.interface import Decision, Layer, Policy
+from runlist.policies.parts.options import no_more, number
+from runlist.policies.parts.pace import Pace
+from runlist.policies.parts.reservation import Reservation
+from runlist.policies.parts.segments import Segments
+from runlist.policies.parts.waiting import Waiting, earliest
+
+MIN_PERIOD_US = 10_000
+SHORTEST_LOOK_S = 0.001
+MIN_BEHIND_US, MAX_BEHIND_US = 2_000, 20_000
+LOOKS_PER_S = 170.0
+ROUNDING = 1e-9
+NEVER = float("inf")
+
+
+class DeadlineLayer(Layer):
+    """Deadlines and segments over any policy. Options: `bound`, how much of a GPU deadline tasks may have together
+    (0.05 to 1, default 1), and `max_segment_ms`, how long a segment counts at most (10 to 9000, default 1000).
+    """
+
+    summary = "layer, always there: deadlines (BUDGET in every PERIOD) and segments (options bound, max_segment_ms)"
+
+    def __init__(self, options: Mapping[str, str], below: Policy) -> None:
+        super().__init__({}, below)
+        values = dict(options)
+        self._bound = number(values, "bound", 1.0, 0.05, 1.0)
+        self._segments = Segments(number(values, "max_segment_ms", 1_000.0, 10.0, 9_000.0) / 1e3)
+        no_more(values, "bound", "max_segment_ms")
+        self._reservations: dict[TaskKey, Reservation] = {}
+        self._waiting = Waiting(below)
+        self._pace = Pace(LOOKS_PER_S)
+        self._order: list[TaskKey] = []  # of the deadline tasks with budget left
+        self._off: dict[TaskKey, float] = {}
+        self._now = 0.0
+
+    def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
+        return self._refusal(task, tasks) or self.below.admit(task, tasks)
+
+    def on_event(self, event: Event, now: float) -> bool | None:
+        if isinstance(event, Segment):
+            self._segments.note(event, now)
+        return self.below.on_event(event, now)
+
+    def decide(self, tasks: Sequence[Task], now: float) -> Decision:
+        any_segment = any(task.segment is not None for task in tasks)
+        if not any_segment and not self._reservations and not any(_reserves(task) for task in tasks):
+            self._off.clear()
+            return self.below.decide(tasks, now)
+        self._now = now
+        self._settle(tasks, now)
+        off, look = self._edf(tasks, now)
+        chosen = self._reservations.keys() - off.keys()
+        foremost = self._segments.foremost(tasks, off, now)
+        if foremost.tasks:
+            for task in tasks:
+                if not (task.suspended or task.key in foremost.tasks or task.key in chosen):
+                    off.setdefault(task.key, foremost.until)
+        self._off = off
+        decision = self._in_order(self._waiting.decide([_as_known_below(task) for task in tasks], off, now))
+        look = min(look, foremost.look)
+        return earliest(now, decision, look if look == NEVER else now + self._pace.after(look, now))
+
+    def why(self, key: TaskKey) -> str:
+        if key not in self._off:
+            return self.below.why(key)
+        reservation = self._reservations.get(key)
+        if reservation is None or not reservation.spent:
+            return "waits for a segment of another task"
+        wait_ms = 1e3 * max(0.0, reservation.until - self._now)
+        return f"budget of {_text(reservation.deadline.budget_us)} used: waits {wait_ms:.0f} ms for its next period"
+
+    def _refusal(self, task: Task, tasks: Sequence[Task]) -> str | None:
+        if task.task_class != TaskClass.DEADLINE:
+            return None
+        if task.deadline is None:
+            return "class deadline takes a budget and a period: say deadline=BUDGET/PERIOD, as 5ms/20ms"
+        asked = f"{_text(task.deadline.budget_us)} in every {_text(task.deadline.period_us)}"
+        if task.deadline.period_us < MIN_PERIOD_US:
+            return f"{asked} cannot be kept: the shortest period is {_text(MIN_PERIOD_US)}"
+        taken = {
+            other: other.deadline.fraction
+            for other in tasks
+            if other.key != task.key and other.deadline and other.task_class == TaskClass.DEADLINE
+        }
+        if sum(taken.values()) + task.deadline.fraction <= self._bound + ROUNDING:
+            return None
+        holders = ", ".join(f"{other.key.pid} ({other.command}) {_percent(part)}" for other, part in taken.items())
+        left = max(0.0, self._bound - sum(taken.values()))
+        return (
+            f"{asked} is {_percent(task.deadline.fraction)} of the GPU, and {_percent(left)} of the "
+            f"{_percent(self._bound)} for deadlines is left" + (f": {holders}" if holders else "")
+        )
+
+    def _settle(self, tasks: Sequence[Task], now: float) -> None:
+        """Bring all reservations up to date, open new ones, and drop those of tasks that have none any more."""
+        present: dict[TaskKey, Reservation] = {}
+        for task in tasks:
+            if task.deadline is None or not _reserves(task):
+                continue
+            reservation = self._reservations.get(task.key) or Reservation(task.deadline, task.usage, now)
+            reservation.change(task.deadline)
+            reservation.settle(task.usage, now)
+            present[task.key] = reservation
+        self._reservations = present
+
+    def _edf(self, tasks: Sequence[Task], now: float) -> tuple[dict[TaskKey, float], float]:
+        """The deadline tasks that have to wait, with until when, and the time to look again (NEVER: on change)."""
+        runnable = {task.key for task in tasks if not task.suspended}
+        off: dict[TaskKey, float] = {}
+        looks = []
+        ready: list[tuple[float, TaskKey]] = []
+        for key, reservation in self._reservations.items():
+            if key in runnable and reservation.spent:
+                off[key] = reservation.until
+                looks.append(reservation.until)
+            elif key in runnable:
+                ready.append((reservation.ends, key))
+        ready.sort()
+        self._order = [key for _, key in ready]
+        if ready:
+            # Only those that run use their budgets up, and whoever does, not before this.
+            least = min(self._reservations[key].left for key in self._order)
+            looks.append(now + max(least, SHORTEST_LOOK_S))
+        if len(ready) > 1:
+            looks.append(ready[0][0])  # then another is the first
+        return off, min(looks, default=NEVER)
+
+    def _in_order(self, decision: Decision) -> Decision:
+        """Short slices for those behind the first deadline task: when it gets work it waits a quarter of its slack for
+        the second at most.
+        """
+        if len(self._order) < 2:
+            return decision
+        first = self._reservations[self._order[0]].deadline
+        second_us = min(MAX_BEHIND_US, max(MIN_BEHIND_US, (first.period_us - first.budget_us) // 4))
+        shares = dict(decision.shares)
+        for key, us in zip(self._order[1:], (second_us, *repeat(MIN_BEHIND_US, len(self._order))), strict=False):
+            if key in shares and shares[key].enabled and (shares[key].timeslice_us or 0) > us:
+                shares[key] = replace(shares[key], timeslice_us=us)
+        return replace(decision, shares=shares)
+
+
+def _reserves(task: Task) -> bool:
+    return task.task_class == TaskClass.DEADLINE and task.deadline is not None
+
+
+def _as_known_below(task: Task) -> Task:
+    """A deadline task that has no deadline is as urgent, and nothing more can be done for it."""
+    if task.task_class == TaskClass.DEADLINE and task.deadline is None:
+        return replace(task, task_class=TaskClass.LATENCY)
+    return task
+
+
+def _text(us: int) -> str:
+    return f"{us / 1e3:g} ms"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.4g} %"
+
+
+POLICY = DeadlineLayer

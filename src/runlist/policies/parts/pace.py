@@ -1,0 +1,38 @@
+"""When to look again: times that count as reached, and looks that are not too many."""
+
+from __future__ import annotations
+
+import math
+
+SLACK_S = 1e-4
+"""Times nearer than this are the same: timers go off a little early, and nothing here can be more exact."""
+
+
+def reached(time: float, now: float) -> bool:
+    """Whether a time has come."""
+    return now >= time - SLACK_S
+
+
+def periods_begun(ends: float, period_s: float, now: float) -> int:
+    """How many periods have begun when the present one was to end at a time, and all are as long."""
+    return 1 + math.floor((now + SLACK_S - ends) / period_s) if reached(ends, now) else 0
+
+
+class Pace:
+    """Limits how often a policy looks: `rate` times a second in the long run, `burst` times at once."""
+
+    def __init__(self, rate: float, burst: int = 10) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._at = 0.0
+        self._asked = float("-inf")
+
+    def after(self, wanted: float, now: float) -> float:
+        """In how many seconds to look again when the next look is `wanted` at a time. Ask once in each decision."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._asked > float("-inf") and reached(self._asked, now):
+            self._left -= 1
+        self._asked = max(wanted, now, now - self._left / self._rate if self._left < 0 else now)
+        return self._asked - now

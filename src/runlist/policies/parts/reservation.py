@@ -1,0 +1,55 @@
+"""Reservations: a budget of GPU time in every period, as a hard constant-bandwidth server keeps it."""
+
+from __future__ import annotations
+
+import math
+
+from runlist.model import Deadline, Usage
+from runlist.policies.parts.pace import periods_begun
+
+SPENT_S = 0.0003
+"""A budget with no more left (or a quarter of a smaller one) is spent: taking a task off takes longer."""
+
+
+class Reservation:
+    """The budget of one task, in seconds. Its periods begin when it does.
+
+    What it does not use of a budget is lost; what it uses too much, because taking it off takes a while, the next
+    budget pays.
+    """
+
+    def __init__(self, deadline: Deadline, usage: Usage, now: float) -> None:
+        self.deadline = deadline
+        self.ends = now + deadline.period_us / 1e6
+        self.left = deadline.budget_us / 1e6
+        self._busy = usage.busy_s
+
+    @property
+    def spent(self) -> bool:
+        return self.left <= self._spent_s
+
+    @property
+    def _spent_s(self) -> float:
+        return min(SPENT_S, self.deadline.budget_us / 4e6)
+
+    @property
+    def until(self) -> float:
+        """When there is a budget again."""
+        budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6
+        missing = max(1, 1 + math.floor((self._spent_s - self.left) / budget_s))
+        return self.ends + (missing - 1) * period_s
+
+    def change(self, deadline: Deadline) -> None:
+        """Another deadline from the next period on; what is left is at most the new budget."""
+        self.deadline = deadline
+        self.left = min(self.left, deadline.budget_us / 1e6)
+
+    def settle(self, usage: Usage, now: float) -> None:
+        """Take out what was used, and begin new periods."""
+        budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6
+        self.left -= usage.busy_s - self._busy
+        self._busy = usage.busy_s
+        begun = periods_begun(self.ends, period_s, now)
+        self.left += begun * budget_s
+        self.ends += begun * period_s
+        self.left = min(self.left, budget_s)

@@ -1,0 +1,342 @@
+"""Turns: background tasks at slices of 1 µs, of which one at a time may run, by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from runlist.model import Share, Task, TaskClass, TaskKey, Usage
+from runlist.policies.parts.pace import reached
+
+TURN_US = 1
+"""The foreground takes the GPU from a task with this slice within one context switch."""
+PARKED_US = 1_000
+"""A slice that several tasks may have at once without stopping each other."""
+
+CLASS_WEIGHTS = {TaskClass.NORMAL: 4, TaskClass.BATCH: 1}
+
+LOOK_S, BUSY_LOOK_S = 0.010, 0.050
+"""So long after its turn began, and again and again, a task that may be without work is looked at; and one that surely
+had work.
+"""
+IDLE_BELOW, BUSY_ABOVE = 0.05, 0.5
+"""A task that holds less than the first part of what the others leave has no work; above the second it surely has."""
+ENOUGH = 0.1
+"""A time of which the others left less than this part tells nothing."""
+
+PARKED_LOOK_S, PARKED_LONGEST_LOOK_S = 0.020, 0.080
+AWAKE_S, AWAKE_ABOVE, AWAKE_EACH = 0.004, 0.25, 0.1
+"""When parked tasks together hold more than the first, and than the second part of what the foreground leaves, those
+with the third part of that have work again.
+"""
+
+WORKLOAD_S = 1.0
+"""Over how long the foreground's real load is measured."""
+REMEMBERED_S = 30.0
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a task or a group has had: `virtual` is time held by weight, `last` when it last had the turn."""
+
+    virtual: float = 0.0
+    last: float = float("-inf")
+    seen: float = 0.0
+
+
+@dataclass(slots=True)
+class _Member:
+    """A task of the rotation, or parked: then `held` is what it has held since the parked ones were last looked at."""
+
+    account: _Account
+    parked: bool = False
+    busy: bool = False  # it surely had work when it was last looked at
+    held: float = 0.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is, and when it is next looked at. `own` and `others` are seconds held since `since`."""
+
+    key: TaskKey
+    since: float
+    ends: float
+    look_at: float = NEVER
+    own: float = 0.0
+    others: float = 0.0
+    switched_in: int = 0
+
+
+class WeightedTurns:
+    """One task at a time may run; the others of the rotation are suspended.
+
+    The turn goes to the group, and in it to the task, that has held the least by its weight (normal tasks count four
+    times theirs): heavier ones get more turns in a row, which takes no control. Newcomers start level with the one
+    that has had the least.
+
+    A task that leaves its turn unused has no work and is parked: it stays enabled, at a slice that is safe beside
+    others, so that it starts by itself when it gets work, and comes back to the rotation when it is seen at work.
+    Where the source of usage cannot tell turns nobody is parked.
+    """
+
+    def __init__(self, quantum_s: float) -> None:
+        self._quantum_s = quantum_s
+        self._groups: dict[str, _Account] = {}
+        self._members: dict[TaskKey, _Member] = {}
+        self._turn: _Turn | None = None
+        self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
+        self._in: dict[TaskKey, str] = {}  # the background, at the last call: what each task shares as
+        self._workload = _Workload()
+        self._parked_look = _ParkedLook()
+        self._exact = False  # the source of usage tells turns
+        self._off_since: float | None = None
+
+    def off(self, background: Sequence[Task], tasks: Iterable[Task], now: float, until: float) -> dict[TaskKey, Share]:
+        """Shares while all are kept off until `until` at the latest. The time does not count to a turn."""
+        if self._off_since is None:
+            self._off_since = now
+        self._usage = {task.key: task.usage for task in tasks}
+        return {task.key: Share(self._slice(task.key), enabled=False, until=until) for task in background}
+
+    def shares(
+        self, background: Sequence[Task], tasks: Sequence[Task], now: float
+    ) -> tuple[dict[TaskKey, Share], float | None]:
+        """Shares of the `background`, and in how many seconds to ask again (None: on change).
+
+        `tasks` are all tasks of the GPU; those that are not in the background are what it stays out of the way of.
+        """
+        if not background:
+            self._turn, self._in, self._usage = None, {}, {}
+            return {}, None
+        self._return_from_off(now)
+        self._enter(background, now)
+        self._account(tasks)
+        if len(background) == 1:
+            (only,) = background
+            self._members[only.key].parked = False
+            self._turn = None
+            return {only.key: Share(TURN_US)}, None
+        self._workload.measure([task for task in tasks if task.key not in self._in], now)
+        self._exact = self._exact or any(task.usage.turns for task in tasks)
+        if self._exact:
+            self._park_idle(now)
+            self._unpark_awake(background, now)
+        self._pass_on(background, now)
+        turn = self._turn.key if self._turn else None
+        shares = {
+            task.key: Share(self._slice(task.key), enabled=task.key == turn or self._members[task.key].parked)
+            for task in background
+        }
+        return shares, self._again(now)
+
+    def why(self, key: TaskKey) -> str:
+        """What a task is doing here, or nothing when it is not."""
+        if key not in self._in:
+            return ""
+        if self._members[key].parked:
+            return "idle, starts by itself"
+        return "has the turn" if self._turn is None or self._turn.key == key else "waits for its turn"
+
+    def _slice(self, key: TaskKey) -> int:
+        member = self._members.get(key)
+        return PARKED_US if member and member.parked else TURN_US
+
+    def _return_from_off(self, now: float) -> None:
+        if self._off_since is None:
+            return
+        if self._turn:  # starts afresh, for what is left of it
+            left = max(0.0, self._turn.ends - self._off_since)
+            self._turn = _Turn(self._turn.key, now, now + left)
+        self._off_since = None
+
+    def _enter(self, background: Sequence[Task], now: float) -> None:
+        """Let newcomers and those that were away start level."""
+        present = {task.key: task for task in background}
+        entering = {key for key, task in present.items() if self._in.get(key) != task.shares_as}
+        for key in present.keys() - entering:
+            self._groups[self._in[key]].seen = self._members[key].account.seen = now
+        if entering:
+            self._forget(now)
+            rest = [task for key, task in present.items() if key not in entering]
+            for key in entering:
+                group, member = self._level(present[key], rest)
+                group.seen = member.account.seen = now
+        self._in = {key: task.shares_as for key, task in present.items()}
+
+    def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
+        """Nobody saves up for later by not being there: a task starts at no less than the least of the `rest`."""
+        others = [other for other in rest if other.key != task.key and not self._members[other.key].parked]
+        group = self._groups.setdefault(task.shares_as, _Account())
+        member = self._members.setdefault(task.key, _Member(_Account()))
+        if not any(other.shares_as == task.shares_as for other in others):
+            least = min((self._groups[other.shares_as].virtual for other in others), default=0.0)
+            group.virtual = max(group.virtual, least)
+        siblings = [self._members[other.key].account for other in others if other.shares_as == task.shares_as]
+        member.account.virtual = max(member.account.virtual, min((each.virtual for each in siblings), default=0.0))
+        return group, member
+
+    def _account(self, tasks: Sequence[Task]) -> None:
+        """Charge what was held since the last call."""
+        weights: dict[str, int] = {}
+        for task in tasks:
+            if task.key in self._in:
+                weights[task.shares_as] = max(weights.get(task.shares_as, 0), _weight(task))
+        turn = self._turn
+        for task in tasks:
+            before = self._usage.get(task.key)
+            held = max(0.0, task.usage.held_s - before.held_s) if before else 0.0
+            if not held:
+                continue
+            if turn and task.key == turn.key and before:
+                turn.own += held
+                turn.switched_in += task.usage.turns - before.turns
+            elif turn:
+                turn.others += held
+            if task.key in self._in:
+                member = self._members[task.key]
+                if member.parked:
+                    member.held += held
+                member.account.virtual += held / _weight(task)
+                self._groups[task.shares_as].virtual += held / weights[task.shares_as]
+            else:
+                self._parked_look.foreground += held
+        self._usage = {task.key: task.usage for task in tasks}
+
+    def _park_idle(self, now: float) -> None:
+        """Park the task whose turn it is when it has no work."""
+        turn = self._turn
+        if turn is None or turn.key not in self._in or self._members[turn.key].parked:
+            return
+        at_end = reached(turn.ends, now)
+        if not at_end and not reached(turn.look_at, now):
+            return
+        member, elapsed = self._members[turn.key], now - turn.since
+        long = at_end or reached(turn.since + BUSY_LOOK_S, now)
+        left = time_left(turn.others, elapsed, self._workload.share if long else 1.0)
+        turn.look_at = NEVER if long else turn.since + BUSY_LOOK_S
+        if left <= 0:
+            return
+        member.busy = turn.own > BUSY_ABOVE * left
+        # One that is switched in again and again has work, however soon it has to give way.
+        if turn.own < IDLE_BELOW * left and turn.switched_in * LOOK_S <= elapsed:
+            member.parked, member.held = True, 0.0
+            self._parked_look.restart(now)
+        else:
+            turn.look_at = now + _look_s(member)
+        turn.since, turn.own, turn.others, turn.switched_in = now, 0.0, 0.0, 0
+
+    def _unpark_awake(self, background: Sequence[Task], now: float) -> None:
+        """Take parked tasks that have work again back into the rotation."""
+        parked = [task for task in background if self._members[task.key].parked]
+        if not parked:
+            return
+        look = self._parked_look
+        elapsed = now - look.last
+        held = sum(self._members[task.key].held for task in parked)
+        left = time_left(look.foreground, elapsed, self._workload.share)
+        if held > (max(AWAKE_S, AWAKE_ABOVE * left) if left > 0 or elapsed < PARKED_LOOK_S else 0.0):
+            for task in parked:
+                member = self._members[task.key]
+                if member.held > AWAKE_EACH * held:
+                    member.parked = member.busy = False
+                    self._level(task, background)
+            look.restart(now)
+        elif reached(look.at, now):
+            look.again(now, busy=held > 0)
+        else:
+            return
+        for task in parked:
+            self._members[task.key].held = 0.0
+
+    def _pass_on(self, background: Sequence[Task], now: float) -> None:
+        """Give the turn to whom it belongs when the present one is over."""
+        turn = self._turn
+        if turn and turn.key in self._in and not self._members[turn.key].parked and not reached(turn.ends, now):
+            return
+        waiting = [task for task in background if not self._members[task.key].parked]
+        if not waiting:
+            self._turn = None
+            return
+        # Equals: the one whose last turn is longest ago.
+        group = min((self._groups[task.shares_as] for task in waiting), key=lambda each: (each.virtual, each.last))
+        following = min(
+            (task for task in waiting if self._groups[task.shares_as] is group),
+            key=lambda task: (self._members[task.key].account.virtual, self._members[task.key].account.last),
+        )
+        member = self._members[following.key]
+        look_at = now + _look_s(member) if self._exact else NEVER
+        self._turn = _Turn(following.key, now, now + self._quantum_s, look_at)
+        group.last = member.account.last = now
+
+    def _again(self, now: float) -> float:
+        times = []
+        if self._turn:
+            times.append(self._turn.ends)
+            times.append(self._turn.look_at)
+        if any(self._members[key].parked for key in self._in):
+            times.append(self._parked_look.at)
+        return min(times) - now
+
+    def _forget(self, now: float) -> None:
+        """Drop what was kept for tasks that are long gone."""
+        self._members = {
+            key: member for key, member in self._members.items() if now - member.account.seen < REMEMBERED_S
+        }
+        self._groups = {name: group for name, group in self._groups.items() if now - group.seen < REMEMBERED_S}
+
+
+def _look_s(member: _Member) -> float:
+    return BUSY_LOOK_S if member.busy else LOOK_S
+
+
+def time_left(others_s: float, elapsed_s: float, workload: float) -> float:
+    """Seconds of `elapsed_s` that the others left, 0 when they are too few to tell anything.
+
+    What the others held counts for no more than their real `workload` (0 to 1): a task that nobody disturbs keeps the
+    GPU while it is idle.
+    """
+    left = elapsed_s - min(others_s, workload * elapsed_s)
+    return left if left >= ENOUGH * elapsed_s else 0.0
+
+
+class _Workload:
+    """What part of the time the foreground really works. Known a while later: what was idle is found out afterwards."""
+
+    def __init__(self) -> None:
+        self.share = 0.5  # until it is known
+        self._at: float | None = None
+        self._busy = 0.0
+
+    def measure(self, foreground: Iterable[Task], now: float) -> None:
+        if self._at is not None and now - self._at < WORKLOAD_S:
+            return
+        busy = sum(task.usage.busy_s for task in foreground)
+        if self._at is not None:
+            self.share = min(1.0, max(0.0, (busy - self._busy) / (now - self._at)))
+        self._at, self._busy = now, busy
+
+
+class _ParkedLook:
+    """When parked tasks are looked at: often at first, more rarely when none of them does anything."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self.foreground = 0.0  # seconds that the foreground held since then
+        self._interval = PARKED_LOOK_S
+
+    @property
+    def at(self) -> float:
+        return self.last + self._interval
+
+    def restart(self, now: float) -> None:
+        self.last, self.foreground, self._interval = now, 0.0, PARKED_LOOK_S
+
+    def again(self, now: float, *, busy: bool) -> None:
+        interval = PARKED_LOOK_S if busy else min(2 * self._interval, PARKED_LONGEST_LOOK_S)
+        self.restart(now)
+        self._interval = interval
+
+
+def _weight(task: Task) -> int:
+    return task.weight * CLASS_WEIGHTS.get(task.task_class, 1)

@@ -1,0 +1,46 @@
+"""What layers do to tasks that have to wait: below they look suspended, above they say until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runlist.model import Share, Task, TaskKey
+from runlist.policies.interface import Decision, Policy
+
+LONGEST_WAIT_S = 9.5
+"""No task is told to wait longer at a time; whether it waits on is then seen. Safely less than what the guard takes."""
+
+
+class Waiting:
+    """Takes tasks out of what the policy below shares out.
+
+    Their slices stay as they were: setting one costs a control, and changes nothing while a task is off.
+    """
+
+    def __init__(self, below: Policy) -> None:
+        self._below = below
+        self._slices: dict[TaskKey, int | None] = {}
+
+    def decide(self, tasks: Sequence[Task], off: Mapping[TaskKey, float], now: float) -> Decision:
+        """The decision of the policy below without the tasks that are `off`, each until some time."""
+        if off:
+            tasks = [replace(task, suspended=True) if task.key in off else task for task in tasks]
+        decision = self._below.decide(tasks, now)
+        shares = dict(decision.shares)
+        self._slices = {task.key: self._slices.get(task.key) for task in tasks if task.key not in shares} | {
+            key: share.timeslice_us for key, share in shares.items()
+        }
+        for key, until in off.items():
+            shares[key] = Share(self._slices.get(key), enabled=False, until=min(until, now + LONGEST_WAIT_S))
+        return Decision(shares, decision.again_after_s, decision.preempt)
+
+
+def earliest(now: float, decision: Decision, look: float) -> Decision:
+    """The decision, asked again at `look` (a time; infinity: no need) or when it says itself."""
+    if look == float("inf"):
+        return decision
+    after = min(max(0.0, look - now), LONGEST_WAIT_S)
+    if decision.again_after_s is not None:
+        after = min(after, decision.again_after_s)
+    return replace(decision, again_after_s=after)

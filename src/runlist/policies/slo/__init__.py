@@ -1,0 +1,181 @@
+"""Service targets: the background gets the most that keeps a task's tail latency under its target.
+
+Tasks with a target (p99) report how long their requests took. Four times a second the p99 of the last second is
+compared with the target: when it comes near, all tasks of lower classes that have no target of their own get a smaller
+part of the GPU together, at once (times 0.7); while it is well below, a little more (3 % of the GPU). Near a part that
+failed the steps are small and rare. The part is kept by caps. And before more than one request in a hundred of a second
+took too long, the background is stopped at once, until there is room for more of that.
+
+Good for: a service with a latency target beside batch jobs that should get all that is left.
+Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
+background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runlist.model import Cap, Event, Report, Task, TaskClass, TaskKey, Vanish
+from runlist.policies.interface import Decision, Layer, Policy
+from runlist.policies.parts.aimd import Aimd
+from runlist.policies.parts.brake import Brake
+from runlist.policies.parts.options import no_more, number
+from runlist.policies.parts.pace import reached
+from runlist.policies.parts.tail import Tail
+from runlist.policies.parts.waiting import Waiting, earliest
+
+INTERVAL_S, SILENT_LOOK_S = 0.25, 1.0
+SHORTEST_PERIOD_US, LONGEST_PERIOD_US = 25_000, 800_000
+LEAST_QUOTA_US, QUOTA_OF_TARGET = 1_500, 0.4
+"""A busy service can be kept waiting for as long as the background is on: for less than the target, then. Small parts
+come in long periods; shorter ones than the first cost too many controls.
+"""
+BRAKED_LOOK_S = 0.05
+COMFORT = 2.5
+"""The background gets more while the p99 leaves this many times the headroom."""
+NEARLY_ALL = 0.98
+USES_IT = 0.7
+"""A background that uses less than this part of what it may have gets no more."""
+
+RANK = {task_class: rank for rank, task_class in enumerate(TaskClass)}
+
+
+class SloLayer(Layer):
+    """Service targets over any policy. Options: `step`, what the background gets more at a time (0.001 to 0.5 of the
+    GPU, default 0.03); `backoff`, what it keeps when the target is in danger (0.1 to 0.95, default 0.7); `headroom`,
+    the part of the target that is kept free (0 to 0.35, default 0.1).
+    """
+
+    summary = "layer, always there: service targets (p99) by feedback (options step, backoff, headroom)"
+
+    def __init__(self, options: Mapping[str, str], below: Policy) -> None:
+        super().__init__({}, below)
+        values = dict(options)
+        step = number(values, "step", 0.03, 0.001, 0.5)
+        self._aimd = Aimd(step, number(values, "backoff", 0.7, 0.1, 0.95))
+        self._headroom = number(values, "headroom", 0.1, 0.0, 0.35)
+        no_more(values, "step", "backoff", "headroom")
+        self._tails: dict[TaskKey, Tail] = {}
+        self._brakes: dict[TaskKey, Brake] = {}
+        self._targets_s: dict[TaskKey, float] = {}
+        self._waiting = Waiting(below)
+        self._background: frozenset[TaskKey] = frozenset()
+        self._held: dict[TaskKey, float] = {}
+        self._active = 1  # groups of the background that had the GPU of late
+        self._used = 1.0  # what part of it they had
+        self._looked = float("-inf")
+        self._lowered = float("-inf")
+        self._why = ""
+
+    def on_event(self, event: Event, now: float) -> bool | None:
+        stop = False
+        if isinstance(event, Report):
+            if event.key in self._tails:
+                self._tails[event.key].add(event.latency_s, now)
+                stop = self._brakes[event.key].add(event.latency_s > self._targets_s[event.key], now)
+                if stop:
+                    self._lower(now)
+        elif isinstance(event, Vanish):
+            self._tails.pop(event.key, None)
+        return self.below.on_event(event, now) or (stop and bool(self._background))
+
+    def decide(self, tasks: Sequence[Task], now: float) -> Decision:
+        targets = [task for task in tasks if task.target_p99_us is not None]
+        if not targets:
+            if self._tails:
+                self._forget()
+            return self.below.decide(tasks, now)
+        self._tails = {task.key: self._tails.get(task.key) or Tail() for task in targets}
+        self._brakes = {task.key: self._brakes.get(task.key) or Brake(now) for task in targets}
+        self._targets_s = {task.key: (task.target_p99_us or 0.0) / 1e6 for task in targets}
+        lowest = min(RANK[task.task_class] for task in targets)
+        background = [task for task in tasks if task.target_p99_us is None and RANK[task.task_class] > lowest]
+        self._background = frozenset(task.key for task in background)
+        if all(tail.silent(now) for tail in self._tails.values()):
+            self._aimd.reset()
+            self._why, self._looked = "", now
+            return earliest(now, self.below.decide(tasks, now), now + SILENT_LOOK_S)
+        if reached(self._looked + INTERVAL_S, now):
+            self._measure(background, now)
+            self._adjust(targets, now)
+            self._looked = now
+        for brake in self._brakes.values():
+            brake.look(now)
+        braked = any(brake.on for brake in self._brakes.values())
+        look = now + BRAKED_LOOK_S if braked else self._looked + INTERVAL_S
+        off = {task.key: look for task in background if braked and not task.suspended}
+        return earliest(now, self._waiting.decide(self._capped(tasks), off, now), look)
+
+    def why(self, key: TaskKey) -> str:
+        concerned = self._why and (key in self._background or key in self._tails)
+        stopped = "stopped for a moment" if any(brake.on for brake in self._brakes.values()) else ""
+        return ", ".join(filter(None, (self.below.why(key), *((self._why, stopped) if concerned else ()))))
+
+    def _forget(self) -> None:
+        self._aimd.reset()
+        self._tails, self._brakes, self._held, self._background = {}, {}, {}, frozenset()
+        self._looked = self._lowered = float("-inf")
+        self._why = ""
+
+    def _measure(self, background: Sequence[Task], now: float) -> None:
+        """See what the background had since the last look."""
+        held: dict[str, float] = {}
+        for task in background:
+            more = task.usage.held_s - self._held.get(task.key, task.usage.held_s)
+            held[task.shares_as] = held.get(task.shares_as, 0.0) + max(0.0, more)
+        self._held = {task.key: task.usage.held_s for task in background}
+        elapsed = now - self._looked
+        if 0 < elapsed < 4 * INTERVAL_S:
+            self._used += 0.5 * (sum(held.values()) / elapsed - self._used)
+        self._active = max(1, sum(seconds > 0 for seconds in held.values()))
+
+    def _adjust(self, targets: Sequence[Task], now: float) -> None:
+        """Give the background less or more."""
+        worst: tuple[float, float, float] | None = None  # p99 by target, and both
+        danger = False
+        for task in targets:
+            tail, target_s = self._tails[task.key], (task.target_p99_us or 0.0) / 1e6
+            p99_s = tail.p99_s(now)
+            if p99_s is None or target_s <= 0:
+                continue
+            worst = max(worst or (0.0, 0.0, 0.0), (p99_s / target_s, p99_s, target_s))
+            danger = danger or tail.exceeds((1 - self._headroom) * target_s, now, self._lowered)
+        if worst is None:
+            return
+        if danger:
+            self._lower(now)
+        elif worst[0] < 1 - COMFORT * self._headroom and self._used > USES_IT * self._aimd.share:
+            self._aimd.raise_(self._load(now), now)
+        p99_ms, target_ms = 1e3 * worst[1], 1e3 * worst[2]
+        self._why = f"p99 {p99_ms:.3g} ms of {target_ms:.3g} ms: background at {100 * self._aimd.share:.0f} %"
+
+    def _lower(self, now: float) -> None:
+        self._aimd.lower(self._used, self._load(now), now)
+        self._lowered = now
+
+    def _load(self, now: float) -> float:
+        return sum(tail.rate(now) for tail in self._tails.values())
+
+    def _capped(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks, the background with what it may have."""
+        share = self._aimd.share
+        if share >= NEARLY_ALL:
+            return tasks
+        cap = _cap(share / self._active, 1e6 * min(self._targets_s.values()))
+        return [
+            replace(task, cap=cap)
+            if task.key in self._background and (task.cap is None or task.cap.fraction > cap.fraction)
+            else task
+            for task in tasks
+        ]
+
+
+def _cap(share: float, target_us: float) -> Cap:
+    quota_us = max(LEAST_QUOTA_US, QUOTA_OF_TARGET * target_us)
+    period_us = round(min(LONGEST_PERIOD_US, max(SHORTEST_PERIOD_US, quota_us / share)))
+    return Cap(max(math.ceil(period_us / 100), round(period_us * share)), period_us)
+
+
+POLICY = SloLayer

@@ -1,0 +1,232 @@
+"""Service targets: decisions, and a service beside batch jobs on a small GPU."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from runlist.model import Cap, Report, Task, TaskClass, TaskKey, Usage
+from runlist.policies import PolicySpec, load_policy
+from runlist.policies.interface import Decision, Policy
+from runlist.policies.parts.brake import FOLLOW_S, WINDOW_S
+from runlist.policies.slo import BRAKED_LOOK_S, LEAST_QUOTA_US, SHORTEST_PERIOD_US, SloLayer
+from tests.unit.test_policies_gpu import TinyGpu, shares, tenant
+
+LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
+
+
+class Below(Policy):
+    """Remembers what it saw."""
+
+    summary = "for tests"
+
+    def decide(self, tasks: object, now: float) -> Decision:
+        self.seen = {task.key.pid: task for task in tasks}  # type: ignore[attr-defined]
+        return Decision({})
+
+    def why(self, key: TaskKey) -> str:
+        return "as below"
+
+
+def task(pid: int, task_class: TaskClass = BATCH, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), task_class, "x", 0, 0.0, **values)
+
+
+class Loop:
+    """A service with a target of 10 ms over some tasks, reporting what a test says; the first task is the service."""
+
+    def __init__(self, *others: Task, requests: int = 50) -> None:
+        self.requests = requests
+        self.below = Below({})
+        self.layer = SloLayer({}, self.below)
+        self.tasks = [task(1, LATENCY, target_p99_us=10_000.0), *others]
+        self.now = 10.0
+
+    def pass_quarters(self, quarters: int, latency_ms: float, used: float = 0.0) -> dict[int, float | None]:
+        """Quarters of a second with some requests each, in which each other task held `used` of the GPU. Returns what
+        part of the GPU each task may have, None without a cap.
+        """
+        for _ in range(quarters):
+            self.layer.decide(self.tasks, self.now)
+            for _ in range(self.requests):
+                self.now += 0.25 / self.requests
+                self.layer.on_event(Report(self.tasks[0].key, latency_ms / 1e3), self.now)
+            self.tasks[1:] = [replace(each, usage=Usage(each.usage.held_s + 0.25 * used)) for each in self.tasks[1:]]
+        decision = self.layer.decide(self.tasks, self.now)
+        self.again = decision.again_after_s
+        return {pid: seen.cap.fraction if seen.cap else None for pid, seen in self.below.seen.items()}
+
+
+def test_without_targets_the_layer_does_nothing() -> None:
+    loop = Loop(task(2))
+    loop.tasks[0] = replace(loop.tasks[0], target_p99_us=None)
+    assert loop.pass_quarters(2, 50) == {1: None, 2: None}
+    assert loop.again is None
+    assert loop.layer.why(TaskKey(2, "GPU-0")) == "as below"
+
+
+def test_while_the_target_is_kept_nobody_is_capped() -> None:
+    assert Loop(task(2)).pass_quarters(10, 5, used=0.9) == {1: None, 2: None}
+
+
+def test_when_it_is_in_danger_the_background_gets_less_at_once() -> None:
+    loop = Loop(task(2), task(3, NORMAL))
+    loop.pass_quarters(8, 5, used=0.4)
+    got = loop.pass_quarters(1, 9.5, used=0.4)
+    assert got[1] is None
+    assert got[2] == got[3] == pytest.approx(0.8 * 0.7 / 2, abs=0.03)
+    assert loop.again == pytest.approx(0.25)
+    assert loop.layer.why(TaskKey(2, "GPU-0")) == "as below, p99 9.5 ms of 10 ms: background at 56 %"
+
+
+def test_what_was_acted_on_is_not_acted_on_again() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    first = loop.pass_quarters(1, 9.5, used=0.8)
+    assert loop.pass_quarters(2, 5, used=0.5) == first
+
+
+def test_it_goes_on_while_the_target_is_missed_down_to_one_percent() -> None:
+    assert Loop(task(2)).pass_quarters(60, 20, used=0.01)[2] == pytest.approx(0.01)
+
+
+def test_with_room_the_background_gets_more_again() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    low = loop.pass_quarters(1, 9.5, used=0.8)[2]
+    assert low is not None
+    later = loop.pass_quarters(8, 5, used=0.8)[2]
+    assert later is not None
+    assert later == pytest.approx(low + 4 * 0.03, abs=0.04)
+
+
+def test_a_background_that_does_not_use_what_it_may_gets_no_more() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    low = loop.pass_quarters(1, 9.5, used=0.8)[2]
+    assert loop.pass_quarters(20, 5, used=0.05)[2] == low
+
+
+def test_between_the_two_bounds_nothing_changes() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    low = loop.pass_quarters(1, 9.5, used=0.8)
+    assert loop.pass_quarters(20, 8.5, used=0.5) == low
+
+
+def test_a_single_slow_request_of_hundreds_is_no_reason() -> None:
+    loop = Loop(task(2), requests=500)
+    loop.pass_quarters(4, 5, used=0.8)
+    loop.layer.on_event(Report(loop.tasks[0].key, 1.0), loop.now)
+    assert loop.pass_quarters(2, 5, used=0.8)[2] is None
+
+
+def test_without_reports_the_background_is_free_again() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 20, used=0.8)
+    loop.now += 5.1
+    loop.layer.decide(loop.tasks, loop.now)
+    assert loop.below.seen[2].cap is None
+
+
+def test_a_smaller_cap_of_ones_own_holds_and_groups_and_idle_tasks_count_once() -> None:
+    loop = Loop(task(2, cap=Cap(5_000)), task(3, group="a"), task(4, group="a"))
+    loop.pass_quarters(8, 5, used=0.3)
+    got = loop.pass_quarters(1, 9.5, used=0.3)
+    assert got[2] == pytest.approx(0.05)
+    assert got[3] == got[4] == pytest.approx(0.9 * 0.7 / 2, abs=0.03)
+
+
+def test_small_parts_come_in_long_periods() -> None:
+    """Each time that the background comes on, requests are hit."""
+    loop = Loop(task(2))
+    loop.pass_quarters(60, 20, used=0.02)
+    cap = loop.below.seen[2].cap
+    assert cap is not None
+    assert cap.quota_us >= LEAST_QUOTA_US
+    assert cap.period_us > SHORTEST_PERIOD_US
+
+
+def test_the_background_is_stopped_at_once_and_comes_back_when_there_is_room_for_more() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.3)
+    service, background = (each.key for each in loop.tasks)
+    assert not loop.layer.on_event(Report(service, 0.005), loop.now)
+    assert loop.layer.on_event(Report(service, 0.02), loop.now)  # decide at once
+    assert not loop.layer.on_event(Report(service, 0.02), loop.now)  # that was asked for already
+    stopped, off = loop.now, True
+    while off:
+        decision = loop.layer.decide(loop.tasks, loop.now)
+        share = decision.shares.get(background)  # the policy below gives none
+        off = share is not None
+        if share is not None:
+            assert not share.enabled
+            assert share.until == pytest.approx(loop.now + BRAKED_LOOK_S)
+            assert decision.again_after_s == pytest.approx(BRAKED_LOOK_S)
+            assert "stopped for a moment" in loop.layer.why(background)
+            assert service not in decision.shares
+            assert loop.now - stopped < WINDOW_S + 2 * BRAKED_LOOK_S
+            loop.layer.on_event(Report(service, 0.005), loop.now)
+            loop.now += BRAKED_LOOK_S
+    assert loop.now - stopped > FOLLOW_S
+    assert "stopped for a moment" not in loop.layer.why(background)
+    loop.pass_quarters(8, 5, used=0.3)
+    assert background not in loop.layer.decide(loop.tasks, loop.now).shares
+
+
+def test_with_nobody_to_stop_a_late_request_is_no_reason_to_decide() -> None:
+    loop = Loop()
+    loop.pass_quarters(8, 5)
+    assert not loop.layer.on_event(Report(loop.tasks[0].key, 0.02), loop.now)
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+
+def serve(
+    target_us: float, loads: list[float], *, kernels: int = 10, batch: int = 1
+) -> tuple[TinyGpu, list[list[float]]]:
+    """Requests of several kernels at random, at a load that steps every 8 s; returns latencies by second."""
+    rnd = random.Random(7)
+    by_second: list[list[float]] = [[] for _ in range(8 * len(loads))]
+    state = {"kernel": 0, "began": 0.0}
+
+    def kernel_done(now: float, took_s: float) -> None:
+        if state["kernel"] == 0:
+            state["began"] = now - took_s
+        state["kernel"] += 1
+        service.wait_s = 20e-6
+        if state["kernel"] == kernels:
+            state["kernel"] = 0
+            latency_s = now - state["began"]
+            by_second[min(int(now), len(by_second) - 1)].append(latency_s)
+            gpu.report(service, latency_s)
+            alone_s = kernels * 90e-6
+            service.wait_s = rnd.expovariate(1 / (alone_s / loads[min(int(now / 8), len(loads) - 1)] - alone_s))
+
+    service = tenant(1, LATENCY, burst_s=70e-6, wait_s=20e-6, on_burst=kernel_done, target_p99_us=target_us)
+    gpu = TinyGpu(load_policy(PolicySpec()), [service, *(tenant(2 + each) for each in range(batch))])
+    gpu.run(8.0 * len(loads))
+    assert gpu.notes == []
+    return gpu, by_second
+
+
+def kept(by_second: list[list[float]], target_us: float) -> float:
+    """Part of the seconds in which the target was kept."""
+    good = [sorted(each)[max(0, int(0.99 * len(each)) - 1)] <= target_us / 1e6 for each in by_second if each]
+    return sum(good) / len(good)
+
+
+def test_a_target_that_can_be_kept_beside_all_costs_the_background_nothing() -> None:
+    gpu, by_second = serve(8_000, [0.1, 0.4])
+    assert kept(by_second, 8_000) == 1.0
+    assert gpu.tenants[1].controls <= 2
+
+
+def test_a_target_that_can_be_kept_by_little_background_is_kept() -> None:
+    """Beside a batch job a request takes three times as long as alone: only one in a hundred may meet it."""
+    gpu, by_second = serve(2_000, [0.1, 0.3, 0.5])
+    assert kept(by_second[3:], 2_000) > 0.7
+    assert shares(gpu, 4, 24)[2] < 0.1

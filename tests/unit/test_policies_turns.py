@@ -1,0 +1,304 @@
+"""Background tasks in turns: the part by itself, and under the default policy on a small GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runlist.model import Share, Task, TaskClass, TaskKey, Usage
+from runlist.policies import PolicySpec, load_policy
+from runlist.policies.parts.turns import PARKED_US, WeightedTurns, time_left
+from tests.unit.test_policies_gpu import Tenant, TinyGpu, shares, tenant
+
+LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
+TURN, WAIT, PARKED = Share(1), Share(1, enabled=False), Share(PARKED_US)
+
+
+def task(pid: int, task_class: TaskClass = BATCH, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), task_class, "x", 0, 0.0, **values)
+
+
+class Book:
+    """Tasks whose usage a test writes by hand; the first one is the foreground."""
+
+    def __init__(self, *background: Task) -> None:
+        self.part = WeightedTurns(0.05)
+        self.tasks = [task(0, LATENCY), *background]
+        self.now = 1.0
+
+    def use(self, pid: int, held_s: float, turns: int = 1) -> None:
+        index = [each.key.pid for each in self.tasks].index(pid)
+        usage = self.tasks[index].usage
+        grown = Usage(usage.held_s + held_s, usage.turns + turns, usage.idle_s)
+        self.tasks[index] = replace(self.tasks[index], usage=grown)
+
+    def decide(self, after_s: float = 0.0) -> list[Share]:
+        self.now += after_s
+        given, self.again = self.part.shares(self.tasks[1:], self.tasks, self.now)
+        return [given[each.key] for each in self.tasks[1:]]
+
+
+def test_one_has_the_turn() -> None:
+    book = Book(task(1), task(2), task(3))
+    assert book.decide() == [TURN, WAIT, WAIT]
+    assert book.again == pytest.approx(0.05)
+    assert [book.part.why(each.key) for each in book.tasks] == ["", "has the turn", *["waits for its turn"] * 2]
+
+
+def test_a_task_by_itself_needs_no_turns() -> None:
+    book = Book(task(1))
+    assert (book.decide(), book.again) == ([TURN], None)
+
+
+def test_who_has_had_the_least_is_next() -> None:
+    book = Book(task(1), task(2))
+    book.decide()
+    book.use(1, 0.020)
+    assert book.decide(0.05) == [WAIT, TURN]
+    book.use(2, 0.010)
+    assert book.decide(0.05) == [WAIT, TURN]
+    book.use(2, 0.030)
+    assert book.decide(0.05) == [TURN, WAIT]
+
+
+def test_weights_and_classes_count() -> None:
+    book = Book(task(1, weight=300), task(2, NORMAL))
+    held = {1: 0, 2: 0}
+    book.decide()
+    for _ in range(70):
+        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
+        held[who] += 1
+        book.use(who, 0.05)
+        book.now += 0.05
+    assert held[2] / held[1] == pytest.approx(4 / 3, rel=0.1)
+
+
+def test_a_group_has_one_turn_between_its_tasks() -> None:
+    book = Book(task(1, group="a"), task(2, group="a"), task(3))
+    held = {1: 0, 2: 0, 3: 0}
+    for _ in range(40):
+        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
+        held[who] += 1
+        book.use(who, 0.05)
+        book.now += 0.05
+    assert held[3] == pytest.approx(20, abs=1)
+    assert held[1] == pytest.approx(10, abs=1)
+
+
+def test_a_newcomer_starts_level() -> None:
+    book = Book(task(1), task(2))
+    for pid in (1, 2, 1, 2):
+        book.decide()
+        book.use(pid, 0.05)
+        book.now += 0.05
+    book.tasks.append(task(3))
+    turns = []
+    for _ in range(6):
+        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
+        turns.append(who)
+        book.use(who, 0.05)
+        book.now += 0.05
+    assert sorted(turns) == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_task_without_work_is_parked_after_a_look_and_the_turn_passes_on() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    assert book.decide() == [TURN, WAIT]
+    assert book.again == pytest.approx(0.01)
+    book.use(0, 0.002)
+    assert book.decide(0.01) == [PARKED, TURN]
+    assert book.part.why(TaskKey(1, "GPU-0")) == "idle, starts by itself"
+
+
+def test_a_task_that_the_foreground_left_nothing_is_not_judged() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(0, 0.0095)
+    assert book.decide(0.01) == [TURN, WAIT]
+
+
+def test_a_foreground_that_is_idle_on_the_gpu_counts_for_what_it_really_does() -> None:
+    """Nobody competes with it while the task whose turn it is has no work: it keeps the GPU."""
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(0, 0.05, turns=0)
+    assert book.decide(0.05) == [PARKED, TURN]
+
+
+def test_a_task_that_is_switched_in_again_and_again_has_work() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(0, 0.005, turns=4)
+    book.use(1, 0.0001, turns=4)
+    assert book.decide(0.01) == [TURN, WAIT]
+
+
+def test_nobody_is_parked_where_turns_are_not_known() -> None:
+    book = Book(task(1), task(2))
+    book.decide()
+    for _ in range(20):
+        book.use(0, 0.01, turns=0)
+        assert PARKED not in book.decide(0.05)
+
+
+def parked() -> Book:
+    book = Book(task(1), task(2), task(3))
+    book.use(0, 0.001)
+    book.decide()
+    book.decide(0.01)
+    assert book.decide(0.01) == [PARKED, PARKED, TURN]
+    return book
+
+
+def test_a_parked_task_with_work_comes_back() -> None:
+    book = parked()
+    book.use(1, 0.012)
+    book.use(3, 0.004)
+    assert book.decide(0.02)[0] in (TURN, WAIT)
+    assert book.decide()[1] == PARKED
+
+
+def test_a_parked_task_that_does_little_stays_parked() -> None:
+    book = parked()
+    for _ in range(10):
+        book.use(1, 0.001)
+        book.use(3, 0.018)
+        assert book.decide(0.02)[:2] == [PARKED, PARKED]
+
+
+def test_several_parked_tasks_that_start_together_all_come_back() -> None:
+    book = parked()
+    book.use(1, 0.009)
+    book.use(2, 0.008)
+    book.use(3, 0.002)
+    assert PARKED not in book.decide(0.02)
+
+
+def test_when_all_are_idle_all_are_enabled() -> None:
+    book = parked()
+    assert book.decide(0.01) == [PARKED] * 3
+    assert book.again is not None
+    assert 0.01 < book.again <= 0.021
+    for _ in range(5):
+        book.decide(book.again)
+    assert book.again == pytest.approx(0.08)  # looked at more and more rarely
+
+
+def test_time_off_does_not_count_to_a_turn() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.now += 0.005
+    off = book.part.off(book.tasks[1:], book.tasks, book.now, 2.0)
+    assert set(off.values()) == {Share(1, enabled=False, until=2.0)}
+    assert book.decide(0.2) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.045)
+    assert book.decide(0.045) != [TURN, WAIT]
+
+
+def test_a_long_time_without_anybody_else() -> None:
+    """Nothing is forgotten of a task that stays."""
+    book = Book(task(1))
+    book.decide()
+    book.tasks.append(task(2))
+    assert sum(share.enabled for share in book.decide(3_600)) == 1
+    book.tasks[1] = replace(book.tasks[1], group="new")
+    assert sum(share.enabled for share in book.decide(3_600)) == 1
+
+
+def test_nothing_is_kept_of_tasks_that_are_gone() -> None:
+    book = Book(task(1))
+    for pid in range(2, 200):
+        book.tasks[2:] = [task(pid)]
+        book.decide(1.0)
+    assert len(book.part._members) < 50
+    assert len(book.part._groups) < 50
+
+
+@pytest.mark.parametrize(
+    ("others_s", "workload", "expected"),
+    [(0.0, 1.0, 0.1), (0.05, 1.0, 0.05), (0.095, 1.0, 0.0), (0.1, 0.2, 0.08), (0.1, 0.95, 0.0), (0.01, 0.5, 0.09)],
+)
+def test_what_the_others_left(others_s: float, workload: float, expected: float) -> None:
+    assert time_left(others_s, 0.1, workload) == pytest.approx(expected)
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+
+def service(
+    pid: int = 1, kernel_s: float = 80e-6, gap_s: float = 0.003, **values: object
+) -> tuple[Tenant, list[float]]:
+    """A latency task and the times that its requests take."""
+    took: list[float] = []
+    return tenant(pid, LATENCY, burst_s=kernel_s, wait_s=gap_s, on_burst=lambda _, s: took.append(s), **values), took
+
+
+def run(*tenants: Tenant, seconds: float = 5.0) -> TinyGpu:
+    gpu = TinyGpu(load_policy(PolicySpec()), tenants)
+    gpu.run(seconds)
+    assert gpu.notes == []
+    return gpu
+
+
+def p99(took: list[float]) -> float:
+    return sorted(took)[int(0.99 * len(took))]
+
+
+def test_a_service_is_served_as_well_beside_eight_batch_jobs_as_beside_one() -> None:
+    one, took_beside_one = service()
+    run(one, tenant(2))
+    eight, took_beside_eight = service()
+    gpu = run(eight, *(tenant(pid) for pid in range(2, 10)), seconds=9)
+    assert p99(took_beside_eight) < 1.15 * p99(took_beside_one)
+    held = shares(gpu, 1, 9)
+    assert [held[pid] for pid in range(2, 10)] == pytest.approx([(sum(held.values()) - held[1]) / 8] * 8, rel=0.15)
+    assert gpu.decides < 25 * 9
+
+
+def test_turns_by_weight() -> None:
+    gpu = run(service()[0], tenant(2, weight=300), tenant(3), tenant(4, NORMAL), seconds=8)
+    held = shares(gpu, 0, 8)
+    behind = held[2] + held[3] + held[4]
+    assert [held[pid] / behind for pid in (2, 3, 4)] == pytest.approx([3 / 8, 1 / 8, 4 / 8], abs=0.02)
+
+
+def test_idle_tasks_cost_the_others_nothing() -> None:
+    alone = run(service()[0], tenant(2), tenant(3))
+    beside = run(service()[0], tenant(2), tenant(3), tenant(4, start_s=99.0), tenant(5, start_s=99.0))
+    worked = [sum(each.worked_s for each in gpu.tenants) for gpu in (alone, beside)]
+    assert worked[1] > 0.97 * worked[0]
+
+
+def test_a_task_that_gets_work_is_in_turn_again_within_half_a_second() -> None:
+    gpu = run(service()[0], tenant(2), tenant(3), tenant(4, start_s=3.0), seconds=6)
+    held = shares(gpu, 3.5, 6)
+    assert held[4] == pytest.approx(held[2], rel=0.1)
+
+
+def test_a_foreground_that_comes_and_goes_does_not_park_those_behind_it() -> None:
+    gpu = run(tenant(1, NORMAL, burst_s=0.010, wait_s=0.010), *(tenant(pid) for pid in (2, 3, 4)))
+    held = shares(gpu, 1, 5)
+    assert [held[pid] for pid in (2, 3, 4)] == pytest.approx([held[2]] * 3, rel=0.1)
+    assert sum(each.worked_s for each in gpu.tenants) / 5 > 0.9
+    assert all(each.share.timeslice_us != PARKED_US for each in gpu.tenants)
+
+
+def test_jobs_that_work_now_and_then_leave_most_to_the_others() -> None:
+    gpu = run(
+        service()[0],
+        tenant(2),
+        tenant(3),
+        tenant(4, burst_s=0.003, wait_s=0.1),
+        tenant(5, burst_s=0.03, wait_s=0.5),
+        seconds=8,
+    )
+    held = shares(gpu, 2, 8)
+    assert held[2] + held[3] > 0.6
+    assert held[4] + held[5] > 0.06
+    assert gpu.decides < 100 * 8

@@ -4,8 +4,8 @@ ARGS ?=
 
 READY := .venv/.ready
 BIN := .venv/bin
-CPP := $(shell find emulator -name "*.[ch]pp")
-BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator -type f)
+CPP := $(shell find emulator native -name "*.[ch]pp" -o -name "*.h")
+BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator native -type f)
 
 .PHONY: demo test test-gpu lint setup clean
 

@@ -1,3 +1,30 @@
-"""Runlist: share an NVIDIA GPU between unmodified processes, on the stock driver."""
+"""Runlist: share an NVIDIA GPU between unmodified processes, on the stock driver.
+
+A program that wants to can say more of itself: `segment`, `report_latency`, `hint`. They are loaded when they are used.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # typing's own costs an import
+if TYPE_CHECKING:
+    from runlist.native import include, library
+    from runlist.tenant import hint, report_latency, segment
+else:
+    _WHERE = {
+        "hint": "runlist.tenant",
+        "include": "runlist.native",
+        "library": "runlist.native",
+        "report_latency": "runlist.tenant",
+        "segment": "runlist.tenant",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+        return value
+
+
+__all__ = ["__version__", "hint", "include", "library", "report_latency", "segment"]

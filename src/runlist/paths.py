@@ -12,6 +12,10 @@ from runlist.rm.transport import Driver
 SYSTEM_DIR = Path("/run/runlist")
 SOCKET_NAME = "daemon.sock"
 SOCKET_VARIABLE = "RUNLIST_SOCKET"
+MESSAGES_NAME = "messages.sock"
+MESSAGES_VARIABLE = "RUNLIST_MESSAGES"
+"""Names the socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket.
+"""
 
 
 def state_dir(driver: Driver) -> Path:
@@ -31,12 +35,24 @@ def daemon_socket(driver: Driver) -> Path:
     return Path(named) if named else state_dir(driver) / SOCKET_NAME
 
 
+def messages_socket(driver: Driver) -> Path:
+    """The datagram socket on which this user's daemon hears its tenants."""
+    return daemon_socket(driver).with_name(MESSAGES_NAME)
+
+
 def candidate_sockets(driver: Driver) -> list[Path]:
     """Sockets where a daemon may be found, the caller's own first, then the system's."""
     own = daemon_socket(driver)
     if os.environ.get(SOCKET_VARIABLE) or driver.state_dir() is not None:
         return [own]
     return list(dict.fromkeys([own, SYSTEM_DIR / SOCKET_NAME]))
+
+
+def rules_file() -> Path:
+    """Where this user's daemon looks for rules when none are named."""
+    if os.geteuid() == 0:
+        return Path("/etc/runlist/rules.toml")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "runlist" / "rules.toml"
 
 
 def make_private(directory: Path, mode: int = 0o700) -> None:

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from dataclasses import replace
 
-from runlist.daemon.settings import ContextChange, TaskChange, parse_class, parse_setting
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.daemon.settings import (
+    NO_SETTINGS,
+    ContextChange,
+    TaskChange,
+    override,
+    parse_class,
+    parse_duration_us,
+    parse_setting,
+    parse_settings,
+)
 from runlist.errors import UsageError
-from runlist.model import Task, TaskClass, TaskKey
+from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
 from runlist.rm.commands import Interleave
 from runlist.rm.context import GpuContext, Setting
 
 TASK = Task(TaskKey(1, "GPU-0"), TaskClass.NORMAL, "x", 0, 0.0, timeslice_us=9)
 
 
-def changed(key: str, value: str) -> Task:
+def changed(key: str, value: str, task: Task = TASK) -> Task:
     change = parse_setting(key, value)
     assert isinstance(change, TaskChange)
-    return change.change(TASK)
+    return change.change(task)
 
 
-@pytest.mark.parametrize("name", ["latency", "normal", "batch", "BATCH"])
+def applied(settings: dict[str, str], task: Task = NO_SETTINGS) -> Task:
+    for change in parse_settings(settings, task):
+        assert isinstance(change, TaskChange)
+        task = change.change(task)
+    return task
+
+
+@pytest.mark.parametrize("name", ["deadline", "latency", "normal", "batch", "BATCH"])
 def test_class(name: str) -> None:
     assert changed("class", name).task_class == TaskClass(name.lower()) == parse_class(name)
 
@@ -60,7 +81,7 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("class", "fast", "class=fast: take latency, normal, batch"),
+        ("class", "fast", "class=fast: take deadline, latency, normal, batch"),
         ("class", "", "class=: take"),
         ("timeslice", "0", "take 1 to 60000000"),
         ("timeslice", "-1", "take 1 to"),
@@ -70,12 +91,45 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("timeslice", "50%", "take whole microseconds"),
         ("timeslice", "nan", "take whole microseconds"),
         ("interleave", "3", "interleave=3: take low, medium, high"),
-        ("memory", "4G", "no setting 'memory': take class, timeslice, interleave"),
+        (
+            "memory",
+            "4G",
+            "no setting 'memory': take class, weight, cap, burst, deadline, p99, group, timeslice, interleave",
+        ),
         ("", "x", "no setting ''"),
+        ("weight", "0", "weight=0: a weight is 1 to 10000, not 0"),
+        ("weight", "10001", "a weight is 1 to 10000"),
+        ("weight", "-5", "a weight is 1 to 10000"),
+        ("weight", "1.5", "take a whole number, 1 to 10000"),
+        ("cap", "0", "cap=0: a cap is 1 to 100 % of the GPU, not 0"),
+        ("cap", "101%", "a cap is 1 to 100 %"),
+        ("cap", "-5", "take a percentage"),
+        ("cap", "nan", "take a percentage"),
+        ("cap", "1e2", "take a percentage"),
+        ("cap", "", "take a percentage"),
+        ("cap", "30000 5000", "a cap's period is 10000 to 1000000 µs, not 5000"),
+        ("cap", "200000 100000", "a cap is 1 to 100 %"),
+        ("cap", "none", "or max for no cap"),
+        ("burst", "5", "take a number and a unit"),
+        ("burst", "-5ms", "take a number and a unit"),
+        ("burst", "5 minutes", "take a number and a unit"),
+        ("deadline", "5ms", "take BUDGET/PERIOD, such as 5ms/20ms, or none"),
+        ("deadline", "20ms/5ms", "a deadline's budget is more than 0 and at most its period"),
+        ("deadline", "0ms/5ms", "a deadline's budget is more than 0"),
+        ("deadline", "5us/20us", "a deadline's period is 1 ms to 10 s"),
+        ("deadline", "5/20ms", "deadline=5: take a number and a unit"),
+        ("deadline", "5ms/20ms/2ms", "take a number and a unit"),
+        ("p99", "0ms", "p99=0ms: take more than 0, or none"),
+        ("p99", "2h", "take a number and a unit"),
+        ("p99", "86401s", "take a day at most"),
+        ("group", "", "take a name of 1 to 1024 characters, no spaces, or none"),
+        ("group", "pid 5", "no spaces"),
+        ("group", "a\nb", "group=a?b: take a name"),
+        ("group", "x" * 1025, "take a name"),
     ],
 )
 def test_anything_else_is_refused_with_what_is_allowed(key: str, value: str, line: str) -> None:
-    with pytest.raises(UsageError, match=line.replace("(", r"\(")):
+    with pytest.raises(UsageError, match=re.escape(line)):
         parse_setting(key, value)
 
 
@@ -87,3 +141,126 @@ def test_odd_numbers(digits: str) -> None:
         return
     with pytest.raises(UsageError):
         parse_setting("timeslice", digits)
+
+
+@pytest.mark.parametrize("key", ["timeslice", "weight", "cap", "burst", "p99", "deadline", "class", "group"])
+def test_a_long_value_is_shown_short_and_on_one_line(key: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_setting(key, "9\n" * 5000)
+    assert len(str(caught.value)) < 220
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [("1us", 1), ("1.5 ms", 1500), ("2s", 2e6), ("7µs", 7), ("7\u03bcs", 7), ("0ms", 0), (" 3ms ", 3000)],
+)
+def test_durations(text: str, microseconds: float) -> None:
+    assert parse_duration_us("p99", text) == microseconds
+
+
+def test_weights_and_groups() -> None:
+    assert [changed("weight", word).weight for word in ("1", "10000", " 50 ")] == [1, 10000, 50]
+    assert changed("group", "train/7").group == "train/7"
+    assert changed("group", "none", replace(TASK, group="x")).group == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "cap"),
+    [
+        ("30", Cap(30_000)),
+        ("30%", Cap(30_000)),
+        ("12.5 %", Cap(12_500)),
+        ("30000 200000", Cap(30_000, 200_000)),
+        ("max", None),
+        ("max 100000", None),
+    ],
+)
+def test_caps(text: str, cap: Cap | None) -> None:
+    assert changed("cap", text, replace(TASK, cap=Cap(9_000))).cap == cap
+
+
+def test_a_burst_goes_with_a_cap() -> None:
+    capped = replace(TASK, cap=Cap(30_000))
+    assert changed("burst", "5ms", capped).cap == Cap(30_000, burst_us=5_000)
+    assert changed("burst", "none", replace(TASK, cap=Cap(30_000, burst_us=9))).cap == Cap(30_000)
+    assert changed("burst", "0").cap is None
+    with pytest.raises(UsageError, match="burst=5ms: a burst goes with a cap: give cap, too"):
+        changed("burst", "5ms")
+    with pytest.raises(UsageError, match="burst=31ms: a cap's burst is 0 to its quota"):
+        changed("burst", "31ms", capped)
+    kept = replace(TASK, cap=Cap(30_000, burst_us=20_000))
+    assert changed("cap", "40", kept).cap == Cap(40_000, burst_us=20_000)
+    with pytest.raises(UsageError, match=r"cap=10: .*: give a smaller burst with it"):
+        changed("cap", "10", kept)
+
+
+def test_a_deadline_is_a_class() -> None:
+    task = changed("deadline", "5ms/20ms")
+    assert (task.task_class, task.deadline) == (TaskClass.DEADLINE, Deadline(5_000, 20_000))
+    assert changed("class", "deadline", task) == task
+    assert changed("deadline", "none", task) == TASK
+    assert changed("class", "batch", task).deadline is None
+    assert changed("deadline", "none", replace(TASK, task_class=TaskClass.BATCH)).task_class is TaskClass.BATCH
+
+
+def test_targets() -> None:
+    assert changed("p99", "5ms").target_p99_us == 5_000
+    assert changed("p99", "none", replace(TASK, target_p99_us=1.0)).target_p99_us is None
+
+
+def test_a_whole_mapping_is_applied_in_the_order_that_makes_sense() -> None:
+    task = applied({"deadline": "1ms/10ms", "burst": "5ms", "class": "normal", "cap": "30", "weight": "7"})
+    assert task.cap == Cap(30_000, burst_us=5_000)
+    assert (task.task_class, task.weight) == (TaskClass.DEADLINE, 7)
+    assert applied({"burst": "5ms"}, replace(TASK, cap=Cap(30_000))).cap == Cap(30_000, burst_us=5_000)
+    assert applied({"class": "deadline"}).deadline is None  # admission refuses it
+    assert applied({}) == NO_SETTINGS
+
+
+@pytest.mark.parametrize("settings", [{"burst": "5ms"}, {"cap": "1", "burst": "5ms"}, {"cap": "max", "burst": "5ms"}])
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="burst=5ms: "):
+        parse_settings(settings)
+    with pytest.raises(UsageError, match="no setting 'x'"):
+        parse_settings({"x": "", **settings})
+
+
+@pytest.mark.parametrize(
+    ("weaker", "stronger", "together"),
+    [
+        ({"class": "batch", "weight": "5"}, {"weight": "6"}, {"class": "batch", "weight": "6"}),
+        ({"class": "batch"}, {"deadline": "1ms/2ms"}, {"deadline": "1ms/2ms"}),
+        ({"deadline": "1ms/2ms"}, {"class": "batch"}, {"class": "batch"}),
+        ({"deadline": "1ms/2ms"}, {"class": "deadline"}, {"deadline": "1ms/2ms", "class": "deadline"}),
+        ({"class": "batch"}, {"deadline": "none"}, {"class": "batch", "deadline": "none"}),
+        ({"cap": "30", "burst": "5ms"}, {"cap": "1"}, {"cap": "1"}),
+        ({"cap": "30", "burst": "5ms"}, {"cap": "9", "burst": "1ms"}, {"cap": "9", "burst": "1ms"}),
+    ],
+)
+def test_stronger_settings_take_along_what_belongs_to_them(
+    weaker: dict[str, str], stronger: dict[str, str], together: dict[str, str]
+) -> None:
+    assert override(weaker, stronger) == together
+    parse_settings(override(weaker, stronger))
+
+
+KEYS = ["class", "weight", "cap", "burst", "deadline", "p99", "group", "timeslice", "interleave"]
+NUMBERS = st.from_regex(r"[0-9]{1,12}(\.[0-9]{1,3})?( ?(us|ms|s|%))?(/[0-9]{1,9}(us|ms|s))?", fullmatch=True)
+WORDS = st.sampled_from(["none", "max", "auto", "batch", "deadline", "latency", "low", "30000 100000", "5ms/20ms"])
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=9), st.text() | NUMBERS | WORDS))
+def test_any_mapping_is_taken_or_refused_in_one_line(settings: dict[str, str]) -> None:
+    refusal, changes = "", []
+    try:
+        changes = parse_settings(settings)
+    except UsageError as error:
+        refusal = str(error)
+    assert refusal == "" or refusal.isprintable()
+    assert len(refusal) < 400
+    task = NO_SETTINGS
+    for change in changes:
+        if isinstance(change, TaskChange):
+            task = change.change(task)
+    assert (task.task_class is TaskClass.DEADLINE) or task.deadline is None

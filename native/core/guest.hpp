@@ -1,0 +1,38 @@
+// Manners of code that runs inside other people's programs.
+#pragma once
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+namespace runlist {
+
+inline long word(const void* pointer) { return reinterpret_cast<long>(pointer); }
+inline long word(long value) { return value; }
+
+// A system call that leaves errno alone and returns the negative of an errno value when it fails. Unlike the C
+// library's functions it is no cancellation point, so that no thread ends in the middle of what we do.
+template <typename... Arguments>
+long call(long number, Arguments... arguments) {
+    const int saved = errno;
+    const long result = ::syscall(number, word(arguments)...);
+    const int error = errno;
+    errno = saved;
+    return result == -1 ? -error : result;
+}
+
+inline std::int64_t monotonic_ns() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC, &now);  // in user space, and it cannot fail
+    return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+inline void pause_ns(std::int64_t nanoseconds) {
+    const timespec length{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+    call(SYS_nanosleep, static_cast<const void*>(&length), static_cast<const void*>(nullptr));
+}
+
+}  // namespace runlist

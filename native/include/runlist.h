@@ -1,0 +1,64 @@
+/*
+ * What a program says of itself to the Runlist daemon that manages it. All of it is optional.
+ *
+ * Every function returns 0, or the negative of an errno value:
+ *
+ *   -ENOTCONN   no daemon hears this process; one is looked for again at most each second
+ *   -EAGAIN     the daemon's queue is full, and the message was dropped
+ *   -EDEADLK    called by a signal handler that interrupted one of these functions in the same thread; nothing was done
+ *   -EBUSY      another thread has been inside one of these functions for too long; nothing was done
+ *   -EINVAL     see the function
+ *   -ENOSPC     see the function
+ *
+ * They may be called from any thread, from signal handlers, and after fork; a child of fork starts outside of segments.
+ * They leave errno and signals alone, allocate nothing, start no thread, and keep one descriptor (close-on-exec). They
+ * wait only where it says so. Without a daemon they cost less than a microsecond.
+ *
+ * The daemon is found by the environment variable RUNLIST_MESSAGES, which `runlist run` sets, or where daemons usually
+ * are. A program that runs with more rights than its caller (setuid) does not trust the environment.
+ */
+#ifndef RUNLIST_H
+#define RUNLIST_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RL_API __attribute__((visibility("default")))
+#else
+#define RL_API
+#endif
+
+/*
+ * Begin a segment: until it is ended, this thread's work has this priority; higher is more urgent.
+ *
+ * In a segment within a segment the inner priority holds, then the outer one again. The process has the highest
+ * priority that any of its threads has. Waits until the daemon says that the priority is in force, 60 ms at most.
+ *
+ * With -ENOTCONN and -EAGAIN the segment has begun all the same: the daemon is told with the next message that it can
+ * be told anything. With -ENOSPC, -EDEADLK and -EBUSY it has not, and must not be ended; -ENOSPC: 64 segments are open
+ * in this process.
+ */
+RL_API int rl_segment_begin(int priority);
+
+/*
+ * End the innermost segment of this thread. Waits at most 10 ms, and only while the daemon's queue is full.
+ *
+ * With -ENOTCONN and -EAGAIN the segment has ended all the same. -EINVAL: this thread has no open segment.
+ */
+RL_API int rl_segment_end(void);
+
+/* Say how long a request took, in nanoseconds. It counts for the target of `--p99`. */
+RL_API int rl_report_latency_ns(uint64_t nanoseconds);
+
+/* Say that this process will want the GPU in so many nanoseconds; 0 is now. */
+RL_API int rl_hint_ns(uint64_t nanoseconds);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,152 @@
+#include "tenant/link.hpp"
+
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/guest.hpp"
+
+namespace runlist {
+namespace {
+
+constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
+constexpr char kName[] = "/messages.sock";
+
+const void* pointer(const void* any) { return any; }
+
+// A socket's path, put together without allocating. `fits` is false once it got too long.
+struct Path {
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    std::size_t length = 0;
+    bool fits = true;
+
+    Path& add(const char* text, std::size_t count) {
+        fits = fits && length + count < sizeof(address.sun_path);
+        if (fits) {
+            std::memcpy(address.sun_path + length, text, count);
+            length += count;
+        }
+        return *this;
+    }
+
+    Path& add(const char* text) { return add(text, std::strlen(text)); }
+
+    Path& add(unsigned long number) {
+        char digits[24];
+        std::size_t first = sizeof(digits);
+        do {
+            digits[--first] = static_cast<char>('0' + number % 10);
+            number /= 10;
+        } while (number != 0);
+        return add(digits + first, sizeof(digits) - first);
+    }
+
+    socklen_t size() const { return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length + 1); }
+};
+
+const char* variable(const char* name) {
+    const char* value = ::secure_getenv(name);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+// Of sockets that nobody named only root's and our own are taken: others can write in /tmp.
+bool trusted(const Path& path) {
+    struct statx found{};
+    if (call(SYS_statx, long{AT_FDCWD}, pointer(path.address.sun_path), 0L, long{STATX_UID}, pointer(&found)) < 0) {
+        return false;
+    }
+    return found.stx_uid == 0 || found.stx_uid == static_cast<std::uint32_t>(call(SYS_geteuid));
+}
+
+}  // namespace
+
+bool Link::open() {
+    if (const char* named = variable("RUNLIST_MESSAGES")) {
+        const Path path = Path{}.add(named);
+        return path.fits && connect(path.address, path.size());
+    }
+    const auto try_path = [this](const Path& path) {
+        return path.fits && trusted(path) && connect(path.address, path.size());
+    };
+    if (const char* stream = variable("RUNLIST_SOCKET")) {
+        const char* slash = std::strrchr(stream, '/');
+        return try_path(slash != nullptr ? Path{}.add(stream, static_cast<std::size_t>(slash - stream)).add(kName)
+                                         : Path{}.add(kName + 1));
+    }
+    const char* device = variable("RUNLIST_DEVICE");
+    if (device != nullptr && std::strcmp(device, "emulated") == 0) {
+        const char* directory = variable("RUNLIST_EMULATED_GPU");
+        return directory != nullptr && try_path(Path{}.add(directory).add(kName));
+    }
+    if (const long user = call(SYS_geteuid); user != 0) {
+        const char* runtime = variable("XDG_RUNTIME_DIR");
+        const Path own = runtime != nullptr
+                             ? Path{}.add(runtime).add("/runlist").add(kName)
+                             : Path{}.add("/tmp/runlist-").add(static_cast<unsigned long>(user)).add(kName);
+        if (try_path(own)) return true;
+    }
+    return try_path(Path{}.add("/run/runlist").add(kName));
+}
+
+bool Link::connect(const sockaddr_un& address, socklen_t length) {
+    const long made = call(SYS_socket, long{AF_UNIX}, long{SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC}, 0L);
+    if (made < 0) return false;
+    fd_ = static_cast<int>(made);
+    if (fd_ < kFirstDescriptor) {
+        fd_ = static_cast<int>(call(SYS_fcntl, made, long{F_DUPFD_CLOEXEC}, long{kFirstDescriptor}));
+        call(SYS_close, made);
+        if (fd_ < 0) return false;
+    }
+    const sockaddr_un unnamed{.sun_family = AF_UNIX, .sun_path = {}};
+    name_length_ = sizeof(name_);
+    if (call(SYS_bind, long{fd_}, pointer(&unnamed), long{sizeof(unnamed.sun_family)}) == 0 &&
+        call(SYS_getsockname, long{fd_}, pointer(&name_), pointer(&name_length_)) == 0 &&
+        call(SYS_connect, long{fd_}, pointer(&address), long{length}) == 0) {
+        return true;
+    }
+    call(SYS_close, long{fd_});
+    fd_ = -1;
+    return false;
+}
+
+bool Link::is_open() const {
+    sockaddr_un name{};
+    socklen_t length = sizeof(name);
+    return fd_ >= 0 && call(SYS_getsockname, long{fd_}, pointer(&name), pointer(&length)) == 0 &&
+           length == name_length_ && std::memcmp(&name, &name_, length) == 0;
+}
+
+void Link::close() {
+    if (is_open()) call(SYS_close, long{fd_});
+    fd_ = -1;
+}
+
+int Link::send(const Record& record, std::int64_t patience_ns) const {
+    for (bool waited = false;; waited = true) {
+        const long sent = call(SYS_sendto, long{fd_}, pointer(&record), long{sizeof(record)}, long{MSG_NOSIGNAL},
+                               pointer(nullptr), 0L);
+        if (sent >= 0) return 0;
+        if (sent != -EAGAIN || waited || patience_ns == 0) return static_cast<int>(sent);
+        poll(POLLOUT, patience_ns);
+    }
+}
+
+std::uint32_t Link::receive(std::int64_t patience_ns) const {
+    if (!poll(POLLIN, patience_ns) || !is_open()) return 0;
+    Record answer{.kind = Kind::kHint};
+    const long size =
+        call(SYS_recvfrom, long{fd_}, pointer(&answer), long{sizeof(answer)}, 0L, pointer(nullptr), pointer(nullptr));
+    return size == sizeof(answer) && answer.kind == Kind::kSegmentBegin ? answer.sequence : 0;
+}
+
+bool Link::poll(short events, std::int64_t patience_ns) const {
+    pollfd waiting{.fd = fd_, .events = events, .revents = 0};
+    const timespec patience{.tv_sec = patience_ns / 1'000'000'000, .tv_nsec = patience_ns % 1'000'000'000};
+    return call(SYS_ppoll, pointer(&waiting), 1L, pointer(&patience), pointer(nullptr), 0L) > 0;
+}
+
+}  // namespace runlist

@@ -1,0 +1,39 @@
+// The way to a daemon: a datagram socket that is connected to it and that the kernel gave a name for its answers.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdint>
+
+#include "tenant/record.hpp"
+
+namespace runlist {
+
+class Link {
+  public:
+    // Connects to the first daemon that hears, as runlist/tenant.py does. False when none does.
+    bool open();
+
+    // Whether the descriptor is still our socket. A program may close descriptors that it does not know, and the number
+    // then belongs to another file, which must get none of our bytes.
+    bool is_open() const;
+
+    void close();
+
+    // 0, -EAGAIN when the daemon's queue has no room for so long, or another error: the daemon is gone.
+    int send(const Record& record, std::int64_t patience_ns) const;
+
+    // Sequence number of the next answer, or 0 when none came in time. Errors look like that, too.
+    std::uint32_t receive(std::int64_t patience_ns) const;
+
+  private:
+    bool connect(const sockaddr_un& address, socklen_t length);
+    bool poll(short events, std::int64_t patience_ns) const;
+
+    int fd_ = -1;
+    sockaddr_un name_{};
+    socklen_t name_length_ = 0;
+};
+
+}  // namespace runlist

@@ -1,0 +1,130 @@
+#include "tenant/tenant.hpp"
+
+#include <cerrno>
+
+#include "core/guest.hpp"
+
+namespace runlist {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::int64_t kInForceNs = 50 * kMillisecond;      // how long a beginning waits to be in force
+constexpr std::int64_t kRoomNs = 10 * kMillisecond;         // how long it waits for room in the daemon's queue
+constexpr std::int64_t kLookAgainNs = 1000 * kMillisecond;  // how long a daemon that is silent is left alone
+constexpr std::uint32_t kNearby = 1u << 30;
+constexpr std::int64_t kLookAtOthersNs = kMillisecond;  // another thread may read our answer
+
+}  // namespace
+
+int Tenant::begin(int priority) {
+    const Caller caller = Caller::here();
+    if (const int error = enter(caller)) return error;
+    if (!state_.segments.begin(caller.thread, priority)) {
+        lock_.release();
+        return -ENOSPC;
+    }
+    const std::uint32_t before = state_.sequence;
+    const int result = tell(kRoomNs);
+    const Link link = state_.link;
+    const std::uint32_t sequence = state_.sequence;
+    const bool wait_for_it = result == 0 && sequence != before && monotonic_ns() >= state_.wait_from_ns;
+    lock_.release();
+    if (wait_for_it) wait(link, sequence);
+    return result;
+}
+
+int Tenant::end() {
+    const Caller caller = Caller::here();
+    if (const int error = enter(caller)) return error;
+    const int result = state_.segments.end(caller.thread) ? tell(kRoomNs) : -EINVAL;
+    lock_.release();
+    return result;
+}
+
+int Tenant::say(Kind kind, std::uint64_t nanoseconds) {
+    if (const int error = enter(Caller::here())) return error;
+    int result = tell(0);  // first what was missed
+    if (result == 0) result = send({.kind = kind, .nanoseconds = nanoseconds}, 0);
+    lock_.release();
+    return result;
+}
+
+// Takes the lock. A child of fork starts anew: the socket and the segments that it finds are its parent's.
+int Tenant::enter(Caller caller) {
+    if (const int error = lock_.acquire(caller)) return error;
+    if (state_.process != caller.process) {
+        state_.link.close();
+        state_ = State{.process = caller.process};
+        in_force_.store(0, std::memory_order_relaxed);
+    }
+    return 0;
+}
+
+// Makes the daemon know the priority that holds.
+int Tenant::tell(std::int64_t patience_ns) {
+    if (state_.linked && !state_.link.is_open()) state_.linked = false;
+    if (!state_.linked) {
+        const std::int64_t now = monotonic_ns();
+        if (now < state_.look_at_ns) return -ENOTCONN;
+        state_.known.reset();
+        state_.linked = state_.link.open();
+        if (!state_.linked) {
+            state_.look_at_ns = now + kLookAgainNs;
+            return -ENOTCONN;
+        }
+    }
+    const std::optional<std::int32_t> priority = state_.segments.priority();
+    if (priority == state_.known) return 0;
+    while (hear(state_.link, 0)) {  // old answers leave no room for the one to this
+    }
+    if (state_.sequence - in_force_.load(std::memory_order_relaxed) > kNearby) {
+        in_force_.store(state_.sequence, std::memory_order_relaxed);  // numbers wrap: keep the two near each other
+    }
+    const Kind kind = priority ? Kind::kSegmentBegin : Kind::kSegmentEnd;
+    const int result = send({.kind = kind, .priority = priority.value_or(0)}, patience_ns);
+    if (result == 0) state_.known = priority;
+    return result;
+}
+
+int Tenant::send(Record record, std::int64_t patience_ns) {
+    if (++state_.sequence == 0) ++state_.sequence;
+    record.sequence = state_.sequence;
+    const int result = state_.link.send(record, patience_ns);
+    if (result == 0 || result == -EAGAIN) return result;
+    state_.link.close();
+    state_.linked = false;
+    return -ENOTCONN;
+}
+
+// Without the lock: other threads go on, may read our answer, and may close the link.
+void Tenant::wait(const Link& link, std::uint32_t sequence) {
+    const std::int64_t until = monotonic_ns() + kInForceNs;
+    while (!in_force(sequence)) {
+        if (monotonic_ns() >= until) {
+            const Caller caller = Caller::here();
+            if (lock_.acquire(caller) == 0) {
+                state_.wait_from_ns = monotonic_ns() + kLookAgainNs;
+                lock_.release();
+            }
+            return;
+        }
+        hear(link, kLookAtOthersNs);
+    }
+}
+
+// Takes one answer. False when there is none.
+bool Tenant::hear(const Link& link, std::int64_t patience_ns) {
+    const std::uint32_t answered = link.receive(patience_ns);
+    std::uint32_t newest = in_force_.load(std::memory_order_relaxed);
+    while (answered != 0 && static_cast<std::int32_t>(answered - newest) > 0 &&
+           !in_force_.compare_exchange_weak(newest, answered, std::memory_order_relaxed)) {
+    }
+    return answered != 0;
+}
+
+// A later message that is in force replaced this one.
+bool Tenant::in_force(std::uint32_t sequence) const {
+    return static_cast<std::int32_t>(in_force_.load(std::memory_order_relaxed) - sequence) >= 0;
+}
+
+}  // namespace runlist

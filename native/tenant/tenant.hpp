@@ -1,0 +1,47 @@
+// This process as a tenant: its open segments, and what the daemon knows of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "core/lock.hpp"
+#include "tenant/link.hpp"
+#include "tenant/record.hpp"
+#include "tenant/segments.hpp"
+
+namespace runlist {
+
+// The daemon is told the one priority that holds, each time that it changes; so what one message missed the next one
+// mends. All results are those of runlist.h.
+class Tenant {
+  public:
+    int begin(int priority);
+    int end();
+    int say(Kind kind, std::uint64_t nanoseconds);
+
+  private:
+    struct State {
+        std::int32_t process = 0;
+        Segments segments;
+        Link link;
+        bool linked = false;
+        std::optional<std::int32_t> known;  // the priority that the daemon was told
+        std::uint32_t sequence = 0;         // of the last message; 0 is none
+        std::int64_t look_at_ns = 0;        // when to look for a daemon
+        std::int64_t wait_from_ns = 0;      // when to wait for the daemon's answers again
+    };
+
+    int enter(Caller caller);
+    int tell(std::int64_t patience_ns);
+    int send(Record record, std::int64_t patience_ns);
+    void wait(const Link& link, std::uint32_t sequence);
+    bool hear(const Link& link, std::int64_t patience_ns);
+    bool in_force(std::uint32_t sequence) const;
+
+    Lock lock_;
+    State state_;
+    std::atomic<std::uint32_t> in_force_{0};  // sequence number of the newest message that is in force
+};
+
+}  // namespace runlist

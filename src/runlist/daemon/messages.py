@@ -1,0 +1,188 @@
+"""What tenants say of themselves arrives here: a UNIX datagram socket, one fixed record a message.
+
+Who sent a message is the kernel's word (SO_PASSCRED), never the sender's. Whatever else arrives is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runlist.errors import RunlistError, UsageError
+from runlist.tenant import MAGIC, RECORD, VERSION, Kind
+
+__all__ = ["Kind", "Messages", "TenantMessage", "parse"]
+
+MAX_PER_WAKEUP = 32
+"""Datagrams read in one go."""
+
+FLOOD_PAUSE_S = 0.002
+"""How long the socket is left alone when there were more: a flood gets a bounded part of the daemon's time."""
+
+_CREDENTIALS = struct.Struct("3i")
+_AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantMessage:
+    """One message. `priority` is of the segment that begins; `nanoseconds` is the latency that is reported, or the
+    lead time of a hint. What a kind has no use for is 0.
+
+    `sender` is the address that its socket was bound to by the kernel (autobind), or empty: then nothing can be
+    answered.
+    """
+
+    kind: Kind
+    priority: int
+    sequence: int
+    nanoseconds: int
+    sender: bytes = b""
+
+    def encode(self) -> bytes:
+        """The record, as it was sent."""
+        return RECORD.pack(MAGIC, VERSION, self.kind, self.priority, self.sequence, self.nanoseconds, 0)
+
+
+def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
+    """The message of a record; None when it is none of ours, or asks for something that this version does not know."""
+    if len(record) != RECORD.size:
+        return None
+    magic, version, number, priority, sequence, nanoseconds, reserved = RECORD.unpack(record)
+    if (magic, version, reserved) != (MAGIC, VERSION, 0):
+        return None
+    try:
+        kind = Kind(number)
+    except ValueError:
+        return None
+    if (priority and kind is not Kind.SEGMENT_BEGIN) or (nanoseconds and kind < Kind.REPORT_LATENCY):
+        return None
+    return TenantMessage(kind, priority, sequence, nanoseconds, sender)
+
+
+OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
+"""Takes pid, user id, the message, and what to call when a segment that begins is in force. False: not managed."""
+
+
+class Messages:
+    """Reads the socket at `path` in the running event loop.
+
+    `dropped` counts what was not taken, by reason: malformed, nobody (a sender that this pid namespace does not know),
+    foreign (a process that is not managed). Processes of other users may send where they can reach the directory of
+    root's daemon. Raises RunlistError when another daemon hears there, UsageError when the path cannot be a socket.
+    """
+
+    def __init__(self, path: Path, on_message: OnMessage) -> None:
+        self.dropped: Counter[str] = Counter()
+        self._path = path
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._resume: asyncio.TimerHandle | None = None
+        self._socket = _bind(path)
+        self._loop.add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        """Stop hearing, and remove the socket."""
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def acknowledge(self, message: TenantMessage) -> None:
+        """Send a record back: what it asked for is in force. Never blocks, and a sender that is gone does not matter.
+
+        Only to a name that the kernel chose: a sender could bind a path and turn it into a link to a socket that we
+        may write to and it may not.
+        """
+        if _AUTOBOUND.fullmatch(message.sender):
+            with contextlib.suppress(OSError):
+                self._socket.sendto(message.encode(), message.sender)
+
+    def _read(self) -> None:
+        for _ in range(MAX_PER_WAKEUP):
+            try:
+                self._take(*_receive(self._socket))
+            except BlockingIOError:
+                return
+            except OSError:  # an error queued for the socket, such as that of an answer; it is cleared by being told
+                continue
+        self._loop.remove_reader(self._socket)
+        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._loop.add_reader, self._socket, self._read)
+
+    def _take(self, record: bytes, pid: int, uid: int, sender: bytes) -> None:
+        message = parse(record, sender)
+        if message is None:
+            self.dropped["malformed"] += 1
+        elif pid <= 0:
+            self.dropped["nobody"] += 1
+        elif not self._on_message(pid, uid, message, lambda: self._in_force(message)):
+            self.dropped["foreign"] += 1
+            self._in_force(message)  # nothing will come into force: the sender need not wait for it
+
+    def _in_force(self, message: TenantMessage) -> None:
+        if message.kind is Kind.SEGMENT_BEGIN:
+            self.acknowledge(message)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, int, int, bytes]:
+    """One datagram: its bytes (one more than a record at most), and the kernel's word on pid, user and address.
+
+    There is room for credentials and nothing else, so descriptors that come along are dropped by the kernel.
+    """
+    record, ancillary, _, address = sock.recvmsg(RECORD.size + 1, socket.CMSG_LEN(_CREDENTIALS.size))
+    pid, uid = 0, -1
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack(data)
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received = array.array("i", data[: len(data) // 4 * 4])
+            for fd in received:
+                os.close(fd)
+    return record, pid, uid, address if isinstance(address, bytes) else b""
+
+
+def _bind(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        _remove_stale(path)
+        sock.bind(str(path))
+        path.chmod(_mode(path.parent))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what a daemon that died left, and nothing else."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"{path} is not a socket: remove it")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except OSError as error:
+                if error.errno != errno.ECONNREFUSED:
+                    raise
+            else:
+                raise RunlistError(f"another daemon hears its tenants at {path}: stop it, or use another directory")
+        path.unlink()
+
+
+def _mode(directory: Path) -> int:
+    """Root's daemon hears everybody who can reach its socket, as it manages processes of every user."""
+    return 0o666 if os.geteuid() == 0 and directory.stat().st_mode & stat.S_IXOTH else 0o600

@@ -1,0 +1,301 @@
+"""What a program says of itself to the daemon that manages it: segments, latencies of its requests, and hints.
+
+All of it is optional, costs microseconds and never fails because of the daemon: without one, nothing happens.
+
+    with runlist.segment(priority=1):      # from here on this work comes before that of lower segments
+        runlist.report_latency(0.0021)     # a request took 2.1 ms
+    runlist.hint(0.0005)                   # in half a millisecond the GPU will be wanted
+
+Messages are datagrams of one fixed record, so this module imports nothing else of Runlist. `runlist.h` is the same for
+C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from enum import IntEnum
+from operator import index
+
+RECORD = struct.Struct("<IHHiIQQ")
+"""magic, version, kind, priority, sequence, nanoseconds, reserved (0)."""
+
+MAGIC = int.from_bytes(b"RLM1", "little")
+VERSION = 1
+
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    SEGMENT_BEGIN = 1
+    SEGMENT_END = 2
+    REPORT_LATENCY = 3
+    HINT = 4
+
+
+IN_FORCE_S = 0.05
+"""How long the beginning of a segment waits for the daemon's word that it is in force."""
+
+ROOM_S = 0.01
+"""How long the beginning and the end of a segment wait for room in the daemon's queue. Nothing else waits."""
+
+LOOK_AGAIN_S = 1.0
+"""How long a daemon that is not there, or that did not answer, is left alone."""
+
+_SEQUENCES = 1 << 32
+_MAX_SECONDS = 1e9
+_PRIORITIES = range(-(1 << 31), 1 << 31)
+
+
+@contextlib.contextmanager
+def segment(priority: int) -> Iterator[None]:
+    """Give a stretch of work a priority of 32 bits, higher is more urgent: `with runlist.segment(priority=1):`.
+
+    In a segment within a segment the inner priority holds, then the outer one again. Segments are of their thread; the
+    process has the highest priority that any of its threads has. A child of fork starts outside of segments.
+    """
+    if index(priority) not in _PRIORITIES:
+        raise ValueError(f"a segment's priority has 32 bits, not {priority}")
+    mark = _Mark(priority)
+    try:
+        _tenant.begin(mark)
+        yield
+    finally:
+        _tenant.end(mark)
+
+
+def report_latency(seconds: float) -> None:
+    """Say how long a request took. It counts for the target of `--p99`."""
+    _tenant.say(Kind.REPORT_LATENCY, _nanoseconds("a latency", seconds))
+
+
+def hint(in_seconds: float) -> None:
+    """Say that this process will want the GPU in so many seconds; 0 is now."""
+    _tenant.say(Kind.HINT, _nanoseconds("the time of a hint", in_seconds))
+
+
+def _nanoseconds(what: str, seconds: float) -> int:
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise ValueError(f"{what} is 0 to {_MAX_SECONDS:.0e} seconds, not {seconds!r}")
+    return round(seconds * 1e9)
+
+
+class _Mark:
+    """A segment that was begun, and by whom."""
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.thread = threading.get_ident()
+
+
+class _Tenant:
+    """This process' open segments, and what the daemon knows of them.
+
+    The daemon is told the one priority that holds, each time that it changes; so what one message missed the next one
+    mends.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may report in the middle of a message
+        self._open: list[_Mark] = []
+        self._link: _Link | None = None
+        self._sequence = 0  # number of the last message
+        self._look_at = 0.0  # when to look for a daemon (monotonic clock)
+        self._wait_from = 0.0  # when to wait for the daemon's answers again
+
+    def begin(self, mark: _Mark) -> None:
+        with self._lock:
+            self._open.append(mark)
+            before = self._sequence
+            told = self._tell(ROOM_S)
+            link, sequence = self._link, self._sequence
+        now = time.monotonic()
+        asked = told and sequence != before and now >= self._wait_from
+        if asked and link is not None and not link.wait(sequence, now + IN_FORCE_S):
+            self._wait_from = time.monotonic() + LOOK_AGAIN_S
+
+    def end(self, mark: _Mark) -> None:
+        with self._lock:
+            if mark in self._open:  # not in a child of fork
+                self._open.remove(mark)
+                self._tell(ROOM_S)
+
+    def say(self, kind: Kind, nanoseconds: int) -> None:
+        with self._lock:
+            if self._tell(0):  # first what was missed
+                self._send(kind, 0, nanoseconds, 0)
+
+    def _tell(self, patience_s: float) -> bool:
+        """Make the daemon know the priority that holds. Whether it does."""
+        link = self._linked()
+        if link is None:
+            return False
+        priority = self._priority()
+        if priority == link.knows:
+            return True
+        link.read()  # old answers leave no room for the one to this
+        link.forget(self._sequence)
+        kind = Kind.SEGMENT_END if priority is None else Kind.SEGMENT_BEGIN
+        if not self._send(kind, priority or 0, 0, patience_s):
+            return False
+        link.knows = priority
+        return True
+
+    def _priority(self) -> int | None:
+        """The highest of the threads' innermost priorities."""
+        innermost = {mark.thread: mark.priority for mark in self._open}
+        return max(innermost.values(), default=None)
+
+    def _linked(self) -> _Link | None:
+        if self._link is not None and not self._link.is_ours():
+            self._link = None
+        if self._link is None and time.monotonic() >= self._look_at:
+            self._link = _find()
+            if self._link is None:
+                self._look_at = time.monotonic() + LOOK_AGAIN_S
+        return self._link
+
+    def _send(self, kind: Kind, priority: int, nanoseconds: int, patience_s: float) -> bool:
+        assert self._link is not None
+        self._sequence = (self._sequence + 1) % _SEQUENCES
+        record = RECORD.pack(MAGIC, VERSION, kind, priority, self._sequence, nanoseconds, 0)
+        try:
+            return self._link.send(record, patience_s)
+        except OSError:  # the daemon is gone
+            self._link.close()
+            self._link = None
+            return False
+
+
+class _Link:
+    """A socket that is connected to a daemon, and that the kernel gave a name for answers.
+
+    `knows` is the segment priority that the daemon was told.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.knows: int | None = None
+        self._in_force = 0  # number of the newest message that is in force
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.bind(b"")  # "autobind"
+            self._name = self._socket.getsockname()
+            self._socket.connect(path)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def is_ours(self) -> bool:
+        """Whether the descriptor is still our socket: a program may close what it does not know, and its number then
+        belongs to another file.
+        """
+        with contextlib.suppress(OSError):
+            if self._socket.getsockname() == self._name:
+                return True
+        self._socket.detach()
+        return False
+
+    def close(self) -> None:
+        if self.is_ours():
+            self._socket.close()
+
+    __del__ = close
+
+    def send(self, record: bytes, patience_s: float) -> bool:
+        """Whether the record went out. Raises OSError when the daemon is gone."""
+        try:
+            self._socket.send(record)
+        except BlockingIOError:
+            if not patience_s or not self._poll(select.POLLOUT, patience_s):
+                return False
+            try:
+                self._socket.send(record)
+            except BlockingIOError:
+                return False
+        return True
+
+    def wait(self, sequence: int, until: float) -> bool:
+        """Whether the daemon says that a message is in force, or a later one. Several threads may wait at a time and
+        read each other's answers, so each also looks now and then.
+        """
+        while (self._in_force - sequence) % _SEQUENCES >= _SEQUENCES // 2:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                if self._poll(select.POLLIN, min(left, 0.001)) and self.is_ours():
+                    self.read()
+            except (OSError, ValueError):  # closed by another thread
+                return False
+        return True
+
+    def read(self) -> None:
+        """Take the answers that are here."""
+        with contextlib.suppress(OSError):  # nothing more, or an error that the next message meets again
+            while True:
+                record = self._socket.recv(RECORD.size + 1)
+                if len(record) == RECORD.size:
+                    sequence = RECORD.unpack(record)[4]
+                    if 0 < (sequence - self._in_force) % _SEQUENCES < _SEQUENCES // 2:
+                        self._in_force = sequence
+
+    def forget(self, sequence: int) -> None:
+        """Keep the number of the last answer near that of the last message: numbers wrap."""
+        if (sequence - self._in_force) % _SEQUENCES > _SEQUENCES // 4:
+            self._in_force = sequence
+
+    def _poll(self, event: int, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        return bool(poll.poll(max(1, round(seconds * 1e3))))
+
+
+# -- where the daemon hears ------------------------------------------------------------------------
+
+
+def candidates() -> list[str]:
+    """Sockets where a daemon may hear this process, most likely first: the one that is named, those beside the sockets
+    of `runlist.paths`.
+    """
+    environment = os.environ
+    if named := environment.get("RUNLIST_MESSAGES"):
+        return [named]
+    if stream := environment.get("RUNLIST_SOCKET"):
+        return [os.path.join(os.path.dirname(stream), _NAME)]
+    if environment.get("RUNLIST_DEVICE") == "emulated":
+        return [os.path.join(environment.get("RUNLIST_EMULATED_GPU", ""), _NAME)]
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    own = os.path.join(runtime, "runlist") if runtime else f"/tmp/runlist-{os.geteuid()}"  # noqa: S108 (see _find)
+    directories = ["/run/runlist"] if os.geteuid() == 0 else [own, "/run/runlist"]
+    return [os.path.join(directory, _NAME) for directory in directories]
+
+
+_NAME = "messages.sock"
+
+
+def _find() -> _Link | None:
+    """A link to the first daemon that hears. Of sockets that nobody named only root's and our own are taken."""
+    named = bool(os.environ.get("RUNLIST_MESSAGES"))
+    for path in candidates():
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a path with a null character
+            if named or os.stat(path).st_uid in (0, os.geteuid()):
+                return _Link(path)
+    return None
+
+
+_tenant = _Tenant()
+
+
+def _after_fork() -> None:
+    """A child is another process: it has a socket of its own, and nothing of its parent's segments."""
+    global _tenant
+    _tenant = _Tenant()
+
+
+os.register_at_fork(after_in_child=_after_fork)

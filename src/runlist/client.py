@@ -1,7 +1,7 @@
 """Talking to the daemon.
 
 with Client.open(start=True) as client:
-    client.attach(4242, "latency")
+    client.attach(4242, "batch", settings={"cap": "30", "weight": "200"})
 """
 
 from __future__ import annotations
@@ -23,25 +23,35 @@ from runlist import paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError
 from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
 
+_NO_ANSWER = "the daemon does not answer: wait, or look at its log"
+_OTHER_VERSION = "the daemon is of another version: stop it, and try again"
+
+
+class DaemonGone(RunlistError):
+    """The connection is of no more use: open another."""
+
 
 class Client:
-    """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused."""
+    """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused, and
+    DaemonGone when no answer comes.
+    """
 
     def __init__(self, connection: wire.Connection) -> None:
         self._connection = connection
         self._decoder = msgspec.json.Decoder(wire.Answer)
 
     @classmethod
-    def open(cls, *, start: bool = False, device: str | None = None) -> Client:
+    def open(cls, *, start: bool = False, device: str | None = None, patience_s: float | None = None) -> Client:
         """Connect to the daemon of a device (RUNLIST_DEVICE when None): this user's, else the system's.
 
-        With `start`, a private daemon is started when none runs. Raises NoTargetError when there is none.
+        With `start`, a private daemon is started when none runs. `patience_s` is how long to wait for an answer, as
+        long as it takes when None. Raises NoTargetError when there is none.
         """
         driver = choose_driver(device)
-        client = cls._connect(paths.candidate_sockets(driver), pass_over_denied=start)
+        client = cls._connect(paths.candidate_sockets(driver), pass_over_denied=start, patience_s=patience_s)
         if client is None and start:
             _start_private(driver.name)
-            client = cls._connect([paths.daemon_socket(driver)])
+            client = cls._connect([paths.daemon_socket(driver)], patience_s=patience_s)
         if client is None:
             raise NoTargetError(
                 "no daemon runs: start one with `runlist daemon`, or use `runlist run` or `runlist attach`"
@@ -49,9 +59,12 @@ class Client:
         return client
 
     @classmethod
-    def _connect(cls, candidates: list[Path], *, pass_over_denied: bool = False) -> Client | None:
+    def _connect(
+        cls, candidates: list[Path], *, pass_over_denied: bool = False, patience_s: float | None
+    ) -> Client | None:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(patience_s)
             try:
                 sock.connect(str(path))
             except (FileNotFoundError, ConnectionRefusedError):
@@ -64,6 +77,9 @@ class Client:
                 raise NoPermissionError(
                     f"no right to use the daemon's socket {path}: ask for membership of its group"
                 ) from None
+            except (TimeoutError, BlockingIOError):  # too many wait before us
+                sock.close()
+                raise DaemonGone(_NO_ANSWER) from None
             except OSError as error:
                 sock.close()
                 raise RunlistError(f"{path} cannot be used as the daemon's socket: {error.strerror or error}") from None
@@ -82,13 +98,27 @@ class Client:
     ) -> None:
         self.close()
 
+    @property
+    def messages(self) -> Path:
+        """The socket on which this daemon hears what tenants say of themselves."""
+        return Path(self._connection.sock.getpeername()).with_name(paths.MESSAGES_NAME)
+
     def close(self) -> None:
         """Hang up. What is managed stays managed."""
         self._connection.close()
 
-    def attach(self, pid: int, task_class: str = "normal", *, wait: bool = False) -> list[wire.TaskView]:
-        """Manage a running process and its descendants."""
-        return self._tasks(wire.Attach(pid, task_class, wait)).tasks
+    def attach(
+        self,
+        pid: int,
+        task_class: str | None = "normal",
+        *,
+        wait: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> list[wire.TaskView]:
+        """Manage a running process and its descendants, with a class (None: what the rules say) and further settings,
+        as those of `set`. `wait`: also when it has no GPU context yet.
+        """
+        return self._tasks(wire.Attach(pid, _with_class(task_class, settings), wait)).tasks
 
     def detach(self, pid: int) -> list[str]:
         """Put a process back; returns remarks on what could not be."""
@@ -128,9 +158,11 @@ class Client:
         while self._connection.receive() is not None:
             pass
 
-    def launch(self, pid: int, task_class: str) -> None:
-        """Have all descendants of `pid` managed as they come. Then call `serve_launch` for as long as they live."""
-        self._tasks(wire.Launch(pid, task_class))
+    def launch(self, pid: int, task_class: str | None, settings: Mapping[str, str] | None = None) -> None:
+        """Have all descendants of `pid` managed as they come, with settings as those of `attach`. Then call
+        `serve_launch` for as long as they live.
+        """
+        self._tasks(wire.Launch(pid, _with_class(task_class, settings)))
 
     def serve_launch(self) -> Iterator[wire.BorrowRequest]:
         """Requests to borrow from descendants, until the daemon hangs up; answer each with `lend`."""
@@ -152,11 +184,18 @@ class Client:
         try:
             self._connection.send(request)
             body = self._connection.receive()
+        except TimeoutError:
+            raise DaemonGone(_NO_ANSWER) from None
         except OSError:
             body = None
+        except ValueError:
+            raise DaemonGone(_OTHER_VERSION) from None
         if body is None:
-            raise RunlistError("the daemon ended before it answered: everything is put back; see its log")
-        answer: wire.Message = self._decoder.decode(body)
+            raise DaemonGone("the daemon ended before it answered: everything is put back; see its log")
+        try:
+            answer: wire.Message = self._decoder.decode(body)
+        except msgspec.MsgspecError:
+            raise DaemonGone(_OTHER_VERSION) from None
         if isinstance(answer, wire.Failure):
             raise RunlistError(answer.message, ExitCode(answer.exit_code))
         return answer
@@ -164,14 +203,19 @@ class Client:
     def _tasks(self, request: wire.Message) -> wire.Tasks:
         answer = self._ask(request)
         if not isinstance(answer, wire.Tasks):
-            raise RunlistError("the daemon is of another version: stop it, and try again")
+            raise DaemonGone(_OTHER_VERSION)
         return answer
 
     def _status(self, request: wire.Message) -> wire.DaemonStatus:
         answer = self._ask(request)
         if not isinstance(answer, wire.DaemonStatus):
-            raise RunlistError("the daemon is of another version: stop it, and try again")
+            raise DaemonGone(_OTHER_VERSION)
         return answer
+
+
+def _with_class(task_class: str | None, settings: Mapping[str, str] | None) -> dict[str, str]:
+    """All settings of a new task; what is set by name goes before the class."""
+    return {**({} if task_class is None else {"class": task_class}), **(settings or {})}
 
 
 def _start_private(device: str) -> None:

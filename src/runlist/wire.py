@@ -28,10 +28,10 @@ class Message(msgspec.Struct, tag=True, frozen=True):
 
 
 class Attach(Message, frozen=True):
-    """Manage a process and its descendants. `wait`: also when it has no GPU context yet."""
+    """Manage a process and its descendants, with these settings. `wait`: also when it has no GPU context yet."""
 
     pid: int
-    task_class: str
+    settings: dict[str, str] = {}
     wait: bool = False
 
 
@@ -41,7 +41,7 @@ class Launch(Message, frozen=True):
     """
 
     pid: int
-    task_class: str
+    settings: dict[str, str] = {}
 
 
 class Detach(Message, frozen=True):
@@ -95,11 +95,17 @@ class Stop(Message, frozen=True):
 # -- answers ---------------------------------------------------------------------------------------
 
 
-class TaskView(msgspec.Struct, frozen=True):
-    """A task as people and tools see it. `timeslice_us` is None where each group has the slice it was found with.
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as people and tools see it. Times in what their names say; shares of the GPU are 0 to 1.
 
-    `corrections` counts how often the task had changed its own slice and was put back; `attach_ms` is how long its
-    discovery and its whole way to being managed took.
+    `timeslice_us` is None where each group has the slice it was found with.
+    `enabled` is false while the policy keeps the task off the GPU, `suspended` when the user does.
+    `rule` is the line of the rules file that the task's settings come from, `why` what the policy says of its share.
+    `usage_source` names what `share_1s` (the last second), `share_60s` and `history` (the last 60 seconds, one number
+    each, newest last) were measured with; `turns_per_s` is how often it was switched in, `memory_bytes` what it holds.
+    `p99_us` is of the requests that it reported in the last seconds. `corrections` counts how often it had changed its
+    own slice and was put back; `discovery_ms` and `attach_ms` are how long finding it and its whole way to being
+    managed took.
     """
 
     pid: int
@@ -107,13 +113,29 @@ class TaskView(msgspec.Struct, frozen=True):
     task_class: str
     command: str
     user: int
+    group: str
+    weight: int
+    cap_percent: float | None
+    budget_us: int | None
+    period_us: int | None
+    target_p99_us: float | None
+    p99_us: float | None
+    segment: int | None
     timeslice_us: int | None
     enabled: bool
     suspended: bool
+    policy: str
+    rule: str
+    why: str
+    usage_source: str
+    share_1s: float
+    share_60s: float
+    history: list[float]
+    turns_per_s: float
+    memory_bytes: int | None
     groups: int
     channels: int
     corrections: int
-    policy: str
     discovery_ms: float
     attach_ms: float
 
@@ -126,7 +148,9 @@ class Tasks(Message, frozen=True):
 
 
 class DaemonStatus(Message, frozen=True):
-    """What the daemon is."""
+    """What the daemon is. `rules` is the path of its rules file, `waiting` names processes that are not managed until
+    there is room, `troubles` tells of policies that were dropped.
+    """
 
     pid: int
     version: str
@@ -136,6 +160,9 @@ class DaemonStatus(Message, frozen=True):
     private: bool
     keeper_pid: int
     tasks: int
+    rules: str = ""
+    waiting: list[str] = []
+    troubles: list[str] = []
 
 
 class Failure(Message, frozen=True):

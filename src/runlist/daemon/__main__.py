@@ -22,7 +22,8 @@ import structlog
 
 from runlist import paths
 from runlist.daemon.manager import Manager
-from runlist.daemon.processes import SETTLE_S, Processes
+from runlist.daemon.messages import Messages
+from runlist.daemon.processes import SETTLE_S
 from runlist.daemon.server import Server
 from runlist.daemon.watch import OpenWatch
 from runlist.errors import ExitCode, RunlistError, UsageError
@@ -32,7 +33,7 @@ from runlist.rm.transport import Driver, choose_driver
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
-SLICES_EVERY = 2  # checks
+SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without any sign; inotify brings most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--group", help="let this group use the socket")
     parser.add_argument("--policy", default=DEFAULT_POLICY)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
+    parser.add_argument("--rules", type=Path, help="file of rules and limits (docs/rules.md)")
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
     structlog.configure(
@@ -90,15 +92,16 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
     with _listening(driver, arguments.group) as listener:
         stop = asyncio.Event()
-        manager = Manager(driver, spec, stop.set)
+        manager = Manager(driver, spec, _rules_file(arguments.rules), stop.set)
         server = Server(listener, manager, arguments.private, stop)
+        messages = Messages(paths.messages_socket(driver), manager.hear)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         jobs: list[asyncio.Task[Any]] = [
-            loop.create_task(_look(driver, manager.processes)),
-            loop.create_task(_check(manager.processes)),
+            loop.create_task(_look(driver, manager)),
+            loop.create_task(_check(manager)),
         ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
@@ -114,17 +117,18 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
         finally:
             for job in jobs:
                 job.cancel()
+            messages.close()
             server.close()
             manager.close()
 
 
-async def _look(driver: Driver, processes: Processes) -> None:
+async def _look(driver: Driver, manager: Manager) -> None:
     """Scan for new processes and contexts: soon after a GPU was opened, more and more seldom until it is quiet, else
     now and then.
     """
     watch = OpenWatch(driver.watch_paths())
     opened = asyncio.Event()
-    last_opened = 0.0
+    last_opened = time.monotonic()  # rules may name processes that are there already
 
     def on_open() -> None:
         nonlocal last_opened
@@ -135,14 +139,14 @@ async def _look(driver: Driver, processes: Processes) -> None:
     if watch.works:
         asyncio.get_running_loop().add_reader(watch.fileno(), on_open)
     try:
-        pause = SCAN_EVERY_S
+        pause = FIRST_LOOK_S
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
                 await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
             opened.clear()
-            if processes.roots:
-                await processes.scan()
+            if manager.processes.roots or manager.placement.rules:
+                await manager.processes.scan()
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:
@@ -151,12 +155,19 @@ async def _look(driver: Driver, processes: Processes) -> None:
         watch.close()
 
 
-async def _check(processes: Processes) -> None:
+async def _check(manager: Manager) -> None:
     count = 0
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
-        processes.check(slices=count % SLICES_EVERY == 0)
+        manager.gpus.read_usage(CHECK_EVERY_S / 2)
+        manager.processes.check(slices=count % SLICES_EVERY == 0)
+
+
+def _rules_file(named: Path | None) -> Path | None:
+    """The rules file: the one that was named, or the usual one if it is there."""
+    usual = paths.rules_file()
+    return named if named is not None or not usual.exists() else usual
 
 
 async def _end_when_idle(server: Server) -> None:

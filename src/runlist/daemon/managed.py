@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from runlist.model import DEFAULT_SHARE, Engine, Share, Task, TaskClass
+from runlist.model import DEFAULT_SHARE, Engine, Share, Task
 from runlist.rm import borrow, status
 from runlist.rm.context import GpuContext
 from runlist.rm.discover import Borrower
 from runlist.rm.status import InvalidClient
 from runlist.rm.transport import OpenFile
-from runlist.wire import TaskView
+
+REPORTS_KEPT_S = 5.0
+MAX_REPORTS = 8192
 
 
 @dataclass
 class Root:
-    """A process that the user named; its descendants are managed as it is."""
+    """A process that a user, or a rule, named; its descendants are managed as it is.
+
+    `settings` are those that were asked for it, as `key=value`; they win over the rules.
+    """
 
     pid: int
     pidfd: int
     uid: int
-    task_class: TaskClass
+    settings: dict[str, str]
     borrower: Borrower
-    launched: bool = False
     ended: bool = False
+    old: bool = False  # it may have had its contexts for long, and nobody looked yet
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
 
 
@@ -37,6 +43,10 @@ class ManagedTask:
     contexts: dict[int, GpuContext] = field(default_factory=dict)  # by the key that the keeper knows them by
     share: Share = DEFAULT_SHARE
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
+    queued: bool = False  # suspended until a limit leaves room for it
+    stays_suspended: bool = False  # then, too: the user suspended it meanwhile
+    rule: str = ""  # where the rule is that gave it its settings
+    latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
     corrections: int = 0
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
@@ -79,25 +89,10 @@ class ManagedTask:
             del self.contexts[key]
         return empty
 
-    def view(self, policy: str) -> TaskView:
-        """The task as people see it."""
-        groups = [group for context in self.contexts.values() for group in context.groups.values()]
-        return TaskView(
-            pid=self.task.key.pid,
-            gpu=self.task.key.gpu,
-            task_class=self.task.task_class,
-            command=self.task.command,
-            user=self.task.uid,
-            timeslice_us=self.share.timeslice_us,
-            enabled=self.share.enabled,
-            suspended=self.task.suspended,
-            groups=len(groups),
-            channels=sum(len(group.channels) for group in groups),
-            corrections=self.corrections,
-            policy=policy,
-            discovery_ms=round(self.discovery_ms, 3),
-            attach_ms=round(self.attach_ms, 3),
-        )
+    def reported_p99_us(self, now: float) -> float | None:
+        """99th percentile of the latencies that the task reported in the last seconds, or None."""
+        recent = sorted(latency for at, latency in self.latencies if now - at <= REPORTS_KEPT_S)
+        return recent[min(len(recent) - 1, int(len(recent) * 0.99))] * 1e6 if recent else None
 
 
 class ManagedProcess:

@@ -5,22 +5,33 @@ All state is changed by the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from runlist.daemon.gpus import Gpus
+from runlist.daemon.hearing import hear
 from runlist.daemon.keeping import Keeping
 from runlist.daemon.managed import ManagedProcess, ManagedTask
+from runlist.daemon.messages import TenantMessage
+from runlist.daemon.placement import Placement, check_settings
 from runlist.daemon.processes import Processes
-from runlist.daemon.settings import ContextChange, TaskChange, parse_class, parse_setting
+from runlist.daemon.rules import Over
+from runlist.daemon.settings import ContextChange, TaskChange, override, parse_settings
+from runlist.daemon.view import Memory
 from runlist.daemon.watch import descendants, owner_of
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
+from runlist.model import Appear, TaskClass
 from runlist.policies import PolicySpec
+from runlist.rm.context import Setting
 from runlist.rm.discover import Borrower, OwnRight
 from runlist.rm.transport import Driver
+
+_QUEUE_LOOK_S = 0.2
 
 
 class Manager:
@@ -31,22 +42,27 @@ class Manager:
     `on_hopeless` is called when nothing can be managed safely any more.
     """
 
-    def __init__(self, driver: Driver, spec: PolicySpec, on_hopeless: Callable[[], None]) -> None:
+    def __init__(
+        self, driver: Driver, spec: PolicySpec, rules_file: Path | None, on_hopeless: Callable[[], None]
+    ) -> None:
         self.driver = driver
-        self.gpus = Gpus(spec, self._release_process)
+        self.gpus = Gpus(driver, spec, self._release_process)
+        self.memory = Memory(driver)
+        self.placement = Placement(rules_file, self.gpus, self.memory)  # bad rules are refused before anything starts
         self.keeping = Keeping(driver, on_hopeless)
-        self.processes = Processes(driver, self.gpus, self.keeping)
+        self.processes = Processes(driver, self.gpus, self.keeping, self.placement)
+        self._launches: list[int] = []  # `runlist run` processes that wait for room, the longest waiting first
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def attach(self, pid: int, class_name: str, wait: bool, uid: int) -> list[ManagedTask]:
+    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> list[ManagedTask]:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        task_class = parse_class(class_name)
+        check_settings(settings)
         self._check_owner(pid, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
-            return self.change(pid, {"class": class_name}, uid)
-        root = self.processes.add_root(pid, task_class, OwnRight(), launched=False)
+            return self.change(pid, settings, uid)
+        root = self.processes.add_root(pid, settings, OwnRight())
         try:
             for member in descendants([pid])[pid]:
                 await self.processes.adopt(root, member, new_only=False)
@@ -63,13 +79,46 @@ class Manager:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return tasks
 
-    def launch(self, pid: int, class_name: str, borrower: Borrower, uid: int) -> None:
-        """Manage all descendants of a `runlist run` process, as they come."""
-        task_class = parse_class(class_name)
+    async def launch(self, pid: int, settings: dict[str, str], borrower: Borrower, uid: int) -> None:
+        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them."""
+        check_settings(settings)
         self._check_owner(pid, uid)
         if pid in self.processes.roots:
             raise RunlistError(f"process {pid} is managed already")
-        self.processes.add_root(pid, task_class, borrower, launched=True)
+        self._launches.append(pid)
+        try:
+            over = self.placement.rules.limits.over
+            while (reason := self._no_room()) or (over is Over.QUEUE and self._launches[0] != pid):
+                if over is Over.REFUSE:
+                    raise RunlistError(f"the command is not started: {reason}")
+                if over is Over.BATCH:
+                    settings = {**settings, "class": TaskClass.BATCH}
+                    break
+                await asyncio.sleep(_QUEUE_LOOK_S)
+                self._check_owner(pid, uid)  # it may have given up
+            self.processes.add_root(pid, settings, borrower)
+        finally:
+            self._launches.remove(pid)
+
+    def _no_room(self) -> str | None:
+        """Why a command must not be started now: every GPU is full. Those just started count though they have no
+        context yet.
+        """
+        busy = {process.root.pid for process in self.processes.managed.values()}
+        starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
+        reason = None
+        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.memory.gpus()]):
+            reason = self.placement.no_room(gpu, starting)
+            if reason is None:
+                return None
+        return reason
+
+    def waiting(self) -> list[str]:
+        """What waits until there is room, in words."""
+        queued = [task.task for task in self.tasks(0) if task.queued]
+        return [f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}" for task in queued] + [
+            f"the command of process {pid}" for pid in self._launches
+        ]
 
     def launcher_gone(self, pid: int) -> None:
         """`runlist run` hung up: from here on only our own right is left for its descendants."""
@@ -97,22 +146,42 @@ class Manager:
 
     def change(self, pid: int, settings: dict[str, str], uid: int) -> list[ManagedTask]:
         """Change settings of a process' tasks: all, or none when one is refused."""
-        changes = [parse_setting(key, value) for key, value in settings.items()]
         tasks = self._tasks(self._targets(pid, uid))
+        changes = parse_settings(settings, *(task.task for task in tasks[:1]))
         if uid not in (0, os.geteuid()) and any(
             isinstance(change, ContextChange) and change.privileged for change in changes
         ):
             raise NoPermissionError("only root may change the interleave level (the driver asks for CAP_SYS_NICE)")
         self._change(tasks, changes)
-        if "class" in settings and pid in self.processes.roots:
-            self.processes.roots[pid].task_class = parse_class(settings["class"])
+        if pid in self.processes.roots:
+            lasting = {key: value for key, value in settings.items() if key != Setting.INTERLEAVE}
+            root = self.processes.roots[pid]
+            root.settings = override(root.settings, lasting)
         return tasks
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
         tasks = self._tasks(self._targets(pid, uid))
-        self._change(tasks, [TaskChange(lambda task: replace(task, suspended=suspended))])
+        waiting = [task for task in tasks if task.queued]
+        if not suspended and uid != 0 and any(not task.stays_suspended for task in waiting):
+            raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
+        for task in waiting:
+            task.queued = suspended or uid != 0
+            task.stays_suspended = suspended
+        running = [task for task in tasks if not task.queued]
+        self._change(running, [TaskChange(lambda task: replace(task, suspended=suspended))])
         return tasks
+
+    def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+        """Take what a tenant says of itself; False for a process that is not managed. `in_force` is called when what
+        it asks for has been applied.
+        """
+        process = self.processes.managed.get(pid)
+        if process is None or uid not in (0, process.root.uid):
+            return False
+        for managed in process.tasks.values():
+            hear(managed, self.gpus.scheduler(managed.task.key.gpu), message, in_force)
+        return True
 
     def tasks(self, uid: int) -> list[ManagedTask]:
         """All tasks that a user may see: its own; root sees all."""
@@ -128,6 +197,7 @@ class Manager:
         self.processes.close()
         self.gpus.close()
         self.keeping.close()
+        self.memory.close()
 
     # -- targets and rights ------------------------------------------------------------------------
 
@@ -167,10 +237,12 @@ class Manager:
                         self._set_context(task, change, change.value)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
+                self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
             self.gpus.run({task.task.key.gpu for task in tasks}, {task.task.key for task in tasks})
         except BaseException:
             for task, old in before:
-                task.task = old
+                task.task = replace(old, usage=task.task.usage)
+                self.gpus.scheduler(old.key.gpu).tell(Appear(task.task))
             for task, change, value in reversed(undo):
                 with contextlib.suppress(RunlistError, OSError):
                     self._set_context(task, change, value)

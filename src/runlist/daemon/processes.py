@@ -10,21 +10,23 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from runlist.daemon.gpus import Gpus
-from runlist.daemon.guard import TINY_US
 from runlist.daemon.keeping import Keeping
 from runlist.daemon.managed import ManagedProcess, ManagedTask, Root, put_back
-from runlist.daemon.watch import command_of, descendants, descriptor_count, owner_of, parent_of
+from runlist.daemon.placement import Placement
+from runlist.daemon.rules import Over
+from runlist.daemon.watch import descendants, descriptor_count, owner_of, parent_of
 from runlist.errors import RunlistError
-from runlist.model import Task, TaskClass, TaskKey
+from runlist.model import TaskClass
+from runlist.policies.guard import TINY_US
 from runlist.rm import borrow
 from runlist.rm.client import RmClient
 from runlist.rm.context import GpuContext
-from runlist.rm.discover import ANY_REACH, NEW_REACH, Borrower, Discoverer, Found, GpuObjects
+from runlist.rm.discover import ANY_REACH, NEW_REACH, Borrower, Discoverer, Found, GpuObjects, OwnRight
 from runlist.rm.transport import Driver
 
 _log = structlog.get_logger()
@@ -48,16 +50,18 @@ class _Descriptors:
 class Processes:
     """Roots, and the processes below them that have GPU work."""
 
-    def __init__(self, driver: Driver, gpus: Gpus, keeping: Keeping) -> None:
+    def __init__(self, driver: Driver, gpus: Gpus, keeping: Keeping, placement: Placement) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self._driver = driver
         self._discoverer = Discoverer(driver)
         self._gpus = gpus
         self._keeping = keeping
+        self._placement = placement
         self._client_owner: dict[int, int] = {}  # pid by RM client: a forked child shares its parent's open files
         self._descriptors: dict[int, _Descriptors] = {}  # by pid
         self._adopting: dict[int, asyncio.Lock] = {}
+        self._passed_over: set[int] = set()  # processes that the rules were asked about once
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -75,9 +79,9 @@ class Processes:
 
     # -- roots and processes -----------------------------------------------------------------------
 
-    def add_root(self, pid: int, task_class: TaskClass, borrower: Borrower, *, launched: bool) -> Root:
+    def add_root(self, pid: int, settings: dict[str, str], borrower: Borrower) -> Root:
         pidfd = borrow.open_process(pid)
-        root = Root(pid, pidfd, owner_of(pid) or 0, task_class, borrower, launched)
+        root = Root(pid, pidfd, owner_of(pid) or 0, settings, borrower)
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
@@ -107,11 +111,11 @@ class Processes:
             if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
                 return
             started = time.perf_counter()
+            reach = NEW_REACH if new_only and not root.old else ANY_REACH
+            root.old = False
             pidfd = borrow.open_process(pid)
             try:
-                found = await asyncio.to_thread(
-                    self._discoverer.discover, pid, pidfd, root.borrower, NEW_REACH if new_only else ANY_REACH
-                )
+                found = await asyncio.to_thread(self._discoverer.discover, pid, pidfd, root.borrower, reach)
                 discovery_ms = (time.perf_counter() - started) * 1e3
                 process = self.managed.get(pid)
                 if process is None and found and root.pid in self.roots:
@@ -120,6 +124,11 @@ class Processes:
                     _close_all(found)
                     return
                 self._merge(process, found, discovery_ms, time.monotonic() + SETTLE_S if new_only else 0.0)
+                if not new_only:  # all of it was looked at just now
+                    now = time.monotonic()
+                    self._descriptors[pid] = _Descriptors(descriptor_count(pid), changed_at=now, unseen_since=None)
+                for task in process.tasks.values():
+                    task.attach_ms = task.attach_ms or (time.perf_counter() - started) * 1e3
             finally:
                 os.close(pidfd)
         self._adopting.pop(pid, None)
@@ -183,17 +192,8 @@ class Processes:
         key = self._keeping.guard(process.pid, context)
         task = process.tasks.get(context.gpu)
         if task is None:
-            task = ManagedTask(
-                Task(
-                    key=TaskKey(process.pid, context.gpu),
-                    task_class=process.root.task_class,
-                    command=command_of(process.pid),
-                    uid=process.root.uid,
-                    since=time.monotonic(),
-                ),
-                discovery_ms=discovery_ms,
-                attach_ms=discovery_ms,
-            )
+            task = self._placement.new_task(process.pid, context.gpu, process.root)
+            task.discovery_ms = discovery_ms
             process.tasks[context.gpu] = task
         task.contexts[key] = context
         task.recount()
@@ -208,12 +208,40 @@ class Processes:
         for gpu, task in process.tasks.items():
             scheduler = self._gpus.scheduler(gpu)
             if task.task.key not in scheduler.tasks:
+                self._keep_limits(task)
                 if reason := scheduler.refusal(task.task):
                     raise RunlistError(f"process {process.pid} is not managed: {reason}")
-                scheduler.tasks[task.task.key] = task
+                scheduler.add(task)
         if process.pid not in self.managed:
             self.managed[process.pid] = process
             self._loop.add_reader(process.pidfd, self._process_ended, process)
+
+    def _keep_limits(self, task: ManagedTask) -> None:
+        """What the rules say of a task for which there is no room. Raises RunlistError when it is refused."""
+        reason = self._placement.no_room(task.task.key.gpu)
+        if reason is None:
+            return
+        over = self._placement.rules.limits.over
+        _log.info("a task is over the limit", pid=task.task.key.pid, reason=reason, so=over.value)
+        match over:
+            case Over.REFUSE:
+                raise RunlistError(f"process {task.task.key.pid} is not managed: {reason}")
+            case Over.BATCH:
+                task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
+            case Over.QUEUE:
+                task.queued = True
+                task.task = replace(task.task, suspended=True)
+
+    def admit_queued(self) -> None:
+        """Let tasks that wait for room run, the longest waiting first, as far as there is room."""
+        waiting = [task for process in self.managed.values() for task in process.tasks.values() if task.queued]
+        admitted = set()
+        for task in sorted(waiting, key=lambda task: task.task.since):
+            if self._placement.over_limit(task.task.key.gpu) is None:
+                task.queued = False
+                task.task = replace(task.task, suspended=task.stays_suspended)
+                admitted.add(task.task.key.gpu)
+        self._gpus.run(admitted, set())
 
     def _process_ended(self, process: ManagedProcess) -> None:
         self.forget(process, restore=False)
@@ -251,6 +279,8 @@ class Processes:
 
     async def scan(self) -> None:
         """Look for new processes and contexts under every root: in processes whose open files changed a moment ago."""
+        if self._placement.rules:
+            self._name_by_rules()
         roots = dict(self.roots)
         for root_pid, tree in descendants(roots).items():
             root = roots[root_pid]
@@ -266,6 +296,19 @@ class Processes:
                     _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
         for gone in [pid for pid in self._descriptors if descriptor_count(pid) < 0]:
             del self._descriptors[gone]
+
+    def _name_by_rules(self) -> None:
+        """Make roots of the GPU's processes that nobody named and a rule matches."""
+        there = self._placement.gpu_pids() - {os.getpid(), self._keeping.pid}
+        self._passed_over &= there
+        named = {pid for tree in descendants(self.roots).values() for pid in tree}
+        for pid in there - named - self.managed.keys() - self._passed_over:
+            self._passed_over.add(pid)
+            try:
+                if self._placement.place(pid, {}).rule:
+                    self.add_root(pid, {}, OwnRight()).old = True
+            except (RunlistError, OSError) as error:
+                _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
 
     def _ripe(self, pid: int) -> bool:
         """Whether to look at a process now: it opened or closed something since the last look, and not just now.
@@ -288,6 +331,7 @@ class Processes:
         """Notice processes that closed or exec'ed away from their files, and (`slices`) tasks that changed their own
         slice.
         """
+        self.admit_queued()
         for process in list(self.managed.values()):
             for fd in process.lost_files():
                 self._drop_file(process, fd)

@@ -17,6 +17,7 @@ import structlog
 from runlist import __version__, wire
 from runlist.daemon.managed import ManagedTask
 from runlist.daemon.manager import Manager
+from runlist.daemon.view import views
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.policies import PolicySpec
 from runlist.rm import borrow
@@ -73,6 +74,9 @@ class Server:
             private=self._private,
             keeper_pid=self._manager.keeping.pid,
             tasks=len(self._manager.tasks(0)),
+            rules=str(self._manager.placement.path or ""),
+            waiting=self._manager.waiting(),
+            troubles=[scheduler.trouble for scheduler in self._manager.gpus.all() if scheduler.trouble],
         )
 
 
@@ -164,15 +168,15 @@ class _Peer:
             return wire.Failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
-        return wire.Tasks([task.view(self._manager.gpus.policy_of(task.task.key.gpu)) for task in tasks], notes or [])
+        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.memory), notes or [])
 
     # -- one method per request --------------------------------------------------------------------
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
-        return self._tasks(await self._manager.attach(request.pid, request.task_class, request.wait, self._uid))
+        return self._tasks(await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid))
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
-        self._manager.launch(request.pid, request.task_class, _Launcher(self, self._loop), self._uid)
+        await self._manager.launch(request.pid, dict(request.settings), _Launcher(self, self._loop), self._uid)
         self._launched = request.pid
         return self._tasks([])
 

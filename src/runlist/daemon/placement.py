@@ -1,0 +1,91 @@
+"""What a process gets when it appears: the rules' settings, overlaid by what its user asked for, within the limits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from runlist.daemon.gpus import Gpus
+from runlist.daemon.managed import ManagedTask, Root
+from runlist.daemon.rules import Rules, facts_of
+from runlist.daemon.settings import ContextChange, override, parse_settings
+from runlist.daemon.view import Memory
+from runlist.daemon.watch import command_of
+from runlist.errors import UsageError
+from runlist.model import Task, TaskClass, TaskKey
+
+
+@dataclass(frozen=True)
+class Place:
+    """Settings for a process, and the line of the rules file that some of them come from."""
+
+    settings: dict[str, str]
+    rule: str = ""
+
+
+class Placement:
+    """The rules and limits of this daemon."""
+
+    def __init__(self, rules_file: Path | None, gpus: Gpus, memory: Memory) -> None:
+        self.path = rules_file
+        self.rules = Rules.load(rules_file) if rules_file is not None else Rules.none()
+        self._gpus = gpus
+        self._memory = memory
+
+    def place(self, pid: int, asked: dict[str, str]) -> Place:
+        """Settings of a process. Raises UsageError when they cannot be."""
+        facts = facts_of(pid) if self.rules else None
+        match = self.rules.match(facts) if facts is not None else None
+        place = Place(asked) if match is None else Place(override(match.settings, asked), match.where)
+        check_settings(place.settings)
+        return place
+
+    def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
+        """A task of a process that was just found on a GPU. Processes of one root share as one job."""
+        place = self.place(pid, root.settings)
+        task = Task(
+            key=TaskKey(pid, gpu),
+            task_class=TaskClass.NORMAL,
+            command=command_of(pid),
+            uid=root.uid,
+            since=time.monotonic(),
+            group=f"job {root.pid}",
+        )
+        for change in parse_settings(place.settings):
+            assert not isinstance(change, ContextChange)  # `place` checked
+            task = change.change(task)
+        return ManagedTask(task, rule=place.rule)
+
+    def gpu_pids(self) -> set[int]:
+        """Processes with a compute context, managed or not."""
+        return self._memory.pids()
+
+    def no_room(self, gpu: str, expected: int = 0) -> str | None:
+        """Why a newcomer to a GPU has to stay out, or None: nobody goes before those who wait."""
+        reason = self.over_limit(gpu, expected)
+        limits = self.rules.limits
+        if reason is None and (limits.tasks is not None or limits.memory is not None):
+            waiting = any(task.queued for task in self._gpus.scheduler(gpu).tasks.values())
+            return f"others wait for room on GPU {gpu}" if waiting else None
+        return reason
+
+    def over_limit(self, gpu: str, expected: int = 0) -> str | None:
+        """Why one more task on a GPU, beside those there and those `expected`, would be too much, or None."""
+        limits = self.rules.limits
+        if limits.tasks is not None:
+            there = expected + sum(not task.queued for task in self._gpus.scheduler(gpu).tasks.values())
+            if there >= limits.tasks:
+                return f"GPU {gpu} has {there} tasks, and {limits.where} allows {limits.tasks}"
+        if limits.memory is not None:
+            used = sum(self._memory.by_pid(gpu).values())
+            if used > limits.memory:
+                return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
+        return None
+
+
+def check_settings(settings: dict[str, str]) -> None:
+    """Raise UsageError unless a process can be given these settings when it appears."""
+    for change in parse_settings(settings):
+        if isinstance(change, ContextChange):
+            raise UsageError(f"{change.setting.value} can be set only on a process that is managed: `runlist set`")

@@ -1,0 +1,59 @@
+"""Ending a call that takes too long, in the one thread of the daemon: a policy may be anybody's code."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
+
+MAX_RINGS = 20
+"""A call that goes on after so many is ended with the daemon: then the keeper puts everything back."""
+
+
+class Stalled(BaseException):
+    """The call took too long. Not an Exception, so that an `except Exception` in its loop does not swallow it."""
+
+
+class Watchdog:
+    """Calls functions with a limit on their time. There can be one, in the main thread: it owns SIGALRM.
+
+    What cannot be ended is a loop inside a library that is not Python's, and one that takes no notice of any exception;
+    of the latter the process itself comes to an end.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = self._limit_now_s = limit_s
+        self._armed = False
+        self._rings = 0
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def call(self, function: Callable[[], _Result], limit_s: float | None = None) -> _Result:
+        """What `function` returns or raises; Stalled, raised inside it again and again, once it has taken too long:
+        longer than `limit_s`, or than is usual when that is None.
+        """
+        limit_s = self._limit_s if limit_s is None else limit_s
+        self._limit_now_s = limit_s
+        self._rings = 0
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+        try:
+            return function()
+        finally:
+            try:
+                self._armed = False
+            except Stalled:  # it rang between the end of the call and here
+                self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._armed:
+            self._rings += 1
+            if self._rings > MAX_RINGS:
+                os.write(2, b"a policy takes no notice of being stopped: the daemon ends, and everything is put back\n")
+                os._exit(1)
+            raise Stalled(f"took longer than {self._limit_now_s:g} s")

@@ -13,7 +13,7 @@ from runlist.errors import ExitCode, RunlistError
 
 _COMMANDS = (
     "doctor", "run", "attach", "detach", "ps", "set", "suspend", "resume", "release", "policy", "daemon", "emulator",
-    "demo",
+    "demo", "top", "trace", "simulate",
 )  # fmt: skip
 
 app = typer.Typer(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions, TaskClassOption, show_tasks
+from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions, show_tasks
 from runlist.cli.policy_command import use_if_asked
+from runlist.cli.settings import with_settings
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
     @app.command()
+    @with_settings
     def attach(
         pid: Pid,
-        task_class: TaskClassOption = "normal",
+        settings: dict[str, str],
         wait: bool = typer.Option(False, "--wait", help="Also when it has no GPU context yet: manage it once it has."),
         policy: PolicyOption = None,
         option: PolicyOptions = None,
@@ -23,10 +25,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Manage a running process and its descendants. It needs no preparation and does not notice.
 
-        Starts a private daemon when none runs. Attaching again changes the class.
+        Starts a private daemon when none runs. Attaching again changes what is named.
         """
         from runlist.client import Client
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
-            show_tasks(client.attach(pid, task_class, wait=wait), [], json)
+            show_tasks(client.attach(pid, None, wait=wait, settings=settings), [], json)

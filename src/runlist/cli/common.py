@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import msgspec
 import typer
 
 from runlist import wire
+from runlist.columns import aligned, chosen
 from runlist.errors import RunlistError, UsageError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -18,7 +20,6 @@ Device = Annotated[
     typer.Option("--device", metavar="nvidia|emulated", help="Which device; default $RUNLIST_DEVICE, else nvidia."),
 ]
 Pid = Annotated[int, typer.Argument(min=1, help="Process id.")]
-TaskClassOption = Annotated[str, typer.Option("--class", metavar="latency|normal|batch", help="Scheduling class.")]
 PolicyOption = Annotated[
     str | None, typer.Option("--policy", help="Switch the daemon to this policy: a name, or a .py file.")
 ]
@@ -26,7 +27,20 @@ PolicyOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy.")
 ]
 
-_SIZES = ((1_000_000, "s"), (1_000, "ms"))
+USUAL_COLUMNS = (
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", "SHARE", "STATE", "SOURCE", "GROUPS", "FIXED",
+    "COMMAND",
+)  # fmt: skip
+"""Columns of every table of tasks, without those in which there is nothing but the usual."""
+LONG_COLUMNS = (
+    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", "SHARE", "MINUTE",
+    "TURNS/S", "MEMORY", "STATE", "SOURCE", "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "COMMAND",
+)  # fmt: skip
+REASON_COLUMNS = (
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
+    "COMMAND",
+)  # fmt: skip
+"""Why a task got what it got."""
 
 
 def print_json(value: Any) -> None:
@@ -56,39 +70,27 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def show_tasks(tasks: list[wire.TaskView], notes: Iterable[str], as_json: bool) -> None:
+def show_tasks(
+    tasks: list[wire.TaskView], notes: Iterable[str], as_json: bool, titles: Sequence[str] = USUAL_COLUMNS
+) -> None:
     """Tasks as a table or as JSON, remarks on standard error."""
     for note in notes:
         print(f"runlist: {note}", file=sys.stderr)
     if as_json:
         print_json(tasks)
-        return
+    else:
+        print("\n".join(table(tasks, titles, terminal_width())))
+
+
+def terminal_width() -> int | None:
+    """How wide standard output is; None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(tasks: list[wire.TaskView], titles: Sequence[str], width: int | None = None) -> list[str]:
+    """Lines of a table of tasks, by GPU and process id. Cut off at `width`; never, where that is None."""
     if not tasks:
-        print("no tasks")
-        return
-    header = ("PID", "GPU", "CLASS", "SLICE", "STATE", "POLICY", "GROUPS", "FIXED", "COMMAND")
-    rows = [
-        (
-            str(task.pid), task.gpu.removeprefix("GPU-")[:8], task.task_class, _slice(task.timeslice_us), _state(task),
-            task.policy, str(task.groups), str(task.corrections), task.command,
-        )
-        for task in sorted(tasks, key=lambda task: (task.gpu, task.pid))
-    ]  # fmt: skip
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, *rows):
-        print("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _slice(microseconds: int | None) -> str:
-    if microseconds is None:
-        return "default"
-    for size, unit in _SIZES:
-        if microseconds >= size:
-            return f"{microseconds / size:g} {unit}"
-    return f"{microseconds} µs"
-
-
-def _state(task: wire.TaskView) -> str:
-    if task.suspended:
-        return "suspended"
-    return "enabled" if task.enabled else "waiting"
+        return ["no tasks"]
+    ordered = sorted(tasks, key=lambda task: (task.gpu, task.pid))
+    lines = aligned(chosen(titles, ordered), ordered)
+    return [line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…" for line in lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -17,6 +18,7 @@ def register(app: typer.Typer) -> None:
     def daemon(
         policy: str = typer.Option("priority", "--policy", help="The policy to start with: a name, or a .py file."),
         option: PolicyOptions = None,
+        rules: Path | None = typer.Option(None, "--rules", help="A TOML file of settings by user, command, cgroup…"),
         group: str | None = typer.Option(None, "--group", help="Let the members of this group use the daemon."),
         status: bool = typer.Option(False, "--status", help="Say what runs, instead of running."),
         stop: bool = typer.Option(False, "--stop", help="Stop the one that runs; it puts everything back first."),
@@ -27,8 +29,6 @@ def register(app: typer.Typer) -> None:
 
         Run by root it serves everybody: each user manages only its own processes.
         """
-        from pathlib import Path
-
         from runlist.client import Client
         from runlist.rm.transport import DEVICE_VARIABLE, choose_driver
 
@@ -48,5 +48,6 @@ def register(app: typer.Typer) -> None:
         name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
         words = [sys.executable, "-m", "runlist.daemon", "--policy", name]
         words += [word for text in option or [] for word in ("--option", text)]
+        words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
         os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_driver(device).name})

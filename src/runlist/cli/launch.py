@@ -7,34 +7,39 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
+from runlist.paths import MESSAGES_VARIABLE
 from runlist.rm import borrow
 from runlist.rm.transport import EmulatedDriver, choose_driver
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these to the command itself, too
+_SILENCE_S = 1.0  # how long to wait for room without a word
 
 
-def run_command(client: Client, command: list[str], task_class: str, device: str | None) -> int:
-    """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal."""
+def run_command(client: Client, command: list[str], settings: dict[str, str], device: str | None) -> int:
+    """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal.
+
+    `settings` are those of `runlist set`, for all that the command starts.
+    """
     # Orphans of the command become our children, so that they stay below us in the process tree.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    client.launch(os.getpid(), task_class)
+    patience = threading.Timer(_SILENCE_S, _say_that_it_waits)
+    patience.daemon = True
+    patience.start()
+    client.launch(os.getpid(), None, settings)  # returns when there is room for it
+    patience.cancel()
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
-    child = _start(command, device)
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, number)
-
-    for number in _FORWARDED:
-        signal.signal(number, forward)
+    forward = _Forward()
+    child = _start(command, device, client.messages)
+    forward.to(child.pid)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
         if pid == child.pid:
@@ -42,10 +47,38 @@ def run_command(client: Client, command: list[str], task_class: str, device: str
             return code if code >= 0 else 128 - code
 
 
-def _start(command: list[str], device: str | None) -> subprocess.Popen[bytes]:
+class _Forward:
+    """Passes signals on to the command, also those that come before its process is known."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._early: list[int] = []
+        for number in _FORWARDED:
+            signal.signal(number, self._take)
+
+    def to(self, pid: int) -> None:
+        """Signals go to this process from now on."""
+        self._pid = pid
+        for number in self._early:
+            self._send(pid, number)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._pid is None:
+            self._early.append(number)
+        else:
+            self._send(self._pid, number)
+
+    @staticmethod
+    def _send(pid: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _start(command: list[str], device: str | None, messages: Path) -> subprocess.Popen[bytes]:
     """The running command. Nobody else may wait for it, not even the Popen object when it is collected: keep it."""
     driver = choose_driver(device)
-    environment = dict(os.environ)
+    environment = {**os.environ, MESSAGES_VARIABLE: str(messages)}
     if isinstance(driver, EmulatedDriver):
         from runlist.emulated import environment as emulated_environment
 
@@ -60,6 +93,10 @@ def _start(command: list[str], device: str | None) -> subprocess.Popen[bytes]:
         raise NoPermissionError(f"{command[0]}: not executable") from None
     except OSError as error:
         raise NotSupportedError(f"{command[0]}: {error.strerror}") from None
+
+
+def _say_that_it_waits() -> None:
+    print("runlist: waits for room on a GPU; `runlist policy show` says who else does", file=sys.stderr, flush=True)
 
 
 def _lend(client: Client) -> None:

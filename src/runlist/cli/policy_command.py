@@ -1,4 +1,4 @@
-"""`runlist policy list|use`."""
+"""`runlist policy list|show|use`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import Device, Json, PolicyOptions, key_values, print_json
+from runlist.cli.common import REASON_COLUMNS, Device, Json, PolicyOptions, key_values, print_json, show_tasks
+from runlist.columns import printable
 
 if TYPE_CHECKING:
     from runlist.client import Client
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
-    policy = typer.Typer(no_args_is_help=True, help="List policies, or switch the daemon to one.")
+    policy = typer.Typer(no_args_is_help=True, help="List policies, say why a process got what it got, or switch.")
     app.add_typer(policy, name="policy")
 
     @policy.command("list")
@@ -38,6 +39,27 @@ def register(app: typer.Typer) -> None:
             print(f"{'*' if name == current else ' '} {name:<10} {text}")
         if current and current not in policies:
             print(f"* {current}")
+
+    @policy.command("show")
+    def show(device: Device = None, json: Json = False) -> None:
+        """Say which policy runs, and for each process why it got what it got.
+
+        RULE is the line of the rules file that a process' settings come from, WHY what the policy says of its share.
+        """
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            status, tasks = client.status(), client.ps()
+        if json:
+            names = ("policy", "policy_options", "rules", "waiting")
+            print_json({**{name: getattr(status, name) for name in names}, "tasks": tasks})
+            return
+        options = "".join(f" {name}={value}" for name, value in sorted(status.policy_options.items()))
+        print(f"policy: {status.policy}{options}")
+        print(f"rules: {status.rules or 'none'}")
+        show_tasks(tasks, [], json, REASON_COLUMNS)
+        for name in status.waiting:
+            print(f"waits for room: {printable(name)}")
 
     @policy.command("use")
     def use(name: str, option: PolicyOptions = None, device: Device = None, json: Json = False) -> None:

@@ -19,8 +19,17 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Change settings of a managed process, all of them or none.
 
-        class=latency|normal|batch; timeslice=MICROSECONDS|auto;
+        class=deadline|latency|normal|batch;
+        weight=1..10000 (100 is usual);
+        cap=PERCENT|"QUOTA PERIOD" (in µs)|max;
+        burst=DURATION (what a cap lets it save up);
+        deadline=BUDGET/PERIOD|none (such as 5ms/20ms; it sets the class, too);
+        p99=DURATION|none (the tail latency that its requests are to keep);
+        group=NAME|none (share as one with all of that name);
+        timeslice=MICROSECONDS|auto;
         interleave=low|medium|high (root only).
+
+        A DURATION is a number with its unit: 500us, 5ms, 1s.
         """
         from runlist.client import Client
 

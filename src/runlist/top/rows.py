@@ -1,0 +1,97 @@
+"""What is shown: which columns have room, in which order tasks come, and the line above them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runlist.columns import COLUMNS, GAP, Column, sparkline
+from runlist.model import TaskClass
+from runlist.top.feed import Snapshot
+from runlist.wire import TaskView
+
+_BARS, _SECONDS_PER_BAR = 20, 3
+
+_SHOWN = (
+    COLUMNS["PID"],
+    COLUMNS["USER"],
+    COLUMNS["GPU"],
+    COLUMNS["CLASS"],
+    COLUMNS["WEIGHT"],
+    COLUMNS["CAP"],
+    COLUMNS["SLICE"],
+    COLUMNS["SHARE"],
+    Column("LAST MINUTE", lambda task: sparkline(task.history, _BARS, _SECONDS_PER_BAR)),
+    COLUMNS["MEMORY"],
+    COLUMNS["TURNS/S"],
+    COLUMNS["STATE"],
+    COLUMNS["SOURCE"],
+    COLUMNS["COMMAND"],
+)
+
+_FIRST_TO_GO = ("SOURCE", "TURNS/S", "USER", "LAST MINUTE", "MEMORY", "SLICE", "CAP", "GPU", "WEIGHT", "COMMAND")
+"""Columns that a narrow screen does without, in this order."""
+
+_COMMAND_WIDTH = 12
+"""A command that is cut off after so much still tells which it is."""
+
+_CLASSES = [str(one) for one in TaskClass]
+
+ORDERS: dict[str, Callable[[TaskView], Any]] = {
+    "share": lambda task: -task.share_1s,
+    "pid": lambda task: task.pid,
+    "class": lambda task: _CLASSES.index(task.task_class) if task.task_class in _CLASSES else len(_CLASSES),
+    "weight": lambda task: -task.weight,
+    "memory": lambda task: -(task.memory_bytes or 0),
+    "turns": lambda task: -task.turns_per_s,
+    "command": lambda task: task.command,
+}
+"""By name, what tasks are sorted by; process id and GPU decide where that is the same."""
+
+
+def next_order(name: str) -> str:
+    """The order after this one."""
+    names = list(ORDERS)
+    return names[(names.index(name) + 1) % len(names)]
+
+
+def in_order(tasks: Sequence[TaskView], name: str) -> list[TaskView]:
+    """The tasks, sorted."""
+    return sorted(tasks, key=lambda task: (ORDERS[name](task), task.pid, task.gpu))
+
+
+def fitting(tasks: Sequence[TaskView], width: int) -> list[Column]:
+    """The columns that a screen of `width` has room for."""
+    columns = [column for column in _SHOWN if column.title != "GPU" or len({task.gpu for task in tasks}) > 1]
+    for title in _FIRST_TO_GO:
+        if sum(_width(column, tasks) + len(GAP) for column in columns) <= width:
+            break
+        columns = [column for column in columns if column.title != title]
+    return columns
+
+
+def _width(column: Column, tasks: Sequence[TaskView]) -> int:
+    widest = max(len(column.title), *(len(column.text(task)) for task in tasks), 0)
+    return min(widest, _COMMAND_WIDTH) if column.title == "COMMAND" else widest
+
+
+def headline(snapshot: Snapshot, order: str) -> str:
+    """One line on the whole."""
+    status = snapshot.status
+    if status is None:
+        return "no daemon"
+    gpus = len({task.gpu for task in snapshot.tasks})
+    options = "".join(f" {name}={value}" for name, value in sorted(status.policy_options.items()))
+    parts = [
+        f"{_count(len(snapshot.tasks), 'task')} on {_count(gpus, 'GPU')}" if gpus else "no tasks",
+        f"policy {status.policy}{options}",
+        f"sorted by {order}",
+        f"daemon {status.pid} ({status.driver}, {status.version})",
+    ]
+    if status.waiting:
+        parts.insert(1, f"{len(status.waiting)} waiting for room")
+    return " · ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

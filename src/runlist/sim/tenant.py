@@ -1,0 +1,160 @@
+"""A process at run time: its host, which launches one request after the other, and how long each takes."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from math import log
+from random import Random
+from typing import Protocol
+
+from runlist.model import Task, TaskKey
+from runlist.sim.engine import Engine
+from runlist.sim.gpu import Context, Gpu
+from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, SECOND
+from runlist.sim.workload import After, Closed, TenantSpec
+
+
+class Listener(Protocol):
+    """Who wants to know what a tenant says of itself. Times are nanoseconds."""
+
+    def hinted(self, tenant: Tenant, ahead: int) -> None:
+        """It will want the GPU in so long."""
+
+    def segment(self, tenant: Tenant, priority: int | None) -> None:
+        """It begins a segment, or ends it (None)."""
+
+    def reported(self, tenant: Tenant, latency: int) -> None:
+        """One of its requests took so long."""
+
+
+class Tenant:
+    """One process on one GPU.
+
+    Its host does one request at a time, as a program that synchronises does: it launches, waits, and takes up the next
+    one, which may have arrived long before. `latencies`, in nanoseconds, count from when a request was to be launched:
+    its intended arrival in an open loop, the end of the pause in a closed one. `arrived` is that instant for the
+    request that is next to finish; it may lie ahead.
+    `length` is how long the kernels of one request take alone on the GPU.
+    `task` is what the policy sees of the tenant while it is managed, None before and after; `followers` are tenants
+    that take up a request whenever this one has finished one.
+    """
+
+    __slots__ = (
+        "_arrivals", "_engine", "_gap", "_hint", "_launched_handler", "_listener", "_random", "_reports", "_tokens",
+        "arrived", "began", "context", "ended", "followers", "gpu", "key", "latencies", "length", "spec", "task",
+    )  # fmt: skip
+
+    def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, listener: Listener, seed: str) -> None:
+        self.spec = spec
+        self.key = key
+        self.gpu = gpu
+        self._engine = engine
+        self._listener = listener
+        self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
+        self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
+        self._gap = round(spec.gap_us * MICROSECOND) if isinstance(spec.load, Closed) else None
+        self._hint = None if spec.hint_us is None else round(spec.hint_us * MICROSECOND)
+        self._reports = spec.target_p99_us is not None
+        self._launched_handler = self._launched
+        self._arrivals: Iterator[float] = iter(())
+        self._tokens: dict[str, deque[int]] = {}  # when each forerunner finished what was not followed yet
+        self.context = Context(self._done)
+        self.task: Task | None = None
+        self.followers: list[Tenant] = []
+        self.arrived: int | None = None
+        self.began = engine.now
+        self.ended: int | None = None
+        self.latencies = array("q")
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.gpu.add(self.context)
+        load = self.spec.load
+        if isinstance(load, After):
+            self._tokens = {name: deque() for name in load.names}
+        elif not isinstance(load, Closed):
+            self._arrivals = load.arrivals(self._engine.now / SECOND, self._random)
+        self._next_request()
+
+    def end(self) -> None:
+        """The process is gone, with whatever it was doing."""
+        self.gpu.remove(self.context)
+        self.ended = self._engine.now
+
+    def forerunner_done(self, name: str) -> None:
+        """A tenant that this one follows has finished a request."""
+        self._tokens[name].append(self._engine.now)
+        if self.arrived is None and self.ended is None:
+            self._next_request()
+
+    @property
+    def alone_ns(self) -> int:
+        """How long a round of a closed loop takes alone on the GPU."""
+        return self.length + (self._gap or 0) + LAUNCH_FLOOR + LAUNCH_JITTER
+
+    def overdue(self) -> int:
+        """Nanoseconds since the oldest request arrived that is not finished, 0 when there is none."""
+        return 0 if self.arrived is None else max(0, self._engine.now - self.arrived)
+
+    def unfinished(self) -> int:
+        """How many requests have arrived and are not finished. Uses up the arrivals: ask when all is over."""
+        if not self.overdue():
+            return 0
+        if self._tokens:
+            return 1 + min(len(times) for times in self._tokens.values())
+        count = 1
+        while (arrival := next(self._arrivals, None)) is not None and arrival * SECOND <= self._engine.now:
+            count += 1
+        return count
+
+    def _next_request(self) -> None:
+        arrival = self._next_arrival()
+        self.arrived = arrival
+        if arrival is None:
+            return
+        engine = self._engine
+        begins = max(arrival, engine.now)
+        if self._hint is not None:
+            engine.at(max(engine.now, arrival - self._hint), self._hints, arrival)
+        if self.spec.segment is not None:
+            engine.at(begins, self._begins_segment)
+        launch = LAUNCH_FLOOR + int(-LAUNCH_JITTER * log(1.0 - self._random.random()))
+        engine.at(begins + launch, self._launched_handler)
+
+    def _next_arrival(self) -> int | None:
+        if self._gap is not None:
+            spread = 1 + GAP_SPREAD * (2 * self._random.random() - 1)
+            return self._engine.now + int(self._gap * spread)
+        if self._tokens:
+            if not all(self._tokens.values()):
+                return None
+            return max(times.popleft() for times in self._tokens.values())
+        second = next(self._arrivals, None)
+        return None if second is None else round(second * SECOND)
+
+    def _launched(self, _: None) -> None:
+        if self.ended is None:
+            self.gpu.submit(self.context, self.length)
+
+    def _done(self) -> None:
+        now, arrived = self._engine.now, self.arrived
+        assert arrived is not None
+        latency = now - arrived
+        self.latencies.append(latency)
+        if self._reports:
+            self._listener.reported(self, latency)
+        if self.spec.segment is not None:
+            self._listener.segment(self, None)
+        for follower in self.followers:
+            follower.forerunner_done(self.spec.name)
+        self._next_request()
+
+    def _hints(self, arrival: int) -> None:
+        if self.ended is None:
+            self._listener.hinted(self, arrival - self._engine.now)
+
+    def _begins_segment(self, _: None) -> None:
+        if self.ended is None:
+            self._listener.segment(self, self.spec.segment)

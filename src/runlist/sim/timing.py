@@ -1,0 +1,76 @@
+"""What the simulated GPU knows about an H200: every figure in nanoseconds, with where it comes from.
+
+All were measured on one H200 with driver 580.159.04, or fitted to what was; `docs/simulation.md` has the comparison.
+"""
+
+from __future__ import annotations
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+
+# -- the GPU ---------------------------------------------------------------------------------------
+
+SWITCH_GAP = 84 * MICROSECOND
+"""Nobody is on the GPU: between an end and the next start in its own context-switch log."""
+
+NOTICE = 36 * MICROSECOND
+"""From the end of a slice in which work arrived for another process to the switch. Fitted: a request takes 273 µs
+beside a slice of 1 µs, of which 84 are the gap, 50 the restore, 80 the kernel, 9 its cold start and 14 the launch.
+"""
+
+RESTORE = 50 * MICROSECOND
+"""At the start of a residency, without progress: why two slices of 1 µs livelock, and what a slice of 200 µs loses."""
+
+COLD = 660 * MICROSECOND
+"""After the restore the caches are cold for so long, and work runs at COLD_PACE. With the restore and the gap a switch
+costs 200 µs of work: fitted to the sums of two, four and eight batch jobs at slices of 2, 5, 10, 20 and 40 ms.
+"""
+
+COLD_PACE = (9, 10)
+"""Progress per time while the caches are cold, as a fraction."""
+
+DEFAULT_SLICE = 2_048 * MICROSECOND
+"""Of a compute group, from the driver."""
+
+# -- the host --------------------------------------------------------------------------------------
+
+LAUNCH_FLOOR = 10_600
+"""Least time from a launch to the kernel on the GPU and from its end back to the host, together."""
+
+LAUNCH_JITTER = 4_900
+"""Mean of what is added to it, exponentially distributed: an 80 µs kernel takes 94 µs at the median, 113 at p99."""
+
+GAP_SPREAD = 0.25
+"""The pause of a host between two requests is this much shorter or longer, evenly distributed: without it two loops can
+fall into step, which real ones do not.
+"""
+
+# -- controls, one after the other by one thread per machine ---------------------------------------
+
+READ_USAGE = 65 * MICROSECOND
+SET_SLICE = 350 * MICROSECOND
+SUSPEND = 740 * MICROSECOND
+SUSPEND_EFFECT = (530 * MICROSECOND, 720 * MICROSECOND)
+"""Off the GPU, after the call began."""
+
+RESUME = 500 * MICROSECOND
+RESUME_EFFECT = (260 * MICROSECOND, 320 * MICROSECOND)
+"""May run again, after the call began."""
+
+PREEMPT = 500 * MICROSECOND
+PREEMPT_EFFECT = 300 * MICROSECOND
+
+ATTACH = 11 * MILLISECOND
+"""From a process' first work to its being managed."""
+
+# -- the daemon ------------------------------------------------------------------------------------
+
+SOON = 2 * MILLISECOND
+"""Events come in floods: a policy is asked again this long after it was asked because of the last one."""
+
+MIN_TIMER = 500 * MICROSECOND
+"""A policy's own timer is never shorter."""
+
+IDLE_SAMPLE = 250 * MILLISECOND
+"""How often the GPU's utilisation says how much of a lone tenant's time was idle; told one sample later."""

@@ -1,0 +1,99 @@
+"""Reading tables out of a file with errors that name the file and the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runlist.errors import UsageError
+
+
+class Fields:
+    """A table of a file. Every getter takes a field out; `done` refuses what is left. All raise UsageError.
+
+    Without a `default` a field has to be there.
+    """
+
+    def __init__(self, table: object, where: str) -> None:
+        if not isinstance(table, Mapping):
+            raise UsageError(f"{where}: take a table of fields, not {shown(table)}")
+        self.where = where
+        self._left: dict[str, Any] = {str(key): value for key, value in table.items()}
+
+    def fault(self, name: str, what: str) -> UsageError:
+        """An error about a field."""
+        return UsageError(f"{self.where}: {name}: {what}")
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not taken out yet."""
+        return name in self._left
+
+    def value(self, name: str, default: Any = ...) -> Any:
+        """Whatever is there."""
+        if name in self._left:
+            return self._left.pop(name)
+        if default is ...:
+            raise UsageError(f"{self.where}: {name} is missing")
+        return default
+
+    def put_back(self, name: str, value: Any) -> None:
+        """Put a field back, for the next one who asks."""
+        self._left[name] = value
+
+    def number(self, name: str, default: Any = ...) -> Any:
+        """A number as float, or the default."""
+        return float(value) if (value := self._checked(name, default, (int, float), "a number")) is not None else None
+
+    def whole(self, name: str, default: Any = ...) -> Any:
+        """A whole number, or the default."""
+        return self._checked(name, default, (int,), "a whole number")
+
+    def text(self, name: str, default: Any = ...) -> Any:
+        """A string, or the default."""
+        return self._checked(name, default, (str,), "a string")
+
+    def items(self, name: str, default: Any = ...) -> Any:
+        """A list, or the default."""
+        return self._checked(name, default, (list,), "a list")
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        values = self.items(name)
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self.fault(name, f"take numbers, not {shown(value)}")
+        return tuple(float(value) for value in values)
+
+    def table(self, name: str, default: Any = ...) -> Fields:
+        """A table of its own."""
+        return Fields(self.value(name, default), f"{self.where}: {name}")
+
+    def done(self) -> None:
+        """Refuse what nobody asked for."""
+        if self._left:
+            raise UsageError(f"{self.where}: no such field: {', '.join(sorted(self._left))}")
+
+    def _checked(self, name: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
+        if name not in self._left and default is not ...:
+            return default
+        value = self.value(name)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise self.fault(name, f"take {wanted}, not {shown(value)}")
+        return value
+
+
+def read_text(path: Path) -> str:
+    """A file's text. Raises UsageError for one that cannot be read or is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"trace {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"trace {path}: not UTF-8 text at byte {error.start}") from None
+
+
+def shown(value: object) -> str:
+    """A bad value as an error line can show it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,107 @@
+"""The simulation against what was measured on an H200 (driver 580.159.04): within 10 %."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from runlist.model import TaskClass
+from runlist.policies import PolicySpec
+from runlist.sim import Trace, simulate
+from runlist.sim.result import SimulationResult
+from runlist.sim.workload import Closed, Periodic, TenantSpec
+
+WITHIN = 0.10
+
+
+def batch(count: int, slice_us: int | None = None) -> list[TenantSpec]:
+    """Batch jobs as measured: 3.1 ms kernels, four and then a wait."""
+    return [
+        TenantSpec(f"batch-{index}", TaskClass.BATCH, kernel_us=(3_100.0,) * 4, gap_us=400.0, timeslice_us=slice_us)
+        for index in range(count)
+    ]
+
+
+def service(closed: bool, slice_us: int | None = None) -> TenantSpec:
+    """An 80 µs kernel every 3 ms; a closed loop sleeps for 3 ms between requests, and wakes a little late."""
+    load = Closed() if closed else Periodic(1e3 / 3)
+    return TenantSpec(
+        "service",
+        TaskClass.LATENCY,
+        load=load,
+        kernel_us=(80.0,),
+        gap_us=3_055.0 if closed else 0.0,
+        timeslice_us=slice_us,
+    )
+
+
+def run(policy: str, *tenants: TenantSpec) -> SimulationResult:
+    return simulate(Trace("calibration", 5.0, tenants), PolicySpec(policy)).result
+
+
+@cache
+def alone() -> float:
+    return run("none", *batch(1)).tenants[0].kernels_per_s
+
+
+def near(measured: float) -> object:
+    return pytest.approx(measured, rel=WITHIN)
+
+
+def test_a_batch_job_alone() -> None:
+    assert alone() == near(310)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("slice_us", "measured"), [(None, 0.935), (5_000, 0.986), (10_000, 1.002), (20_000, 1.019), (40_000, 1.019)]
+)
+def test_batch_jobs_together(count: int, slice_us: int | None, measured: float) -> None:
+    tenants = run("none", *batch(count, slice_us)).tenants
+    assert sum(tenant.kernels_per_s for tenant in tenants) / alone() == near(measured)
+    for tenant in tenants:
+        assert tenant.kernels_per_s / alone() * count == near(measured)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "measured"),
+    [(15_000, 5_000, 0.750), (12_800, 4_270, 0.747), (18_000, 1_800, 0.869), (30_000, 3_000, 0.823)],
+)
+def test_two_batch_jobs_at_unequal_slices(one: int, two: int, measured: float) -> None:
+    first, second = run("none", batch(1, one)[0], batch(2, two)[1]).tenants
+    assert first.share / (first.share + second.share) == near(measured)
+    assert first.work_share / (first.work_share + second.work_share) == near(measured)
+
+
+@pytest.mark.parametrize(
+    ("slice_us", "p50", "p99"), [(None, 1_497, 2_164), (200, 389, 475), (10, 279, 303), (1, 273, 292)]
+)
+def test_a_service_beside_a_batch_job(slice_us: int | None, p50: float, p99: float) -> None:
+    own = None if slice_us is None else 1_000_000
+    first, _ = run("none", service(closed=True, slice_us=own), *batch(1, slice_us)).tenants
+    assert first.latency_us is not None
+    assert first.latency_us.p50 == near(p50)
+    assert first.latency_us.p99 == near(p99)
+
+
+def test_a_service_alone() -> None:
+    (tenant,) = run("none", service(closed=True)).tenants
+    assert tenant.latency_us is not None
+    assert tenant.latency_us.p50 == near(94)
+    assert tenant.latency_us.p99 == near(113)
+
+
+def test_what_a_service_takes_from_a_batch_job() -> None:
+    tenants = run("gpreempt", service(closed=False), *batch(1)).tenants
+    assert tenants[1].kernels_per_s / alone() == near(0.865)
+
+
+def test_three_batch_jobs_taking_turns_beside_a_service() -> None:
+    first, *jobs = run("priority", service(closed=False), *batch(3)).tenants
+    assert first.latency_us is not None
+    assert first.latency_us.p50 == near(272)
+    assert 282 * (1 - WITHIN) <= first.latency_us.p99 <= 374
+    rates = [job.kernels_per_s for job in jobs]
+    assert sum(rates) / alone() == near(0.851)
+    assert min(rates) * 3 / sum(rates) > 0.9

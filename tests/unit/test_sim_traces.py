@@ -1,0 +1,407 @@
+"""Reading traces: what each format says, and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runlist.errors import UsageError
+from runlist.model import Cap, Deadline, TaskClass
+from runlist.sim import Trace, builtin_traces, load_trace
+from runlist.sim.workload import After, Closed, Listed, Periodic, Poisson, TenantSpec
+
+TENANT = '[[tenant]]\nname = "a"\nkernel_us = 10\n'
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def tenants(trace: Trace) -> list[TenantSpec]:
+    return list(trace.tenants)
+
+
+def refusal(folder: Path, name: str, text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_trace(write(folder, name, text))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert name in message
+    return message
+
+
+def outcome(path: Path) -> str:
+    """What is said of a file; nothing of a good one."""
+    try:
+        load_trace(str(path))
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+# -- synthetic -------------------------------------------------------------------------------------
+
+
+def test_the_ready_traces_say_what_they_are() -> None:
+    traces = builtin_traces()
+    assert {"two-batch", "four-batch", "weights-3-1", "service-and-batch", "eight-batch-one-service"} <= set(traces)
+    assert "deadline-mix" in traces
+    for name, about in traces.items():
+        assert about
+        assert load_trace(name).name == name
+    assert load_trace("two-batch", 3.0).seconds == 3.0
+
+
+def test_a_scenario_with_everything(tmp_path: Path) -> None:
+    trace = load_trace(
+        write(
+            tmp_path,
+            "all.toml",
+            """
+            about = "all there is"
+            seconds = 7
+            gpus = 3
+            tenants_per_gpu = 5
+            [[tenant]]
+            name = "late"
+            class = "latency"
+            weight = 250
+            cap = 30
+            p99_us = 500
+            group = "web"
+            gpu = 2
+            kernel_us = [10, 20.5]
+            load = { kind = "poisson", hz = [[0, 10], [2, 0], [3, 50]] }
+            hint_us = 200
+            segment = 4
+            start = 1.5
+            end = 6
+            timeslice_us = 1000
+            [[tenant]]
+            name = "job"
+            count = 2
+            kernel_us = 100
+            kernels = 3
+            gap_us = 7
+            cap = { quota_us = 20000, period_us = 50000, burst_us = 1000 }
+            [[tenant]]
+            name = "cam"
+            deadline = { budget_us = 1000, period_us = 10000 }
+            kernel_us = 900
+            load = { kind = "periodic", period_us = 10000, phase_us = 500 }
+            [[tenant]]
+            name = "then"
+            kernel_us = 5
+            load = { kind = "after", names = ["cam"] }
+            [[tenant]]
+            name = "listed"
+            kernel_us = 5
+            load = { kind = "trace", times_ms = [1, 2.5] }
+            """,
+        )
+    )
+    assert (trace.seconds, trace.gpus, trace.tenants_per_gpu) == (7.0, 3, 5)
+    one, two, cam, then, listed, late = tenants(trace)  # in order of their start
+    assert late == TenantSpec(
+        "late", TaskClass.LATENCY, 250, Cap.of_percent(30), None, 500.0, "web", 2,
+        Poisson([(0.0, 10.0), (2.0, 0.0), (3.0, 50.0)]), (10.0, 20.5), 0.0, 1.5, 6.0, 200.0, 4, 1000,
+    )  # fmt: skip
+    assert [one.name, two.name, one.kernel_us, one.gap_us] == ["job-1", "job-2", (100.0,) * 3, 7.0]
+    assert (one.cap, one.load, one.task_class) == (Cap(20_000, 50_000, 1_000), Closed(), TaskClass.NORMAL)
+    assert (cam.task_class, cam.deadline) == (TaskClass.DEADLINE, Deadline(1_000, 10_000))
+    assert cam.load == Periodic(100.0, 0.0005)
+    assert (then.load, listed.load) == (After(("cam",)), Listed((0.001, 0.0025)))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "tenant is missing"),
+        ("tenant = []", "give at least one"),
+        ("tenant = 3", "take a list"),
+        ("tenant = [3]", "tenant 1: take a table"),
+        ("[[tenant]\n", "line 1"),
+        ("a = 1\nb = \n", "line 2"),
+        ("[[tenant]]\nkernel_us = 1\n", "name is missing"),
+        ('[[tenant]]\nname = "a"\n', "kernel_us is missing"),
+        ('[[tenant]]\nname = ""\nkernel_us = 1\n', "name:"),
+        (TENANT + TENANT, "two tenants are called a"),
+        (TENANT + "wieght = 3\n", "wieght"),
+        (TENANT + "weight = 0\n", "a weight is 1 to 10000"),
+        (TENANT + "weight = 10001\n", "a weight is 1 to 10000"),
+        (TENANT + "weight = 1.5\n", "weight: take a whole number"),
+        (TENANT + "weight = true\n", "weight: take a whole number"),
+        (TENANT + "cap = 101\n", "a cap is 1 to 100 %"),
+        (TENANT + "cap = nan\n", "a cap is"),
+        (TENANT + 'cap = "30%"\n', "cap: take a table"),
+        (TENANT + "cap = { quota_us = 5, period_us = 1 }\n", "period"),
+        (TENANT + "cap = { quota = 5 }\n", "quota_us is missing"),
+        (TENANT + "deadline = { budget_us = 5, period_us = 1 }\n", "deadline"),
+        (TENANT + 'class = "deadline"\n', "deadline: give budget and period"),
+        (TENANT + 'class = "fast"\n', "class: take deadline, latency, normal, batch, not fast"),
+        (TENANT + "count = 0\n", "count: take 1"),
+        (TENANT + "count = 10000000000\n", "count: take 1"),
+        (TENANT + "kernels = 0\n", "kernels: take 1"),
+        (TENANT + "kernels = 1000000000\n", "kernels: take 1"),
+        (TENANT.replace("10", "0"), "kernel_us: take"),
+        (TENANT.replace("10", "-3"), "kernel_us: take"),
+        (TENANT.replace("10", "inf"), "kernel_us: take"),
+        (TENANT.replace("10", "[1, 'x']"), "kernel_us: take numbers"),
+        (TENANT.replace("10", "[]"), "kernels: a request has"),
+        (TENANT + "gap_us = -1\n", "gap_us"),
+        (TENANT + "start = -1\n", "start"),
+        (TENANT + "start = 5\nend = 5\n", "end: give a time after"),
+        (TENANT + "gpu = -1\n", "gpu"),
+        (TENANT + "p99_us = 0\n", "p99_us"),
+        (TENANT + "hint_us = 5\n", "hint_us: only an open loop"),
+        (TENANT + "timeslice_us = 0\n", "timeslice_us"),
+        (TENANT + "load = 3\n", "load: take a table"),
+        (TENANT + 'load = { kind = "fractal" }\n', "kind: take closed, periodic"),
+        (TENANT + 'load = { kind = "closed", hz = 3 }\n', "no such field: hz"),
+        (TENANT + 'load = { kind = "poisson", hz = 0 }\n', "hz: give more than 0"),
+        (TENANT + 'load = { kind = "poisson", hz = -1 }\n', "hz: take"),
+        (TENANT + 'load = { kind = "poisson", hz = 1e9 }\n', "hz: take"),
+        (TENANT + 'load = { kind = "poisson", hz = [] }\n', "hz: the first step"),
+        (TENANT + 'load = { kind = "poisson", hz = [[0, 1], [0, 2]] }\n', "ascend"),
+        (TENANT + 'load = { kind = "poisson", hz = [[0, 1, 2]] }\n', "hz: take a number, or a list"),
+        (TENANT + 'load = { kind = "periodic", period_us = 0 }\n', "period_us: take more"),
+        (TENANT + 'load = { kind = "trace", times_ms = [2, 1] }\n', "in order"),
+        (TENANT + 'load = { kind = "trace", times_ms = [] }\n', "at least one"),
+        (TENANT + 'load = { kind = "after", names = ["b"] }\n', "no tenant b"),
+        (TENANT + 'load = { kind = "after", names = [] }\n', "at least one"),
+        ("seconds = 0\n" + TENANT, "seconds: take"),
+        ("gpus = 0\n" + TENANT, "gpus: take"),
+        ("gpus = 1.5\n" + TENANT, "gpus: take a whole number"),
+        ("colour = 1\n" + TENANT, "no such field: colour"),
+    ],
+)
+def test_what_is_wrong_with_a_scenario(tmp_path: Path, text: str, named: str) -> None:
+    assert named in refusal(tmp_path, "bad.toml", text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for name in ("none.toml", "none.json", "none.csv"):
+        with pytest.raises(UsageError, match="No such file"):
+            load_trace(str(tmp_path / name))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load_trace(str(tmp_path / "binary.toml"))
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UsageError, match="directory"):
+        load_trace(str(tmp_path / "folder.json"))
+    with pytest.raises(UsageError, match=r"take .*two-batch"):
+        load_trace("no-such")
+    with pytest.raises(UsageError, match="cluster trace"):
+        load_trace("two-batch", skip=3.0)
+
+
+def test_the_examples_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    for kind in ("toml", "json"):
+        (example,) = re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+        assert len(tenants(load_trace(write(tmp_path, f"example.{kind}", example)))) >= 2
+
+
+# -- arrivals --------------------------------------------------------------------------------------
+
+
+def test_arrivals_follow_the_steps_of_their_rate() -> None:
+    steps = [(0.0, 100.0), (1.0, 0.0), (2.0, 1000.0)]
+    for load in (Periodic(steps), Poisson(steps)):
+        times = list(islice(load.arrivals(10.0, Random(1)), 600))
+        assert times == sorted(times)
+        assert sum(10 <= time < 11 for time in times) == pytest.approx(100, abs=30)
+        assert not any(11 <= time < 12 for time in times)
+        assert sum(12 <= time < 12.4 for time in times) == pytest.approx(400, abs=60)
+    assert list(islice(Periodic(2.0, 0.25).arrivals(1.0, Random(1)), 3)) == [1.25, 1.75, 2.25]
+    assert list(Periodic([(0.0, 10.0), (0.35, 0.0)], 0.0).arrivals(0.0, Random(1))) == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert list(Listed((0.5, 0.5, 2.0)).arrivals(1.0, Random(1))) == [1.5, 1.5, 3.0]
+
+
+# -- DISB ------------------------------------------------------------------------------------------
+
+
+def disb(**changes: object) -> str:
+    document: dict[str, object] = {
+        "time": 4,
+        "kernel_us": {"net": [100, 200], "be": 3000, "other": 50},
+        "tasks": [
+            {
+                "id": "rt",
+                "load": {"type": "periodic", "priority": 0, "frequency": 100},
+                "client": {"model_name": "net"},
+            },
+            {"id": "mid", "load": {"type": "periodic", "priority": 1, "frequency": 5}, "client": {"model_name": "net"}},
+            {"id": "be", "load": {"type": "continuous"}, "client": {"name": "x", "model_name": "unknown"}},
+            {"id": "rand", "load": {"type": "poisson", "frequency": 30}, "client": {"model_name": "other"}},
+            {"id": "tr", "load": {"type": "trace", "trace": [0, 150, 258]}, "client": {"model_name": "other"}},
+            {
+                "id": "dep",
+                "load": {"type": "dependent", "prev_task_ids": ["rt", "tr"]},
+                "client": {"model_name": "net"},
+            },
+        ],
+    }
+    return json.dumps({**document, **changes})
+
+
+def test_a_disb_file(tmp_path: Path) -> None:
+    trace = load_trace(write(tmp_path, "d.json", disb()))
+    assert trace.seconds == 4
+    by_name = {tenant.name: tenant for tenant in trace.tenants}
+    assert {name: tenant.task_class.value for name, tenant in by_name.items()} == {
+        "rt": "latency", "mid": "normal", "be": "batch", "rand": "latency", "tr": "latency", "dep": "latency",
+    }  # fmt: skip
+    assert by_name["rt"].kernel_us == by_name["dep"].kernel_us == (100.0, 200.0)
+    assert by_name["be"].kernel_us == (3000.0,)
+    assert by_name["rt"].load == Periodic(100.0)
+    assert by_name["be"].load == Closed()
+    assert by_name["rand"].load == Poisson(30.0)
+    assert by_name["tr"].load == Listed((0.0, 0.15, 0.258))
+    assert by_name["dep"].load == After(("rt", "tr"))
+
+
+def test_the_older_form_of_disb(tmp_path: Path) -> None:
+    tasks = [{"strategy": {"type": "continuous"}, "client": {"name": "hello"}, "class": "latency", "weight": 7}]
+    (tenant,) = load_trace(write(tmp_path, "old.json", disb(tasks=tasks, kernel_us={"hello": 5}))).tenants
+    assert (tenant.name, tenant.task_class, tenant.weight) == ("hello", TaskClass.LATENCY, 7)
+
+
+def one_task(load: object, **more: object) -> str:
+    return disb(tasks=[{"id": "be", "load": load, **more}])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "line 1"),
+        ('{\n"time": 3,\n}', "line 3"),
+        ("[]", "take a table"),
+        ("[" * 100_000, "bad.json"),
+        ("{}", "time is missing"),
+        (disb(time=-1), "time: take"),
+        (disb(time="x"), "time: take a number"),
+        (disb(tasks=[]), "at least one"),
+        (disb(tasks={}), "tasks: take a list"),
+        (disb(tasks=[1]), "task 1: take a table"),
+        (disb(tasks=[{"id": "be"}]), "strategy is missing"),
+        (disb(kernel_us=3), "kernel_us: take a table"),
+        (disb(kernel_us={}), 'task rt: kernel_us has no length for it: add "rt" or "net"'),
+        (disb(kernel_us={"net": "x", "be": 1, "other": 1}), "net: take a number"),
+        (one_task({"type": "magic"}), "type: take continuous, periodic"),
+        (one_task({"type": "periodic"}), "frequency is missing"),
+        (one_task({"type": "periodic", "frequency": 0}), "hz: give more than 0"),
+        (one_task({"type": "poisson", "frequency": None}), "frequency: take a number"),
+        (one_task({"type": "trace", "trace": ["a"]}), "trace: take numbers"),
+        (one_task({"type": "trace", "trace": [3, 2]}), "in order"),
+        (one_task({"type": "dependent", "prev_task_ids": ["ghost"]}), "no task ghost"),
+        (one_task({"type": "continuous"}, **{"class": "deadline"}), "class: take latency"),
+        (one_task({"type": "continuous"}, weight=-1), "a weight is"),
+        (disb(tasks=[{"id": "be", "load": {"type": "continuous"}}] * 2), "two tasks have the id be"),
+    ],
+)
+def test_what_is_wrong_with_a_disb_file(tmp_path: Path, text: str, named: str) -> None:
+    assert named in refusal(tmp_path, "bad.json", text)
+
+
+WORDS = ["id", "load", "client", "type", "frequency", "trace", "weight", "class", "be", "prev_task_ids"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(time=st.just(3) | JSON, kernels=st.just({"be": 1}) | JSON, tasks=st.lists(JSON, max_size=3) | JSON)
+def test_no_disb_file_is_too_strange(
+    tmp_path_factory: pytest.TempPathFactory, time: object, kernels: object, tasks: object
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "strange.json"
+    path.write_text(json.dumps({"time": time, "kernel_us": kernels, "tasks": tasks}))
+    assert "\n" not in outcome(path)
+
+
+# -- the cluster trace -----------------------------------------------------------------------------
+
+TASKS = """\
+j1,worker,2.0,Terminated,1000.0,4600.0,600.0,29.3,50.0,T4
+j2,tensorflow,1.0,Running,1060.0,,600.0,29.3,100.0,V100
+j3,ps,1.0,Terminated,1000.0,2000.0,600.0,29.3,,
+j4,worker,1.0,Failed,,,600.0,29.3,25.0,MISC
+j5,worker,,Terminated,1120.0,1180.0,600.0,29.3,250.0,P100
+j6,worker,1.0,Terminated,90000.0,91000.0,600.0,29.3,10.0,T4
+"""
+HEADER = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+
+
+@pytest.mark.parametrize("header", ["", HEADER])
+def test_a_table_of_tasks(tmp_path: Path, header: str) -> None:
+    trace = load_trace(write(tmp_path, "pai_task_table.csv", header + TASKS), 5.0)
+    assert trace.seconds == 5.0
+    one, two, alone, *parts = tenants(trace)
+    for tenant in (one, two):
+        assert tenant.name.startswith("j1/worker/")
+        assert tenant.name.endswith("(T4)")
+        assert (tenant.weight, tenant.cap, tenant.demand) == (50, Cap.of_percent(50), 0.5)
+        assert (tenant.start_s, tenant.end_s, tenant.task_class) == (0.0, 60.0, TaskClass.BATCH)
+    assert (alone.weight, alone.cap, alone.start_s, alone.end_s) == (100, None, 1.0, None)
+    assert [part.weight for part in parts] == [83, 83, 83]  # 250 % is three GPUs
+    assert [(part.start_s, part.end_s) for part in parts] == [(2.0, 3.0)] * 3
+    assert "60 s of the trace in one" in trace.notes[0]
+    assert "1 rows left out" in trace.notes[1]
+
+
+def test_another_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.csv", TASKS)
+    assert [tenant.name for tenant in load_trace(path, 10.0, compress=100, skip=88_500).tenants][-1].startswith("j6/")
+    ended = write(tmp_path, "ended.csv", TASKS.replace("1060.0,,", "1060.0,1070.0,"))
+    with pytest.raises(UsageError, match="nobody wants a GPU"):
+        load_trace(ended, 1.0, compress=1, skip=1e6)
+
+
+def test_a_table_of_instances(tmp_path: Path) -> None:
+    rows = "j1,worker,i1,w1,x,Terminated,1000.0,1600.0,m1\nj9,worker,i2,w2,x,Terminated,1000.0,1600.0,m1\n"
+    path = write(tmp_path, "pai_instance_table.csv", rows)
+    with pytest.raises(UsageError, match=r"put pai_task_table\.csv beside it"):
+        load_trace(path)
+    write(tmp_path, "pai_task_table.csv", TASKS)
+    (tenant,) = load_trace(path).tenants
+    assert (tenant.weight, tenant.end_s) == (50, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "the file is empty"),
+        ("a,b,c\n", "line 1: 3 columns"),
+        (TASKS + "j,w,1\n", "line 7: 3 columns, not 10"),
+        (TASKS.replace("1060.0", "soon"), "line 2: start_time: 'soon' is not a number"),
+        (TASKS.replace("1060.0", "nan"), "line 2: start_time"),
+        (TASKS.replace(",50.0,", ",half,"), "line 1: plan_gpu: 'half'"),
+        (TASKS.replace(",2.0,", ",1e9,"), "line 1: more than 100000 tenants"),
+        (HEADER, "no row has a start_time"),
+        ("j,w,1,T,,,1,1,50,T4\n", "no row has a start_time"),
+        ("j,w,1,T,5,9,1,1,0,T4\n", "nobody wants a GPU"),
+        (TASKS + '"' + "x" * 200_000, "line"),
+    ],
+)
+def test_what_is_wrong_with_a_table(tmp_path: Path, text: str, named: str) -> None:
+    assert named in refusal(tmp_path, "bad.csv", text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_no_table_is_too_strange(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "strange.csv"
+    path.write_bytes(TASKS.encode() + data)
+    assert "\n" not in outcome(path)

@@ -7,6 +7,7 @@ import datetime
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,25 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import attach, demo, idle, kill, suspend, table, three_batch
+from bench import (
+    alloc,
+    attach,
+    beside,
+    caps,
+    demo,
+    idle,
+    idle_share,
+    kill,
+    many,
+    reaction,
+    service,
+    sim,
+    suspend,
+    table,
+    throughput,
+    usage,
+    weights,
+)
 from bench.figures import Figure
 from runlist import __version__, nvml
 from runlist.client import Client
@@ -27,10 +46,21 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "torch": demo.measure_torch,
     "attach": attach.measure,
     "suspend": suspend.measure,
-    "three_batch": three_batch.measure,
+    "three_batch": beside.three,
     "idle": idle.measure,
     "kill": kill.measure,
     "table": table.measure,
+    "weights": weights.measure,
+    "throughput": throughput.measure,
+    "caps": caps.measure,
+    "idle_share": idle_share.measure,
+    "reaction": reaction.measure,
+    "eight_batch": beside.eight,
+    "service": service.measure,
+    "alloc": alloc.measure,
+    "usage": usage.measure,
+    "sim": sim.measure,
+    "many": many.measure,
 }
 
 
@@ -50,16 +80,19 @@ def main() -> int:
     console = Console(width=120)
     figures: list[Figure] = []
     failures: dict[str, str] = {}
+    seconds: dict[str, float] = {}
     with use_device(arguments.device) as device:
         Client.open(start=True).close()
         for name in arguments.names or BENCHMARKS:
             console.print(f"{name} …", style="dim")
+            began = time.perf_counter()
             try:
                 found = BENCHMARKS[name]()
             except (RunlistError, RuntimeError, OSError) as error:
                 failures[name] = str(error)
                 console.print(f"{name} did not finish: {error}", style="red")
                 continue
+            seconds[name] = round(time.perf_counter() - began, 1)
             figures += found
             for figure in found:
                 console.print(_row(figure))
@@ -81,6 +114,7 @@ def main() -> int:
         "command": "python -m bench " + " ".join(sys.argv[1:]),
         "figures": [{"met": figure.met, **msgspec.structs.asdict(figure)} for figure in figures],
         "failures": failures,
+        "seconds": seconds,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"{now:%Y-%m-%dT%H%M}-{device.name}.json"
@@ -90,15 +124,13 @@ def main() -> int:
 
 
 def _row(figure: Figure) -> str:
-    mark = "met   " if figure.met else "MISSED"
-    return f"  {mark} {figure.name}: {figure.value:.4g} {figure.unit} (target {figure.relation} {figure.target:g})"
+    return f"  {figure.verdict:6} {figure.name}: {figure.value:.4g} {figure.unit} (target {figure.aim})"
 
 
 def _print(console: Console, figures: list[Figure]) -> None:
     shown = Table("figure", "target", "measured", "")
     for figure in figures:
-        target = f"{figure.relation} {figure.target:g} {figure.unit}"
-        shown.add_row(figure.name, target, f"{figure.value:.4g} {figure.unit}", "met" if figure.met else "MISSED")
+        shown.add_row(figure.name, figure.aim, f"{figure.value:.4g} {figure.unit}", figure.verdict)
     console.print(shown)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from pathlib import Path
 
+from bench.cpu import cpu_s, resident_mb
 from bench.figures import AT_MOST, Figure
 from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
-
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def measure(tasks: int = 50, seconds: float = 30.0) -> list[Figure]:
@@ -24,26 +21,13 @@ def measure(tasks: int = 50, seconds: float = 30.0) -> list[Figure]:
         status = client.status()
         pids = [status.pid, status.keeper_pid]
         time.sleep(3)  # the last attach has settled
-        before, began = _cpu_s(pids), time.perf_counter()
+        before, began = cpu_s(pids), time.perf_counter()
         time.sleep(seconds)
-        share = (_cpu_s(pids) - before) / (time.perf_counter() - began)
-        memory = {name: _resident_mb(pid) for name, pid in zip(("daemon", "keeper"), pids, strict=True)}
+        share = (cpu_s(pids) - before) / (time.perf_counter() - began)
+        memory = {name: resident_mb(pid) for name, pid in zip(("daemon", "keeper"), pids, strict=True)}
         for process in processes:
             client.detach(process.pid)
     return [
         Figure(f"daemon idle with {tasks} tasks: CPU", share * 100, AT_MOST, 0.5, "% of a core", {"seconds": seconds}),
         Figure(f"daemon idle with {tasks} tasks: memory", sum(memory.values()), AT_MOST, 80, "MB", memory),
     ]
-
-
-def _cpu_s(pids: list[int]) -> float:
-    def ticks(pid: int) -> int:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])  # user and system time
-
-    return sum(ticks(pid) for pid in pids) * _TICK_S
-
-
-def _resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) / 1024

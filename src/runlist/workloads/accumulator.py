@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from runlist.workloads import lcg
-from runlist.workloads.gpu import BLOCK, Gpu, synchronize
+from runlist.workloads.gpu import BLOCK, Gpu, Graph, synchronize
 
 _WARM_UP_S = 0.05
 """Long enough for a GPU to leave its idle clocks."""
@@ -30,6 +31,22 @@ class Accumulator:
         """Queues one kernel of `rounds` rounds; does not wait."""
         self._kernel.launch(self.stream, self._blocks, self._state, self._count, rounds)
         self._done += rounds
+
+    def graph(self, kernels: int, rounds: int) -> Callable[[], None]:
+        """What queues a CUDA graph of so many kernels when it is called. Raises GpuError where there are no graphs."""
+        self.launch(1)  # what a first launch loads must not be loaded in the capture
+        self.synchronize()
+        done = self._done
+        with Graph(self.stream) as graph:
+            for _ in range(kernels):
+                self.launch(rounds)
+        self._done = done  # captured, not run
+
+        def launch() -> None:
+            graph.launch()
+            self._done += kernels * rounds
+
+        return launch
 
     def synchronize(self) -> None:
         """Waits for the kernels queued."""

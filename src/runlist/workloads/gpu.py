@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from array import array
 from importlib import resources
 from typing import Any, Self
@@ -68,6 +69,56 @@ class Kernel:
         check(driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, 0))
 
 
+class Graph:
+    """What is queued on `stream` inside a `with` statement: it does not run there, but at each `launch`.
+
+    Raises GpuError where the driver has no CUDA graphs.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._executable: Any = None
+
+    def __enter__(self) -> Self:
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        try:
+            check(driver.cuStreamBeginCapture(self._stream, mode))
+        except RuntimeError as error:  # cuda.bindings' own error for a function that the driver lacks, or ours
+            raise GpuError(f"no CUDA graphs here ({str(error).splitlines()[0]})") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        graph = check(driver.cuStreamEndCapture(self._stream))
+        if kind is None:
+            self._executable = check(driver.cuGraphInstantiate(graph, 0))
+        check(driver.cuGraphDestroy(graph))
+
+    def launch(self) -> None:
+        """Queues it on the stream; does not wait."""
+        check(driver.cuGraphLaunch(self._executable, self._stream))
+
+
+class Stopwatch:
+    """Times what is queued on a stream between `start` and `stop`, on the GPU's own clock."""
+
+    def __init__(self) -> None:
+        flags = driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC
+        self._start, self._stop = (check(driver.cuEventCreate(flags)) for _ in range(2))
+
+    def start(self, stream: Any) -> None:
+        """Queues the beginning; does not wait."""
+        check(driver.cuEventRecord(self._start, stream))
+
+    def stop(self, stream: Any) -> None:
+        """Queues the end; does not wait."""
+        check(driver.cuEventRecord(self._stop, stream))
+
+    def seconds(self) -> float:
+        """Waits for the end, and tells how long it was."""
+        check(driver.cuEventSynchronize(self._stop))
+        return float(check(driver.cuEventElapsedTime(self._start, self._stop))) / 1e3
+
+
 class Gpu:
     """The primary context of GPU `index`, current in the thread that made it, with the project's kernels loaded.
 
@@ -89,6 +140,8 @@ class Gpu:
         schedule = driver.CUctx_flags
         flags = schedule.CU_CTX_SCHED_BLOCKING_SYNC if blocking else schedule.CU_CTX_SCHED_AUTO
         check(driver.cuDevicePrimaryCtxSetFlags(self.device, flags))
+        self.context_at = time.perf_counter()
+        """When the context was asked for."""
         check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(self.device))))
         ptx = resources.files(__package__).joinpath("kernels.autogen.ptx").read_bytes()
         self._module = check(driver.cuModuleLoadData(ptx + b"\0"))

@@ -57,7 +57,7 @@ def _body() -> None:
     add = parser.add_argument
     add("--kernel-us", type=options.positive, default=80.0, metavar="US", help="the kernel's length when alone (80)")
     add("--rounds", type=options.positive_int, metavar="N", help="rounds of the kernel, instead of --kernel-us")
-    add("--period-ms", type=options.positive, default=3.0, metavar="MS", help="time between arrivals (3)")
+    options.add_arrivals(parser, 3.0)
     add("--closed", action="store_true", help="count the period from the end of the request before")
     add("--hint-us", type=options.positive, metavar="US", help="take the GPU this long before each arrival")
     args = parser.parse_args()
@@ -70,9 +70,12 @@ def _body() -> None:
     else:
         lead_s = args.hint_us / 1e6
         request = hinted_request(gpu, work, rounds, lead_s if args.closed else 0.0)
-    loop = RequestLoop(request, args.period_ms / 1e3, closed=args.closed, lead_s=lead_s, correct=work.correct)
+    loop = RequestLoop(
+        request, args.period_ms / 1e3, closed=args.closed, poisson=args.poisson, lead_s=lead_s,
+        report=options.reporter(args.report), correct=work.correct,
+    )  # fmt: skip
     gc.disable()  # nothing here makes cycles, and a collection would show as a slow request
-    protocol.run(loop, args.seconds, pid=os.getpid(), gpu=gpu.name, rounds=rounds)
+    protocol.run(loop, args.seconds, pid=os.getpid(), gpu=gpu.name, rounds=rounds, context_at=gpu.context_at)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 from runlist.workloads.protocol import Workload
+
+_SEED = 1
 
 
 def _always_correct() -> bool:
@@ -17,9 +20,11 @@ class RequestLoop(Workload):
     """Latency-critical: one request every `period_s` seconds.
 
     Open loop: the arrivals are fixed in advance, whether or not the request before has finished. `closed` counts the
-    period from the end of the request before instead.
+    period from the end of the request before instead. With `poisson` the times between arrivals are exponential with
+    that mean, the same ones in every run.
     `request(arrival)` carries out one request and returns when its measured part began (`time.perf_counter`, seconds).
     A request may begin `lead_s` before its arrival, to prepare; it then waits for the arrival itself.
+    `report` is told the seconds from arrival to the end of each request.
     """
 
     def __init__(
@@ -28,13 +33,17 @@ class RequestLoop(Workload):
         period_s: float,
         *,
         closed: bool = False,
+        poisson: bool = False,
         lead_s: float = 0.0,
+        report: Callable[[float], None] | None = None,
         correct: Callable[[], bool] = _always_correct,
     ) -> None:
         self._request = request
         self._period = period_s
         self._closed = closed
+        self._random = random.Random(_SEED) if poisson else None  # noqa: S311 (no secret)
         self._lead = lead_s
+        self._report = report
         self._correct = correct
         self._arrival = 0.0
         self.begin_window()
@@ -43,7 +52,13 @@ class RequestLoop(Workload):
         return self._arrival - self._lead
 
     def resume(self) -> None:
-        self._arrival = time.perf_counter() + self._period
+        self._arrival = time.perf_counter() + self._gap()
+
+    def set_rate(self, per_second: float) -> None:
+        if not 0 < per_second < float("inf"):
+            raise ValueError(f"a rate is a number above 0, not {per_second:g}")
+        self._period = 1 / per_second
+        self.resume()
 
     def step(self) -> None:
         arrival = self._arrival
@@ -51,7 +66,9 @@ class RequestLoop(Workload):
         done = time.perf_counter()
         self._latencies.append((done - began) * 1e6)
         self._responses.append((done - arrival) * 1e6)
-        self._arrival = (done if self._closed else arrival) + self._period
+        self._arrival = (done if self._closed else arrival) + self._gap()
+        if self._report is not None:
+            self._report(done - arrival)
 
     def begin_window(self) -> None:
         self._latencies: list[float] = []
@@ -63,6 +80,10 @@ class RequestLoop(Workload):
 
     def finish(self) -> dict[str, Any]:
         return {"correct": self._correct()}
+
+    def _gap(self) -> float:
+        """Seconds between this arrival and the next."""
+        return self._period if self._random is None else self._random.expovariate(1 / self._period)
 
 
 class BurstLoop(Workload):

@@ -43,6 +43,23 @@ def parser(module: str, description: str | None) -> argparse.ArgumentParser:
     return result
 
 
+def add_arrivals(parser: argparse.ArgumentParser, period_ms: float) -> None:
+    """The options of programs that answer requests."""
+    add = parser.add_argument
+    add("--period-ms", type=positive, default=period_ms, metavar="MS", help=f"time between arrivals ({period_ms:g})")
+    add("--poisson", action="store_true", help="exponential times between arrivals, with that mean")
+    add("--report", action="store_true", help="tell Runlist how long each request took, from its arrival on")
+
+
+def reporter(wanted: bool) -> Callable[[float], None] | None:
+    """What a request loop is to tell how long each request took, in seconds."""
+    if not wanted:
+        return None
+    from runlist.tenant import report_latency  # the one thing that a program says to Runlist itself, when asked to
+
+    return report_latency
+
+
 def load_torch(index: int) -> Any:
     """PyTorch, with GPU `index` as the current one; raises GpuError where either is missing."""
     try:

@@ -1,4 +1,4 @@
-"""Starts a workload as a child process and steers it by the protocol of `runlist.workloads.protocol`."""
+"""Starts workloads as child processes and steers them by the protocol of `runlist.workloads.protocol`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 READY_TIMEOUT_S = 60.0
@@ -25,10 +25,17 @@ class WorkloadError(RuntimeError):
 class WorkloadProcess:
     """One running workload: `runlist.workloads.<name>` with `arguments`, in `environment` (default: this one's).
 
-    A context manager: leaving it ends the process. `ready` holds the fields of the workload's first event.
+    A context manager: leaving it ends the process. `ready` holds the fields of the workload's first event;
+    `on_start` is called with the process id before that, when the process has only just begun.
     """
 
-    def __init__(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        on_start: Callable[[int], object] | None = None,
+    ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block the workload)
         self._buffer = b""
@@ -42,7 +49,9 @@ class WorkloadProcess:
             process_group=0,
         )
         try:
-            self.ready = self._event("ready", READY_TIMEOUT_S)
+            if on_start is not None:
+                on_start(self.pid)
+            self.ready = self.answer("ready", READY_TIMEOUT_S)
         except BaseException:
             self.kill()
             raise
@@ -85,6 +94,10 @@ class WorkloadProcess:
         time.sleep(seconds)
         return self.stop()
 
+    def set_rate(self, per_second: float) -> None:
+        """So many requests a second from now on."""
+        self._command(f"rate {per_second!r}", "rate")
+
     def quit(self) -> dict[str, Any]:
         """End the process in order; returns its last figures, `correct` among them."""
         end = self._command("quit", "end")
@@ -103,16 +116,17 @@ class WorkloadProcess:
                     stream.close()
         self._errors.close()
 
-    def _command(self, command: str, answer: str, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    def tell(self, command: str) -> None:
+        """Send a command; its `answer` is to be taken before the next."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
         except (OSError, ValueError):
             raise self._death() from None
-        return self._event(answer, timeout)
 
-    def _event(self, expected: str, timeout: float) -> dict[str, Any]:
+    def answer(self, expected: str, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """The next event, which is to be the `expected` one. Raises WorkloadError otherwise."""
         try:
             event: dict[str, Any] = json.loads(self._line(timeout))
         except ValueError:
@@ -120,6 +134,10 @@ class WorkloadProcess:
         if event.get("event") != expected:
             raise WorkloadError(f"{self.name}: {event.get('message', f'answered {event}')}")
         return event
+
+    def _command(self, command: str, answer: str, timeout: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        self.tell(command)
+        return self.answer(answer, timeout)
 
     def _line(self, timeout: float) -> bytes:
         """The next line of standard output."""
@@ -146,3 +164,32 @@ class WorkloadProcess:
         self._errors.seek(0)
         lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         return WorkloadError(f"{self.name} ended early ({how})" + (f": {lines[-1].strip()}" if lines else ""))
+
+
+def run_all(processes: Sequence[WorkloadProcess]) -> None:
+    """All begin to work, at the same time."""
+    _all(processes, "run", "running")
+
+
+def pause_all(processes: Sequence[WorkloadProcess], timeout: float = ANSWER_TIMEOUT_S) -> None:
+    """All stop working."""
+    _all(processes, "pause", "paused", timeout)
+
+
+def start_all(processes: Sequence[WorkloadProcess]) -> None:
+    """All begin a measuring window."""
+    _all(processes, "start", "started")
+
+
+def stop_all(processes: Sequence[WorkloadProcess], timeout: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+    """All end their windows; the windows, in the order of the processes."""
+    return _all(processes, "stop", "window", timeout)
+
+
+def _all(
+    processes: Sequence[WorkloadProcess], command: str, answer: str, timeout: float = ANSWER_TIMEOUT_S
+) -> list[dict[str, Any]]:
+    """Nobody waits for another's burst: those that take turns answer one after the other."""
+    for process in processes:
+        process.tell(command)
+    return [process.answer(answer, timeout) for process in processes]

@@ -7,6 +7,7 @@ line on its standard input, is answered by one event:
     pause   → paused       stop after the request or burst under way; the GPU is idle now
     start   → started      begin a measuring window
     stop    → window       end it: its seconds, and the samples or counts of the workload
+    rate N  → rate         from now on N requests arrive a second (workloads that have arrivals)
     quit    → end          stop, check the results (`correct`), and exit; end of file does the same, silently
 
 Anything else is answered by `error`. Working and measuring are independent of each other, so one pair of processes can
@@ -38,6 +39,10 @@ class Workload(ABC):
     @abstractmethod
     def resume(self) -> None:
         """Steps are about to begin, now or again."""
+
+    def set_rate(self, per_second: float) -> None:
+        """So many requests a second from now on. Raises ValueError, in one line, for what cannot be."""
+        raise ValueError(f"no requests arrive at this workload: a rate of {per_second:g} means nothing")
 
     @abstractmethod
     def begin_window(self) -> None:
@@ -114,8 +119,18 @@ class Server:
                 self._say("window", seconds=seconds, **self._workload.window())
             case "stop":
                 self._say("error", message="no window was started: say start first")
+            case _ if command.startswith("rate "):
+                self._set_rate(command.removeprefix("rate "))
             case _:
-                self._say("error", message=f"unknown command {command!r}: run, pause, start, stop or quit")
+                self._say("error", message=f"unknown command {command!r}: run, pause, start, stop, rate N or quit")
+
+    def _set_rate(self, text: str) -> None:
+        try:
+            self._workload.set_rate(float(text))
+        except ValueError as error:
+            self._say("error", message=str(error))
+        else:
+            self._say("rate", per_second=float(text))
 
     def _say(self, event: str, **fields: Any) -> None:
         say(self._sink, event, **fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -14,11 +15,8 @@ _WARM_UPS = 5
 
 def _body() -> None:
     parser = options.parser("runlist.workloads.torch_latency", __doc__)
-    add = parser.add_argument
-    parser.add_argument(
-        "--period-ms", type=options.positive, default=5.0, metavar="MS", help="time between arrivals (5)"
-    )
-    add("--eager", action="store_true", help="run op by op instead of as a CUDA graph")
+    options.add_arrivals(parser, 5.0)
+    parser.add_argument("--eager", action="store_true", help="run op by op instead of as a CUDA graph")
     args = parser.parse_args()
 
     torch = options.load_torch(args.gpu)
@@ -51,7 +49,10 @@ def _body() -> None:
         torch.cuda.synchronize()
         return bool(torch.allclose(captured, expected, rtol=1e-2, atol=1e-2))
 
-    loop = RequestLoop(request, args.period_ms / 1e3, correct=correct)
+    report = options.reporter(args.report)
+    loop = RequestLoop(request, args.period_ms / 1e3, poisson=args.poisson, report=report, correct=correct)
+    gc.collect()
+    gc.disable()  # a collection would show as a slow request
     protocol.run(loop, args.seconds, pid=os.getpid(), gpu=torch.cuda.get_device_name())
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -39,10 +40,16 @@ def test_a_tenant_that_changes_its_own_slice_is_put_back_and_counted(
         assert daemon.client.ps()[0].corrections == count
 
 
-def test_under_the_drivers_default_slices_too(daemon: Daemon, worker: Start, slices: Slices) -> None:
+def test_under_the_drivers_default_slices_too(daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from runlist.policies import Decision, Policy\nclass POLICY(Policy):\n    summary = 'no slices of its own'\n"
+        "    def decide(self, tasks, now):\n        return Decision({})\n"
+    )
+    daemon.client.use_policy(str(own), {})
     tenants = [worker(), worker()]
     for tenant in tenants:
-        daemon.client.attach(tenant.pid, "latency")  # two of them share by the driver's own slices
+        daemon.client.attach(tenant.pid, "latency")
     slices.set(tenants[0].pid, 500_000)
     wait_for(lambda: slices.of(tenants[0].pid) == DEFAULT_SLICES, "the slices to be put back")
     assert {task.pid: task.corrections for task in daemon.client.ps()} == {tenants[0].pid: 1, tenants[1].pid: 0}
@@ -201,8 +208,6 @@ def test_a_socket_put_there_by_somebody_else_is_not_trusted(commands: Commands) 
 @pytest.mark.skipif(ON_NVIDIA, reason="opens up the emulated GPU's folder")
 def test_without_the_right_to_borrow_there_is_no_permission(commands: Commands, worker: Start) -> None:
     """A daemon run by nobody, and a process of nobody that does not let itself be looked into."""
-    from pathlib import Path
-
     from runlist.rm.discover import Discoverer, OwnRight
     from runlist.rm.transport import choose_driver
 

@@ -16,8 +16,12 @@ def test_policies_are_listed_and_switched(
     commands: Commands, daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path
 ) -> None:
     assert {policy["name"]: policy["in_use"] for policy in commands.json("policy", "list")} == {
+        "cap": False,
+        "deadline": False,
+        "fair": False,
         "gpreempt": False,
         "priority": True,
+        "slo": False,
     }
     tenant = worker()
     commands.ok("attach", str(tenant.pid), "--class", "normal")
@@ -43,7 +47,8 @@ def test_policies_are_listed_and_switched(
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["fair"], "no policy 'fair': take gpreempt, priority"),
+        (["best"], "no policy 'best': take cap, deadline, fair, gpreempt, priority, slo or the path"),
+        (["parts"], "no policy 'parts'"),
         (["none.py"], "does not exist"),
         (["priority", "--option", "quantum_ms=1"], "not within"),
         (["priority", "--option", "quantum_ms"], "write key=value"),

@@ -41,7 +41,7 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
         (["run", "--", "/nonexistent/program"], 4, "no such command"),
         (["run", "--", "/dev/null"], 3, "not executable"),
         (["run", "--class", "fast", "--", "true"], 2, "class=fast"),
-        (["run", "--policy", "fair", "--", "true"], 2, "no policy 'fair'"),
+        (["run", "--policy", "best", "--", "true"], 2, "no policy 'best'"),
         (["run", "--option", "a=b", "--", "true"], 2, "--option belongs to --policy"),
     ],
 )

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,13 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (mask,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(mask >> (number - 1) & 1)
+
+
 def all_as_found(slices: Slices, tenants: list[Worker]) -> None:
     for tenant in tenants:
         wait_for(lambda: slices.of(tenant.pid) == DEFAULT_SLICES, f"the slices of {tenant.pid}")  # noqa: B023
@@ -34,13 +42,17 @@ def all_as_found(slices: Slices, tenants: list[Worker]) -> None:
 
 
 def test_when_the_daemon_is_killed_everything_is_put_back(daemon: Daemon, worker: Start, slices: Slices) -> None:
-    tenants = [worker() for _ in range(3)]
-    for tenant in tenants:
+    foreground, *tenants = [worker() for _ in range(4)]
+    foreground.do("pause")
+    daemon.client.attach(foreground.pid, "latency")
+    for tenant in tenants:  # behind it they take turns: only one is not suspended
         daemon.client.attach(tenant.pid, "batch")
     daemon.client.set(tenants[0].pid, {"timeslice": "7000"})
     daemon.client.suspend(tenants[1].pid)
     keeper = daemon.keeper
     daemon.kill()
+    foreground.do("go")
+    tenants.append(foreground)
     all_as_found(slices, tenants)
     wait_for(lambda: not running(keeper), "the keeper to end")
     assert all(tenant.quit() for tenant in tenants)
@@ -51,7 +63,9 @@ def test_the_keeper_is_not_ended_by_what_ends_the_daemon(daemon: Daemon, worker:
     tenant = worker()
     daemon.client.attach(tenant.pid, "batch")
     keeper = daemon.keeper
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+    wait_for(lambda: all(ignores(keeper, number) for number in signals), "the keeper to be ready")
+    for number in signals:
         os.kill(keeper, number)
     assert os.getsid(keeper) != os.getsid(daemon.pid)
     time.sleep(0.3)
@@ -65,8 +79,8 @@ def test_a_killed_keeper_is_replaced_by_one_that_knows_everything(
     daemon: Daemon, worker: Start, slices: Slices
 ) -> None:
     tenants = [worker(), worker()]
-    for tenant in tenants:
-        daemon.client.attach(tenant.pid, "batch")
+    for tenant, task_class in zip(tenants, ("batch", "latency"), strict=True):
+        daemon.client.attach(tenant.pid, task_class)
     for _ in range(2):
         keeper = daemon.keeper
         kill(keeper)

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from runlist.workloads.process import WorkloadError, WorkloadProcess
-from tests.conftest import Tenant
+from runlist.workloads.process import WorkloadError, WorkloadProcess, pause_all, run_all, start_all, stop_all
+from tests.conftest import ON_NVIDIA, Tenant
 
 
 def test_the_latency_program_answers_requests_and_its_numbers_are_right(tenant: Tenant) -> None:
@@ -55,6 +56,69 @@ def test_a_hint_takes_the_gpu_ahead_and_releases_in_order(tenant: Tenant) -> Non
     process.run()
     assert process.measure(0.3)["latency_us"]
     assert process.quit()["correct"]
+
+
+def test_the_timed_program_knows_how_long_it_kept_the_gpu(tenant: Tenant) -> None:
+    process = tenant("timed", "--rounds", "50000", "--kernels", "20")
+    process.run()
+    window = process.measure(0.5)
+    assert window["kernels"] == 20 * len(window["busy_s"]) > 0
+    assert sum(window["busy_s"]) == pytest.approx(window["seconds"], rel=0.5)
+    assert process.quit()["correct"]
+
+
+def test_the_program_that_allocates_times_its_calls(tenant: Tenant) -> None:
+    process = tenant("alloc")
+    process.run()
+    window = process.measure(0.2)
+    assert len(window["latency_us"]) > 10
+    assert min(window["latency_us"]) > 0
+    process.quit()
+
+
+def test_a_graph_does_the_same_work_or_says_that_there_are_none(tenant: Tenant) -> None:
+    if not ON_NVIDIA:
+        with pytest.raises(WorkloadError, match="no CUDA graphs here"):
+            tenant("batch", "--graph")
+        return
+    process = tenant("batch", "--graph", "--rounds", "2000")
+    process.run()
+    assert process.measure(0.3)["kernels"] >= 80
+    assert process.quit()["correct"]
+
+
+def test_the_rate_of_requests_changes_while_it_runs(tenant: Tenant) -> None:
+    process = tenant("latency", "--rounds", "2000", "--poisson", "--report")
+    process.run()
+    process.set_rate(20)
+    slow = len(process.measure(0.5)["latency_us"])
+    process.set_rate(300)
+    assert len(process.measure(0.5)["latency_us"]) > 2 * slow
+    with pytest.raises(WorkloadError, match="a rate is a number above 0"):
+        process.set_rate(0)
+    assert process.quit()["correct"]
+
+
+def test_several_programs_are_measured_together(tenant: Tenant) -> None:
+    pair = [tenant("batch", "--rounds", "20000") for _ in range(2)]
+    run_all(pair)
+    start_all(pair)
+    time.sleep(0.3)
+    windows = stop_all(pair)
+    pause_all(pair)
+    assert all(window["kernels"] > 0 for window in windows)
+    assert windows[0]["seconds"] == pytest.approx(windows[1]["seconds"], abs=0.2)
+
+
+def test_a_process_is_known_before_it_is_ready(device_env: dict[str, str]) -> None:
+    known: list[tuple[int, float]] = []
+
+    def on_start(pid: int) -> None:
+        known.append((pid, time.perf_counter()))
+
+    with WorkloadProcess("latency", "--rounds", "10", environment=device_env, on_start=on_start) as process:
+        assert known[0][0] == process.pid
+        assert known[0][1] < process.ready["context_at"] < time.perf_counter()
 
 
 def test_a_program_by_hand_measures_once(device_env: dict[str, str]) -> None:

@@ -80,14 +80,14 @@ def test_garbage_is_hung_up_on(raw: socket.socket, garbage: bytes) -> None:
     [
         b'{"type":"Detach","pid":-1}',
         b'{"type":"Detach","pid":0}',
-        b'{"type":"Attach","pid":18446744073709551615,"task_class":"batch"}',
-        b'{"type":"Attach","pid":4194305,"task_class":"batch"}',
-        b'{"type":"Attach","pid":4194305,"task_class":"\\u0000"}',
+        b'{"type":"Attach","pid":18446744073709551615,"settings":{"class":"batch"}}',
+        b'{"type":"Attach","pid":4194305,"settings":{"class":"batch"}}',
+        b'{"type":"Attach","pid":4194305,"settings":{"class":"\\u0000"}}',
         b'{"type":"Change","pid":1,"settings":{"\\u0000":"\\ud83d\\ude00"}}',
         b'{"type":"UsePolicy","name":"../../etc/passwd","options":{}}',
         b'{"type":"UsePolicy","name":"/dev/zero.py","options":{}}',
         b'{"type":"UsePolicy","name":"\\u0000.py","options":{}}',
-        b'{"type":"Launch","pid":4194305,"task_class":"batch"}',
+        b'{"type":"Launch","pid":4194305,"settings":{"class":"batch"}}',
     ],
 )
 def test_nonsense_in_good_form_is_answered(raw: socket.socket, body: bytes) -> None:
@@ -175,8 +175,8 @@ def test_a_launcher_that_does_not_answer_is_not_waited_for_long(
 ) -> None:
     """It says that it launches, and then only listens: the daemon's own right is enough here, so nothing is asked."""
     connection = wire.Connection(raw)
-    connection.send(wire.Launch(os.getpid(), "batch"))
+    connection.send(wire.Launch(os.getpid(), {"class": "batch"}))
     assert connection.receive() == b'{"type":"Tasks","tasks":[],"notes":[]}'
-    connection.send(wire.Launch(os.getpid(), "batch"))
+    connection.send(wire.Launch(os.getpid(), {"class": "batch"}))
     assert b"managed already" in (connection.receive() or b"")
     daemon.client.release()

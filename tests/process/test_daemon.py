@@ -77,7 +77,7 @@ def test_a_file_in_the_sockets_place_is_left_alone(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--policy", "fair"], "no policy 'fair'"),
+        (["--policy", "best"], "no policy 'best'"),
         (["--policy", "none.py"], "does not exist"),
         (["--option", "quantum_ms=0"], "not within"),
         (["--option", "quantum_ms"], "write NAME=VALUE"),

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from runlist import wire
 from runlist.cli import main
-from runlist.cli.common import key_values, print_json, report_error, show_tasks
+from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, key_values, print_json, report_error, show_tasks, table
 from runlist.errors import NoTargetError, UsageError
-
-
-def view(**values: object) -> wire.TaskView:
-    fields: dict[str, object] = {
-        "pid": 42, "gpu": "GPU-4e3db026-c5f4", "task_class": "batch", "command": "train.py --big", "user": 1000,
-        "timeslice_us": 1, "enabled": True, "suspended": False, "groups": 4, "channels": 20, "corrections": 2,
-        "policy": "priority", "discovery_ms": 1.0, "attach_ms": 2.0,
-    }  # fmt: skip
-    return wire.TaskView(**{**fields, **values})
+from tests.fixtures.fake_daemon import view
 
 
 def test_key_values() -> None:
@@ -32,28 +26,62 @@ def test_anything_but_key_values_is_refused(word: str) -> None:
         key_values([word])
 
 
-@pytest.mark.parametrize(
-    ("microseconds", "text"),
-    [(None, "default"), (1, "1 µs"), (999, "999 µs"), (1500, "1.5 ms"), (20_000, "20 ms"), (1_000_000, "1 s")],
-)
-def test_the_table_shows_slices_for_people(
-    capsys: pytest.CaptureFixture[str], microseconds: int | None, text: str
-) -> None:
-    show_tasks([view(timeslice_us=microseconds)], [], False)
+def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    show_tasks([view()], [], False)
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["PID", "GPU", "CLASS", "SLICE", "STATE", "POLICY", "GROUPS", "FIXED", "COMMAND"]
-    assert row[header.index("SLICE") :].startswith(text)
-    assert row[header.index("GPU") :].startswith("4e3db026 ")
-    assert row.endswith("train.py --big")
+    assert header.split() == ["PID", "GPU", "CLASS", "SLICE", "SHARE", "STATE", "SOURCE", "GROUPS", "COMMAND"]
+    assert row == "42   4e3db026  batch   1 µs  25.0 %  enabled  switch log       4  train.py --big"
 
 
 @pytest.mark.parametrize(
-    ("values", "state"),
-    [({}, "enabled"), ({"enabled": False}, "waiting"), ({"enabled": False, "suspended": True}, "suspended")],
+    ("values", "title", "text"),
+    [
+        ({"weight": 300}, "WEIGHT", "300"),
+        ({"cap_percent": 30.0}, "CAP", "30 %"),
+        ({"budget_us": 5000, "period_us": 20_000}, "DEADLINE", "5 ms/20 ms"),
+        ({"corrections": 2}, "FIXED", "2"),
+    ],
 )
-def test_states(capsys: pytest.CaptureFixture[str], values: dict[str, bool], state: str) -> None:
-    show_tasks([view(**values)], [], False)
-    assert f" {state} " in capsys.readouterr().out
+def test_a_column_is_shown_for_all_when_one_task_has_something(
+    values: dict[str, object], title: str, text: str
+) -> None:
+    header, first, second = table([view(**values), view(pid=43)], ["PID", title, "COMMAND"])
+    assert header.split() == ["PID", title, "COMMAND"]
+    assert text in first
+    assert text not in second
+
+
+def test_the_long_table_says_why() -> None:
+    task = view(
+        group="job", rule="rules.toml:3", why="alone", target_p99_us=5000.0, p99_us=4100.0, segment=2, memory_bytes=None
+    )
+    header, row = table([task], LONG_COLUMNS)
+    for title, text in {
+        "GROUP": "job", "RULE": "rules.toml:3", "WHY": "alone", "P99": "4.1 ms of 5 ms", "SEGMENT": "2", "MEMORY": "-",
+        "POLICY": "priority", "MINUTE": "50.0 %", "USER": "root",
+    }.items():  # fmt: skip
+        assert title in header
+        assert text in row
+
+
+def test_a_usual_line_is_about_as_wide_as_a_terminal() -> None:
+    busy = view(
+        pid=4_000_000, task_class="latency", weight=10_000, cap_percent=12.5, timeslice_us=1234, corrections=3,
+        enabled=False, why="cap 12.5 %: waits 12 ms for its next period", command="c" * 12,
+    )  # fmt: skip
+    assert max(len(line) for line in table([busy], USUAL_COLUMNS)) <= 125
+
+
+def test_lines_are_cut_off_where_the_terminal_ends() -> None:
+    header, row = table([view(command="x" * 200)], ["PID", "COMMAND"], 20)
+    assert header == "PID  COMMAND"
+    assert len(row) == 20
+    assert row.endswith("x…")
+
+
+def test_text_of_a_process_cannot_move_the_cursor() -> None:
+    (_, row) = table([view(command="a\x1b[2J\nb", why="\x9b")], ["COMMAND", "WHY"])
+    assert row.split() == ["a?[2J?b", "?"]
 
 
 def test_rows_are_sorted_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +89,9 @@ def test_rows_are_sorted_and_aligned(capsys: pytest.CaptureFixture[str]) -> None
     header, first, second = capsys.readouterr().out.splitlines()
     assert (first.split()[0], second.split()[0]) == ("7", "100000")
     assert first.index("train") == second.index("train") == header.index("COMMAND")
+    assert [row.index("4  train") for row in (first, second)] == [
+        header.index("S  COMMAND")
+    ] * 2  # numbers, to the right
 
 
 def test_nothing_is_said_as_such(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +133,7 @@ def test_an_error_is_one_line_and_json_where_asked(
 
 COMMANDS = [
     "doctor", "run", "attach", "detach", "ps", "set", "suspend", "resume", "release", "policy", "daemon", "emulator",
-    "demo",
+    "demo", "top",
 ]  # fmt: skip
 
 
@@ -116,7 +147,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str
     assert command in out
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("run", "policy", "emulator")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("run", "policy", "emulator", "top")])
 def test_every_command_that_prints_takes_json(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
@@ -129,6 +160,7 @@ def test_every_command_that_prints_takes_json(capsys: pytest.CaptureFixture[str]
         ["nonsense"], ["attach"], ["attach", "x"], ["attach", "0"], ["attach", "--", "-3"], ["attach", "1.5"],
         ["attach", "1", "2"], ["attach", "1", "--nonsense"], ["set", "1"], ["run"], ["policy", "use"],
         ["demo", "--seconds", "0"], ["demo", "--seconds", "x"], ["emulator", "--gpus", "0"], ["policy", "nonsense"],
+        ["ps", "--watch", "0"], ["ps", "x"], ["top", "0"], ["top", "1", "2"], ["run", "--cap"], ["daemon", "--rules"],
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_is_usage(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
@@ -144,7 +176,7 @@ def test_a_wrong_command_line_is_usage(capsys: pytest.CaptureFixture[str], words
     "words",
     [
         ["set", "1", "class"], ["set", "1", "=batch"], ["attach", "1", "--device", "amd"], ["ps", "--device", "cuda"],
-        ["doctor", "--device", "x"],
+        ["doctor", "--device", "x"], ["ps", "5"],
     ],
 )  # fmt: skip
 def test_a_wrong_word_is_usage_in_one_line(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
@@ -161,3 +193,15 @@ def test_emulated_without_a_gpu_is_usage(capsys: pytest.CaptureFixture[str], mon
         main(["ps", "--device", "emulated"])
     assert caught.value.code == 2
     assert "runlist emulator" in capsys.readouterr().err
+
+
+def test_top_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["top"])
+    assert caught.value.code == 5
+    assert "ps --watch" in capsys.readouterr().err
+
+
+def test_only_top_waits_for_its_screen() -> None:
+    script = "import sys, runlist.cli; sys.exit('textual' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

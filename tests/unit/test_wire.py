@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist import wire
+from tests.fixtures.fake_daemon import status, view
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -37,8 +38,8 @@ def test_a_frame_byte_for_byte() -> None:
 
 
 MESSAGES: list[wire.Message] = [
-    wire.Attach(1, "batch", True),
-    wire.Launch(1, "latency"),
+    wire.Attach(1, {"class": "batch"}, True),
+    wire.Launch(1, {"class": "latency"}),
     wire.Detach(1),
     wire.Release(),
     wire.ListTasks(),
@@ -50,10 +51,9 @@ MESSAGES: list[wire.Message] = [
     wire.Stop(),
     wire.Borrowed(13),
 ]
-TASK = wire.TaskView(1, "GPU-0", "batch", "x", 0, None, True, False, 4, 20, 0, "priority", 1.5, 2.5)
 ANSWERS: list[wire.Message] = [
-    wire.Tasks([TASK], ["note"]),
-    wire.DaemonStatus(1, "0.1.0", "nvidia", "priority", {}, True, 2, 3),
+    wire.Tasks([view(), view(cap_percent=30.0, segment=-1, memory_bytes=None)], ["note"]),
+    status(rules="rules.toml", waiting=["process 1"], troubles=["a policy was dropped"]),
     wire.Failure("no", 4),
     wire.BorrowRequest(1, 8),
 ]

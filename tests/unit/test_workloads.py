@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -15,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import runlist
 from runlist.workloads import lcg, options, protocol
 from runlist.workloads.loops import BurstLoop, RequestLoop
 from runlist.workloads.process import WorkloadError, WorkloadProcess
+from runlist.workloads.timed import TimedLoop
 
 
 @given(x=st.integers(0, 0xFFFFFFFF), rounds=st.integers(0, 300))
@@ -58,6 +62,7 @@ class Recorder(protocol.Workload):
     def __init__(self) -> None:
         self.steps = 0
         self.resumed = 0
+        self.rate = 0.0
 
     def due(self) -> float:
         return 0.0
@@ -68,6 +73,9 @@ class Recorder(protocol.Workload):
 
     def resume(self) -> None:
         self.resumed += 1
+
+    def set_rate(self, per_second: float) -> None:
+        self.rate = per_second
 
     def begin_window(self) -> None:
         self.steps = 0
@@ -148,6 +156,20 @@ def test_nonsense_is_answered_and_survived(talk: Say) -> None:
     assert talk("run")["event"] == "running"
 
 
+def test_a_rate_goes_to_the_workload(talk: Say, recorder: Recorder) -> None:
+    assert talk("rate 2.5") == {"event": "rate", "per_second": 2.5}
+    assert recorder.rate == 2.5
+    for nonsense in ("rate", "rate ", "rate x", "rate 1 2"):
+        assert talk(nonsense)["event"] == "error"
+
+
+def test_a_workload_without_arrivals_says_so() -> None:
+    loop = BurstLoop(lambda: None, kernels=4, correct=lambda: True)
+    conversation = Conversation(loop)
+    assert "no requests arrive" in conversation.say("rate 5")["message"]
+    conversation.close()
+
+
 def test_quit_gives_the_last_figures(recorder: Recorder) -> None:
     conversation = Conversation(recorder)
     assert conversation.say("quit") == {"event": "end", "correct": True}
@@ -190,6 +212,58 @@ def test_a_lead_begins_a_request_early() -> None:
     loop = RequestLoop(lambda _: 0.0, period_s=10.0, lead_s=2.0)
     loop.resume()
     assert loop.due() - time.perf_counter() == pytest.approx(8.0, abs=1.0)
+
+
+def test_a_rate_replaces_the_period_and_starts_the_schedule_again() -> None:
+    loop = RequestLoop(lambda _: time.perf_counter(), period_s=1000.0)
+    loop.resume()
+    loop.set_rate(0.1)
+    assert loop.due() - time.perf_counter() == pytest.approx(10.0, abs=1.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_rate_is_a_number_above_0(rate: float) -> None:
+    loop = RequestLoop(lambda _: time.perf_counter(), period_s=1.0)
+    with pytest.raises(ValueError, match="a rate is a number above 0"):
+        loop.set_rate(rate)
+
+
+def test_poisson_arrivals_have_the_mean_and_repeat_themselves() -> None:
+    def gaps() -> list[float]:
+        loop = RequestLoop(lambda _: time.perf_counter(), period_s=0.002, poisson=True)
+        loop.resume()
+        times = []
+        for _ in range(2000):
+            times.append(loop.due())
+            loop.step()
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    first, again = gaps(), gaps()
+    assert first == pytest.approx(again, abs=1e-9)
+    assert sum(first) / len(first) == pytest.approx(0.002, rel=0.1)
+    assert sum(gap > 0.002 for gap in first) / len(first) == pytest.approx(math.exp(-1), abs=0.05)
+
+
+def test_every_request_is_reported_from_its_arrival_on() -> None:
+    reported: list[float] = []
+    loop = RequestLoop(lambda _: time.perf_counter(), period_s=0.001, report=reported.append)
+    loop.resume()
+    loop.step()
+    loop.step()
+    assert [seconds * 1e6 for seconds in reported] == pytest.approx(loop.window()["response_us"])
+
+
+def test_without_the_option_nothing_is_reported() -> None:
+    assert options.reporter(False) is None
+    assert options.reporter(True) is runlist.report_latency
+
+
+def test_a_burst_that_is_timed_is_told_with_its_window() -> None:
+    loop = TimedLoop(lambda: loop.busy_s.append(0.5), 3, lambda: True)
+    loop.step()
+    assert loop.window() == {"kernels": 3, "busy_s": [0.5]}
+    loop.begin_window()
+    assert loop.window() == {"kernels": 0, "busy_s": []}
 
 
 def test_a_window_is_not_emptied_by_the_next_one() -> None:

@@ -1,0 +1,7 @@
+"""Fixtures of the tests of single modules."""
+
+from tests.fixtures.daemon import short_path
+from tests.fixtures.fake_daemon import fake, start_fake
+from tests.fixtures.scheduler import watchdog, world
+
+__all__ = ["fake", "short_path", "start_fake", "watchdog", "world"]

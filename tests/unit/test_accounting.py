@@ -1,0 +1,197 @@
+"""The accounts of one GPU: totals, seconds, a minute of history, and what happens when the source fails."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from runlist.daemon import accounting
+from runlist.daemon.accounting import HISTORY_S, Accounting, mean_of_last
+from runlist.errors import RunlistError
+from runlist.model import NO_USAGE, Usage
+from runlist.usage import book
+from tests.fixtures.usage import FakeSource
+
+GPU = "GPU-4e3db026-c5f4-6c0f-e70a-eeef00a48fe0"
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(accounting, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(book.BookUsage.__init__, "__defaults__", (clock.monotonic,))
+    return clock
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def accounts(clock: Clock, source: FakeSource) -> Accounting:
+    return Accounting(GPU, source)
+
+
+def second(accounts: Accounting, source: FakeSource, clock: Clock, pid: int, **held: float) -> None:
+    """One second passes in which a process held so much."""
+    source.hold(pid, **held)  # type: ignore[arg-type]
+    clock.now += 1.0
+    accounts.read(clock.now)
+
+
+def test_totals_add_up(accounts: Accounting, source: FakeSource) -> None:
+    source.hold(1, 0.2, turns=3)
+    source.hold(2, 0.1, turns=1)
+    reading = accounts.read(0.3)
+    assert reading is not None
+    assert reading.held.keys() == {1, 2}
+    source.hold(1, 0.3, turns=2, idle_s=0.1)
+    accounts.read(0.6)
+    assert accounts.usage(1) == Usage(0.5, 5, 0.1)
+    assert accounts.usage(1).busy_s == pytest.approx(0.4)
+    assert accounts.usage(2) == Usage(0.1, 1)
+    assert accounts.usage(3) == NO_USAGE
+
+
+def test_reading_again_at_once_costs_nothing(accounts: Accounting, source: FakeSource) -> None:
+    assert accounts.read(0.1) is not None
+    assert accounts.read(0.1) is None
+    assert accounts.read(0.1004) is None
+    assert source.reads == 1
+    assert accounts.read(0.101) is not None
+
+
+def test_seconds_become_shares(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    assert accounts.history(1) == []
+    assert accounts.turns_per_s(1) == 0
+    second(accounts, source, clock, 1, seconds=0.25, turns=20)
+    assert accounts.history(1) == [0.25]
+    assert accounts.turns_per_s(1) == 20
+    source.hold(1, 0.5, turns=10)
+    clock.now += 0.5
+    accounts.read(clock.now)
+    assert accounts.history(1) == [0.25]  # this second is not full
+    source.hold(1, 0.5)
+    clock.now += 1.5  # a late look: the second was two seconds long
+    accounts.read(clock.now)
+    assert accounts.history(1) == [0.25, 0.5]
+    assert accounts.turns_per_s(1) == 5
+
+
+def test_no_second_holds_more_than_itself(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    second(accounts, source, clock, 1, seconds=1.2)  # a reading that is a moment late
+    assert accounts.history(1) == [1.0]
+
+
+def test_a_process_that_did_nothing_for_a_second_has_a_zero(
+    accounts: Accounting, source: FakeSource, clock: Clock
+) -> None:
+    second(accounts, source, clock, 1, seconds=0.5)
+    second(accounts, source, clock, 2, seconds=0.5)
+    assert accounts.history(1) == [0.5, 0.0]
+    assert accounts.history(2) == [0.5]  # nothing is known of the time before
+
+
+def test_idle_time_that_is_known_late_is_taken_back_from_the_newest_seconds(
+    accounts: Accounting, source: FakeSource, clock: Clock
+) -> None:
+    for _ in range(2):
+        second(accounts, source, clock, 1, seconds=0.6)
+    second(accounts, source, clock, 1, seconds=0.1, idle_s=0.8)
+    assert accounts.history(1) == [0.5, 0.0, 0.0]
+    assert accounts.usage(1).busy_s == pytest.approx(0.5)
+    second(accounts, source, clock, 1, idle_s=5.0)  # more than there ever was
+    assert accounts.history(1) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_lost_records_are_counted(accounts: Accounting, source: FakeSource) -> None:
+    source.hold(1, dropped=3)
+    accounts.read(0.1)
+    source.hold(1, dropped=4)
+    accounts.read(0.2)
+    assert accounts.dropped == 7
+
+
+def test_a_minute_is_kept(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    second(accounts, source, clock, 1, seconds=1.0)
+    for _ in range(HISTORY_S - 1):
+        second(accounts, source, clock, 2, seconds=0.5)
+    assert accounts.pids() == {1, 2}
+    assert len(accounts.history(1)) == HISTORY_S
+    second(accounts, source, clock, 2, seconds=0.5)
+    assert accounts.pids() == {2}  # the other was not seen for a minute
+    assert accounts.history(1) == []
+    assert accounts.history(2) == [0.5] * HISTORY_S
+
+
+def test_totals_of_a_managed_process_never_start_again(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    accounts.set_enabled(1, True)
+    second(accounts, source, clock, 1, seconds=0.5, turns=9)
+    for _ in range(2 * HISTORY_S):
+        second(accounts, source, clock, 2)
+    second(accounts, source, clock, 1, seconds=0.25, turns=1)
+    assert accounts.usage(1) == Usage(0.75, 10)
+
+
+def test_a_process_that_is_gone_is_forgotten(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    accounts.set_enabled(1, True)
+    second(accounts, source, clock, 1, seconds=0.5)
+    accounts.forget(1)
+    accounts.forget(2)  # one that was never seen
+    assert accounts.pids() == set()
+    assert accounts.usage(1) == NO_USAGE
+
+
+@pytest.mark.parametrize("error", [RunlistError("the log is gone"), OSError(5, "Input/output error")])
+def test_when_the_source_fails_the_book_goes_on(
+    accounts: Accounting, source: FakeSource, clock: Clock, error: Exception
+) -> None:
+    accounts.set_enabled(1, True)
+    accounts.set_enabled(2, True)
+    accounts.set_enabled(3, False)
+    second(accounts, source, clock, 1, seconds=0.5)
+    assert accounts.source_name == "fake"
+    source.error = error
+    clock.now += 1.0
+    assert accounts.read(clock.now) is None
+    assert source.closed == 1
+    assert accounts.source_name == "book"
+    clock.now += 1.0
+    accounts.read(clock.now)  # each that is enabled has its part of the time since then
+    assert accounts.usage(1).held_s == pytest.approx(1.0)
+    assert accounts.usage(2).held_s == pytest.approx(0.5)
+    accounts.set_enabled(1, False)
+    clock.now += 1.0
+    accounts.read(clock.now)
+    assert accounts.usage(1).held_s == pytest.approx(1.0)
+    assert accounts.usage(2).held_s == pytest.approx(1.5)
+    assert accounts.usage(3) == NO_USAGE
+    accounts.forget(2)
+    clock.now += 1.0
+    accounts.read(clock.now)
+    assert accounts.usage(2) == NO_USAGE
+
+
+def test_another_failure_is_not_hidden(accounts: Accounting, source: FakeSource) -> None:
+    source.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        accounts.read(1.0)
+
+
+def test_the_mean_of_the_newest() -> None:
+    assert mean_of_last([], 5) == 0
+    assert mean_of_last([0.2, 0.4, 0.6], 1) == 0.6
+    assert mean_of_last([0.2, 0.4, 0.6], 2) == pytest.approx(0.5)
+    assert mean_of_last([0.2, 0.4, 0.6], 60) == pytest.approx(0.4)

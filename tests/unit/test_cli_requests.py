@@ -1,0 +1,193 @@
+"""What commands ask of the daemon, and how they show what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runlist import wire
+from runlist.cli import main
+from runlist.cli.settings import SETTING_OPTIONS
+from runlist.errors import ExitCode
+from tests.fixtures.fake_daemon import FakeDaemon, status, view
+
+ALL = {
+    "class": "batch", "weight": "300", "cap": "30000 100000", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
+    "group": "job",
+}  # fmt: skip
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(list(words))
+    return int(caught.value.code or 0)
+
+
+def words_of(settings: dict[str, str]) -> list[str]:
+    return [word for key, value in settings.items() for word in (f"--{key}", value)]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_the_table_of_options_is_all_here() -> None:
+    assert {option.key for option in SETTING_OPTIONS} == set(ALL)
+
+
+@pytest.mark.parametrize("settings", [{}, ALL, *({key: value} for key, value in ALL.items())])
+def test_attach_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: dict[str, str]) -> None:
+    assert run("attach", "42", *words_of(settings), "--wait") == 0
+    assert fake.requests == [wire.Attach(42, settings, wait=True)]
+
+
+@pytest.mark.parametrize("settings", [{}, ALL])
+def test_run_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "runlist.cli", "run", *words_of(settings), "--", "sh", "-c", "exit 7", "--cap", "9"]
+    process = subprocess.run(words, timeout=60)
+    assert process.returncode == 7
+    (request,) = fake.requests
+    assert request.settings == settings
+
+
+def test_run_says_that_it_waits_for_room(fake: FakeDaemon) -> None:
+    fake.answers[wire.Launch] = None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runlist.cli", "run", "--", "true"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        assert "waits for room" in process.stderr.readline()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_a_bad_setting_is_refused_in_the_daemons_words(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.answers[wire.Attach] = wire.Failure("weight=0: a weight is 1 to 10000, not 0", ExitCode.USAGE)
+    assert run("attach", "42", "--weight", "0") == 2
+    assert capsys.readouterr().err == "runlist: weight=0: a weight is 1 to 10000, not 0\n"
+
+
+def test_set_sends_all_settings_at_once(fake: FakeDaemon) -> None:
+    assert run("set", "42", "class=latency", "weight=7") == 0
+    assert fake.requests == [wire.Change(42, {"class": "latency", "weight": "7"})]
+
+
+# -- ps --------------------------------------------------------------------------------------------
+
+
+class TwoLooks:
+    """Stands for `time.sleep`: lets a command look twice, then presses Ctrl-C."""
+
+    def __init__(self, fake: FakeDaemon) -> None:
+        self.fake = fake
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        if len(self.seconds) == 2:
+            raise KeyboardInterrupt
+        self.fake.tasks = [view(command="another")]
+
+
+@pytest.mark.parametrize(("words", "every"), [(["--watch"], 2.0), (["--watch", "0.5"], 0.5), (["-w", "9"], 9.0)])
+def test_ps_watch_looks_again_until_interrupted(
+    fake: FakeDaemon,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    every: float,
+) -> None:
+    sleep = TwoLooks(fake)
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run("ps", *words) == 130
+    first, second = capsys.readouterr().out.strip().split("\n\n")
+    assert first.endswith("train.py --big")
+    assert second.endswith("another")
+    assert "\x1b" not in first + second  # no terminal, no drawing
+    assert sleep.seconds == [every, every]
+
+
+def test_ps_watch_as_json_is_one_document_each_time(
+    fake: FakeDaemon, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", TwoLooks(fake))
+    assert run("ps", "--watch", "--json") == 130
+    text = capsys.readouterr().out
+    first, end = json.JSONDecoder().raw_decode(text)
+    second = json.loads(text[end:])
+    assert (first[0]["command"], second[0]["command"]) == ("train.py --big", "another")
+
+
+def test_ps_watch_draws_over_the_last_table_on_a_terminal(fake: FakeDaemon) -> None:
+    terminal, theirs = os.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "runlist.cli", "ps", "--watch", "0.1"], stdout=theirs)
+    os.close(theirs)
+    text = b""
+    while text.count(b"COMMAND") < 3:
+        text += os.read(terminal, 4096)
+    process.send_signal(2)
+    assert process.wait(20) == 130
+    os.close(terminal)
+    assert text.count(b"\x1b[H\x1b[J") >= 2
+    assert text.startswith(b"\x1b[H\x1b[J")
+
+
+def test_ps_long(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.tasks = [view(rule="rules.toml:12", why="the only one")]
+    assert run("ps", "--long") == 0
+    out = capsys.readouterr().out
+    assert "rules.toml:12" in out
+    assert "the only one" in out
+
+
+# -- policy show, daemon ---------------------------------------------------------------------------
+
+
+def test_policy_show_says_why(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.tasks = [view(rule="rules.toml:12", why="cap 30 %", cap_percent=30.0), view(pid=43)]
+    fake.status = status(
+        policy="fair", policy_options={"b": "2", "a": "1"}, rules="/etc/rules.toml", waiting=["process 9 (x\x1b)"]
+    )
+    assert run("policy", "show") == 0
+    policy, rules, header, first, second, waiting = capsys.readouterr().out.splitlines()
+    assert policy == "policy: fair a=1 b=2"
+    assert rules == "rules: /etc/rules.toml"
+    assert {"PID", "CLASS", "CAP", "RULE", "WHY"} <= set(header.split())
+    assert "rules.toml:12" in first
+    assert "cap 30 %" in first
+    assert second.startswith("43 ")
+    assert waiting == "waits for room: process 9 (x?)"
+
+    assert run("policy", "show", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.keys() == {"policy", "policy_options", "rules", "waiting", "tasks"}
+    assert [task["why"] for task in shown["tasks"]] == ["cap 30 %", ""]
+
+
+def test_policy_show_without_anything(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.tasks = []
+    assert run("policy", "show") == 0
+    assert capsys.readouterr().out.splitlines() == ["policy: priority", "rules: none", "no tasks"]
+
+
+def test_the_daemon_gets_its_rules_by_a_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execve(program: str, words: list[str], environment: dict[str, str]) -> None:
+        started.append(words)
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNLIST_DEVICE", raising=False)
+    run("daemon", "--rules", "mine.toml", "--policy", "fair")
+    assert started[0][1:] == ["-m", "runlist.daemon", "--policy", "fair", "--rules", str(tmp_path / "mine.toml")]
+    run("daemon")
+    assert "--rules" not in started[1]

@@ -1,0 +1,210 @@
+"""What a process gets when it appears: the rules' settings, what its user asked for, and the limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon import placement
+from runlist.daemon.managed import Root
+from runlist.daemon.placement import Place, Placement, check_settings
+from runlist.daemon.rules import Facts, Over
+from runlist.errors import UsageError
+from runlist.model import Cap, Deadline, TaskClass, TaskKey
+from runlist.rm.discover import OwnRight
+
+GPU, OTHER = "GPU-1", "GPU-2"
+TRAIN = Facts(1000, "python train.py")
+Make = Callable[..., Placement]
+
+
+class Machine:
+    """Two GPUs: which tasks each has (true: queued), and what processes hold of its memory."""
+
+    def __init__(self) -> None:
+        self.queued: dict[str, list[bool]] = {GPU: [], OTHER: []}
+        self.memory: dict[str, dict[int, int]] = {GPU: {}, OTHER: {}}
+
+    def scheduler(self, gpu: str) -> Any:
+        tasks = {pid: SimpleNamespace(queued=queued) for pid, queued in enumerate(self.queued[gpu])}
+        return SimpleNamespace(tasks=tasks)
+
+    def by_pid(self, gpu: str) -> dict[int, int]:
+        return self.memory[gpu]
+
+    def pids(self) -> set[int]:
+        return {pid for held in self.memory.values() for pid in held}
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def make(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A placement by the text of a rules file, for processes that are all the same."""
+
+    def make(text: str | None = None, facts: Facts | None = TRAIN) -> Placement:
+        path = None
+        if text is not None:
+            path = tmp_path / "rules.toml"
+            path.write_text(text)
+        monkeypatch.setattr(placement, "facts_of", lambda pid: facts)
+        return Placement(path, machine, machine)  # type: ignore[arg-type]
+
+    return make
+
+
+RULES = """\
+[[rule]]
+command = "*serve.py*"
+set = { class = "latency" }
+
+[[rule]]
+command = "*train.py*"
+set = { class = "batch", weight = 50, cap = 30, burst = "5ms" }
+"""
+
+
+def test_without_rules_it_is_what_was_asked_for(make: Make) -> None:
+    assert make().place(1, {}) == Place({})
+    assert make().place(1, {"class": "batch"}) == Place({"class": "batch"})
+    assert not make().rules
+
+
+def test_without_rules_nobody_looks_into_the_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = make()
+    monkeypatch.delattr(placement, "facts_of")
+    assert placed.place(1, {}) == Place({})
+
+
+def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:
+    place = make(RULES).place(1, {})
+    assert place.settings == {"class": "batch", "weight": "50", "cap": "30", "burst": "5ms"}
+    assert place.rule == "rules.toml:5"
+    assert make(RULES, Facts(0, "python serve.py")).place(1, {}) == Place({"class": "latency"}, "rules.toml:1")
+
+
+def test_what_was_asked_for_wins_over_the_rule(make: Make) -> None:
+    place = make(RULES).place(1, {"weight": "200", "cap": "60"})
+    assert place.settings == {"class": "batch", "weight": "200", "cap": "60"}  # a new cap has a burst of its own
+    assert place.rule == "rules.toml:5"
+    assert make(RULES).place(1, {"burst": "9ms"}).settings["burst"] == "9ms"
+
+
+def test_another_class_ends_the_rules_deadline(make: Make) -> None:
+    rule = '[[rule]]\nset = { deadline = "5ms/20ms" }\n'
+    assert make(rule).place(1, {}).settings == {"deadline": "5ms/20ms"}
+    assert make(rule).place(1, {"class": "batch"}).settings == {"class": "batch"}
+    assert make(RULES).place(1, {"deadline": "5ms/20ms"}).settings.get("class") is None
+
+
+def test_one_that_no_rule_matches_or_that_is_gone_has_what_was_asked_for(make: Make) -> None:
+    for facts in (Facts(0, "python other.py"), None):
+        assert make(RULES, facts).place(1, {"weight": "7"}) == Place({"weight": "7"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"weight": "0"}, "weight=0"),
+        ({"burst": "5ms", "cap": "max"}, "burst=5ms: a burst goes with a cap"),
+        ({"burst": "5s"}, "burst=5s"),  # more than the rule's cap
+        ({"interleave": "high"}, "interleave can be set only on a process that is managed"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Make, asked: dict[str, str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        make(RULES).place(1, asked)
+
+
+def test_bad_rules_are_refused_before_anything_else(make: Make) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml:2"):
+        make("[[rule]]\nset = { weight = 0 }\n")
+
+
+def test_a_new_task(make: Make) -> None:
+    pid = os.getpid()
+    root = Root(4711, -1, 1000, {"weight": "70"}, OwnRight())
+    managed = make(RULES).new_task(pid, GPU, root)
+    task = managed.task
+    assert (task.key, task.uid, task.task_class, task.weight) == (TaskKey(pid, GPU), 1000, TaskClass.BATCH, 70)
+    assert task.cap == Cap(30_000, 100_000, 5_000)
+    assert task.group == "job 4711"  # all processes of a root share as one
+    assert "pytest" in task.command
+    assert (managed.rule, managed.queued, managed.share.enabled) == ("rules.toml:5", False, True)
+    assert make().new_task(pid, GPU, root).task.task_class == TaskClass.NORMAL
+
+
+@pytest.mark.parametrize(("group", "expected"), [("mine", "mine"), ("none", ""), ("user", "user:1000")])
+def test_a_group_of_the_rule(make: Make, group: str, expected: str) -> None:
+    placed = make(f'[[rule]]\nset = {{ group = "{group}" }}\n')
+    assert placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, {}, OwnRight())).task.group == expected
+
+
+def test_a_deadline_of_the_rule(make: Make) -> None:
+    placed = make('[[rule]]\nset = { deadline = "5ms/20ms" }\n')
+    task = placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, {}, OwnRight())).task
+    assert (task.task_class, task.deadline) == (TaskClass.DEADLINE, Deadline(5_000, 20_000))
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def test_without_limits_there_is_always_room(make: Make, machine: Machine) -> None:
+    machine.queued[GPU] = [False] * 100
+    machine.memory[GPU] = {1: 1 << 50}
+    assert make().over_limit(GPU) is None
+    assert make(RULES).over_limit(GPU, expected=1000) is None
+    assert make().over_limit("GPU-3") is None  # nothing is opened to find that out
+
+
+def test_a_limit_of_tasks_is_for_each_gpu(make: Make, machine: Machine) -> None:
+    placed = make("[limits]\ntasks = 2\n")
+    assert placed.rules.limits.over is Over.QUEUE
+    assert placed.over_limit(GPU) is None
+    machine.queued[GPU] = [False, False]
+    assert placed.over_limit(GPU) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    assert placed.over_limit(OTHER) is None
+
+
+def test_those_that_wait_take_no_room_and_those_expected_do(make: Make, machine: Machine) -> None:
+    placed = make("[limits]\ntasks = 2\n")
+    machine.queued[GPU] = [False, True, True]
+    assert placed.over_limit(GPU) is None
+    assert placed.over_limit(GPU, expected=1) is not None
+
+
+def test_nobody_goes_before_those_who_wait(make: Make, machine: Machine) -> None:
+    placed = make("[limits]\ntasks = 2\n")
+    assert placed.no_room(GPU) is None
+    assert placed.no_room(GPU, expected=2) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    machine.queued[GPU] = [False, True]
+    assert placed.over_limit(GPU) is None  # the one that waits may come in
+    assert placed.no_room(GPU) == "others wait for room on GPU GPU-1"
+    assert placed.no_room(OTHER) is None
+    assert make().no_room("GPU-3") is None
+
+
+def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Machine) -> None:
+    placed = make('[limits]\nmemory = "1 GiB"\nover = "refuse"\n')
+    assert placed.rules.limits.over is Over.REFUSE
+    machine.memory[GPU] = {1: 512 << 20, 2: 512 << 20}
+    assert placed.over_limit(GPU) is None
+    machine.memory[GPU][3] = 1
+    assert placed.over_limit(GPU) == "1024 MiB are used on GPU GPU-1, and rules.toml:1 allows 1024 MiB"
+    assert placed.over_limit(OTHER) is None
+
+
+def test_settings_for_a_process_that_appears() -> None:
+    check_settings({"class": "batch", "cap": "30"})
+    with pytest.raises(UsageError, match="interleave"):
+        check_settings({"interleave": "high"})
+    with pytest.raises(UsageError, match="no setting"):
+        check_settings({"nonsense": "1"})

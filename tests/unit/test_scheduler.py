@@ -1,0 +1,226 @@
+"""One GPU's scheduler: what a policy is told, when it is asked, and what comes of its decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
+from runlist.policies import Decision
+from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+
+KEY = TaskKey(1, GPU)
+
+
+# -- what the policy is told -----------------------------------------------------------------------
+
+
+def test_tasks_come_and_go(world: World) -> None:
+    managed = world.add(1)
+    assert world.policy.events == [Appear(managed.task)]
+    world.do(lambda: world.scheduler.remove(KEY))
+    assert world.policy.events[1:] == [Vanish(KEY)]
+    world.do(lambda: world.scheduler.remove(KEY))  # again: nothing
+    assert len(world.policy.events) == 2
+    assert world.policy.asked == []  # events alone decide nothing
+
+
+def test_what_is_told_is_passed_on(world: World) -> None:
+    told: list[Event] = [Segment(KEY, 3), Segment(KEY, None), Hint(KEY, 0.001), Report(KEY, 0.01)]
+    for event in told:
+        world.do(lambda event=event: world.scheduler.tell(event))  # type: ignore[misc]
+    assert world.policy.events == told
+
+
+def test_usage_is_told_of_managed_tasks_alone(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    world.pass_time(0.1)
+    world.source.hold(1, 0.05, turns=4)
+    world.source.hold(9, 0.05, turns=4)
+    world.run()
+    assert world.policy.events[2:] == [Used({KEY: 0.05})]
+    (_, tasks), *_ = world.policy.asked
+    assert [task.usage for task in tasks] == [Usage(0.05, 4), Usage()]
+    world.pass_time(0.1)
+    world.source.hold(1, 0.02, turns=1, idle_s=0.01)
+    world.do(lambda: world.scheduler.read_usage(world.clock.now))
+    assert world.scheduler.tasks[KEY].task.usage == Usage(0.07, 5, 0.01)
+    assert len(world.policy.asked) == 1
+
+
+def test_what_a_task_used_before_it_was_managed_is_its_past(world: World) -> None:
+    """A cap that took it for use of now would hold the task off for minutes."""
+    world.add(1)
+    world.pass_time(0.1)
+    world.source.hold(2, 500.0, turns=1000)
+    world.run()
+    world.pass_time(0.1)
+    managed = world.add(2)
+    assert managed.task.usage == Usage(500.0, 1000)
+    assert world.policy.events[-1] == Appear(managed.task)
+
+
+def test_one_that_the_log_does_not_know_is_preempted_once(world: World) -> None:
+    world.source.hold(2, 0.5, turns=1)
+    world.pass_time(0.01)
+    world.add(1)
+    world.add(2)
+    assert world.tenants[1].count(PREEMPT) == 1
+    assert world.tenants[2].count(PREEMPT) == 0
+
+
+# -- when it is asked, and what comes of it --------------------------------------------------------
+
+
+def test_without_tasks_nobody_is_asked(world: World) -> None:
+    world.decide(Decision({}, again_after_s=0.01))
+    assert world.run() == {}
+    world.pass_time(1)
+    assert world.policy.asked == []
+    assert world.source.reads == 0
+
+
+def test_shares_are_applied_and_what_is_in_force_is_left_alone(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    other, found_us = TaskKey(2, GPU), world.tenants[2].slice_us
+    world.decide(Decision({KEY: Share(5_000), other: Share(7_000, enabled=False)}))
+    for _ in range(3):
+        assert world.run() == {}
+    assert world.shares() == {1: (5_000, True), 2: (found_us, False)}  # its slice means nothing until it comes on
+    assert [world.tenants[pid].count(SET_TIMESLICE) for pid in (1, 2)] == [1, 0]
+    assert [world.tenants[pid].count(DISABLE) for pid in (1, 2)] == [0, 1]
+    world.decide(Decision({KEY: Share(5_000), other: Share(7_000)}))
+    for _ in range(3):
+        assert world.run() == {}
+    assert world.shares() == {1: (5_000, True), 2: (7_000, True)}
+    assert [world.tenants[pid].count(SET_TIMESLICE) for pid in (1, 2)] == [1, 1]
+    assert [world.tenants[pid].count(DISABLE) for pid in (1, 2)] == [0, 2]
+
+
+def test_asking_again(world: World) -> None:
+    world.add(1)
+    world.decide(Decision({}, again_after_s=0.1))
+    world.run()
+    world.pass_time(0.35)
+    assert world.policy.times == [0.0, 0.1, 0.2, 0.3]
+    assert world.policy.events[1:] == [Tick()] * 3
+    world.decide(Decision({}))
+    world.pass_time(10)
+    assert world.policy.times[4:] == [0.4]  # now it wants to be asked on change alone
+    world.run()
+    assert len(world.policy.asked) == 6
+
+
+def test_a_request_moves_the_timer(world: World) -> None:
+    world.add(1)
+    world.decide(Decision({}, again_after_s=0.1))
+    world.run()
+    world.pass_time(0.07)
+    world.run()
+    world.pass_time(0.12)
+    assert world.policy.times == [0.0, 0.07, 0.17]
+
+
+def test_a_task_that_is_off_until_some_time_is_looked_at_then(world: World) -> None:
+    world.add(1)
+    start = world.clock.now
+    world.decide(lambda now: Decision({KEY: Share(enabled=False, until=start + 0.2)} if now < start + 0.19 else {}))
+    world.run()
+    assert world.shares()[1][1] is False
+    world.pass_time(0.19)
+    assert world.shares()[1][1] is False
+    world.pass_time(0.02)
+    assert world.shares()[1][1] is True
+    assert world.policy.times == [0.0, 0.2]
+
+
+@pytest.mark.parametrize(("again_s", "until_s", "times"), [(0.3, 0.1, [0.0, 0.1]), (0.1, 0.3, [0.0, 0.1])])
+def test_the_earlier_of_both_counts(world: World, again_s: float, until_s: float, times: list[float]) -> None:
+    world.add(1)
+    start = world.clock.now
+    first = Decision({KEY: Share(enabled=False, until=start + until_s)}, again_after_s=again_s)
+    world.decide(lambda now: first if now == start else Decision({}))
+    world.run()
+    world.pass_time(1)
+    assert world.policy.times == times
+
+
+def test_asking_again_at_once_is_not_a_loop_without_a_pause(world: World) -> None:
+    world.add(1)
+    world.decide(Decision({}, again_after_s=-1.0))
+    world.run()
+    world.pass_time(0.1)
+    assert 150 < len(world.policy.asked) < 250
+
+
+def test_a_task_is_preempted_once(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    before = [tenant.count(PREEMPT) for tenant in world.tenants.values()]
+    gone = TaskKey(77, GPU)
+    decisions = iter([Decision({}, again_after_s=0.1, preempt=frozenset({KEY, gone})), Decision({}, 0.1), Decision({})])
+    world.decide(lambda now: next(decisions))
+    world.run()
+    world.pass_time(1)
+    assert [tenant.count(PREEMPT) for tenant in world.tenants.values()] == [before[0] + 1, before[1]]
+
+
+def test_a_flood_of_events_is_few_decisions(world: World) -> None:
+    world.add(1)
+    done: list[int] = []
+    for number in range(1000):
+        world.do(lambda number=number: world.scheduler.soon(lambda: done.append(number)))  # type: ignore[misc]
+        if number == 0:
+            assert done == [0]  # the first is served at once
+    assert len(world.policy.asked) == 1
+    world.pass_time(0.01)
+    assert world.policy.times == [0.0, 0.002]
+    assert done == list(range(1000))
+    world.pass_time(1)
+    world.do(world.scheduler.soon)
+    assert world.policy.times[2:] == [1.01]
+
+
+def test_what_waits_for_a_decision_is_told_whoever_asked_for_it(world: World) -> None:
+    world.add(1)
+    world.run()
+    done: list[str] = []
+    world.do(lambda: world.scheduler.soon(lambda: done.append("in force")))
+    assert done == []
+    world.run()  # a request, a moment before the timer
+    assert done == ["in force"]
+    world.pass_time(1)
+    assert done == ["in force"]
+
+
+def test_a_control_that_fails_is_returned_to_whoever_asked_and_else_told(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    world.tenants[1].file.on_control = lambda call: 0x56 if call.command == SET_TIMESLICE else None
+    world.decide(Decision({KEY: Share(5_000), TaskKey(2, GPU): Share(5_000)}, again_after_s=0.1))
+    assert world.run().keys() == {KEY}
+    assert world.failures == []
+    assert world.shares()[2] == (5_000, True)
+    world.pass_time(0.15)
+    assert [failures.keys() for failures in world.failures] == [{KEY}]
+
+
+def test_what_the_user_wants_holds(world: World) -> None:
+    world.add(1, suspended=True)
+    world.add(2, timeslice_us=3_000)
+    world.decide(Decision({KEY: Share(5_000), TaskKey(2, GPU): Share(5_000)}))
+    world.run()
+    assert world.shares() == {1: (2_048, False), 2: (3_000, True)}
+
+
+def test_after_closing_nothing_happens(world: World) -> None:
+    world.add(1)
+    world.decide(Decision({}, again_after_s=0.1))
+    world.run()
+    world.do(world.scheduler.close)
+    world.pass_time(1)
+    assert world.policy.times == [0.0]
+    assert world.source.closed == 1

@@ -1,0 +1,191 @@
+"""Policies that raise, stall, return nonsense or fail at the first event, and a scheduler that goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon import gpus
+from runlist.daemon.stall import Watchdog
+from runlist.errors import RunlistError, UsageError
+from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
+from runlist.policies import Decision, PolicySpec
+from runlist.policies.guard import SAFE_US, TINY_US
+from runlist.policies.parts.slices import BASE_US
+from tests.fixtures.fake_rm import FakeRm
+from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+
+KEY = TaskKey(1, GPU)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def swallow_errors() -> None:
+    while True:
+        try:
+            spin()
+        except Exception:
+            continue
+
+
+class Rude:
+    def __str__(self) -> str:
+        raise ValueError
+
+    __bool__ = __str__
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def leave() -> None:
+    raise SystemExit
+
+
+def of(**values: Any) -> Callable[[], Any]:
+    """A decision that is none: something in it is wrong."""
+    fields: Mapping[str, Any] = {"shares": {}, "again_after_s": None, "preempt": frozenset(), **values}
+    return lambda: SimpleNamespace(**fields)
+
+
+STALLS = (spin, swallow_errors, lambda: time.sleep(1000))
+GARBAGE = (
+    lambda: None, lambda: 5, lambda: Decision(None), lambda: [Share()], of(shares=7), of(shares={KEY: "fast"}),  # type: ignore[arg-type]
+    of(shares={KEY: None}), of(again_after_s="soon"), of(again_after_s=1j), of(preempt=3), of(preempt=[[]]),
+    of(shares={KEY: Share(enabled=False, until="later")}), of(shares={KEY: Share(enabled=False, until=float("nan"))}),  # type: ignore[arg-type]
+)  # fmt: skip
+BROKEN = [
+    *((method, how) for method in ("decide", "on_event", "admit", "why") for how in (fail, leave, *STALLS)),
+    *(("decide", how) for how in GARBAGE),
+    ("why", Rude),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "how"), BROKEN)
+def test_a_policy_that_fails_is_dropped_within_one_run(world: World, method: str, how: Callable[[], Any]) -> None:
+    world.add(1)
+    world.add(2)
+    world.decide(Decision({KEY: Share(4_000), TaskKey(2, GPU): Share(4_000)}))
+    world.run()
+    assert world.shares() == {1: (4_000, True), 2: (4_000, True)}
+    world.policy.broken = {method: how}
+    if method == "admit":
+        newcomer = Task(TaskKey(3, GPU), TaskClass.BATCH, "test", 0, world.clock.now)
+        assert world.do(lambda: world.scheduler.refusal(newcomer)) is None  # its successor takes it
+    elif method == "why":
+        assert world.do(lambda: world.scheduler.why(KEY)) == ""
+    elif method == "on_event":
+        world.do(lambda: world.scheduler.tell(Hint(KEY, 1.0)))
+    else:
+        assert world.run() == {}
+    asked = len(world.policy.asked)
+    told = len(world.policy.events)
+    world.pass_time(0.01)  # nobody asks: it happens by itself
+    assert world.scheduler.policy_name == "priority"
+    assert "policy own was dropped" in world.scheduler.trouble
+    assert world.shares() == {1: (BASE_US, True), 2: (BASE_US, True)}
+    world.run()
+    assert (len(world.policy.asked), len(world.policy.events)) == (asked, told)  # it is never asked again
+
+
+@pytest.mark.parametrize("us", [0, -5, 10**12, 2.5, "fast", True])
+def test_slices_that_cannot_be_set_are_mended(world: World, us: Any) -> None:
+    world.add(1)
+    world.decide(Decision({KEY: Share(us)}))
+    assert world.run() == {}
+    assert world.shares() == {1: (SAFE_US, True)}
+    assert world.scheduler.policy_name == "own"
+
+
+def test_two_tiny_slices_are_never_in_force(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    world.decide(Decision({KEY: Share(1), TaskKey(2, GPU): Share(1)}))
+    world.run()
+    assert sum(us < TINY_US for us, _ in world.shares().values()) == 1
+
+
+def test_one_that_enables_nothing_is_overruled(world: World) -> None:
+    world.add(1)
+    world.add(2)
+    off = {TaskKey(pid, GPU): Share(enabled=False) for pid in (1, 2)}
+    world.decide(Decision(off))
+    world.run()
+    assert sorted(enabled for _, enabled in world.shares().values()) == [False, True]
+    late = {key: Share(enabled=False, until=world.clock.now + 3600) for key in off}
+    world.decide(Decision(late))
+    world.run()
+    assert any(enabled for _, enabled in world.shares().values())
+
+
+def test_a_new_policy_hears_of_all_tasks_and_has_a_clean_slate(world: World) -> None:
+    tasks = [world.add(pid).task for pid in (1, 2)]
+    world.policy.broken = {"decide": fail}
+    world.run()
+    assert world.scheduler.trouble
+    world.policy = Probe(world.clock)
+    world.use(world.policy, "other")
+    assert world.policy.events == [Appear(task) for task in tasks]
+    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("other", "")
+    world.decide(Decision({KEY: Share(9_000)}))
+    world.run()
+    assert world.shares() == {1: (9_000, True), 2: (2_048, True)}
+
+
+def test_a_new_policy_that_fails_at_the_first_event_is_dropped(world: World) -> None:
+    world.add(1)
+    world.use(Probe(world.clock, on_event=fail), "other")
+    assert world.scheduler.policy_name == "priority"
+    assert "policy other was dropped" in world.scheduler.trouble
+    world.run()
+    assert world.shares() == {1: (1, True)}
+
+
+def test_what_is_refused(world: World) -> None:
+    task = world.add(1).task
+    assert world.do(lambda: world.scheduler.refusal(task)) == "no 1 beside 1"
+    other = Probe(world.clock)
+    assert world.do(lambda: world.scheduler.refusal(task, other)) == "no 1 beside 1"
+    for how in (fail, leave, *STALLS):
+        other.broken = {"admit": how}
+        reason = world.do(lambda: world.scheduler.refusal(task, other))
+        assert reason is not None
+        assert "failed at admitting process 1" in reason
+    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("own", "")  # it was not asked
+
+
+def test_why(world: World) -> None:
+    world.add(1)
+    assert world.do(lambda: world.scheduler.why(KEY)) == "because of 1"
+
+
+def test_when_the_usage_source_fails_scheduling_goes_on(world: World) -> None:
+    world.add(1)
+    world.decide(Decision({KEY: Share(4_000)}, again_after_s=0.1))
+    world.source.error = RunlistError("the log is gone")
+    world.run()
+    world.pass_time(1)
+    assert world.shares() == {1: (4_000, True)}
+    assert world.scheduler.accounting.source_name == "book"
+    assert len(world.policy.asked) == 11
+
+
+def test_a_policy_file_that_never_ends_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watchdog: Watchdog
+) -> None:
+    monkeypatch.setattr(gpus, "LOAD_S", LIMIT_S)
+    bad = tmp_path / "bad.py"
+    bad.write_text("while True:\n    pass\n")
+    with pytest.raises(UsageError, match=r"bad\.py: loading it took longer than 0\.05 s"):
+        gpus.Gpus(FakeRm(), PolicySpec(str(bad)), lambda pid: None)  # type: ignore[arg-type]

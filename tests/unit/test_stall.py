@@ -1,0 +1,134 @@
+"""Ending calls that take too long, whatever they do to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from runlist.daemon.stall import Stalled, Watchdog
+from tests.fixtures.scheduler import LIMIT_S
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+
+ROOM_S = 5.0
+"""How late a call may end on a machine that has other things to do."""
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def sleep() -> None:
+    time.sleep(1000)
+
+
+def swallow_errors() -> None:
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            continue
+
+
+def clean_up_for_ever() -> None:
+    try:
+        spin()
+    finally:
+        spin()
+
+
+def recurse_and_spin(depth: int = 100) -> None:
+    if depth:
+        recurse_and_spin(depth - 1)
+    spin()
+
+
+@pytest.mark.parametrize("function", [spin, sleep, swallow_errors, clean_up_for_ever, recurse_and_spin])
+def test_a_call_without_end_is_ended(watchdog: Watchdog, function: Callable[[], None]) -> None:
+    started = time.monotonic()
+    with pytest.raises(Stalled, match=r"took longer than 0\.05 s"):
+        watchdog.call(function)
+    assert LIMIT_S * 0.9 <= time.monotonic() - started < ROOM_S
+
+
+def test_what_a_call_returns_or_raises_comes_through(watchdog: Watchdog) -> None:
+    assert watchdog.call(lambda: 42) == 42
+    with pytest.raises(ZeroDivisionError):
+        watchdog.call(lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        watchdog.call(lambda: sys.exit(3))
+    assert watchdog.call(lambda: "again") == "again"
+
+
+def test_a_call_that_ends_all_the_same_has_its_result(watchdog: Watchdog) -> None:
+    def stubborn() -> str:
+        try:
+            spin()
+        except Stalled:
+            return "came to reason"
+        raise AssertionError
+
+    assert watchdog.call(stubborn) == "came to reason"
+
+
+def test_after_a_call_nothing_rings(watchdog: Watchdog) -> None:
+    watchdog.call(lambda: None)
+    with pytest.raises(Stalled):
+        watchdog.call(spin)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    time.sleep(3 * LIMIT_S)
+
+
+def test_a_limit_of_its_own(watchdog: Watchdog) -> None:
+    watchdog.call(lambda: time.sleep(2 * LIMIT_S), 100 * LIMIT_S)
+    with pytest.raises(Stalled, match=r"took longer than 0\.01 s"):
+        watchdog.call(spin, 0.01)
+    with pytest.raises(Stalled, match=r"took longer than 0\.05 s"):
+        watchdog.call(spin)
+
+
+def test_calls_that_end_when_it_rings_do_no_harm(watchdog: Watchdog) -> None:
+    """Either a result or Stalled, and never anything afterwards."""
+    chance = random.Random(3)
+    limit_s = 0.001
+
+    def busy_until(end: float) -> float:
+        while time.perf_counter() < end:
+            pass
+        return end
+
+    for _ in range(500):
+        end = time.perf_counter() + limit_s * chance.uniform(0.9, 1.1)
+        try:
+            result = watchdog.call(lambda end=end: busy_until(end), limit_s)  # type: ignore[misc]
+        except Stalled:
+            continue
+        assert result == end
+
+
+def test_one_that_cannot_be_ended_ends_with_the_process() -> None:
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        watchdog = Watchdog(0.001)
+        while True:
+            try:
+                watchdog.call(take_no_notice)
+            finally:
+                os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def take_no_notice() -> None:
+    while True:
+        with contextlib.suppress(BaseException):
+            spin()

@@ -1,0 +1,234 @@
+"""Tasks as people see them: everything that is known of one, and who holds what memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon import view
+from runlist.daemon.accounting import Accounting
+from runlist.daemon.managed import ManagedTask
+from runlist.daemon.view import Memory, views
+from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
+from runlist.nvml import NvmlError
+from runlist.rm.client import RmClient
+from runlist.rm.context import GpuContext
+from runlist.rm.discover import Discoverer
+from tests.fixtures.fake_rm import UUIDS, FakeRm
+from tests.fixtures.usage import FakeSource
+
+GPU = UUIDS[0]
+KEY = TaskKey(7, GPU)
+
+
+class Gpus:
+    """One GPU whose scheduler says little."""
+
+    def __init__(self) -> None:
+        self.source = FakeSource("switch log")
+        self.accounting = Accounting(GPU, self.source)
+        self.policy_name = "priority"
+
+    def scheduler(self, gpu: str) -> Any:
+        assert gpu == GPU
+        return self
+
+    def why(self, key: TaskKey) -> str:
+        return f"because of {key.pid}"
+
+    def read_usage(self, *_: float) -> None:
+        self.accounting.read(time.monotonic())
+
+
+class NoNvml:
+    def by_pid(self, gpu: str) -> dict[int, int]:
+        return {}
+
+
+def managed(**values: Any) -> ManagedTask:
+    fields: dict[str, Any] = {
+        "key": KEY, "task_class": TaskClass.BATCH, "command": "python train.py", "uid": 1000, "since": 0.0,
+    }  # fmt: skip
+    return ManagedTask(Task(**{**fields, **values}))
+
+
+def one(task: ManagedTask, gpus: Gpus | None = None, memory: Any = None) -> Any:
+    (seen,) = views([task], gpus or Gpus(), memory or NoNvml())  # type: ignore[arg-type]
+    return seen
+
+
+def test_a_task_of_which_nothing_is_known_yet() -> None:
+    seen = one(managed())
+    assert (seen.pid, seen.gpu, seen.task_class, seen.command, seen.user) == (7, GPU, "batch", "python train.py", 1000)
+    assert (seen.timeslice_us, seen.enabled, seen.suspended, seen.corrections) == (None, True, False, 0)
+    assert (seen.weight, seen.cap_percent, seen.budget_us, seen.period_us) == (100, None, None, None)
+    assert (seen.target_p99_us, seen.p99_us, seen.segment, seen.group, seen.rule) == (None, None, None, "", "")
+    assert (seen.share_1s, seen.share_60s, seen.history, seen.turns_per_s, seen.memory_bytes) == (0, 0, [], 0, None)
+    assert (seen.usage_source, seen.policy, seen.why) == ("switch log", "priority", "because of 7")
+    assert (seen.groups, seen.channels) == (0, 0)
+
+
+def test_what_was_asked_for() -> None:
+    seen = one(
+        managed(
+            task_class=TaskClass.DEADLINE,
+            weight=300,
+            cap=Cap(33_333, 100_000, 5_000),
+            deadline=Deadline(5_000, 20_000),
+            target_p99_us=1500.0,
+            segment=0,
+            group="mine",
+            suspended=True,
+        )
+    )
+    assert (seen.task_class, seen.weight, seen.cap_percent) == ("deadline", 300, 33.333)
+    assert (seen.budget_us, seen.period_us, seen.target_p99_us) == (5_000, 20_000, 1500.0)
+    assert (seen.segment, seen.group, seen.suspended) == (0, "mine", True)
+
+
+def test_what_is_in_force() -> None:
+    task = managed(timeslice_us=9_000)
+    task.share = Share(4_000, enabled=False, until=3.0)
+    task.rule, task.corrections, task.discovery_ms, task.attach_ms = "rules.toml:3", 2, 1.23456, 7.0
+    seen = one(task)
+    assert (seen.timeslice_us, seen.enabled) == (4_000, False)  # not what the user fixed and is not set yet
+    assert (seen.rule, seen.corrections, seen.discovery_ms, seen.attach_ms) == ("rules.toml:3", 2, 1.235, 7.0)
+
+
+def test_groups_and_channels_of_all_contexts() -> None:
+    rm = FakeRm()
+    file = rm.tenant(7)
+    client = file.client()
+    device = client.device()
+    client.context(device)
+    client.context(device)
+    (found,) = Discoverer(rm).discover(7, -1, rm)
+    task = managed()
+    task.contexts[1] = GpuContext(RmClient(file, found.client), found.gpus[0])
+    seen = one(task)
+    assert (seen.groups, seen.channels) == (8, 40)
+
+
+def test_usage_up_to_now() -> None:
+    gpus = Gpus()
+    begin = time.monotonic()
+    for seconds, share in ((1.5, 0.3), (3.0, 0.6)):
+        gpus.source.hold(7, share * 1.5, turns=30)
+        gpus.accounting.read(begin + seconds)
+    seen = one(managed(), gpus)
+    assert seen.history == pytest.approx([0.3, 0.6], abs=0.01)
+    assert seen.share_1s == seen.history[-1]
+    assert seen.share_60s == pytest.approx(0.45, abs=0.01)
+    assert seen.turns_per_s == pytest.approx(20, abs=0.5)
+    gpus.source.hold(7, 0.5)
+    gpus.accounting.read_at = 0.0
+    one(managed(), gpus)
+    assert gpus.accounting.usage(7).held_s == pytest.approx(1.85)  # looking reads
+
+
+def test_the_p99_of_the_last_reports() -> None:
+    task, now = managed(), time.monotonic()
+    task.latencies.extend((now - 60, 9.0) for _ in range(100))  # long ago
+    assert one(task).p99_us is None
+    task.latencies.extend((now, 0.001 * number) for number in range(1, 101))
+    assert one(task).p99_us == pytest.approx(100_000)
+    task.latencies.extend((now, 0.001) for _ in range(100))
+    assert one(task).p99_us == pytest.approx(99_000)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class Nvml:
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[int, int]] = {GPU: {7: 3 << 30}, "GPU-2": {8: 1 << 20}}
+        self.asked = self.sessions = self.open = 0
+        self.error: NvmlError | None = None
+
+    @contextlib.contextmanager
+    def session(self, driver: object) -> Iterator[None]:
+        self.sessions += 1
+        self._fail()
+        self.open += 1
+        yield
+        self.open -= 1
+
+    def memory_by_pid(self, gpu: str) -> dict[int, int]:
+        self.asked += 1
+        self._fail()
+        return dict(self.held[gpu])
+
+    def compute_pids(self) -> set[int]:
+        self._fail()
+        return {pid for held in self.held.values() for pid in held}
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    fake = Nvml()
+    monkeypatch.setattr(view, "nvml", fake)
+    return fake
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_memory_is_asked_for_now_and_then(nvml: Nvml, clock: SimpleNamespace) -> None:
+    memory = Memory(FakeRm())  # type: ignore[arg-type]
+    assert nvml.sessions == 0  # nobody wanted to know
+    assert memory.by_pid(GPU) == {7: 3 << 30}
+    nvml.held[GPU] = {}
+    clock.now += 0.5
+    assert memory.by_pid(GPU) == {7: 3 << 30}
+    assert memory.by_pid("GPU-2") == {8: 1 << 20}
+    assert nvml.asked == 2
+    clock.now += 10
+    assert memory.by_pid(GPU) == {}
+    assert memory.pids() == {8}
+    assert (nvml.sessions, nvml.open) == (1, 1)
+    memory.close()
+    assert nvml.open == 0
+
+
+def test_without_nvml_nothing_is_known_and_nothing_fails(nvml: Nvml, clock: SimpleNamespace) -> None:
+    nvml.error = NvmlError("no driver")
+    memory = Memory(FakeRm())  # type: ignore[arg-type]
+    for _ in range(3):
+        assert memory.by_pid(GPU) == {}
+        assert memory.pids() == set()
+        clock.now += 10
+    assert (nvml.sessions, nvml.asked) == (1, 0)  # tried once
+    memory.close()
+
+
+def test_an_nvml_that_fails_later_is_asked_again(nvml: Nvml, clock: SimpleNamespace) -> None:
+    memory = Memory(FakeRm())  # type: ignore[arg-type]
+    assert memory.by_pid(GPU)
+    nvml.error = NvmlError("unknown error")
+    clock.now += 10
+    assert memory.by_pid(GPU) == {}
+    assert memory.pids() == set()
+    nvml.error = None
+    clock.now += 10
+    assert memory.by_pid(GPU) == {7: 3 << 30}
+
+
+def test_the_view_shows_the_memory_of_its_process(nvml: Nvml) -> None:
+    memory = Memory(FakeRm())  # type: ignore[arg-type]
+    assert one(managed(), memory=memory).memory_bytes == 3 << 30
+    assert one(managed(key=TaskKey(9, GPU)), memory=memory).memory_bytes is None

@@ -73,7 +73,7 @@ def state(task: TaskView) -> str:
         return "suspended"
     if task.enabled:
         return "enabled"
-    why = printable(task.why.partition(":")[0])[:_WHY_IN_STATE]
+    why = printable(task.why.partition(":")[0].partition(",")[0])[:_WHY_IN_STATE].strip()
     return f"waiting ({why})" if why else "waiting"
 
 

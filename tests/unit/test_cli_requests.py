@@ -168,7 +168,7 @@ def test_policy_show_says_why(fake: FakeDaemon, capsys: pytest.CaptureFixture[st
 
     assert run("policy", "show", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown.keys() == {"policy", "policy_options", "rules", "waiting", "tasks"}
+    assert shown.keys() == {"policy", "policy_options", "rules", "waiting", "troubles", "tasks"}
     assert [task["why"] for task in shown["tasks"]] == ["cap 30 %", ""]
 
 

@@ -51,11 +51,13 @@ def register(app: typer.Typer) -> None:
         with Client.open(device=device) as client:
             status, tasks = client.status(), client.ps()
         if json:
-            names = ("policy", "policy_options", "rules", "waiting")
+            names = ("policy", "policy_options", "rules", "waiting", "troubles")
             print_json({**{name: getattr(status, name) for name in names}, "tasks": tasks})
             return
         options = "".join(f" {name}={value}" for name, value in sorted(status.policy_options.items()))
         print(f"policy: {status.policy}{options}")
+        for trouble in status.troubles:
+            print(f"trouble: {printable(trouble)}")
         print(f"rules: {status.rules or 'none'}")
         show_tasks(tasks, [], json, REASON_COLUMNS)
         for name in status.waiting:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,12 @@ from runlist.workloads.process import WorkloadProcess
 ON_NVIDIA = os.environ.get("RUNLIST_DEVICE") == "nvidia"
 
 Tenant = Callable[..., WorkloadProcess]
+
+
+def pytest_configure() -> None:
+    # A shell that starts us in the background has SIGINT ignored, and so would all that the tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

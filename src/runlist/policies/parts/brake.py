@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_S = 1.0
-ALLOWED = 0.009
-"""Of the requests of a window, so many may take too long: a little less than the hundredth that a p99 forgives."""
-TRIPS = 0.25
+ALLOWED = 0.006
+"""Of the requests of a window, so many may take too long: clearly less than the hundredth that a p99 forgives, as those
+that wait already when the brake is put on come on top.
+"""
+TRIPS = 0.35
 """The brake is put on when this part of what is allowed is used: requests that wait already will follow."""
 FOLLOW_S = 0.25
 """Requests that took too long are the release's doing for so long after the brake was put on."""

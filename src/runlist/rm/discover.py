@@ -240,12 +240,6 @@ def _gpus(client: RmClient) -> tuple[GpuObjects, ...]:
             engine = min(kinds, key=list(Engine).index)
             by_device.setdefault(device, []).append(Group(group, engine, tuple(members)))  # type: ignore[arg-type]
     return tuple(
-        GpuObjects(_uuid(client, subdevices[device]), subdevices[device], tuple(groups))
+        GpuObjects(client.gpu_uuid(subdevices[device]), subdevices[device], tuple(groups))
         for device, groups in by_device.items()
     )
-
-
-def _uuid(client: RmClient, subdevice: int) -> str:
-    reply = client.control(subdevice, "GET_GID_INFO")
-    text: bytes = reply["data"]  # type: ignore[assignment]
-    return text.split(b"\0", 1)[0].decode("ascii", "replace")

@@ -13,8 +13,13 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from runlist.emulated import EmulatedGpu
 
 MAGIC = 0x314C4E52
 FREE, CONTROL, ALLOC, MAP = 0x29, 0x2A, 0x2B, 0x4E
@@ -351,3 +356,14 @@ class Running:
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+@contextmanager
+def job(program: str, gpu: EmulatedGpu, **more: str) -> Iterator[Running]:
+    """A program on an emulated GPU, which has printed `ready`; `more` is added to its environment."""
+    running = Running({**os.environ, **gpu.environment(), **more}, program)
+    try:
+        assert running.line() == "ready"
+        yield running
+    finally:
+        running.end()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -101,14 +102,7 @@ def nvml_of(gpu: EmulatedGpu) -> Iterator[Nvml]:
         nvml.process.communicate()
 
 
-@contextmanager
-def job(gpu: EmulatedGpu, **more: str) -> Iterator[raw.Running]:
-    running = raw.Running({**os.environ, **gpu.environment(), **more}, PROGRAM)
-    try:
-        assert running.line() == "ready"
-        yield running
-    finally:
-        running.end()
+job = partial(raw.job, PROGRAM)
 
 
 def measured(running: raw.Running, seconds: float, kernels: int, pause: float) -> float:

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -43,14 +44,7 @@ for line in sys.stdin:
 GAP_NS, SLICE_NS, NEAR_NS = 84_000, 2_048_000, 5_000
 
 
-@contextmanager
-def job(gpu: EmulatedGpu, **more: str) -> Iterator[raw.Running]:
-    running = raw.Running({**os.environ, **gpu.environment(), **more}, PROGRAM)
-    try:
-        assert running.line() == "ready"
-        yield running
-    finally:
-        running.end()
+job = partial(raw.job, PROGRAM)
 
 
 def start(running: raw.Running, kernels: int, pause: float = 0, times: int = 1) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
-from typing import Protocol
 
 from runlist.model import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, TaskClass, check_weight
 
@@ -21,13 +20,6 @@ MAX_RATE_HZ = 100_000.0
 MAX_SECONDS = 1e6
 MAX_KERNEL_US = 60e6
 MAX_KERNELS = 100_000
-
-
-class Load(Protocol):
-    """When requests are to come, whatever becomes of those before: an open loop."""
-
-    def arrivals(self, start_s: float, rng: Random) -> Iterator[float]:
-        """Seconds since the start of the simulation, ascending, from `start_s` on."""
 
 
 @dataclass(frozen=True)

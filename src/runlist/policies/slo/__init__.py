@@ -136,7 +136,7 @@ class SloLayer(Layer):
         worst: tuple[float, float, float] | None = None  # p99 by target, and both
         danger = False
         for task in targets:
-            tail, target_s = self._tails[task.key], (task.target_p99_us or 0.0) / 1e6
+            tail, target_s = self._tails[task.key], self._targets_s[task.key]
             p99_s = tail.p99_s(now)
             if p99_s is None or target_s <= 0:
                 continue

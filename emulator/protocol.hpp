@@ -33,6 +33,9 @@ inline constexpr char kHandleBaseVariable[] = "RUNLIST_EMULATED_HANDLE_BASE";
 inline constexpr std::uint32_t kRmMagic = 0x314C4E52;  // "RNL1"
 inline constexpr std::uint32_t kRmMaxBytes = 64 * 1024;
 
+// Programs make these calls by `runlist_emulated_ioctl(descriptor, request, argument)`, a function that libcuda exports
+// and calls through its linkage table, as a real libcuda calls ioctl(): what is preloaded can take its place. Requests
+// have the driver's own numbers, _IOWR('F', nr, size of the argument).
 enum RmIoctl : std::uint32_t { kRmFree = 0x29, kRmControl = 0x2A, kRmAlloc = 0x2B, kRmMapMemory = 0x4E };
 
 // Followed by `arg_size` bytes (the driver's own structure) and `params_size` bytes (what its pointer points to).
@@ -64,7 +67,8 @@ inline constexpr std::uint32_t kMaxParameterBytes = 64;
 inline constexpr std::uint64_t kStreamDepth = 1024;
 // Device addresses start here: far from anything a process maps, so that a host access to one faults, as on a real GPU.
 inline constexpr std::uint64_t kDeviceAddressBase = 0x0A00'0000'0000'0000;
-inline constexpr std::uint64_t kDeviceAddressStride = 1ULL << 40;  // from one GPU's arena to the next
+inline constexpr std::uint64_t kDeviceAddressBytes = 1ULL << 47;  // for all GPUs together
+inline constexpr std::uint64_t kPageBytes = 2 << 20;              // of device memory, and of its addresses
 
 // One stream as its owner may read it without asking the device.
 struct alignas(64) StreamState {
@@ -86,8 +90,8 @@ enum class Call : std::uint32_t {
     kHello = 1,
     kOpenContext,
     kCloseContext,
-    kAllocate,
-    kFree,
+    kReserve,  // device addresses, with nothing behind them
+    kRelease,
     kMemoryInfo,  // this and the next may come without a kHello
     kListProcesses,
     kAllocateHost,
@@ -100,6 +104,11 @@ enum class Call : std::uint32_t {
     kHostDone,  // the host function that is operation `sequence` of `stream` has returned
     // Answered with a Reply; may come without a kHello.
     kListSamples,
+    // Answered with a Reply.
+    kMap,  // puts device memory, an object of the process's RM client, behind reserved addresses
+    kUnmap,
+    kExport,  // names device memory by a key for other processes
+    kImport,  // makes an object of such memory, which is not charged again
 };
 
 enum class Operation : std::uint32_t { kKernel = 1, kCopy, kFill, kDepend, kRecord, kHost };
@@ -134,10 +143,25 @@ struct Record {
     std::uint32_t event;
 };
 
+// Which device memory, and from where on.
+struct Memory {
+    std::uint64_t offset;  // kMap
+    std::uint32_t handle;
+};
+
+struct Key {
+    std::uint8_t bytes[16];
+};
+
+struct Import {
+    Key key;
+    std::uint32_t handle;  // that the new object gets
+};
+
 // MPS as programs choose it: those that name a pipe directory share one channel group.
 struct Hello {
-    std::uint32_t client;        // the process's RM client
-    std::uint32_t handle_base;   // where its objects' handles begin, or 0 for the driver's own choice
+    std::uint32_t client;  // the process's RM client, with a device object for each GPU
+    std::uint32_t reserved;
     std::uint32_t mps;           // 1: a client of MPS, of this priority
     std::uint32_t mps_priority;  // 0 normal, 1 below normal
 };
@@ -145,16 +169,18 @@ struct Hello {
 struct Request {
     Call call;
     Operation operation;     // kSubmit
-    std::uint32_t context;   // all but kHello, kMemoryInfo, kAllocateHost and kFreeHost
+    std::uint32_t context;   // kCloseContext, kOpenStream, kSubmit, kWatch, kHostDone
     std::uint32_t stream;    // kSubmit, kWatch, kHostDone, kOpenStream, kCloseStream
     std::uint64_t sequence;  // kSubmit, kWatch, kHostDone
     Time arrival;            // kSubmit: the caller's clock
     std::uint32_t gpu;       // kOpenContext, kMemoryInfo, kListProcesses, kListSamples
     std::int32_t priority;   // kOpenStream; lower is more urgent, as in CUDA
-    std::uint64_t address;   // kFree, kFreeHost; kAllocateHost: where the caller will map it
-    std::uint64_t bytes;     // kAllocate, kAllocateHost
+    std::uint64_t address;   // kReserve, kRelease, kMap, kUnmap, kFreeHost; kAllocateHost: where the caller will map it
+    std::uint64_t bytes;     // kReserve, kMap, kUnmap, kAllocateHost
     union {
         Hello hello;
+        Memory memory;  // kMap, kExport
+        Import import;
         KernelLaunch launch;
         Copy copy;
         Fill fill;
@@ -163,15 +189,18 @@ struct Request {
     };
 };
 
-// A descriptor travels with the answers to kHello (the control page), to the first kOpenContext on a GPU (its arena)
-// and to kAllocateHost (the memory).
+// A descriptor travels with the answers to kHello (the control page) and to kAllocateHost (the memory).
 struct Reply {
     std::uint32_t result;  // a CUresult
     std::uint32_t value;   // kHello, kMemoryInfo: number of GPUs; kOpenContext: its slot; kList…: how many follow
-    std::uint64_t address;
-    std::uint64_t bytes;
-    std::uint64_t total;
-    std::uint8_t uuid[16];  // kMemoryInfo
+    std::uint32_t gpu;     // kImport: which GPU's memory it is
+    std::uint32_t reserved;
+    std::uint64_t bytes;  // kMemoryInfo: free; kImport: of the memory
+    std::uint64_t total;  // kMemoryInfo
+    union {
+        std::uint8_t uuid[16];  // kMemoryInfo
+        Key key;                // kExport
+    };
 };
 
 // How busy something was in a sampling period: percent of the time in which kernels were executing.
@@ -185,7 +214,7 @@ struct BusySample {
 inline constexpr std::uint32_t kMaxListed = 1024;
 struct ListedProcess {
     std::int32_t pid;
-    std::uint32_t reserved;
+    std::uint32_t mps;     // 1: a client of MPS
     std::uint64_t memory;  // bytes
     BusySample sample;     // the newest in which it was busy at all
 };

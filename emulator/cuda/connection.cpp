@@ -15,22 +15,6 @@
 #include "../datagram.hpp"
 
 namespace emulator::cuda {
-namespace {
-
-// NVOS21: the argument of RM_ALLOC.
-struct RmAllocArgument {
-    std::uint32_t root;
-    std::uint32_t parent;
-    std::uint32_t handle;
-    std::uint32_t cls;
-    std::uint64_t parameters;
-    std::uint32_t parameters_size;
-    std::uint32_t status;
-};
-constexpr std::uint32_t kRootClass = 0x41;
-
-}  // namespace
-
 bool Connection::connect_to(const char* name, int& fd) const {
     const std::string path = directory_ + "/" + name;
     sockaddr_un address{};
@@ -39,27 +23,6 @@ bool Connection::connect_to(const char* name, int& fd) const {
     std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
     fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     return fd >= 0 && ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-}
-
-// The process's RM client, allocated with the same ioctl datagram that any other user of the open file would send.
-bool Connection::allocate_client() {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
-    struct {
-        wire::RmRequest header{wire::kRmMagic, wire::kRmAlloc, sizeof(RmAllocArgument), 0};
-        RmAllocArgument argument{0, 0, 0, kRootClass, 0, 0, ~0U};
-    } request;
-    struct {
-        wire::RmReply header;
-        RmAllocArgument argument;
-    } reply{};
-    const bool sent = send_datagram(control_, std::as_bytes(std::span(&request, 1)), pair[1], 0);
-    ::close(pair[1]);
-    const bool answered = sent && ::recv(pair[0], &reply, sizeof reply, 0) == sizeof reply;
-    ::close(pair[0]);
-    if (!answered || reply.header.error != 0 || reply.argument.status != 0) return false;
-    client_ = reply.argument.handle;
-    return true;
 }
 
 CUresult Connection::open() {
@@ -74,12 +37,11 @@ CUresult Connection::open() {
         return result;
     };
     if (const int node = open_node(); node >= 0) ::close(node);
-    if (!connect_to(wire::kControlSocket, control_) || !connect_to(wire::kGpuSocket, gpu_) || !allocate_client())
+    if (!connect_to(wire::kControlSocket, control_) || !connect_to(wire::kGpuSocket, gpu_))
         return give_up(CUDA_ERROR_NO_DEVICE);
+    if (const CUresult result = rm.open(control_); result != CUDA_SUCCESS) return give_up(result);
     wire::Request request{.call = wire::Call::kHello};
-    request.hello = {.client = client_, .mps = std::getenv(wire::kMpsVariable) != nullptr};
-    if (const char* base = std::getenv(wire::kHandleBaseVariable))
-        request.hello.handle_base = static_cast<std::uint32_t>(std::strtoul(base, nullptr, 0));
+    request.hello = {.client = rm.handle(), .mps = std::getenv(wire::kMpsVariable) != nullptr};
     if (const char* priority = std::getenv(wire::kMpsPriorityVariable))
         request.hello.mps_priority = static_cast<std::uint32_t>(std::strtoul(priority, nullptr, 0));
     wire::Reply reply{};
@@ -89,7 +51,6 @@ CUresult Connection::open() {
     ::close(fd);
     if (page == MAP_FAILED) return give_up(CUDA_ERROR_OUT_OF_MEMORY);
     page_ = static_cast<wire::ControlPage*>(page);
-    gpus_ = reply.value;
     return CUDA_SUCCESS;
 }
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 
 #include "../clock.hpp"
 #include "../protocol.hpp"
 #include "exports.hpp"
+#include "rm_client.hpp"
 
 namespace emulator::cuda {
 
@@ -25,18 +25,17 @@ class Connection {
     // A descriptor of the node that watchers of the directory watch; -1 where it cannot be opened.
     int open_node() const;
 
-    std::uint32_t gpus() const { return gpus_; }
+    std::uint32_t gpus() const { return rm.gpus(); }
     wire::ControlPage& page() const { return *page_; }
+
+    RmClient rm;
 
   private:
     bool connect_to(const char* name, int& fd) const;
-    bool allocate_client();
 
     std::string directory_;
     int control_ = -1;
     int gpu_ = -1;
-    std::uint32_t client_ = 0;
-    std::uint32_t gpus_ = 0;
     wire::ControlPage* page_ = nullptr;
 };
 

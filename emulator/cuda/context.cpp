@@ -4,42 +4,41 @@
 #include <algorithm>
 #include <utility>
 
+#include "capture.hpp"
 #include "driver.hpp"
+#include "memory.hpp"
+#include "memory_pool.hpp"
 
 namespace emulator::cuda {
 namespace {
 
 thread_local std::vector<Context*> stack;
 
-CUresult make_context(Driver& driver, int gpu, unsigned flags, bool primary, Context*& made) {
-    const int node = driver.connection.open_node();
-    wire::Request request{.call = wire::Call::kOpenContext, .gpu = static_cast<std::uint32_t>(gpu)};
-    wire::Reply reply{};
-    int fd = -1;
-    const CUresult result = driver.connection.call(request, reply, &fd);
-    if (fd >= 0) ::close(fd);  // the device's memory is reached by copies alone, as on a real GPU
-    if (result != CUDA_SUCCESS) {
-        if (node >= 0) ::close(node);
-        return result;
+// What a context takes of the GPU's memory for itself, by object. On an H200 it is 518 MiB together.
+constexpr std::uint64_t kOverhead[] = {4 << 20, 2 << 20, 2 << 20};
+
+void give_overhead(Driver& driver, const std::vector<DeviceMemory>& overhead) {
+    for (const DeviceMemory& memory : overhead) driver.rm.give(memory);
+}
+
+CUresult take_overhead(Driver& driver, std::uint32_t gpu, std::vector<DeviceMemory>& overhead) {
+    for (const std::uint64_t bytes : kOverhead) {
+        DeviceMemory memory;
+        if (const CUresult result = take_memory(driver, gpu, bytes, memory); result != CUDA_SUCCESS) {
+            give_overhead(driver, overhead);
+            return result;
+        }
+        overhead.push_back(memory);
     }
-    made = new Context{reply.value, gpu, flags, primary, node};
-    driver.contexts.insert(made);
-    return make_stream(driver, *made, 0, CU_STREAM_DEFAULT, made->legacy);
+    return CUDA_SUCCESS;
 }
 
 CUresult destroy_context(Driver& driver, Context& context) {
     wire::Request request{.call = wire::Call::kCloseContext, .context = context.slot};
     wire::Reply reply{};
     while (!context.streams.empty()) destroy_stream(driver, **context.streams.begin());
-    for (auto it = driver.memory.begin(); it != driver.memory.end();) {
-        if (it->second.context != &context) {
-            ++it;
-            continue;
-        }
-        wire::Request free{.call = wire::Call::kFree, .context = context.slot, .address = it->first};
-        driver.connection.call(free, reply);
-        it = driver.memory.erase(it);
-    }
+    free_all_memory(driver, context);
+    give_overhead(driver, context.overhead);
     std::erase_if(driver.events, [&](Event* event) {
         if (event->context != &context) return false;
         driver.event_slots[event->slot] = false;
@@ -51,6 +50,25 @@ CUresult destroy_context(Driver& driver, Context& context) {
     std::erase(stack, &context);
     if (context.node >= 0) ::close(context.node);
     delete &context;
+    return result;
+}
+
+CUresult make_context(Driver& driver, int gpu, unsigned flags, bool primary, Context*& made) {
+    wire::Request request{.call = wire::Call::kOpenContext, .gpu = static_cast<std::uint32_t>(gpu)};
+    wire::Reply reply{};
+    std::vector<DeviceMemory> overhead;
+    if (const CUresult result = take_overhead(driver, request.gpu, overhead); result != CUDA_SUCCESS) return result;
+    const int node = driver.connection.open_node();
+    if (const CUresult result = driver.connection.call(request, reply); result != CUDA_SUCCESS) {
+        give_overhead(driver, overhead);
+        if (node >= 0) ::close(node);
+        return result;
+    }
+    made = new Context{reply.value, gpu, flags, primary, node};
+    made->overhead = std::move(overhead);
+    driver.contexts.insert(made);
+    const CUresult result = make_stream(driver, *made, 0, CU_STREAM_DEFAULT, made->legacy);
+    if (result != CUDA_SUCCESS) destroy_context(driver, *std::exchange(made, nullptr));
     return result;
 }
 
@@ -217,6 +235,10 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     EMULATOR_ENTER_CONTEXT();
+    if (const CUresult result = allow_synchronize(context); result != CUDA_SUCCESS) return result;
     guard.unlock();
-    return synchronize(driver, context);
+    const CUresult result = synchronize(driver, context);
+    guard.lock();
+    trim_pools(driver);
+    return result;
 }

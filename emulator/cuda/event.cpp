@@ -1,7 +1,10 @@
 // Events: points in a stream, with the model time at which they were passed.
 #include <algorithm>
 
+#include "capture.hpp"
 #include "driver.hpp"
+#include "launch.hpp"
+#include "memory_pool.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;
@@ -11,6 +14,13 @@ namespace {
 Event* from(const Driver& driver, CUevent handle) {
     auto* event = reinterpret_cast<Event*>(handle);
     return driver.events.contains(event) ? event : nullptr;
+}
+
+// May the event be asked about? Not one that stands for nodes of a graph, and not in the way of a capture.
+CUresult allow_look(Driver& driver, const Event& event) {
+    if (!event.capture) return allow_unsafe_call(driver);
+    event.capture->valid = false;
+    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 }  // namespace
@@ -40,38 +50,53 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle) {
 CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     EMULATOR_ENTER();
     Event* event = from(driver, handle);
-    Stream* stream = find_stream(driver, stream_handle);
-    if (!event || !stream) return CUDA_ERROR_INVALID_HANDLE;
+    Stream* stream = nullptr;
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
+        return result;
+    if (stream->capture) {
+        if (!stream->capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        event->capture = stream->capture;
+        event->captured = stream->captured;
+        return CUDA_SUCCESS;
+    }
     wire::Request request{.operation = wire::Operation::kRecord};
     request.record = {.event = event->slot};
     const CUresult result = submit(driver, *stream, request);
     if (result != CUDA_SUCCESS) return result;
+    event->capture.reset();
     event->recorded = true;
     event->stream = stream->slot;
     event->sequence = stream->submitted;
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned) {
-    return cuEventRecord(handle, stream);
+// Nodes that record events are not modelled.
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
+    return flags == CU_EVENT_RECORD_DEFAULT ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = from(driver, handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = allow_look(driver, *event); result != CUDA_SUCCESS) return result;
     if (!event->recorded) return CUDA_SUCCESS;
     const Context& context = *event->context;
     const std::uint32_t stream = event->stream;
     const std::uint64_t sequence = event->sequence;
     guard.unlock();
-    return wait_for(driver, context, stream, sequence);
+    const CUresult result = wait_for(driver, context, stream, sequence);
+    guard.lock();
+    trim_pools(driver);
+    return result;
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = from(driver, handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = allow_look(driver, *event); result != CUDA_SUCCESS) return result;
     if (!event->recorded || is_done(driver, event->stream, event->sequence))
         return context_error(driver, *event->context);
     driver.connection.post({.call = wire::Call::kWatch,
@@ -88,6 +113,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle
     if (!start || !end) return CUDA_ERROR_INVALID_HANDLE;
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
     for (const Event* event : {start, end}) {
+        if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
         if (!event->recorded || (event->flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
         if (!is_done(driver, event->stream, event->sequence)) return CUDA_ERROR_NOT_READY;
     }

@@ -1,15 +1,21 @@
-// Launching kernels and host functions.
+#include "launch.hpp"
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <span>
 #include <utility>
 
-#include "driver.hpp"
-#include "module.hpp"
+#include "../model/timing.hpp"
+#include "capture.hpp"
 
 namespace emulator::cuda {
 namespace {
+
+constexpr unsigned kMaxShared = 232448;              // bytes a block
+constexpr std::size_t kSharedPerProcessor = 233472;  // bytes
+constexpr std::size_t kSharedReserved = 1024;        // bytes a block
 
 // The values of the parameters, packed as the kernel takes them.
 CUresult pack(const Function& function, void** values, void** extra, wire::KernelLaunch& launch) {
@@ -38,36 +44,52 @@ CUresult pack(const Function& function, void** values, void** extra, wire::Kerne
     return CUDA_SUCCESS;
 }
 
-CUresult check(const wire::KernelLaunch& launch, unsigned shared_bytes) {
+CUresult check(const Shape& shape) {
     constexpr std::uint64_t kMaxThreads = 1024;
-    constexpr unsigned kMaxShared = 232448;
-    const auto zero = [](std::uint32_t size) { return size == 0; };
-    if (std::ranges::any_of(launch.grid, zero) || std::ranges::any_of(launch.block, zero))
+    const auto zero = [](unsigned size) { return size == 0; };
+    if (std::ranges::any_of(shape.grid, zero) || std::ranges::any_of(shape.block, zero))
         return CUDA_ERROR_INVALID_VALUE;
-    if (launch.grid[0] > 0x7FFFFFFF || launch.grid[1] > 65535 || launch.grid[2] > 65535)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (launch.block[0] > 1024 || launch.block[1] > 1024 || launch.block[2] > 64) return CUDA_ERROR_INVALID_VALUE;
-    if (std::uint64_t{launch.block[0]} * launch.block[1] * launch.block[2] > kMaxThreads || shared_bytes > kMaxShared)
+    if (shape.grid[0] > 0x7FFFFFFF || shape.grid[1] > 65535 || shape.grid[2] > 65535) return CUDA_ERROR_INVALID_VALUE;
+    if (shape.block[0] > 1024 || shape.block[1] > 1024 || shape.block[2] > 64) return CUDA_ERROR_INVALID_VALUE;
+    if (std::uint64_t{shape.block[0]} * shape.block[1] * shape.block[2] > kMaxThreads ||
+        shape.shared_bytes > kMaxShared)
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
-// Keeps a stream no longer than a real channel's ring: a launch into a full one waits.
-CUresult wait_for_room(Driver& driver, CUstream handle, std::unique_lock<std::mutex>& guard, Stream*& stream) {
-    for (;;) {
-        stream = find_stream(driver, handle);
-        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-        if (stream->submitted < wire::kStreamDepth ||
-            is_done(driver, stream->slot, stream->submitted - wire::kStreamDepth + 1))
-            return CUDA_SUCCESS;
-        const Context& context = *stream->context;
-        const std::uint32_t slot = stream->slot;
-        const std::uint64_t sequence = stream->submitted - wire::kStreamDepth / 2;
-        guard.unlock();
-        const CUresult result = wait_for(driver, context, slot, sequence);
-        guard.lock();
-        if (result != CUDA_SUCCESS) return result;
-    }
+// Blocks that wait for each other have to be there together.
+CUresult check_cooperative(const Function& function, const Shape& shape) {
+    const unsigned threads = shape.block[0] * shape.block[1] * shape.block[2];
+    int fit = 0;
+    const CUresult result = active_blocks(function, static_cast<int>(threads), shape.shared_bytes, fit);
+    if (result != CUDA_SUCCESS) return result;
+    const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+    const std::uint64_t room = std::uint64_t{timing::kProcessors} * static_cast<unsigned>(fit);
+    return blocks <= room ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+}
+
+CUresult launch(CUfunction handle, const Shape& shape, bool cooperative, CUstream stream_handle, void** parameters,
+                void** extra) {
+    EMULATOR_ENTER_CONTEXT();
+    (void)context;
+    const Function* function = find_function(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    wire::Request request{};
+    if (const CUresult result = make_launch(*function, shape, parameters, extra, request); result != CUDA_SUCCESS)
+        return result;
+    if (cooperative)
+        if (const CUresult result = check_cooperative(*function, shape); result != CUDA_SUCCESS) return result;
+    Stream* stream = nullptr;
+    if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
+        return result;
+    if (!stream->capture) return submit(driver, *stream, request);
+    Node* node = nullptr;
+    const CUresult result = capture_node(*stream, CU_GRAPH_NODE_TYPE_KERNEL, node);
+    if (result != CUDA_SUCCESS) return result;
+    node->work = {request};
+    node->function = function;
+    node->shared_bytes = shape.shared_bytes;
+    return CUDA_SUCCESS;
 }
 
 // One thread calls the host functions, each when its stream has come to it.
@@ -118,48 +140,125 @@ HostCalls& host_calls() {
 }
 
 }  // namespace
+
+CUresult make_launch(const Function& function, const Shape& shape, void** values, void** extra, wire::Request& made) {
+    if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
+    made.operation = wire::Operation::kKernel;
+    made.launch = {.kernel = function.kernel};
+    std::ranges::copy(shape.grid, made.launch.grid);
+    std::ranges::copy(shape.block, made.launch.block);
+    return pack(function, values, extra, made.launch);
+}
+
+CUresult wait_for_room(Driver& driver, CUstream handle, std::unique_lock<std::mutex>& guard, Stream*& stream) {
+    for (;;) {
+        stream = find_stream(driver, handle);
+        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (stream->capture || stream->submitted < wire::kStreamDepth ||
+            is_done(driver, stream->slot, stream->submitted - wire::kStreamDepth + 1))
+            return CUDA_SUCCESS;
+        const Context& context = *stream->context;
+        const std::uint32_t slot = stream->slot;
+        const std::uint64_t sequence = stream->submitted - wire::kStreamDepth / 2;
+        guard.unlock();
+        const CUresult result = wait_for(driver, context, slot, sequence);
+        guard.lock();
+        if (result != CUDA_SUCCESS) return result;
+    }
+}
+
+CUresult append_host(Driver& driver, Stream& stream, CUhostFn function, void* argument) {
+    wire::Request request{.operation = wire::Operation::kHost};
+    const CUresult result = append(driver, stream, request);
+    if (result == CUDA_SUCCESS)
+        host_calls().add(driver, {stream.context, stream.slot, stream.submitted, function, argument});
+    return result;
+}
+
+CUresult active_blocks(const Function&, int threads, std::size_t shared_bytes, int& blocks) {
+    if (threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    blocks = 0;
+    if (threads > 1024 || shared_bytes > kMaxShared) return CUDA_SUCCESS;
+    const std::uint32_t warps = (static_cast<std::uint32_t>(threads) + timing::kWarp - 1) / timing::kWarp;
+    const std::size_t by_shared = kSharedPerProcessor / (shared_bytes + kSharedReserved);
+    blocks = static_cast<int>(
+        std::min<std::size_t>({timing::kWarpsPerProcessor / warps, timing::kBlocksPerProcessor, by_shared}));
+    return CUDA_SUCCESS;
+}
+
 }  // namespace emulator::cuda
 
 using namespace emulator;
 using namespace emulator::cuda;
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream_handle,
-                                void** parameters, void** extra) {
-    EMULATOR_ENTER_CONTEXT();
-    (void)context;
-    const Function* function = find_function(handle);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    wire::Request request{.operation = wire::Operation::kKernel};
-    request.launch = {
-        .kernel = function->kernel, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}};
-    if (const CUresult result = check(request.launch, shared_bytes); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = pack(*function, parameters, extra, request.launch); result != CUDA_SUCCESS)
-        return result;
-    Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
-        return result;
-    return submit(driver, *stream, request);
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                CUstream stream, void** parameters, void** extra) {
+    const Shape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+    return launch(function, shape, false, stream, parameters, extra);
 }
 
-// Launch attributes ask for clusters, cooperation or priorities; only the stream's own priority is modelled.
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                           CUstream stream, void** parameters) {
+    const Shape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+    return launch(function, shape, true, stream, parameters, nullptr);
+}
+
+// Attributes that change what a program sees are kept or refused; those about speed and placement change nothing here.
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
-    if (!config) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < config->numAttrs; ++i)
-        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_IGNORE) return CUDA_ERROR_NOT_SUPPORTED;
-    return cuLaunchKernel(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-                          config->blockDimY, config->blockDimZ, config->sharedMemBytes, config->hStream, parameters,
-                          extra);
+    if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+    const Shape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
+                      {config->blockDimX, config->blockDimY, config->blockDimZ},
+                      config->sharedMemBytes};
+    bool cooperative = false;
+    for (const CUlaunchAttribute& attribute : std::span(config->attrs, config->numAttrs)) {
+        switch (attribute.id) {
+            case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+                cooperative = attribute.value.cooperative != 0;
+                break;
+            case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
+                const auto& cluster = attribute.value.clusterDim;
+                if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0 || shape.grid[0] % cluster.x != 0 ||
+                    shape.grid[1] % cluster.y != 0 || shape.grid[2] % cluster.z != 0)
+                    return CUDA_ERROR_INVALID_VALUE;
+                break;
+            }
+            case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+            case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+                return CUDA_ERROR_NOT_SUPPORTED;
+            default:
+                break;
+        }
+    }
+    return launch(function, shape, cooperative, config->hStream, parameters, extra);
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
     EMULATOR_ENTER_CONTEXT();
+    (void)context;
     if (!function) return CUDA_ERROR_INVALID_VALUE;
     Stream* stream = nullptr;
     if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
-    wire::Request request{.operation = wire::Operation::kHost};
-    const CUresult result = submit(driver, *stream, request);
-    if (result == CUDA_SUCCESS)
-        host_calls().add(driver, {&context, stream->slot, stream->submitted, function, argument});
-    return result;
+    if (stream->capture) {
+        Node* node = nullptr;
+        const CUresult result = capture_node(*stream, CU_GRAPH_NODE_TYPE_HOST, node);
+        if (result == CUDA_SUCCESS) node->host = {function, argument};
+        return result;
+    }
+    if (const CUresult result = begin_work(driver, *stream); result != CUDA_SUCCESS) return result;
+    return append_host(driver, *stream, function, argument);
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction handle, int threads,
+                                                                      std::size_t shared_bytes, unsigned) {
+    EMULATOR_ENTER();
+    const Function* function = find_function(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    return blocks ? active_blocks(*function, threads, shared_bytes, *blocks) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
+                                                             std::size_t shared_bytes) {
+    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }

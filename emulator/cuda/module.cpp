@@ -72,8 +72,12 @@ CUresult load(const void* image, Module*& made) {
     return CUDA_SUCCESS;
 }
 
-CUresult unload(Module* module) {
+CUresult unload(Driver& driver, Module* module) {
     if (!loaded().modules.erase(module)) return CUDA_ERROR_INVALID_HANDLE;
+    if (driver.contexts.contains(module->context) && module->context->id == module->context_id) {
+        module->context->code.give(module->code);
+        module->context->code.trim(driver, 0);
+    }
     for (const auto& [name, function] : module->functions) loaded().functions.erase(function.get());
     delete module;
     return CUDA_SUCCESS;
@@ -108,12 +112,19 @@ using namespace emulator::cuda;
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule* handle, const void* image) {
     EMULATOR_ENTER_CONTEXT();
-    (void)context;
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     Module* made = nullptr;
-    const CUresult result = load(image, made);
-    if (result == CUDA_SUCCESS) *handle = reinterpret_cast<CUmodule>(made);
-    return result;
+    if (const CUresult result = load(image, made); result != CUDA_SUCCESS) return result;
+    // As much as the text: the code itself is nothing that is here.
+    const CUresult result = context.code.take(driver, std::strlen(static_cast<const char*>(image)) + 1, made->code);
+    if (result != CUDA_SUCCESS) {
+        unload(driver, made);
+        return result;
+    }
+    made->context = &context;
+    made->context_id = context.id;
+    *handle = reinterpret_cast<CUmodule>(made);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* handle, const void* image, unsigned, CUjit_option*, void**) {
@@ -130,7 +141,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
     guard.unlock();
     synchronize(driver, context);
     guard.lock();
-    return unload(reinterpret_cast<Module*>(handle));
+    return unload(driver, reinterpret_cast<Module*>(handle));
 }
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
@@ -154,7 +165,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
     EMULATOR_ENTER();
-    return unload(reinterpret_cast<Module*>(library));
+    return unload(driver, reinterpret_cast<Module*>(library));
 }
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {

@@ -11,6 +11,7 @@
 
 namespace emulator::cuda {
 
+struct Context;
 struct Module;
 
 struct Function {
@@ -24,6 +25,9 @@ struct Function {
 
 struct Module {
     std::map<std::string, std::unique_ptr<Function>> functions;
+    Context* context = nullptr;    // whose memory has its code; none for a library, whose code is not modelled
+    std::uint64_t context_id = 0;  // a context that is destroyed takes the code along
+    std::uint64_t code = 0;        // where it is
 };
 
 // The function that a CUfunction or CUkernel names; nullptr when it names none. The driver's lock is held.

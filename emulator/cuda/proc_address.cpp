@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 
 #include "driver.hpp"
 #include "entry_points.hpp"
@@ -23,6 +24,34 @@ struct EntryPoint {
 const EntryPoint kEntryPoints[] = {
 #include "entry_points.inc"
 };
+
+#undef ENTRY_POINT
+#undef STREAM_ENTRY_POINT
+
+// Functions that take no stream, copies that wait, have another ending to their per-thread form's name.
+template <typename T>
+constexpr bool names_stream = std::is_same_v<T, CUstream> || std::is_same_v<T, const CUlaunchConfig*> ||
+                              std::is_same_v<T, CUDA_GRAPH_INSTANTIATE_PARAMS*>;
+template <typename... Arguments>
+constexpr bool takes_stream(CUresult(CUDAAPI*)(Arguments...)) {
+    return (names_stream<Arguments> || ...);
+}
+
+// Gives the per-thread forms the names that cuda.h calls them by: programs built with
+// CUDA_API_PER_THREAD_DEFAULT_STREAM link against these, and dlsym finds what cuGetProcAddress returns. Never called.
+template <typename = void>
+[[gnu::noinline]] void name_per_thread_forms() {
+#define ENTRY_POINT(name, since, symbol)
+#define STREAM_ENTRY_POINT(name, since, symbol)                                           \
+    if constexpr (takes_stream(&symbol))                                                  \
+        asm volatile(".globl " #symbol "_ptsz\n.set " #symbol                             \
+                     "_ptsz, %c0" ::"i"(&emulator::cuda::per_thread::Of<&symbol>::call)); \
+    else                                                                                  \
+        asm volatile(".globl " #symbol "_ptds\n.set " #symbol                             \
+                     "_ptds, %c0" ::"i"(&emulator::cuda::per_thread::Of<&symbol>::call));
+#include "entry_points.inc"
+}
+[[gnu::used]] constexpr auto kNamed = &name_per_thread_forms<>;
 
 // The newest version of `name` that `version` knows.
 const EntryPoint* find(const char* name, int version, bool& known) {

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 
+#include "capture.hpp"
 #include "driver.hpp"
 #include "entry_points.hpp"
+#include "launch.hpp"
+#include "memory_pool.hpp"
 
 namespace emulator::cuda {
 
@@ -19,20 +22,6 @@ namespace {
 // the end is known to be further away: so a short wait is exact, and a long one leaves the processor to others.
 constexpr Time kSpin = 150'000;
 constexpr Time kCheckLost = 250'000'000;
-
-void depend(wire::Request& request, const Stream& on) {
-    request = {.call = wire::Call::kSubmit, .operation = wire::Operation::kDepend};
-    request.depend = {.sequence = on.submitted, .stream = on.slot};
-}
-
-CUresult post(Driver& driver, Stream& stream, wire::Request& request) {
-    request.call = wire::Call::kSubmit;
-    request.context = stream.context->slot;
-    request.stream = stream.slot;
-    request.sequence = ++stream.submitted;
-    request.arrival = clock_now();
-    return driver.connection.post(request);
-}
 
 bool blocking(const Stream& stream) { return (stream.flags & CU_STREAM_NON_BLOCKING) == 0; }
 
@@ -59,6 +48,7 @@ CUresult make_stream(Driver& driver, Context& context, int priority, unsigned fl
 }
 
 CUresult destroy_stream(Driver& driver, Stream& stream) {
+    leave_capture(stream);
     wire::Request request{.call = wire::Call::kCloseStream, .context = stream.context->slot, .stream = stream.slot};
     wire::Reply reply{};
     const CUresult result = driver.connection.call(request, reply);
@@ -83,8 +73,25 @@ Stream* find_stream(Driver& driver, CUstream handle) {
     return driver.streams.contains(stream) ? stream : nullptr;
 }
 
-CUresult submit(Driver& driver, Stream& stream, wire::Request& request) {
-    Context& context = *stream.context;
+CUresult append(Driver& driver, Stream& stream, wire::Request& request) {
+    request.call = wire::Call::kSubmit;
+    request.context = stream.context->slot;
+    request.stream = stream.slot;
+    request.sequence = ++stream.submitted;
+    request.arrival = clock_now();
+    return driver.connection.post(request);
+}
+
+CUresult append_wait(Driver& driver, Stream& stream, std::uint32_t slot, std::uint64_t sequence) {
+    if (is_done(driver, slot, sequence)) return CUDA_SUCCESS;
+    wire::Request request{.operation = wire::Operation::kDepend};
+    request.depend = {.sequence = sequence, .stream = slot};
+    return append(driver, stream, request);
+}
+
+CUresult begin_work(Driver& driver, Stream& stream) {
+    const Context& context = *stream.context;
+    if (const CUresult result = allow_work(stream); result != CUDA_SUCCESS) return result;
     if (const CUresult error = context_error(driver, context); error != CUDA_SUCCESS) return error;
     std::vector<const Stream*> before;
     if (&stream == context.legacy) {
@@ -93,13 +100,16 @@ CUresult submit(Driver& driver, Stream& stream, wire::Request& request) {
     } else if (blocking(stream)) {
         before.push_back(context.legacy);
     }
-    for (const Stream* other : before) {
-        if (is_done(driver, other->slot, other->submitted)) continue;
-        wire::Request order{};
-        depend(order, *other);
-        if (const CUresult result = post(driver, stream, order); result != CUDA_SUCCESS) return result;
-    }
-    return post(driver, stream, request);
+    for (const Stream* other : before)
+        if (const CUresult result = append_wait(driver, stream, other->slot, other->submitted); result != CUDA_SUCCESS)
+            return result;
+    return CUDA_SUCCESS;
+}
+
+CUresult submit(Driver& driver, Stream& stream, wire::Request& request) {
+    if (stream.capture) return capture_work(stream, request);
+    if (const CUresult result = begin_work(driver, stream); result != CUDA_SUCCESS) return result;
+    return append(driver, stream, request);
 }
 
 CUresult wait_for(Driver& driver, const Context& context, std::uint32_t slot, std::uint64_t sequence) {
@@ -172,28 +182,38 @@ CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
-    if (const CUresult result = cuStreamSynchronize(handle); result == CUDA_ERROR_INVALID_HANDLE) return result;
     EMULATOR_ENTER();
     auto* stream = reinterpret_cast<Stream*>(handle);
     if (!driver.streams.contains(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    return destroy_stream(driver, *stream);
+    const Context& context = *stream->context;
+    const std::uint32_t slot = stream->slot;
+    const std::uint64_t sequence = stream->submitted;
+    guard.unlock();
+    wait_for(driver, context, slot, sequence);
+    guard.lock();
+    return driver.streams.contains(stream) ? destroy_stream(driver, *stream) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = allow_query(driver, *stream); result != CUDA_SUCCESS) return result;
     const Context& context = *stream->context;
     const std::uint32_t slot = stream->slot;
     const std::uint64_t sequence = stream->submitted;
     guard.unlock();
-    return wait_for(driver, context, slot, sequence);
+    const CUresult result = wait_for(driver, context, slot, sequence);
+    guard.lock();
+    trim_pools(driver);
+    return result;
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = allow_query(driver, *stream); result != CUDA_SUCCESS) return result;
     if (is_done(driver, stream->slot, stream->submitted)) return context_error(driver, *stream->context);
     driver.connection.post({.call = wire::Call::kWatch,
                             .context = stream->context->slot,
@@ -229,12 +249,33 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
+CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice* device) {
     EMULATOR_ENTER();
-    Stream* stream = find_stream(driver, handle);
+    const Stream* stream = find_stream(driver, handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = stream->context->gpu;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
+    EMULATOR_ENTER();
+    const Stream* stream = find_stream(driver, handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = stream->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
+    EMULATOR_ENTER();
+    Stream* stream = nullptr;
+    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
     auto* event = reinterpret_cast<Event*>(event_handle);
-    if (!stream || !driver.events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!event->recorded || is_done(driver, event->stream, event->sequence)) return CUDA_SUCCESS;
+    if (!driver.events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
+    if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
+    if (stream->capture || !event->recorded || is_done(driver, event->stream, event->sequence)) return CUDA_SUCCESS;
     wire::Request request{.operation = wire::Operation::kDepend};
     request.depend = {.sequence = event->sequence, .stream = event->stream};
     return submit(driver, *stream, request);

@@ -10,6 +10,7 @@
 
 #include "../model/copy_engine.hpp"
 #include "../model/runlist.hpp"
+#include "physical_memory.hpp"
 #include "switch_log.hpp"
 
 namespace emulator {
@@ -27,7 +28,7 @@ class Gpu : private RunlistListener {
   public:
     Gpu(std::uint32_t index, std::uint64_t memory_bytes, const std::array<std::uint8_t, 16>& uuid,
         GpuListener& listener)
-        : runlist(*this), index(index), memory_total(memory_bytes), uuid(uuid), listener_(listener) {}
+        : runlist(*this), memory(memory_bytes), index(index), uuid(uuid), listener_(listener) {}
 
     // Engine and runlist events in the order of their times.
     void advance(Time to) {
@@ -71,9 +72,8 @@ class Gpu : private RunlistListener {
     Runlist runlist;
     SwitchLog switch_log;
     std::array<CopyEngine, static_cast<std::size_t>(CopyDirection::kCount)> engines;
+    PhysicalMemory memory;
     const std::uint32_t index;
-    const std::uint64_t memory_total;
-    std::uint64_t memory_used = 0;
     std::uint64_t launches = 0;
     // The channel group that all clients of MPS share, and how many there are.
     std::optional<GroupId> mps_group;

@@ -13,13 +13,27 @@ namespace {
 constexpr std::size_t kMaxHostAllocations = 4096;
 constexpr std::uint64_t kMaxHostBytes = 1ULL << 40;
 constexpr std::uint32_t kComputeChannels = 8;
-constexpr int kMpsBelowNormal = 100;  // further than any stream priority reaches
-constexpr std::uint32_t kMaxHandleBase = 0xFFF00000;
+constexpr int kMpsBelowNormal = 100;            // further than any stream priority reaches
+constexpr std::uint64_t kAddressesPerByte = 4;  // device addresses that a process may reserve, for each byte of memory
 constexpr std::uint32_t kLastHandle = 0xFFFFF000;  // leaves room for the objects of one more context
 
 Process::Answer refused(CUresult result) { return {.reply = {.result = result}}; }
 
+std::uint64_t address_limit(const std::vector<Gpu>& gpus) {
+    std::uint64_t bytes = 0;
+    for (const Gpu& gpu : gpus) bytes += kAddressesPerByte * gpu.memory.total();
+    return bytes;
+}
+
+bool is_device_range(std::uint64_t address, std::uint64_t bytes) {
+    return address >= wire::kDeviceAddressBase && bytes <= wire::kDeviceAddressBytes &&
+           address - wire::kDeviceAddressBase <= wire::kDeviceAddressBytes - bytes;
+}
+
 }  // namespace
+
+Process::Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm)
+    : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm), memory_(address_limit(gpus)) {}
 
 Process::~Process() { end(gpus_.empty() ? 0 : gpus_.front().runlist.now()); }
 
@@ -35,10 +49,25 @@ std::optional<Process::Answer> Process::handle(const wire::Request& request, Tim
             return open_context(request);
         case wire::Call::kCloseContext:
             return close_context(request, now);
-        case wire::Call::kAllocate:
-            return allocate(request);
-        case wire::Call::kFree:
-            return free(request);
+        case wire::Call::kReserve: {
+            const bool reserved =
+                is_device_range(request.address, request.bytes) && memory_.reserve(request.address, request.bytes);
+            return refused(reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        case wire::Call::kRelease: {
+            const bool released = is_device_range(request.address, 0) && memory_.remove(request.address);
+            return refused(released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+        }
+        case wire::Call::kMap:
+            return map(request);
+        case wire::Call::kUnmap: {
+            const bool unmapped = memory_.unmap(request.address, request.bytes);
+            return refused(unmapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+        }
+        case wire::Call::kExport:
+            return export_memory(request);
+        case wire::Call::kImport:
+            return import_memory(request);
         case wire::Call::kMemoryInfo:
             return memory_info(request);
         case wire::Call::kListProcesses:
@@ -76,8 +105,7 @@ Process::Answer Process::hello(const wire::Request& request) {
     page_ = SharedMemory("emulated-gpu-control", sizeof(wire::ControlPage));
     if (!page_.valid()) return refused(CUDA_ERROR_OPERATING_SYSTEM);
     client_ = request.hello.client;
-    if (request.hello.handle_base != 0 && request.hello.handle_base <= kMaxHandleBase)
-        rm_.set_handle_base(client_, request.hello.handle_base);
+    rm_.adopt_devices(client_);
     mps_ = request.hello.mps != 0;
     base_priority_ = mps_ && request.hello.mps_priority != 0 ? kMpsBelowNormal : 0;
     return {.reply = {.value = static_cast<std::uint32_t>(gpus_.size())}, .fd = page_.fd()};
@@ -92,15 +120,6 @@ Process::Answer Process::open_context(const wire::Request& request) {
     while (slot < wire::kContextSlots && contexts_.contains(slot)) ++slot;
     if (slot == wire::kContextSlots) return refused(CUDA_ERROR_OUT_OF_MEMORY);
     Answer answer{.reply = {.value = slot}};
-    auto arena = arenas_.find(request.gpu);
-    if (arena == arenas_.end()) {
-        Arena made(gpus_[request.gpu]);
-        if (!made.valid()) return refused(CUDA_ERROR_OUT_OF_MEMORY);
-        arena = arenas_.emplace(request.gpu, std::move(made)).first;
-        answer.fd = arena->second.fd();
-    }
-    answer.reply.address = arena->second.base();
-    answer.reply.bytes = arena->second.size();
     const std::uint32_t group = rm_.add_context(client_, request.gpu).front();
     const RmGroup& own = *rm_.client(client_)->objects.at(group).group;
     Gpu& gpu = gpus_[request.gpu];
@@ -140,43 +159,43 @@ Process::Answer Process::close_context(const wire::Request& request, Time now) {
     return {};
 }
 
-Process::Answer Process::allocate(const wire::Request& request) {
-    const auto context = contexts_.find(request.context);
-    if (context == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
-    Arena& arena = arenas_.at(context->second.gpu);
-    const auto address = arena.allocate(request.bytes);
-    if (!address) return refused(CUDA_ERROR_OUT_OF_MEMORY);
-    memory_.add(*address, arena.at(*address), request.bytes);
-    return {.reply = {.address = *address, .bytes = request.bytes}};
+Process::Answer Process::map(const wire::Request& request) {
+    const RmObject* object = rm_.find(client_, request.memory.handle);
+    if (!object || !object->block) return refused(CUDA_ERROR_INVALID_HANDLE);
+    const bool mapped = memory_.map(request.address, request.bytes, object->block, request.memory.offset);
+    return refused(mapped ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-Process::Answer Process::free(const wire::Request& request) {
-    for (auto& [gpu, arena] : arenas_) {
-        if (request.address < arena.base() || request.address >= arena.base() + arena.size()) continue;
-        if (!arena.free(request.address)) break;
-        memory_.remove(request.address);
-        return {};
-    }
-    return refused(CUDA_ERROR_INVALID_VALUE);
+Process::Answer Process::export_memory(const wire::Request& request) {
+    const RmObject* object = rm_.find(client_, request.memory.handle);
+    if (!object || !object->block) return refused(CUDA_ERROR_INVALID_HANDLE);
+    const auto key = rm_.export_memory(*object);
+    return key ? Answer{.reply = {.key = *key}} : refused(CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+Process::Answer Process::import_memory(const wire::Request& request) {
+    const RmObject* made = rm_.import_memory(client_, request.import.handle, request.import.key);
+    if (!made) return refused(CUDA_ERROR_INVALID_VALUE);
+    return {.reply = {.gpu = made->gpu, .bytes = made->block->bytes()}};
 }
 
 Process::Answer Process::memory_info(const wire::Request& request) const {
     if (request.gpu >= gpus_.size()) return refused(CUDA_ERROR_INVALID_DEVICE);
     const Gpu& gpu = gpus_[request.gpu];
     Answer answer{.reply = {.value = static_cast<std::uint32_t>(gpus_.size()),
-                            .bytes = gpu.memory_total - gpu.memory_used,
-                            .total = gpu.memory_total}};
+                            .bytes = gpu.memory.total() - gpu.memory.used(),
+                            .total = gpu.memory.total()}};
     std::ranges::copy(gpu.uuid, answer.reply.uuid);
     return answer;
 }
 
 Process::Answer Process::allocate_host(const wire::Request& request) {
-    if (request.bytes == 0 || request.bytes > kMaxHostBytes || host_memory_.contains(request.address))
+    if (request.bytes == 0 || request.bytes > kMaxHostBytes || request.address >= wire::kDeviceAddressBase)
         return refused(CUDA_ERROR_INVALID_VALUE);
     if (host_memory_.size() >= kMaxHostAllocations) return refused(CUDA_ERROR_OUT_OF_MEMORY);
     SharedMemory made("emulated-gpu-host", request.bytes);
     if (!made.valid()) return refused(CUDA_ERROR_OUT_OF_MEMORY);
-    memory_.add(request.address, made.data(), request.bytes);
+    if (!memory_.add(request.address, made.data(), request.bytes)) return refused(CUDA_ERROR_INVALID_VALUE);
     const int fd = made.fd();
     host_memory_.emplace(request.address, std::move(made));
     return {.reply = {}, .fd = fd};
@@ -244,7 +263,8 @@ bool Process::lost_objects() const {
 std::optional<wire::ListedProcess> Process::describe(std::uint32_t gpu, Time now) const {
     if (std::ranges::none_of(contexts_, [gpu](const auto& entry) { return entry.second.gpu == gpu; }))
         return std::nullopt;
-    return wire::ListedProcess{.pid = pid_, .memory = arenas_.at(gpu).used(), .sample = newest_sample(gpu, now)};
+    return wire::ListedProcess{
+        .pid = pid_, .mps = mps_, .memory = rm_.memory(client_, gpu), .sample = newest_sample(gpu, now)};
 }
 
 wire::BusySample Process::newest_sample(std::uint32_t gpu, Time now) const {

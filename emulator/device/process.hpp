@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "arena.hpp"
+#include "address_space.hpp"
 #include "kernel_code.hpp"
 #include "rm_tree.hpp"
 
@@ -16,7 +16,7 @@ namespace emulator {
 
 class Process {
   public:
-    Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm) : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm) {}
+    Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm);
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     ~Process();
@@ -75,8 +75,9 @@ class Process {
     Answer hello(const wire::Request& request);
     Answer open_context(const wire::Request& request);
     Answer close_context(const wire::Request& request, Time now);
-    Answer allocate(const wire::Request& request);
-    Answer free(const wire::Request& request);
+    Answer map(const wire::Request& request);
+    Answer export_memory(const wire::Request& request);
+    Answer import_memory(const wire::Request& request);
     Answer memory_info(const wire::Request& request) const;
     Answer allocate_host(const wire::Request& request);
     Answer free_host(const wire::Request& request);
@@ -116,7 +117,6 @@ class Process {
     std::map<std::uint32_t, Stream> streams_;
     std::map<std::pair<std::uint32_t, QueueId>, std::uint32_t> queues_;  // (gpu, queue) -> stream slot
     std::map<std::uint32_t, std::vector<std::uint32_t>> dependents_;     // stream slot -> those whose head waits for it
-    std::map<std::uint32_t, Arena> arenas_;                              // by GPU
     std::map<std::uint64_t, SharedMemory> host_memory_;                  // by the process's address
     AddressSpace memory_;
 };

@@ -33,6 +33,21 @@ std::uint32_t make_subdevice(AllocationCall& call) {
     return status::kOk;
 }
 
+std::uint32_t make_device_memory(AllocationCall& call) {
+    constexpr std::size_t kSize = 64, kAlignment = 72, kOffset = 80;
+    const RmObject* device = find(call, call.object.parent, rm_class::kDevice);
+    if (!device) return status::kInvalidObject;
+    const auto bytes = call.get<std::uint64_t>(kSize);
+    if (bytes == 0) return status::kInvalidArgument;
+    call.object.gpu = device->gpu;
+    call.object.block = call.gpus[device->gpu].memory.take(bytes);
+    if (!call.object.block) return status::kNoMemory;
+    call.put(kSize, call.object.block->bytes());
+    call.put(kAlignment, PhysicalMemory::kPage);
+    call.put(kOffset, call.object.block->offset());
+    return status::kOk;
+}
+
 std::uint32_t make_memory(AllocationCall& call) {
     constexpr std::size_t kAttr2 = 28, kSize = 64;
     const auto bytes = call.get<std::uint64_t>(kSize);
@@ -77,6 +92,7 @@ std::uint32_t make_event_buffer(AllocationCall& call) {
 constexpr Allocation kAllocations[] = {
     {rm_class::kDevice, 56, true, make_device},
     {rm_class::kSubdevice, 4, true, make_subdevice},
+    {rm_class::kDeviceMemory, 128, false, make_device_memory},
     {rm_class::kMemory, 128, false, make_memory},
     {rm_class::kEventBuffer, 72, false, make_event_buffer},
 };

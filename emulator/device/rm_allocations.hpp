@@ -15,14 +15,18 @@ struct AllocationCall {
     std::vector<Gpu>& gpus;
     const RmClient& client;
     std::uint32_t client_handle;
-    std::span<const std::byte> parameters;
-    RmObject object;  // class and parent are set
+    std::span<std::byte> parameters;  // read, and answered in
+    RmObject object;                  // class and parent are set
 
     template <typename T>
     T get(std::size_t offset) const {
         T value;
         std::memcpy(&value, parameters.data() + offset, sizeof value);
         return value;
+    }
+    template <typename T>
+    void put(std::size_t offset, T value) const {
+        std::memcpy(parameters.data() + offset, &value, sizeof value);
     }
 };
 

@@ -42,8 +42,7 @@ constexpr std::size_t kBytes = 56, kClient = 0, kDevice = 4, kMemory = 8, kOffse
 constexpr std::uint32_t kReadOnly = 1;
 }  // namespace nvos33
 
-constexpr std::size_t kMaxClients = 256;    // of one open file
-constexpr std::size_t kMaxObjects = 16384;  // of one client
+constexpr std::size_t kMaxClients = 256;  // of one open file
 
 bool is_root_class(std::uint32_t cls) { return cls == 0 || cls == 1 || cls == rm_class::kRoot; }
 
@@ -111,7 +110,9 @@ RmAnswer RmService::allocate(const RmCaller& caller, std::span<std::byte> argume
     const auto parent = get<std::uint32_t>(argument, nvos21::kParent);
     RmClient* client = tree_.client(root, caller.open_file);
     if (!client) return answer(status::kInvalidClient);
-    if (client->objects.size() >= kMaxObjects) return answer(status::kInsufficientResources);
+    // Device memory is limited by itself: an object of it takes a page or more.
+    if (cls != rm_class::kDeviceMemory && client->objects.size() >= RmTree::kMaxObjects)
+        return answer(status::kInsufficientResources);
     const Allocation* allocation = find_allocation(cls);
     if (!allocation) return answer(status::kInvalidClass);
     if (parameters.size() != allocation->parameter_bytes && !(allocation->parameters_optional && parameters.empty()))

@@ -1,7 +1,10 @@
 #include "rm_tree.hpp"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "../model/timing.hpp"
@@ -33,6 +36,7 @@ constexpr Placed kDeviceObjects[] = {
     {0x12, 0x0040, Placed::kUnderDevice},
 };
 constexpr std::uint32_t kDeviceSpan = 0x14;
+constexpr std::uint32_t kLastDevice = 0xFFF80000;  // leaves room for contexts
 
 // A context's part: the compute group and its context share at its start, then channels, then three copy groups.
 constexpr std::uint32_t kShareOffset = 0x01;
@@ -77,6 +81,49 @@ std::size_t RmTree::count_objects(std::uint32_t cls) const {
     return count;
 }
 
+const RmObject* RmTree::find(std::uint32_t client, std::uint32_t handle) const {
+    const auto owner = clients_.find(client);
+    if (owner == clients_.end()) return nullptr;
+    const auto it = owner->second.objects.find(handle);
+    return it == owner->second.objects.end() ? nullptr : &it->second;
+}
+
+std::optional<wire::Key> RmTree::export_memory(const RmObject& object) {
+    std::erase_if(exported_, [](const auto& entry) { return entry.second.block.expired(); });
+    for (const auto& [key, exported] : exported_)
+        if (exported.block.lock() == object.block) return std::bit_cast<wire::Key>(key);
+    std::array<std::uint8_t, sizeof(wire::Key)> key;
+    if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) return std::nullopt;
+    exported_[key] = {object.block, object.gpu};
+    return std::bit_cast<wire::Key>(key);
+}
+
+const RmObject* RmTree::import_memory(std::uint32_t client_handle, std::uint32_t handle, const wire::Key& key) {
+    const auto it = exported_.find(std::bit_cast<std::array<std::uint8_t, sizeof(wire::Key)>>(key));
+    RmClient* importer = client(client_handle);
+    if (it == exported_.end() || !importer) return nullptr;
+    auto block = it->second.block.lock();
+    const auto device = importer->devices.find(it->second.gpu);
+    if (!block || device == importer->devices.end() || importer->objects.size() >= kMaxObjects || handle == 0 ||
+        handle == client_handle)
+        return nullptr;
+    const auto [made, fresh] = importer->objects.try_emplace(handle, RmObject{.cls = rm_class::kDeviceMemory,
+                                                                              .parent = device->second,
+                                                                              .gpu = it->second.gpu,
+                                                                              .block = std::move(block),
+                                                                              .imported = true});
+    return fresh ? &made->second : nullptr;
+}
+
+std::uint64_t RmTree::memory(std::uint32_t client, std::uint32_t gpu) const {
+    const auto it = clients_.find(client);
+    if (it == clients_.end()) return 0;
+    std::uint64_t sum = 0;
+    for (const auto& [handle, object] : it->second.objects)
+        if (object.block && !object.imported && object.gpu == gpu) sum += object.block->bytes();
+    return sum;
+}
+
 RmClient* RmTree::client(std::uint32_t handle) {
     const auto it = clients_.find(handle);
     return it == clients_.end() ? nullptr : &it->second;
@@ -110,6 +157,7 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
         client.objects.erase(it);
         if (object.group && object.group->runlist) gpus_[object.gpu].remove_group(at, *object.group->runlist);
         std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
+        if (object.block) return;  // has nothing below it, and there may be many
     }
     std::vector<std::uint32_t> children;
     for (const auto& [child, object] : client.objects)
@@ -118,24 +166,32 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
     for (const std::uint32_t child : children) free_subtree(client, child, at);
 }
 
-void RmTree::set_handle_base(std::uint32_t client_handle, std::uint32_t base) {
+void RmTree::adopt_devices(std::uint32_t client_handle) {
     RmClient& client = clients_.at(client_handle);
-    if (client.objects.empty()) client.next_handle = base + 1;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> found;  // start, GPU
+    for (const auto& [handle, object] : client.objects)
+        if (object.cls == rm_class::kDevice && handle >= kDeviceOffset && handle <= kLastDevice)
+            found.emplace_back(handle - kDeviceOffset, object.gpu);
+    for (const auto& [start, gpu] : found) {
+        if (client.devices.contains(gpu)) continue;
+        add_device(client_handle, start, gpu);
+        client.next_handle = start + kDeviceSpan;
+    }
 }
 
-void RmTree::add_device(RmClient& client, std::uint32_t start, std::uint32_t gpu) {
+// What is there already stays as it is.
+void RmTree::add_device(std::uint32_t client_handle, std::uint32_t start, std::uint32_t gpu) {
+    RmClient& client = clients_.at(client_handle);
     const std::uint32_t device = start + kDeviceOffset;
     const std::uint32_t subdevice = start + kSubdeviceOffset;
-    // The client is the parent of its devices; its handle is the key under which it is kept.
-    std::uint32_t self = 0;
-    for (const auto& [handle, other] : clients_)
-        if (&other == &client) self = handle;
-    client.objects[start] = {.cls = 0xCB33, .parent = self, .gpu = gpu};
-    client.objects[device] = {.cls = rm_class::kDevice, .parent = self, .gpu = gpu};
-    client.objects[subdevice] = {.cls = rm_class::kSubdevice, .parent = device, .gpu = gpu};
+    client.objects.try_emplace(start, RmObject{.cls = 0xCB33, .parent = client_handle, .gpu = gpu});
+    client.objects.try_emplace(device, RmObject{.cls = rm_class::kDevice, .parent = client_handle, .gpu = gpu});
+    client.objects.try_emplace(subdevice, RmObject{.cls = rm_class::kSubdevice, .parent = device, .gpu = gpu});
     for (const Placed& placed : kDeviceObjects)
-        client.objects[start + placed.offset] = {
-            .cls = placed.cls, .parent = placed.parent == Placed::kUnderDevice ? device : subdevice, .gpu = gpu};
+        client.objects.try_emplace(
+            start + placed.offset,
+            RmObject{
+                .cls = placed.cls, .parent = placed.parent == Placed::kUnderDevice ? device : subdevice, .gpu = gpu});
     client.devices[gpu] = device;
 }
 
@@ -151,7 +207,7 @@ std::uint32_t RmTree::add_group(RmClient& client, std::uint32_t handle, std::uin
 std::vector<std::uint32_t> RmTree::add_context(std::uint32_t client_handle, std::uint32_t gpu) {
     RmClient& client = clients_.at(client_handle);
     if (!client.devices.contains(gpu)) {
-        add_device(client, client.next_handle, gpu);
+        add_device(client_handle, client.next_handle, gpu);
         client.next_handle += kDeviceSpan;
     }
     const std::uint32_t device = client.devices.at(gpu);

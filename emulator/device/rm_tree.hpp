@@ -15,6 +15,7 @@
 namespace emulator {
 
 namespace rm_class {
+inline constexpr std::uint32_t kDeviceMemory = 0x40;
 inline constexpr std::uint32_t kRoot = 0x41;
 inline constexpr std::uint32_t kDevice = 0x80;
 inline constexpr std::uint32_t kSubdevice = 0x2080;
@@ -52,6 +53,8 @@ struct RmObject {
     std::optional<RmGroup> group = {};
     std::shared_ptr<SharedMemory> memory = {};
     std::shared_ptr<EventBuffer> events = {};
+    std::shared_ptr<MemoryBlock> block = {};  // of device memory
+    bool imported = false;                    // device memory of another client, which is charged for it
     std::array<std::uint32_t, 3> needs = {};  // objects beside its parent with which it goes
 };
 
@@ -64,6 +67,8 @@ struct RmClient {
 
 class RmTree {
   public:
+    static constexpr std::size_t kMaxObjects = 16384;  // of one client, device memory of its own aside
+
     explicit RmTree(std::vector<Gpu>& gpus) : gpus_(gpus) {}
 
     std::uint32_t add_client(std::uint64_t open_file);
@@ -71,6 +76,16 @@ class RmTree {
     std::size_t count_clients(std::uint64_t open_file) const;
     // All objects of a class.
     std::size_t count_objects(std::uint32_t cls) const;
+    // A client's object; nullptr when there is none.
+    const RmObject* find(std::uint32_t client, std::uint32_t handle) const;
+
+    // A key under which other clients may have this device memory, for as long as it exists. Nothing when the system
+    // has no random numbers.
+    std::optional<wire::Key> export_memory(const RmObject& object);
+    // Makes an object of it under the client's device. nullptr for an unknown key, or a handle that is taken.
+    const RmObject* import_memory(std::uint32_t client, std::uint32_t handle, const wire::Key& key);
+    // Bytes of a GPU's memory that a client has taken.
+    std::uint64_t memory(std::uint32_t client, std::uint32_t gpu) const;
     // The client, if this open file made it.
     RmClient* client(std::uint32_t handle, std::uint64_t open_file);
     RmClient* client(std::uint32_t handle);
@@ -85,19 +100,26 @@ class RmTree {
     std::vector<std::uint32_t> add_context(std::uint32_t client, std::uint32_t gpu);
     // Frees a context's objects, given the handle of its compute group.
     void remove_context(std::uint32_t client, std::uint32_t compute_group, Time at);
-    // Only for a client that has no objects yet.
-    void set_handle_base(std::uint32_t client, std::uint32_t base);
+    // Takes the devices that a client has made for the ones that CUDA made at cuInit, and places what CUDA has beside
+    // them. Objects of contexts come after them.
+    void adopt_devices(std::uint32_t client);
     // An object made by an ioctl, under the handle that the caller or, given 0, the driver chose. False when it is
     // taken.
     bool add_object(std::uint32_t client, std::uint32_t& handle, RmObject object);
 
   private:
-    void add_device(RmClient& client, std::uint32_t handle, std::uint32_t gpu);
+    void add_device(std::uint32_t client, std::uint32_t start, std::uint32_t gpu);
     std::uint32_t add_group(RmClient& client, std::uint32_t handle, std::uint32_t gpu, bool compute);
     void free_subtree(RmClient& client, std::uint32_t handle, Time at);
 
+    struct Exported {
+        std::weak_ptr<MemoryBlock> block;
+        std::uint32_t gpu;
+    };
+
     std::vector<Gpu>& gpus_;
     std::map<std::uint32_t, RmClient> clients_;
+    std::map<std::array<std::uint8_t, sizeof(wire::Key)>, Exported> exported_;
     std::uint32_t next_client_ = 0;
     std::uint32_t next_group_id_ = 6;
     std::uint32_t next_context_id_ = 0x34;

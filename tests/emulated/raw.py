@@ -29,6 +29,7 @@ DUPLICATE, NO_RESOURCES, BAD_CLASS, BAD_LIMIT, BAD_OBJECT, NO_MEMORY = 0x19, 0x1
 
 CLIENT_BASE, OBJECT_BASE = 0xC1D00000, 0x5C000000
 ROOT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
+DEVICE_MEMORY = 0x40
 EVENT_BUFFER, MEMORY = 0x90CD, 0x90CE
 ATTACHED_IDS, HANDLE_INFO, CHILD_HANDLE = 0x201, 0xD02, 0xD05
 SET_SLICE, GET_SLICE, INTERLEAVE, REALTIME = 0xA06C0103, 0xA06C0104, 0xA06C0107, 0xA06C0110
@@ -103,6 +104,16 @@ def free(fd: int, client: int, handle: int) -> int:
 def memory_parameters(size: int, read_only: bool = True) -> bytes:
     """Of a memory of an event buffer: cached, and written by the driver alone."""
     return struct.pack("<24xII32xQ56x", 1 << 29, read_only << 22, size)
+
+
+def take_device_memory(fd: int, client: int, device: int, handle: int, size: int) -> tuple[int, int, int]:
+    """Allocates memory of the card: the status, the bytes that came, and where they are."""
+    parameters = struct.pack("<64xQ56x", size)
+    argument = struct.pack("<IIIIQQIIII", client, device, handle, DEVICE_MEMORY, 0, 0, len(parameters), 0, 0xFFFF, 0)
+    error, argument, parameters = ioctl(fd, ALLOC, argument, parameters)
+    assert error == 0
+    came, _, offset = struct.unpack_from("<QQQ", parameters, 64)
+    return struct.unpack("<IIIIQQIIII", argument)[8], came, offset
 
 
 def event_buffer_parameters(subdevice: int, header: int, records: int, count: int, record_size: int = 32) -> bytes:

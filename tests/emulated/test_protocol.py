@@ -182,7 +182,11 @@ def test_hostile_cuda_calls_do_no_harm(fresh_gpu: FreshGpu) -> None:
                 try:
                     calls.send(hello.ljust(size, b"\0"))
                     for _ in range(30):
-                        calls.send(request(chance.choice([2, 4, 10, 12, 12, 12, 13, 14, 3, 5, 6, 7, 8, 9, 11, 99])))
+                        calls.send(
+                            request(
+                                chance.choice([2, 4, 10, 12, 12, 12, 13, 14, 3, 5, 6, 7, 8, 9, 11, 16, 17, 18, 19, 99])
+                            )
+                        )
                 except OSError:
                     pass  # it hung up: that is its right
     with tenant(gpu) as running:

@@ -1,0 +1,279 @@
+// Arrays and mipmapped arrays: memory with a shape. Rows follow one another without gaps.
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "capture.hpp"
+#include "memory.hpp"
+
+namespace emulator::cuda {
+namespace {
+
+constexpr std::uint64_t kLevelAlignment = 512;
+
+struct Array {
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    std::uint64_t address;
+    std::uint64_t bytes;
+    std::uint64_t allocation;  // its id: an allocation goes with its context, the array's handle does not
+    bool level = false;        // of a mipmapped array, which owns the memory
+};
+
+struct Mipmap {
+    std::vector<std::unique_ptr<Array>> levels;
+};
+
+// Guarded by the driver's lock.
+struct Arrays {
+    std::set<Array*> arrays;
+    std::set<Mipmap*> mipmaps;
+};
+
+Arrays& known() {
+    static auto* const all = new Arrays;  // never destroyed, as the driver
+    return *all;
+}
+
+// Bytes of one channel; 0 for a format that is not modelled.
+std::uint64_t channel_bytes(CUarray_format format) {
+    switch (format) {
+        case CU_AD_FORMAT_UNSIGNED_INT8:
+        case CU_AD_FORMAT_SIGNED_INT8:
+            return 1;
+        case CU_AD_FORMAT_UNSIGNED_INT16:
+        case CU_AD_FORMAT_SIGNED_INT16:
+        case CU_AD_FORMAT_HALF:
+            return 2;
+        case CU_AD_FORMAT_UNSIGNED_INT32:
+        case CU_AD_FORMAT_SIGNED_INT32:
+        case CU_AD_FORMAT_FLOAT:
+            return 4;
+        default:
+            return 0;
+    }
+}
+
+CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+    constexpr std::size_t kMaxWidth = 131072, kMaxHeight = 65536, kMaxDepth = 16384;
+    constexpr unsigned kKnown =
+        CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+    if (channel_bytes(shape.Format) == 0 || (shape.Flags & ~kKnown) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if (shape.NumChannels != 1 && shape.NumChannels != 2 && shape.NumChannels != 4) return CUDA_ERROR_INVALID_VALUE;
+    const bool layered = (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    if (shape.Width == 0 || (shape.Height == 0 && shape.Depth != 0 && !layered)) return CUDA_ERROR_INVALID_VALUE;
+    if ((shape.Flags & CUDA_ARRAY3D_CUBEMAP) && (shape.Width != shape.Height || shape.Depth % 6 != 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    return shape.Width <= kMaxWidth && shape.Height <= kMaxHeight && shape.Depth <= kMaxDepth
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+std::uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+    return shape.Width * std::max<std::uint64_t>(shape.Height, 1) * std::max<std::uint64_t>(shape.Depth, 1) *
+           shape.NumChannels * channel_bytes(shape.Format);
+}
+
+CUDA_ARRAY3D_DESCRIPTOR next_level(CUDA_ARRAY3D_DESCRIPTOR shape) {
+    const auto half = [](std::size_t size) { return size == 0 ? 0 : std::max<std::size_t>(size / 2, 1); };
+    shape.Width = half(shape.Width);
+    shape.Height = half(shape.Height);
+    // Layers and faces are as many in each level.
+    if (!(shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP))) shape.Depth = half(shape.Depth);
+    return shape;
+}
+
+// Is its memory still there? It goes with its context.
+bool alive(const Driver& driver, const Array& array) {
+    std::uint64_t start = 0;
+    const Allocation* allocation = find_allocation(driver, array.address, start);
+    return allocation && allocation->id == array.allocation;
+}
+
+void free_memory(Driver& driver, const Array& array) {
+    if (alive(driver, array)) free_allocation(driver, array.address);
+}
+
+Array* from(CUarray handle) {
+    auto* array = reinterpret_cast<Array*>(handle);
+    return known().arrays.contains(array) ? array : nullptr;
+}
+
+// The address of `bytes` bytes of an array; 0 when they are not all in it.
+std::uint64_t inside(CUarray handle, std::size_t offset, std::size_t bytes) {
+    Driver* driver = Driver::get();
+    if (!driver) return 0;
+    const std::lock_guard guard(driver->lock);
+    const Array* array = from(handle);
+    if (!array || !alive(*driver, *array)) return 0;
+    return offset <= array->bytes && bytes <= array->bytes - offset ? array->address + offset : 0;
+}
+
+}  // namespace
+
+CUresult resolve_arrays(CUDA_MEMCPY3D& copy) {
+    EMULATOR_ENTER();
+    const auto resolve = [&](CUmemorytype& type, CUarray handle, CUdeviceptr& address, std::size_t& pitch,
+                             std::size_t& rows, std::size_t x, std::size_t y, std::size_t z) {
+        if (type != CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
+        const Array* array = from(handle);
+        if (!array || !alive(driver, *array)) return CUDA_ERROR_INVALID_HANDLE;
+        const auto fits = [](std::size_t from, std::size_t count, std::size_t size) {
+            return from <= size && count <= size - from;
+        };
+        type = CU_MEMORYTYPE_DEVICE;
+        address = array->address;
+        pitch = array->shape.Width * array->shape.NumChannels * channel_bytes(array->shape.Format);
+        rows = std::max<std::size_t>(array->shape.Height, 1);
+        const std::size_t slices = std::max<std::size_t>(array->shape.Depth, 1);
+        return fits(x, copy.WidthInBytes, pitch) && fits(y, copy.Height, rows) && fits(z, copy.Depth, slices)
+                   ? CUDA_SUCCESS
+                   : CUDA_ERROR_INVALID_VALUE;
+    };
+    const CUresult result = resolve(copy.srcMemoryType, copy.srcArray, copy.srcDevice, copy.srcPitch, copy.srcHeight,
+                                    copy.srcXInBytes, copy.srcY, copy.srcZ);
+    if (result != CUDA_SUCCESS) return result;
+    return resolve(copy.dstMemoryType, copy.dstArray, copy.dstDevice, copy.dstPitch, copy.dstHeight, copy.dstXInBytes,
+                   copy.dstY, copy.dstZ);
+}
+
+}  // namespace emulator::cuda
+
+using namespace emulator;
+using namespace emulator::cuda;
+
+CUresult CUDAAPI cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+    EMULATOR_ENTER_CONTEXT();
+    if (!handle || !shape) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = check(*shape); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = allow_unsafe_call(driver); result != CUDA_SUCCESS) return result;
+    std::uint64_t address = 0;
+    const std::uint64_t bytes = bytes_of(*shape);
+    if (const CUresult result = allocate(driver, context, bytes, address); result != CUDA_SUCCESS) return result;
+    auto* array = new Array{*shape, address, bytes, driver.memory.at(address).id};
+    known().arrays.insert(array);
+    *handle = reinterpret_cast<CUarray>(array);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* shape) {
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_ARRAY3D_DESCRIPTOR same{.Width = shape->Width,
+                                       .Height = shape->Height,
+                                       .Depth = 0,
+                                       .Format = shape->Format,
+                                       .NumChannels = shape->NumChannels,
+                                       .Flags = 0};
+    return cuArray3DCreate(handle, &same);
+}
+
+CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
+    EMULATOR_ENTER_CONTEXT();
+    Array* array = from(handle);
+    if (!array || array->level) return CUDA_ERROR_INVALID_HANDLE;
+    guard.unlock();
+    synchronize(driver, context);
+    guard.lock();
+    if (from(handle) != array) return CUDA_ERROR_INVALID_HANDLE;
+    free_memory(driver, *array);
+    known().arrays.erase(array);
+    delete array;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray handle) {
+    EMULATOR_ENTER();
+    const Array* array = from(handle);
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    *shape = array->shape;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR* shape, CUarray handle) {
+    if (!shape) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR whole{};
+    if (const CUresult result = cuArray3DGetDescriptor(&whole, handle); result != CUDA_SUCCESS) return result;
+    *shape = {.Width = whole.Width, .Height = whole.Height, .Format = whole.Format, .NumChannels = whole.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+// All levels are in one allocation, the largest first.
+CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* shape,
+                                        unsigned levels) {
+    EMULATOR_ENTER_CONTEXT();
+    if (!handle || !shape || levels == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = check(*shape); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = allow_unsafe_call(driver); result != CUDA_SUCCESS) return result;
+    auto mipmap = std::make_unique<Mipmap>();
+    CUDA_ARRAY3D_DESCRIPTOR level = *shape;
+    std::uint64_t bytes = 0;
+    for (unsigned i = 0; i < levels; ++i) {
+        const auto smaller = i == 0 ? level : next_level(level);
+        // As many as there are until all is 1.
+        if (i > 0 && smaller.Width == level.Width && smaller.Height == level.Height && smaller.Depth == level.Depth)
+            break;
+        level = smaller;
+        mipmap->levels.push_back(std::make_unique<Array>(Array{level, bytes, bytes_of(level), 0, true}));
+        bytes += (bytes_of(level) + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
+    }
+    std::uint64_t address = 0;
+    if (const CUresult result = allocate(driver, context, bytes, address); result != CUDA_SUCCESS) return result;
+    for (const auto& array : mipmap->levels) {
+        array->address += address;
+        array->allocation = driver.memory.at(address).id;
+        known().arrays.insert(array.get());
+    }
+    *handle = reinterpret_cast<CUmipmappedArray>(mipmap.get());
+    known().mipmaps.insert(mipmap.release());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray handle, unsigned index) {
+    EMULATOR_ENTER();
+    auto* mipmap = reinterpret_cast<Mipmap*>(handle);
+    if (!known().mipmaps.contains(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!level || index >= mipmap->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+    *level = reinterpret_cast<CUarray>(mipmap->levels[index].get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+    EMULATOR_ENTER_CONTEXT();
+    auto* mipmap = reinterpret_cast<Mipmap*>(handle);
+    if (!known().mipmaps.contains(mipmap)) return CUDA_ERROR_INVALID_HANDLE;
+    guard.unlock();
+    synchronize(driver, context);
+    guard.lock();
+    if (known().mipmaps.erase(mipmap) == 0) return CUDA_ERROR_INVALID_HANDLE;
+    free_memory(driver, *mipmap->levels.front());
+    for (const auto& array : mipmap->levels) known().arrays.erase(array.get());
+    delete mipmap;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemcpyHtoA(CUarray to, std::size_t offset, const void* from, std::size_t bytes) {
+    const std::uint64_t address = inside(to, offset, bytes);
+    return address ? copy(address, address_of(from), bytes, nullptr, true) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuMemcpyAtoH(void* to, CUarray from, std::size_t offset, std::size_t bytes) {
+    const std::uint64_t address = inside(from, offset, bytes);
+    return address ? copy(address_of(to), address, bytes, nullptr, true) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuMemcpyDtoA(CUarray to, std::size_t offset, CUdeviceptr from, std::size_t bytes) {
+    const std::uint64_t address = inside(to, offset, bytes);
+    return address ? copy(address, from, bytes, nullptr, false) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuMemcpyAtoD(CUdeviceptr to, CUarray from, std::size_t offset, std::size_t bytes) {
+    const std::uint64_t address = inside(from, offset, bytes);
+    return address ? copy(to, address, bytes, nullptr, false) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuMemcpyHtoAAsync(CUarray to, std::size_t offset, const void* from, std::size_t bytes,
+                                   CUstream stream) {
+    const std::uint64_t address = inside(to, offset, bytes);
+    return address ? copy(address, address_of(from), bytes, stream, false) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI cuMemcpyAtoHAsync(void* to, CUarray from, std::size_t offset, std::size_t bytes, CUstream stream) {
+    const std::uint64_t address = inside(from, offset, bytes);
+    return address ? copy(address_of(to), address, bytes, stream, false) : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,111 @@
+// What an address is.
+#include "memory.hpp"
+
+using namespace emulator;
+using namespace emulator::cuda;
+
+namespace {
+
+// An address that the device reaches.
+struct Pointer {
+    std::uint64_t address;
+    std::uint64_t start;  // of its allocation
+    std::uint64_t bytes;
+    Context* context;
+    CUmemorytype type;
+    bool managed;
+    std::uint64_t id;
+    Pool* pool;
+};
+
+bool find(Driver& driver, CUdeviceptr address, Pointer& found) {
+    std::uint64_t start = 0;
+    if (const Allocation* device = find_allocation(driver, address, start)) {
+        found = {address, start, device->bytes, device->context, CU_MEMORYTYPE_DEVICE, false, device->id, device->pool};
+        return true;
+    }
+    if (const HostAllocation* host = find_host(driver, address, start)) {
+        const CUmemorytype type = host->managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        found = {address, start, host->bytes, host->context, type, host->managed, host->id, nullptr};
+        return true;
+    }
+    if (!is_mapped(driver, address, 1)) return false;
+    found = {address, address, 1, nullptr, CU_MEMORYTYPE_DEVICE, false, 0, nullptr};
+    return true;
+}
+
+template <typename T>
+CUresult answer(void* data, T value) {
+    *static_cast<T*>(data) = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult get(const Driver& driver, const Pointer& pointer, CUpointer_attribute attribute, void* data) {
+    const bool device_only = pointer.type == CU_MEMORYTYPE_DEVICE && !pointer.managed;
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            return answer(data, reinterpret_cast<CUcontext>(pointer.context));
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return answer(data, static_cast<unsigned>(pointer.type));
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+            return answer(data, CUdeviceptr{pointer.address});
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            if (device_only) return CUDA_ERROR_INVALID_VALUE;
+            return answer(data, reinterpret_cast<void*>(pointer.address));
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            return answer(data, driver.contexts.contains(pointer.context) ? pointer.context->gpu : 0);
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            return answer(data, static_cast<unsigned>(pointer.managed));
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            return answer(data, static_cast<unsigned long long>(pointer.id));
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return answer(data, CUdeviceptr{pointer.start});
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return answer(data, std::size_t{pointer.bytes});
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+            return answer(data, 1);
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            return answer(data, reinterpret_cast<CUmemoryPool>(pointer.pool));
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+}  // namespace
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+    EMULATOR_ENTER();
+    Pointer pointer{};
+    if (!data || !find(driver, address, pointer)) return CUDA_ERROR_INVALID_VALUE;
+    return get(driver, pointer, attribute, data);
+}
+
+// For an address that is none of the driver's, answers zeros, as CUDA does.
+CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
+                                        CUdeviceptr address) {
+    EMULATOR_ENTER();
+    if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    Pointer pointer{};
+    const bool known = find(driver, address, pointer);
+    for (unsigned i = 0; i < count; ++i) {
+        if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
+        const CUresult result = known ? get(driver, pointer, attributes[i], data[i]) : CUDA_ERROR_INVALID_VALUE;
+        if (result == CUDA_ERROR_NOT_SUPPORTED) return result;
+        if (result == CUDA_SUCCESS) continue;
+        switch (attributes[i]) {
+            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+                *static_cast<unsigned*>(data[i]) = 0;
+                break;
+            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+                *static_cast<int*>(data[i]) = -2;
+                break;
+            case CU_POINTER_ATTRIBUTE_MAPPED:
+                *static_cast<int*>(data[i]) = 0;
+                break;
+            default:
+                *static_cast<std::uint64_t*>(data[i]) = 0;
+        }
+    }
+    return CUDA_SUCCESS;
+}

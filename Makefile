@@ -1,4 +1,4 @@
-# make demo | test | lint | test-gpu | setup | clean.  pytest's own arguments: make test ARGS="-k rm -x"
+# make demo | test | checks | lint | test-gpu | setup | clean.  pytest's own arguments: make test ARGS="-k rm -x"
 PYTHON ?= python3
 ARGS ?=
 
@@ -7,13 +7,18 @@ BIN := .venv/bin
 CPP := $(shell find emulator native -name "*.[ch]pp" -o -name "*.h")
 BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator native -type f)
 
-.PHONY: demo test test-gpu lint setup clean
+.PHONY: demo test checks test-gpu lint setup clean
 
 demo: setup
 	@$(BIN)/runlist demo $(ARGS)
 
 test: setup
 	@$(BIN)/python -m pytest $(ARGS)
+
+# Sanitizers, fuzzing and kills as in `make test`, for longer.
+checks: setup
+	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
+	  tests/native/test_preload_kills.py $(ARGS)
 
 test-gpu: setup
 	@RUNLIST_DEVICE=nvidia $(BIN)/python -m pytest $(ARGS)

@@ -135,6 +135,24 @@ int Link::send(const Record& record, std::int64_t patience_ns) const {
     }
 }
 
+int Link::send(const Record& record, std::span<const int> descriptors) const {
+    if (descriptors.empty() || descriptors.size() > kMaxDescriptors) return -EINVAL;
+    alignas(cmsghdr) char room[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
+    iovec bytes{.iov_base = const_cast<Record*>(&record), .iov_len = sizeof(record)};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = room;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+    const long sent = call(SYS_sendmsg, long{fd_}, pointer(&message), long{MSG_NOSIGNAL | MSG_DONTWAIT});
+    return sent >= 0 ? 0 : static_cast<int>(sent);
+}
+
 std::uint32_t Link::receive(std::int64_t patience_ns) const {
     if (!poll(POLLIN, patience_ns) || !is_open()) return 0;
     Record answer{.kind = Kind::kHint};

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 
 #include <cstdint>
+#include <span>
 
 #include "tenant/record.hpp"
 
@@ -23,6 +24,12 @@ class Link {
 
     // 0, -EAGAIN when the daemon's queue has no room for so long, or another error: the daemon is gone.
     int send(const Record& record, std::int64_t patience_ns) const;
+
+    static constexpr std::size_t kMaxDescriptors = 2;
+
+    // As send() without patience; the daemon gets copies of the descriptors, kMaxDescriptors at most. -EBADF when one
+    // of them is none.
+    int send(const Record& record, std::span<const int> descriptors) const;
 
     // Sequence number of the next answer, or 0 when none came in time. Errors look like that, too.
     std::uint32_t receive(std::int64_t patience_ns) const;

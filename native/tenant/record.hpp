@@ -6,7 +6,7 @@
 
 namespace runlist {
 
-enum class Kind : std::uint16_t { kSegmentBegin = 1, kSegmentEnd = 2, kReportLatency = 3, kHint = 4 };
+enum class Kind : std::uint16_t { kSegmentBegin = 1, kSegmentEnd = 2, kReportLatency = 3, kHint = 4, kJoin = 5 };
 
 struct Record {
     std::uint32_t magic = 0x314d4c52;  // "RLM1"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ import pytest
 
 import runlist
 from runlist.daemon.messages import Kind
+from tests.fixtures.compiler import CXX, C, compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path, wait_for
 from tests.fixtures.ear import Ear
 
@@ -24,33 +25,25 @@ __all__ = ["short_path"]
 SOURCE = Path(__file__).with_name("tenant.c")
 STRICT = ("-O1", "-Wall", "-Wextra", "-Werror", "-pedantic")
 LANGUAGES = {
-    "c11": ("CC", ("cc", "gcc", "clang", "zig-cc"), ("-std=c11", "-D_GNU_SOURCE")),
-    "c++20": ("CXX", ("c++", "g++", "clang++", "zig-c++"), ("-xc++", "-std=c++20")),
+    "c11": (C, ("-std=c11", "-D_GNU_SOURCE")),
+    "c++20": (CXX, ("-xc++", "-std=c++20")),
 }
 FUNCTIONS = {"rl_segment_begin", "rl_segment_end", "rl_report_latency_ns", "rl_hint_ns"}
-
-
-def compiler(variable: str, names: tuple[str, ...]) -> list[str]:
-    """The compiler that is named, or one that is here, or the one that the set-up brought."""
-    if named := os.environ.get(variable):
-        return named.split()
-    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
-    found = next((where for name in names if (where := shutil.which(name, path=path))), None)
-    assert found, f"no compiler: name one in {variable}"
-    return [found]
+INTERPOSED = {"ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlmopen"}
+HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
 
 @pytest.fixture(scope="session", params=LANGUAGES)
 def program(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The test's tenant, in each language that the header is for, where every user can run it."""
-    variable, names, options = LANGUAGES[request.param]
+    which, options = LANGUAGES[request.param]
     folder = Path(tempfile.mkdtemp(prefix="rl-"))
     folder.chmod(0o755)
     shutil.copy(runlist.library(), folder)
     built = folder / "tenant"
     words = [*options, *STRICT, f"-I{runlist.include()}", str(SOURCE), "-xnone", "-o", str(built), "-pthread"]
     link = [f"-L{folder}", "-lrunlist", f"-Wl,-rpath,{folder}"]
-    done = subprocess.run([*compiler(variable, names), *words, *link], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*compiler(*which), *words, *link], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     yield built
     shutil.rmtree(folder)
@@ -109,22 +102,45 @@ def tenant(ear: Ear, start: Callable[..., Program]) -> Program:
     return start()
 
 
-def test_the_library_needs_a_c_library_and_nothing_else() -> None:
-    readelf = shutil.which("readelf")
-    if readelf is None:
+def read_elf(*options: str) -> list[list[str]]:
+    """Words of each line that readelf prints of the library."""
+    tool = shutil.which("readelf")
+    if tool is None:
         pytest.skip("no readelf here")
-    dynamic = subprocess.run([readelf, "-dW", runlist.library()], capture_output=True, text=True, check=True).stdout
-    needed = {line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line}
-    assert needed == {"libc.so.6"}
-    assert "[librunlist.so]" in dynamic
-    assert "INIT_ARRAYSZ" not in dynamic or "16 (bytes)" not in dynamic  # no constructors beyond the linker's own
-    symbols = subprocess.run(
-        [readelf, "--dyn-syms", "-W", runlist.library()], capture_output=True, text=True, check=True
+    printed = subprocess.run(
+        [tool, "-W", *options, runlist.library()], capture_output=True, text=True, check=True
     ).stdout
-    fields = [line.split() for line in symbols.splitlines() if line.strip()[:1].isdigit()]
-    exported = {row[7].partition("@")[0] for row in fields if len(row) > 7 and row[6].isdigit() and row[3] == "FUNC"}
-    assert exported == FUNCTIONS
-    versions = {row[7].partition("GLIBC_")[2].rstrip(")") for row in fields if len(row) > 7 and "GLIBC_" in row[7]}
+    return [line.split() for line in printed.splitlines() if line.strip()]
+
+
+def hooked() -> set[str]:
+    """Functions that the lists of native/hooks put ours before."""
+    lists = sorted(HOOKS.glob("*.inc"))
+    return {name for file in lists for name in re.findall(r"^HOOK\(\w+, (\w+)\)", file.read_text(), re.MULTILINE)}
+
+
+def test_the_library_needs_a_c_library_and_nothing_else() -> None:
+    dynamic = read_elf("-d")
+    tags = {words[1].strip("()"): words[2:] for words in dynamic if len(words) > 2}
+    needed = {words[-1].strip("[]") for words in dynamic if "(NEEDED)" in words}
+    assert "libc.so.6" in needed
+    assert all(name == "libc.so.6" or name.startswith("ld-linux") for name in needed)
+    assert tags["SONAME"][-1] == "[librunlist.so]"
+    assert "TEXTREL" not in tags
+    assert "TEXTREL" not in tags.get("FLAGS", [])
+    assert int(tags["INIT_ARRAYSZ"][0]) <= 2 * 8, "one constructor, and the linker's own"
+    segments = {words[0]: words for words in read_elf("-l")}
+    assert "E" not in segments["GNU_STACK"][6]
+    assert int(segments.get("TLS", ["0"] * 6)[5], 16) <= 64
+
+
+def test_the_library_exports_what_it_must_and_brings_no_cxx_runtime() -> None:
+    functions = [words for words in read_elf("--dyn-syms") if words[0].endswith(":") and len(words) > 7]
+    exported = {words[7] for words in functions if words[6].isdigit() and words[3] != "NOTYPE"}
+    assert exported == FUNCTIONS | INTERPOSED | hooked()
+    needed = {words[7] for words in functions if words[6] == "UND"}
+    assert not {name for name in needed if name.startswith(("_Z", "__gxx", "__cxa_throw", "_Unwind"))}
+    versions = {name.partition("GLIBC_")[2] for name in needed if "GLIBC_" in name}
     assert all(tuple(int(part) for part in version.split(".")) <= (2, 28) for version in versions), versions
 
 

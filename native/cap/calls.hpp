@@ -1,0 +1,48 @@
+// The functions of a copy of libcuda that the cap itself uses, unhooked.
+#pragma once
+
+#include <cuda.h>
+
+namespace runlist::cap {
+
+struct Calls {
+#define NEEDED(name, symbol) decltype(&::name) name;
+#define USEFUL(name, symbol) decltype(&::name) name;
+#include "cap/calls.inc"
+#undef NEEDED
+#undef USEFUL
+
+    // Whether all that is needed is there.
+    bool complete() const {
+#define NEEDED(name, symbol) &&name != nullptr
+#define USEFUL(name, symbol)
+        return true
+#include "cap/calls.inc"
+            ;
+#undef NEEDED
+#undef USEFUL
+    }
+};
+
+// Those of the loaded object that contains this address; null pointers for what it does not have. The copy must stay
+// loaded, and the answer at its address, for as long as it is used.
+Calls calls(const void* object);
+
+// While it lives, our own calls disturb no capture: neither ones of this thread nor, in global mode, those of others.
+class Relaxed {
+  public:
+    explicit Relaxed(const Calls& calls) : calls_(calls) { exchange(); }
+    ~Relaxed() { exchange(); }
+    Relaxed(const Relaxed&) = delete;
+    Relaxed& operator=(const Relaxed&) = delete;
+
+  private:
+    void exchange() {
+        if (calls_.cuThreadExchangeStreamCaptureMode != nullptr) calls_.cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+
+    const Calls& calls_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace runlist::cap

@@ -1,0 +1,46 @@
+// What the gate knows of a CUDA context: its meter, and whose clock it goes by.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "cap/calls.hpp"
+#include "cap/clock.hpp"
+#include "cap/gate.hpp"
+#include "cap/meter.hpp"
+#include "core/lock.hpp"
+
+namespace runlist::cap {
+
+extern constinit std::atomic<Accounts> accounts;
+
+// An entry of a table that has one for each context of each copy of libcuda. Everything below the lock is under it; the
+// atomics above it are looked at without.
+struct Context {
+    std::atomic<CUcontext> handle{};   // null: free
+    std::atomic<const void*> copy{};   // of libcuda: one of its functions
+    std::atomic<std::int64_t> used{};  // host time of the last launch
+    std::atomic<int> waiting{};        // threads that wait for a turn
+    std::atomic<int> stuck{};          // times in a row that the lock could not be had
+    Lock lock;
+    std::uint64_t id = 0;  // tells it from an earlier one of the same handle
+    CUdevice device = 0;
+    std::int32_t process = 0;
+    std::uint32_t epoch = 0;  // contexts that had this entry before
+    Account account;
+    std::atomic<std::uint64_t> own_turn{};  // the clock of a process that shares none
+    Meter meter;
+
+    Clock clock() { return Clock(account.next_turn != nullptr ? *account.next_turn : own_turn); }
+
+    // Takes the lock. False where a signal interrupted the thread that holds it, or where it was left behind.
+    bool enter(Caller caller);
+
+    // The entry of the context that this stream belongs to, or of the current one for a default stream, entered.
+    // nullptr where there is none.
+    static Context* enter(const Calls& calls, CUstream stream, Caller caller, std::int64_t now);
+};
+
+}  // namespace runlist::cap

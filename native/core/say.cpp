@@ -1,0 +1,110 @@
+#include "core/say.hpp"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <atomic>
+
+#include "core/guest.hpp"
+
+namespace runlist {
+namespace {
+
+constexpr int kErrorStream = 2;
+constexpr std::size_t kQuotedLength = 80;
+constexpr std::size_t kKernelSetBytes = 8;  // of a signal set, as the kernel has it
+
+constinit std::atomic<int> said_level{static_cast<int>(Level::kWarning)};
+
+bool is_printable(char character) { return character >= ' ' && character <= '~'; }
+
+const void* pointer(const void* any) { return any; }
+
+// Keeps the signals away that a write to a closed pipe or to another job's terminal raises.
+class Quiet {
+  public:
+    Quiet() {
+        ::sigemptyset(&kept_away_);
+        ::sigaddset(&kept_away_, SIGPIPE);
+        ::sigaddset(&kept_away_, SIGTTOU);
+        already_ = pending();
+        change(SIG_BLOCK, &kept_away_, &before_);
+    }
+
+    ~Quiet() {
+        if (!already_ && pending()) {
+            sigset_t pipe{};
+            ::sigaddset(&pipe, SIGPIPE);
+            const timespec at_once{};
+            call(SYS_rt_sigtimedwait, pointer(&pipe), pointer(nullptr), pointer(&at_once), long{kKernelSetBytes});
+        }
+        change(SIG_SETMASK, &before_, nullptr);
+    }
+
+    Quiet(const Quiet&) = delete;
+    Quiet& operator=(const Quiet&) = delete;
+
+  private:
+    static bool pending() {
+        sigset_t waiting{};
+        call(SYS_rt_sigpending, pointer(&waiting), long{kKernelSetBytes});
+        return ::sigismember(&waiting, SIGPIPE) == 1;
+    }
+
+    static void change(long how, const sigset_t* set, sigset_t* before) {
+        call(SYS_rt_sigprocmask, how, pointer(set), pointer(before), long{kKernelSetBytes});
+    }
+
+    sigset_t kept_away_{};
+    sigset_t before_{};
+    bool already_;
+};
+
+}  // namespace
+
+Line& Line::add(const char* text) {
+    for (; *text != '\0'; ++text) put(*text);
+    return *this;
+}
+
+Line& Line::add(Quoted quoted) {
+    put('"');
+    std::size_t count = 0;
+    for (; quoted.text[count] != '\0' && count < kQuotedLength; ++count) {
+        put(is_printable(quoted.text[count]) ? quoted.text[count] : '?');
+    }
+    if (quoted.text[count] != '\0') add("...");
+    put('"');
+    return *this;
+}
+
+Line& Line::add_number(std::uint64_t number) {
+    char digits[24];
+    std::size_t first = sizeof(digits);
+    do {
+        digits[--first] = static_cast<char>('0' + number % 10);
+        number /= 10;
+    } while (number != 0);
+    while (first < sizeof(digits)) put(digits[first++]);
+    return *this;
+}
+
+void Line::put(char character) {
+    if (length_ < kRoom - 1) text_[length_++] = character;
+}
+
+void Line::write() {
+    text_[length_] = '\n';
+    pollfd stream{.fd = kErrorStream, .events = POLLOUT, .revents = 0};
+    const timespec at_once{};
+    const long ready = call(SYS_ppoll, pointer(&stream), 1L, pointer(&at_once), pointer(nullptr), 0L);
+    if (ready != 1 || (stream.revents & POLLOUT) == 0) return;
+    const Quiet quiet;
+    call(SYS_write, long{kErrorStream}, pointer(text_), static_cast<long>(length_ + 1));
+}
+
+void set_say_level(int level) { said_level.store(level, std::memory_order_relaxed); }
+
+bool is_said(Level level) { return static_cast<int>(level) <= said_level.load(std::memory_order_relaxed); }
+
+}  // namespace runlist

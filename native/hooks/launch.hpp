@@ -1,0 +1,108 @@
+// Work for the GPU: it waits for its turn under a compute cap, and what the driver takes meanwhile is its overhead.
+#pragma once
+
+#include "cap/gate.hpp"
+#include "hooks/outermost.hpp"
+#include "hooks/table.hpp"
+#include "rm/door.hpp"
+
+namespace runlist::hooks {
+
+const cap::Calls& calls_of(int row);  // what the gate uses of the copy of libcuda in that row
+
+// What is known of a launch by the types of its arguments: the stream that it names, the default stream if none, and
+// what tells its kind of work apart.
+struct Named {
+    CUstream stream = nullptr;
+    const void* work = nullptr;
+
+    template <typename... Arguments>
+    explicit Named(Arguments... arguments) {
+        (look(arguments), ...);
+    }
+
+  private:
+    template <typename Other>
+    void look(const Other&) {}
+    void look(CUstream given) { stream = given; }
+    void look(CUfunction function) { work = function; }
+    void look(CUgraphExec graph) { work = graph; }
+    void look(const CUlaunchConfig* config) {
+        if (config != nullptr) stream = config->hStream;
+    }
+    void look(CUDA_LAUNCH_PARAMS* launch) {
+        if (launch != nullptr) *this = Named(launch->hStream, launch->function);
+    }
+};
+
+// Whether the default stream of this form is the thread's own.
+constexpr bool is_per_thread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
+
+// Calls a real function of a row when it is its turn. One for all functions of a type, as it is large.
+template <typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult call_in_turn(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                                   Arguments... arguments) {
+    const Outermost outermost;
+    if (!outermost) return real(arguments...);
+    const Named named(arguments...);
+    cap::Turn turn(calls_of(row), named.stream, per_thread, named.work);
+    const CUresult result = real(arguments...);
+    turn.launched(result == CUDA_SUCCESS);
+    return result;
+}
+
+// Copies, memsets, graphs: what they allocate is the program's own.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Work;
+
+template <Id id, int row, typename... Arguments>
+struct Work<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        auto* function = real<id>(row);
+        if (function == nullptr) [[unlikely]]
+            return absent<CUresult>();
+        if (cap::on()) [[unlikely]]
+            return call_in_turn(function, row, is_per_thread(Function<id>::kName), arguments...);
+        return function(arguments...);
+    }
+};
+
+// Kernels: the driver may load code or enlarge stacks for them.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Launch;
+
+template <Id id, int row, typename... Arguments>
+struct Launch<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        const rm::Overhead taken;
+        return Work<id, row>::call(arguments...);
+    }
+};
+
+// What makes a stream wait for something else.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Divide;
+
+template <Id id, int row, typename... Arguments>
+struct Divide<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        if (cap::on()) [[unlikely]] {
+            cap::divide(calls_of(row), Named(arguments...).stream, is_per_thread(Function<id>::kName));
+        }
+        return call_real<id, row>(arguments...);
+    }
+};
+
+// No work, but memory that the driver takes for itself.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Overhead;
+
+template <Id id, int row, typename... Arguments>
+struct Overhead<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        const rm::Overhead taken;
+        return call_real<id, row>(arguments...);
+    }
+};
+
+}  // namespace runlist::hooks

@@ -1,0 +1,123 @@
+#include "hooks/managed.hpp"
+
+#include <sys/mman.h>
+
+#include "core/guest.hpp"
+#include "core/lock.hpp"
+
+namespace runlist::hooks {
+namespace {
+
+constexpr CUdeviceptr kEmpty = 0;
+constexpr CUdeviceptr kGone = 1;  // an entry was here; those behind it are still found
+constexpr std::size_t kFirstCapacity = 1024;
+
+struct Entry {
+    std::atomic<CUdeviceptr> pointer;
+    Managed managed;
+};
+
+// Open addressing. One that got too small stays mapped: others may be looking into it.
+struct Table {
+    std::size_t capacity;  // a power of two
+    std::size_t used;      // entries that are not empty
+
+    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
+    Entry& place(std::size_t number) { return entries()[number & (capacity - 1)]; }
+    static std::size_t first(CUdeviceptr pointer) {
+        constexpr std::uint64_t kGolden = 0x9E37'79B9'7F4A'7C15;
+        return pointer * kGolden >> 20;
+    }
+
+    Entry* find(CUdeviceptr pointer) {
+        for (std::size_t number = first(pointer);; ++number) {
+            const CUdeviceptr there = place(number).pointer.load(std::memory_order_acquire);
+            if (there == pointer) return &place(number);
+            if (there == kEmpty) return nullptr;
+        }
+    }
+
+    void insert(const Managed& managed) {
+        std::size_t number = first(managed.pointer);
+        while (place(number).pointer.load(std::memory_order_relaxed) != kEmpty) ++number;
+        place(number).managed = managed;
+        place(number).pointer.store(managed.pointer, std::memory_order_release);
+        ++used;
+    }
+};
+
+constinit Lock lock;
+constinit std::atomic<Table*> table;
+
+Table* make_table(std::size_t capacity) {
+    const std::size_t bytes = sizeof(Table) + capacity * sizeof(Entry);
+    const long made = call(SYS_mmap, 0L, static_cast<long>(bytes), long{PROT_READ | PROT_WRITE},
+                           long{MAP_PRIVATE | MAP_ANONYMOUS}, -1L, 0L);
+    if (made < 0) return nullptr;
+    auto* empty = reinterpret_cast<Table*>(made);
+    empty->capacity = capacity;
+    return empty;
+}
+
+bool is_live(CUdeviceptr pointer) { return pointer != kEmpty && pointer != kGone; }
+
+// A table with room for one more; nullptr if there is no memory for it.
+Table* table_with_room() {
+    Table* old = table.load(std::memory_order_relaxed);
+    if (old != nullptr && old->used * 2 < old->capacity) return old;
+    const std::size_t live = managed_count.load(std::memory_order_relaxed);
+    std::size_t capacity = kFirstCapacity;
+    while (capacity < live * 4 + 4) capacity *= 2;
+    Table* made = make_table(capacity);
+    if (made == nullptr) return nullptr;
+    for (std::size_t i = 0; old != nullptr && i < old->capacity; ++i) {
+        if (is_live(old->place(i).pointer.load(std::memory_order_relaxed))) made->insert(old->place(i).managed);
+    }
+    table.store(made, std::memory_order_release);
+    return made;
+}
+
+void remove(Entry& entry) {
+    entry.pointer.store(kGone, std::memory_order_release);
+    managed_count.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+constinit std::atomic<std::uint64_t> managed_count;
+
+void remember(const Managed& managed) {
+    if (lock.acquire(Caller::here()) != 0) return;  // it stays charged: too little is given, never too much
+    if (Table* roomy = table_with_room()) {
+        roomy->insert(managed);
+        managed_count.fetch_add(1, std::memory_order_relaxed);
+    }
+    lock.release();
+}
+
+bool take(CUdeviceptr pointer, Managed& managed) {
+    Table* seen = table.load(std::memory_order_acquire);
+    if (!is_live(pointer) || seen == nullptr || seen->find(pointer) == nullptr) return false;
+    if (lock.acquire(Caller::here()) != 0) return false;
+    Entry* entry = table.load(std::memory_order_relaxed)->find(pointer);
+    if (entry != nullptr) {
+        managed = entry->managed;
+        remove(*entry);
+    }
+    lock.release();
+    return entry != nullptr;
+}
+
+void refund_context(CUcontext context) {
+    if (context == nullptr || lock.acquire(Caller::here()) != 0) return;
+    Table* all = table.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; all != nullptr && i < all->capacity; ++i) {
+        Entry& entry = all->place(i);
+        if (!is_live(entry.pointer.load(std::memory_order_relaxed)) || entry.managed.context != context) continue;
+        region::quota.refund(entry.managed.device, entry.managed.bytes, false);
+        remove(entry);
+    }
+    lock.release();
+}
+
+}  // namespace runlist::hooks

@@ -1,0 +1,311 @@
+#include "region/region.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/guest.hpp"
+#include "region/process.hpp"
+
+namespace runlist::region {
+namespace {
+
+constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
+constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+
+Fault fault_of(long result) {
+    switch (-result) {
+        case ENOENT:
+        case ENOTDIR:
+            return Fault::kMissing;
+        case ELOOP:
+        case EISDIR:
+        case ENXIO:
+            return Fault::kNotAFile;
+        case EACCES:
+        case EPERM:
+            return Fault::kForeign;
+        case ENOSPC:
+        case EDQUOT:
+        case EFBIG:
+            return Fault::kNoSpace;
+        default:
+            return Fault::kSystem;
+    }
+}
+
+bool look_at(int fd, struct stat& found) {
+    return call(SYS_newfstatat, long{fd}, word(""), word(&found), long{AT_EMPTY_PATH}) == 0;
+}
+
+void close(int fd) { call(SYS_close, long{fd}); }
+
+// Writes everything of a header that says how the rest is laid out.
+void lay_out(Header& header) {
+    header.magic = kMagic;
+    header.version = kVersion;
+    header.header_bytes = sizeof(Header);
+    header.device_bytes = sizeof(Device);
+    header.slot_bytes = sizeof(Slot);
+    header.device_count = kDevices;
+    header.slot_count = kSlots;
+    header.file_bytes = kFileBytes;
+}
+
+Fault check(int fd, const struct stat& found) {
+    Header header{};
+    const long size = call(SYS_pread64, long{fd}, word(&header), long{sizeof(header)}, 0L);
+    if (size < 0) return Fault::kSystem;
+    if (size != sizeof(header) || header.magic != kMagic) return Fault::kDamaged;
+    if (header.version != kVersion) return Fault::kVersion;
+    Header right{};
+    lay_out(right);
+    const bool same = std::memcmp(&header.magic, &right.magic, offsetof(Header, creator_start)) == 0;
+    return same && static_cast<std::uint64_t>(found.st_size) == kFileBytes &&
+                   header.slots_used.load(std::memory_order_relaxed) <= kSlots
+               ? Fault::kNone
+               : Fault::kDamaged;
+}
+
+// All its room on the disk, so that a full one is an error here and no SIGBUS later.
+Fault reserve(int fd) {
+    rlimit64 limit{};
+    if (call(SYS_prlimit64, 0L, long{RLIMIT_FSIZE}, 0L, word(&limit)) == 0 && limit.rlim_cur < kFileBytes) {
+        return Fault::kNoSpace;  // to try would end the program with SIGXFSZ
+    }
+    long result = call(SYS_fallocate, long{fd}, 0L, 0L, long{kFileBytes});
+    if (result == -EOPNOTSUPP) {
+        static constexpr char kZeros[4096]{};
+        for (std::uint64_t done = 0; done < kFileBytes; done += static_cast<std::uint64_t>(result)) {
+            const std::uint64_t size = std::min<std::uint64_t>(sizeof(kZeros), kFileBytes - done);
+            result = call(SYS_pwrite64, long{fd}, word(kZeros), static_cast<long>(size), static_cast<long>(done));
+            if (result <= 0) break;
+        }
+        if (result > 0) result = 0;
+    }
+    return result == 0 ? Fault::kNone : fault_of(result);
+}
+
+// A path's directory and what is behind its last slash.
+struct Place {
+    char directory[4096];
+    const char* name;
+    bool fits;
+
+    explicit Place(const char* path) {
+        const char* slash = std::strrchr(path, '/');
+        name = slash != nullptr ? slash + 1 : path;
+        const std::size_t length = static_cast<std::size_t>(name - path);
+        fits = length + 2 <= sizeof(directory) && *name != '\0';
+        if (!fits) return;
+        std::memcpy(directory, path, length);
+        std::memcpy(directory + length, ".", 2);
+    }
+
+    // The directory, or the negative of an errno value. Others could put files in its place were it not our own.
+    long open() const {
+        const long found = call(SYS_openat, long{AT_FDCWD}, word(directory), long{O_PATH | O_DIRECTORY | O_CLOEXEC});
+        if (found < 0) return found;
+        struct stat about{};
+        if (look_at(static_cast<int>(found), about) && about.st_uid == call(SYS_geteuid) &&
+            (about.st_mode & kOthersWrite) == 0) {
+            return found;
+        }
+        close(static_cast<int>(found));
+        return -EPERM;
+    }
+};
+
+// A name that nobody has: ".region-" and 16 hexadecimal digits.
+struct TemporaryName {
+    char text[32] = ".region-";
+
+    TemporaryName() {
+        auto number = static_cast<std::uint64_t>(monotonic_ns()) ^ static_cast<std::uint64_t>(own_pid()) << 40;
+        for (char* digit = text + std::strlen(text); digit < text + 24; ++digit, number >>= 4) {
+            *digit = "0123456789abcdef"[number & 15];
+        }
+    }
+};
+
+}  // namespace
+
+const char* describe(Fault fault) {
+    switch (fault) {
+        case Fault::kNone:
+            return "is sound";
+        case Fault::kMissing:
+            return "does not exist";
+        case Fault::kNotAFile:
+            return "is not a regular file";
+        case Fault::kForeign:
+            return "or its directory belongs to another user, or others may write to it";
+        case Fault::kVersion:
+            return "is of another version of Runlist";
+        case Fault::kDamaged:
+            return "is damaged";
+        case Fault::kNoSpace:
+            return "has no room: the disk is full, or a quota or ulimit -f is in the way";
+        case Fault::kSystem:
+            break;
+    }
+    return "cannot be opened or mapped";
+}
+
+Fault Region::open(const char* path, Region& out) {
+    const long opened =
+        call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY});
+    if (opened < 0) return fault_of(opened);
+    const Fault fault = adopt(static_cast<int>(opened), out);
+    if (fault != Fault::kNone) region::close(static_cast<int>(opened));
+    return fault;
+}
+
+// Checks and maps an open file.
+Fault Region::adopt(int fd, Region& out) {
+    struct stat found{};
+    if (!look_at(fd, found)) return Fault::kSystem;
+    if (!S_ISREG(found.st_mode)) return Fault::kNotAFile;
+    const bool ours = found.st_uid == 0 || found.st_uid == call(SYS_geteuid);
+    if (!ours || (found.st_mode & kOthersWrite) != 0) return Fault::kForeign;
+    if (const Fault fault = check(fd, found); fault != Fault::kNone) return fault;
+    return out.map(fd);
+}
+
+// Takes the descriptor when it succeeds.
+Fault Region::map(int fd) {
+    struct stat found{};
+    if (!look_at(fd, found)) return Fault::kSystem;
+    long kept = fd;
+    if (fd < kFirstDescriptor) {
+        kept = call(SYS_fcntl, long{fd}, long{F_DUPFD_CLOEXEC}, long{kFirstDescriptor});
+        if (kept < 0) return Fault::kSystem;
+    }
+    const long mapped = call(SYS_mmap, 0L, long{kFileBytes}, long{PROT_READ | PROT_WRITE}, long{MAP_SHARED}, kept, 0L);
+    if (mapped < 0 && mapped > -4096) {
+        if (kept != fd) region::close(static_cast<int>(kept));
+        return Fault::kSystem;
+    }
+    if (kept != fd) region::close(fd);
+    file_ = reinterpret_cast<File*>(mapped);
+    fd_ = static_cast<int>(kept);
+    device_ = found.st_dev;
+    inode_ = found.st_ino;
+    return Fault::kNone;
+}
+
+Fault Region::create(const char* path, const Limits& limits, Region& out) {
+    const Place place(path);
+    if (!place.fits) return Fault::kSystem;
+    const long directory = place.open();
+    if (directory < 0) return fault_of(directory);
+    const TemporaryName temporary;
+    const long made = call(SYS_openat, directory, word(temporary.text),
+                           long{O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC}, 0600L);
+    if (made < 0) {
+        region::close(static_cast<int>(directory));
+        return fault_of(made);
+    }
+    const int fd = static_cast<int>(made);
+    call(SYS_fchmod, made, 0600L);  // whatever the umask took
+
+    Region region;
+    Fault fault = reserve(fd);
+    if (fault == Fault::kNone) fault = region.map(fd);
+    if (fault != Fault::kNone) region::close(fd);
+    bool exists = false;
+    if (fault == Fault::kNone) {
+        const Self creator = Self::look();
+        Header& header = region.header();
+        lay_out(header);
+        header.creator_start = creator.start_time;
+        header.pid_namespace = creator.pid_namespace;
+        header.creator_pid = creator.pid;
+        header.owner = static_cast<std::uint32_t>(call(SYS_geteuid));
+        header.strict = limits.strict ? 1 : 0;
+        header.by_hand = 1;
+        write(header.memory, limits.memory);
+        write(header.cap, limits.cap);
+        const long linked = call(SYS_linkat, directory, word(temporary.text), directory, word(place.name), 0L);
+        exists = linked == -EEXIST;
+        if (linked < 0) {
+            fault = fault_of(linked);
+            region.close();
+        }
+    }
+    call(SYS_unlinkat, directory, word(temporary.text), 0L);
+    region::close(static_cast<int>(directory));
+    if (exists) return open(path, out);
+    if (fault == Fault::kNone) out = region;
+    return fault;
+}
+
+void Region::close() {
+    call(SYS_munmap, word(file_), long{kFileBytes});
+    region::close(fd_);
+    *this = {};
+}
+
+int Region::fd() const {
+    struct stat found{};
+    const bool same = fd_ >= 0 && look_at(fd_, found) && found.st_dev == device_ && found.st_ino == inode_;
+    return same ? fd_ : -1;
+}
+
+bool Region::lock(int slot) const {
+    struct flock wanted{.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1, .l_pid = 0};
+    const long result = call(SYS_fcntl, long{fd()}, long{F_OFD_SETLK}, word(&wanted));
+    return result != -EAGAIN && result != -EACCES;
+}
+
+bool Region::is_locked(int slot) const {
+    struct flock found{.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1, .l_pid = 0};
+    // A lock of the other kind conflicts with those of our own description too, which a child of fork shares.
+    return call(SYS_fcntl, long{fd()}, long{F_GETLK}, word(&found)) != 0 || found.l_type != F_UNLCK;
+}
+
+int Region::device_index(const std::uint8_t (&uuid)[16]) const {
+    std::uint64_t halves[2];
+    std::memcpy(halves, uuid, sizeof(halves));
+    const std::uint64_t mixed = halves[0] ^ halves[1];
+    const std::uint64_t key = mixed != 0 ? mixed : 1;
+    for (int index = 0; index < static_cast<int>(kDevices); ++index) {
+        Device& entry = device(index);
+        std::uint64_t found = entry.key.load();
+        if (found == 0 && entry.key.compare_exchange_strong(found, key)) found = key;
+        if (found != key) continue;
+        for (std::size_t half = 0; half < 2; ++half) {  // again each time: whoever claimed it may have been killed here
+            auto* place = reinterpret_cast<std::uint64_t*>(entry.uuid) + half;
+            std::atomic_ref<std::uint64_t>(*place).store(halves[half], std::memory_order_relaxed);
+        }
+        return index;
+    }
+    return -1;
+}
+
+std::uint64_t read(const Limit& limit) {
+    constexpr int kAttempts = 64;
+    std::uint64_t value = 0;
+    std::uint64_t check = 0;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        value = limit.value.load();
+        check = limit.check.load();
+        if (check == ~value || (value == 0 && check == 0)) return value;
+        if (attempt > kAttempts / 2) call(SYS_sched_yield);
+    }
+    return std::min(value, ~check);
+}
+
+void write(Limit& limit, std::uint64_t value) {
+    limit.value.store(value);
+    limit.check.store(~value);
+}
+
+bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
+
+}  // namespace runlist::region

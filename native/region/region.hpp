@@ -1,0 +1,83 @@
+// A region's file: made, found to be sound, and mapped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "region/layout.hpp"
+
+namespace runlist::region {
+
+enum class Fault {
+    kNone,
+    kMissing,
+    kNotAFile,
+    kForeign,  // another user's, or others may write to it or to the directory where it is to be
+    kVersion,
+    kDamaged,
+    kNoSpace,
+    kSystem,
+};
+
+// For one line behind the path: "is of another version of Runlist".
+const char* describe(Fault fault);
+
+struct Limits {
+    std::uint64_t memory = kNoLimit;  // bytes on each GPU
+    std::uint64_t cap = kNoLimit;     // ten-thousandths of each GPU's time
+    bool strict = false;
+};
+
+struct File {
+    Header header;
+    Device devices[kDevices];
+    Slot slots[kSlots];
+};
+
+static_assert(sizeof(File) == kFileBytes);
+
+// A mapping that stays for the life of the process, and the descriptor that it came from. A copy is the same region.
+class Region {
+  public:
+    // The file must be a regular one of this user or root that others may not write, and be exactly as layout.hpp says.
+    static Fault open(const char* path, Region& out);
+
+    // Makes it in a directory that is this user's and that others may not write to. It has its name only when it is
+    // complete, and its room on the disk. One that is there already is opened, with the limits that it has.
+    static Fault create(const char* path, const Limits& limits, Region& out);
+
+    // Ends the mapping. For whoever only looked.
+    void close();
+
+    bool valid() const { return file_ != nullptr; }
+
+    // At least 3, closed by exec; -1 when the program closed it.
+    int fd() const;
+
+    Header& header() const { return file_->header; }
+    Device& device(int index) const { return file_->devices[index]; }
+    Slot& slot(int index) const { return file_->slots[index]; }
+
+    // A slot's process holds a lock on the file, which the kernel drops when it ends: for those who cannot see it.
+    // Taking it fails only when another process has it; what cannot be told counts as held.
+    bool lock(int slot) const;
+    bool is_locked(int slot) const;
+
+    // Where a GPU's entry is; its first use claims one. -1 when all are taken.
+    int device_index(const std::uint8_t (&uuid)[16]) const;
+
+  private:
+    static Fault adopt(int fd, Region& out);
+    Fault map(int fd);
+
+    File* file_ = nullptr;
+    int fd_ = -1;
+    std::uint64_t device_ = 0;  // of the file, to recognise the descriptor
+    std::uint64_t inode_ = 0;
+};
+
+std::uint64_t read(const Limit& limit);
+void write(Limit& limit, std::uint64_t value);
+bool is_written(const Limit& limit);
+
+}  // namespace runlist::region

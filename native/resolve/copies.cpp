@@ -1,0 +1,239 @@
+#include "resolve/copies.hpp"
+
+#include <dlfcn.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/lock.hpp"
+#include "core/say.hpp"
+#include "preload.hpp"
+#include "region/layout.hpp"
+#include "region/quota.hpp"
+#include "resolve/elf.hpp"
+
+extern "C" int runlist_emulated_ioctl(int fd, unsigned long request, void* argument);  // rm/door.cpp
+
+namespace runlist::resolve {
+namespace {
+
+using hooks::kFirstCopy;
+using hooks::kLibraries;
+using hooks::kLinked;
+using hooks::kRows;
+using hooks::Library;
+
+constexpr const char* kSonames[kLibraries] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+constexpr Library kEach[kLibraries] = {Library::kCuda, Library::kNvml};
+
+// A copy's place. Its object is written before it is placed, the rest before it is known.
+enum class State : int { kFree, kPlaced, kKnown };
+
+struct Copy {
+    std::atomic<State> state{State::kFree};
+    bool of_base = false;
+    Object object{};
+    cap::Calls calls{};
+};
+
+constinit Copy copies[kLibraries][kRows];
+constinit Lock lock;
+
+Copy& copy(Library library, int row) { return copies[static_cast<int>(library)][row]; }
+
+template <typename Predicate>
+int find_copy(Library library, const Predicate& is_it, State least = State::kKnown) {
+    for (int row = kFirstCopy; row < kRows; ++row) {
+        const Copy& one = copy(library, row);
+        if (one.state.load(std::memory_order_acquire) >= least && is_it(one)) return row;
+    }
+    return kLinked;
+}
+
+// Keeps an object loaded: programs have our hooks, and those its functions.
+void pin(const Object& object, Lmid_t space) {
+    using Open = void*(Lmid_t, const char*, int);
+    auto* open = reinterpret_cast<Open*>(of_c_library("dlmopen"));
+    if (open != nullptr && object.path()[0] != '\0')
+        open(space, object.path(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+// Where the objects of the base namespace go to, which one that was opened with RTLD_DEEPBIND does not see.
+void* binding_of_base(const char* name, void*) {
+    if (std::strcmp(name, "ioctl") == 0) return reinterpret_cast<void*>(&::ioctl);
+    if (std::strcmp(name, "runlist_emulated_ioctl") == 0) return reinterpret_cast<void*>(&runlist_emulated_ioctl);
+    return nullptr;
+}
+
+void say_too_many() {
+    static constinit std::atomic<bool> said{false};
+    if (!said.exchange(true))
+        say(Level::kError, "too many copies of the driver's libraries: the last go without limits");
+}
+
+// Its row, one that is given to it now, or kLinked if there are too many copies.
+int note(Library library, const Object& object, Lmid_t space) {
+    const auto same = [&](const Copy& one) { return one.object.base() == object.base(); };
+    if (const int row = find_copy(library, same); row != kLinked) return row;
+    pin(object, space);
+    if (lock.acquire(Caller::here()) != 0) return kLinked;
+    int row = find_copy(library, same);
+    for (int place = kFirstCopy; row == kLinked && place < kRows; ++place) {
+        Copy& one = copy(library, place);
+        if (one.state.load(std::memory_order_relaxed) != State::kFree) continue;
+        row = place;
+        one.object = object;
+        one.of_base = space == LM_ID_BASE;
+        one.state.store(State::kPlaced, std::memory_order_release);
+        if (library == Library::kCuda) one.calls = cap::calls(object.symbol("cuInit"));
+        hooks::add_row(row, library, object);
+        if (one.of_base) object.rebind(&binding_of_base, nullptr);
+        one.state.store(State::kKnown, std::memory_order_release);
+    }
+    lock.release();
+    if (row == kLinked) say_too_many();
+    return row;
+}
+
+void enforce_queries() {
+    if (region::quota.on()) region::quota.enforce(region::kQueries);
+}
+
+// The objects of a namespace that is not the base one, from any of them. Nobody closes what the caller has a handle of.
+template <typename Visitor>
+void each_in(const link_map* any, const Visitor& visit) {
+    while (any->l_prev != nullptr) any = any->l_prev;
+    for (; any != nullptr; any = any->l_next) visit(Object{*any});
+}
+
+// What the dynamic linker says of a handle: RTLD_DI_LINKMAP, RTLD_DI_LMID.
+template <typename Value>
+bool ask(void* handle, int what, Value& value) {
+    using Info = int(void*, int, void*);
+    auto* info = reinterpret_cast<Info*>(of_c_library("dlinfo"));
+    return info != nullptr && handle != nullptr && info(handle, what, &value) == 0;
+}
+
+// Other namespaces have a C library, and so an errno, of their own.
+constexpr int kNamespaces = 4;
+using ErrorPlace = int*();
+constinit std::atomic<ErrorPlace*> error_places[kNamespaces];
+constinit std::atomic<bool> entered_any;
+
+template <int index>
+int ioctl_of(int fd, unsigned long request, void* argument) {
+    const int saved = errno;
+    const int result = ::ioctl(fd, request, argument);
+    if (result == -1) *error_places[index].load(std::memory_order_relaxed)() = errno;
+    errno = saved;
+    return result;
+}
+
+constexpr int (*kIoctls[kNamespaces])(int, unsigned long, void*) = {ioctl_of<0>, ioctl_of<1>, ioctl_of<2>, ioctl_of<3>};
+
+void* ioctl_for(ErrorPlace* place) {
+    for (int index = 0; index < kNamespaces; ++index) {
+        ErrorPlace* there = nullptr;
+        if (error_places[index].compare_exchange_strong(there, place) || there == place) {
+            return reinterpret_cast<void*>(kIoctls[index]);
+        }
+    }
+    say_too_many();
+    return nullptr;
+}
+
+struct Namespace {
+    void* ioctl;
+    int rows[kLibraries];
+};
+
+// What an object of another namespace is to have in its global offset table for a name; nullptr: what it has.
+void* binding(const char* name, void* context) {
+    const auto& here = *static_cast<const Namespace*>(context);
+    const struct {
+        const char* name;
+        void* function;
+    } ours[] = {
+        {"ioctl", here.ioctl},
+        {"runlist_emulated_ioctl", reinterpret_cast<void*>(&runlist_emulated_ioctl)},
+        {"dlsym", reinterpret_cast<void*>(&dlsym)},
+        {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
+        {"dlmopen", reinterpret_cast<void*>(&dlmopen)},
+    };
+    for (const auto& one : ours) {
+        if (std::strcmp(one.name, name) == 0) return one.function;
+    }
+    if (std::strncmp(name, "cu", 2) != 0 && std::strncmp(name, "nvml", 4) != 0) return nullptr;
+    for (const Library library : kEach) {
+        const int row = here.rows[static_cast<int>(library)];
+        if (row == kLinked) continue;
+        if (void* hook = hooks::hook_of(library, row, name)) return hook;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+int copy_of_base(Library library) {
+    if (const int row = find_copy(library, [](const Copy& one) { return one.of_base; }); row != kLinked) return row;
+    start();
+    const Object found = object_named(kSonames[static_cast<int>(library)]);
+    if (!found) return kLinked;
+    const int row = note(library, found, LM_ID_BASE);
+    enforce_queries();
+    return row;
+}
+
+void* hook_or(void* found, void* handle) {
+    if (void* hook = hooks::hook_of(found)) return hook;
+    for (const Library library : kEach) {
+        const auto has = [&](const Copy& one) { return one.object.contains(found); };
+        if (find_copy(library, has) != kLinked) return found;
+    }
+    const Object object = object_at(found);
+    for (const Library library : kEach) {
+        if (!object || !object.is(kSonames[static_cast<int>(library)])) continue;
+        note(library, object, LM_ID_BASE);
+        enforce_queries();
+    }
+    if (!object) enter_namespace(handle);
+    void* hook = hooks::hook_of(found);
+    return hook != nullptr ? hook : found;
+}
+
+void enter_namespace(void* handle) {
+    const link_map* map = nullptr;
+    Lmid_t space = LM_ID_BASE;
+    if (!ask(handle, RTLD_DI_LMID, space) || space == LM_ID_BASE || !ask(handle, RTLD_DI_LINKMAP, map)) return;
+    entered_any.store(true, std::memory_order_relaxed);
+    Namespace here{};
+    each_in(map, [&](const Object& object) {
+        for (const Library library : kEach) {
+            const int index = static_cast<int>(library);
+            if (object.is(kSonames[index])) here.rows[index] = note(library, object, space);
+        }
+        if (!object.is("libc.so.6")) return;
+        here.ioctl = ioctl_for(reinterpret_cast<ErrorPlace*>(object.symbol("__errno_location")));
+    });
+    each_in(map, [&](const Object& object) {
+        if (!object.is("libc.so.6") && !object.is("libdl.so.2")) object.rebind(&binding, &here);
+    });
+    enforce_queries();
+}
+
+bool other_namespaces() { return entered_any.load(std::memory_order_relaxed); }
+
+const cap::Calls& calls_of(int row) { return copy(Library::kCuda, row).calls; }
+
+void* in_object_of(const void* address, const char* name) {
+    if (const Object object = object_at(address)) return object.symbol(name);
+    for (const Library library : kEach) {
+        const auto has = [&](const Copy& one) { return one.object.contains(address); };
+        const int row = find_copy(library, has, State::kPlaced);
+        if (row != kLinked) return copy(library, row).object.symbol(name);
+    }
+    return nullptr;
+}
+
+}  // namespace runlist::resolve

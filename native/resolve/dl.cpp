@@ -1,0 +1,139 @@
+// dlsym, dlvsym and dlmopen as programs see them.
+//
+// The real dlsym looks at its return address when it is asked for what comes next, or by default, so it must be jumped
+// to with the caller's. The exports are a few instructions that ask route() and then either return its answer or jump.
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include "preload.hpp"
+#include "resolve/copies.hpp"
+#include "resolve/elf.hpp"
+
+namespace runlist::resolve {
+namespace {
+
+// Both are in registers when a function returns this. `target` is where to go on; nullptr: return `answer`.
+struct Route {
+    void* answer;
+    void* target;
+};
+
+constinit std::atomic<void*> real_dlsym;
+constinit std::atomic<void*> real_dlvsym;
+constinit std::atomic<void*> real_dlmopen;
+
+// A function of a library that is preloaded behind us, or of the C library; looked for once.
+void* real(std::atomic<void*>& known, const char* name) {
+    void* found = known.load(std::memory_order_relaxed);
+    if (found == nullptr) {
+        found = next(name);
+        if (found == nullptr) found = of_c_library(name);
+        known.store(found, std::memory_order_relaxed);
+    }
+    return found;
+}
+
+bool may_be_hooked(const char* name) {
+    if (!begins(name, "cu") && !begins(name, "nvml")) return false;
+    start();
+    return is_hooking();
+}
+
+// Whether a name is there only because we export it: the driver's library is not loaded.
+bool is_only_ours(const char* name) {
+    bool ours = false;
+    bool others = false;
+    each_object([&](const Object& object) {
+        if (object.symbol(name) != nullptr) (object.contains(&real_dlsym) ? ours : others) = true;
+        return !others;
+    });
+    return ours && !others;
+}
+
+// The functions of this file. A look-up by version passes by our exports, which have none.
+bool is_look_up(const char* name) { return same(name, "dlsym") || same(name, "dlvsym") || same(name, "dlmopen"); }
+
+void* ours_or(void* found) {
+    if (found == nullptr) return nullptr;
+    if (found == of_c_library("dlsym")) return reinterpret_cast<void*>(&::dlsym);
+    if (found == of_c_library("dlvsym")) return reinterpret_cast<void*>(&::dlvsym);
+    return found == of_c_library("dlmopen") ? reinterpret_cast<void*>(&::dlmopen) : found;
+}
+
+template <typename... Version>
+Route route(void* real, void* handle, const char* name, const void* caller, Version... version) {
+    if (real == nullptr) return {};
+    if (handle == RTLD_NEXT && may_be_hooked(name)) {
+        void* found = next(name, caller);
+        if (void* ours = found != nullptr ? hook_or(found, nullptr) : nullptr; ours != found) return {ours, nullptr};
+    }
+    using Look = void*(void*, const char*, Version...);
+    auto* look = reinterpret_cast<Look*>(real);
+    if (handle == RTLD_DEFAULT && may_be_hooked(name) && is_only_ours(name)) {
+        return {look(RTLD_NEXT, name, version...), nullptr};  // behind us: not found, as without us
+    }
+    if (handle == RTLD_NEXT && is_look_up(name)) return {next(name, caller), nullptr};  // ours, for those before us
+    if (handle == RTLD_DEFAULT && is_look_up(name)) return {ours_or(look(handle, name, version...)), nullptr};
+    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return {nullptr, real};
+    void* found = look(handle, name, version...);
+    if (found != nullptr && other_namespaces()) enter_namespace(handle);
+    if (found != nullptr && may_be_hooked(name)) found = hook_or(found, handle);
+    if (is_look_up(name)) found = ours_or(found);
+    return {found, nullptr};
+}
+
+}  // namespace
+}  // namespace runlist::resolve
+
+using namespace runlist::resolve;
+
+extern "C" {
+
+[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlsym(void* handle, const char* name, const void* caller) {
+    return route(real(real_dlsym, "dlsym"), handle, name, caller);
+}
+
+[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlvsym(void* handle, const char* name, const char* version,
+                                                                    const void* caller) {
+    return route(real(real_dlvsym, "dlvsym"), handle, name, caller, version);
+}
+
+[[gnu::visibility("default")]] void* dlmopen(Lmid_t space, const char* file, int mode) noexcept {
+    using Open = void*(Lmid_t, const char*, int);
+    auto* open = reinterpret_cast<Open*>(real(real_dlmopen, "dlmopen"));
+    void* handle = open != nullptr ? open(space, file, mode) : nullptr;
+    runlist::start();
+    if (handle != nullptr && space != LM_ID_BASE && runlist::is_hooking()) enter_namespace(handle);
+    return handle;
+}
+}
+
+// Up to three arguments are kept, and the return address is put behind them as route's last.
+#if defined(__x86_64__)
+#define ROUTED(name, last)                                                                               \
+    __asm__(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .balign 16\n" #name    \
+            ":\n .cfi_startproc\n endbr64\n"                                                             \
+            " push %rdi\n .cfi_adjust_cfa_offset 8\n push %rsi\n .cfi_adjust_cfa_offset 8\n"             \
+            " push %rdx\n .cfi_adjust_cfa_offset 8\n"                                                    \
+            " mov 24(%rsp), %" last "\n call runlist_route_" #name                                       \
+            "\n mov %rdx, %r11\n"                                                                        \
+            " pop %rdx\n .cfi_adjust_cfa_offset -8\n pop %rsi\n .cfi_adjust_cfa_offset -8\n"             \
+            " pop %rdi\n .cfi_adjust_cfa_offset -8\n"                                                    \
+            " test %r11, %r11\n jne 1f\n ret\n1: jmp *%r11\n .cfi_endproc\n .size " #name ", . - " #name \
+            "\n .popsection\n");
+ROUTED(dlsym, "rdx")
+ROUTED(dlvsym, "rcx")
+#elif defined(__aarch64__)
+#define ROUTED(name, last)                                                                                  \
+    __asm__(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .balign 16\n" #name       \
+            ":\n .cfi_startproc\n hint #34\n stp x29, x30, [sp, #-48]!\n .cfi_adjust_cfa_offset 48\n"       \
+            " .cfi_rel_offset x29, 0\n .cfi_rel_offset x30, 8\n mov x29, sp\n"                              \
+            " stp x0, x1, [sp, #16]\n str x2, [sp, #32]\n mov " last ", x30\n bl runlist_route_" #name      \
+            "\n mov x16, x1\n cbz x16, 1f\n ldp x0, x1, [sp, #16]\n ldr x2, [sp, #32]\n"                    \
+            "1: ldp x29, x30, [sp], #48\n .cfi_adjust_cfa_offset -48\n .cfi_restore x29\n"                  \
+            " .cfi_restore x30\n cbz x16, 2f\n br x16\n2: ret\n .cfi_endproc\n .size " #name ", . - " #name \
+            "\n .popsection\n");
+ROUTED(dlsym, "x2")
+ROUTED(dlvsym, "x3")
+#endif

@@ -1,0 +1,342 @@
+#include "rm/door.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstring>
+
+#include "core/guest.hpp"
+#include "core/say.hpp"
+#include "core/uuid.hpp"
+#include "preload.hpp"
+#include "region/quota.hpp"
+#include "resolve/elf.hpp"
+#include "rm/devices.hpp"
+#include "rm/objects.hpp"
+#include "rm/protocol.hpp"
+#include "tenant/join.hpp"
+
+namespace runlist::rm {
+
+constinit std::atomic<bool> watching{true};
+[[gnu::tls_model("initial-exec")]] constinit thread_local bool overhead = false;
+
+namespace {
+
+using region::quota;
+
+constinit Objects objects;
+constinit Devices devices;
+
+// A request on its way: what the program called, and where it goes.
+struct Request {
+    Door real;
+    int fd;
+    unsigned long request;
+    void* argument;
+
+    int pass() const { return real(fd, request, argument); }
+};
+
+// One question for device memory, whichever of RM's ways it takes.
+struct MemoryQuestion {
+    std::uint32_t client;
+    std::uint32_t parent;
+    std::uint32_t flags;
+    std::uint32_t attributes;
+    std::uint64_t alignment;
+    std::uint32_t* object;  // the answers' places
+    std::uint64_t* size;
+    std::uint32_t* status;
+
+    bool is_video_memory() const { return (flags & kVirtual) == 0 && location(attributes) == kInVideoMemory; }
+};
+
+// `size` in whole units, and the largest number of whole units when there is no such number.
+std::uint64_t rounded_up(std::uint64_t size, std::uint64_t unit) {
+    const std::uint64_t more = (unit - size % unit) % unit;
+    return size <= UINT64_MAX - more ? size + more : UINT64_MAX - UINT64_MAX % unit;
+}
+
+// At least what the driver will make of it: whole pages, aligned as the program wishes.
+std::uint64_t expected_bytes(const MemoryQuestion& question) {
+    constexpr std::uint64_t kLargestAlignment = 1 << 30;
+    const std::uint64_t page = kPageBytes[page_size(question.attributes)];
+    const bool aligned = question.alignment <= kLargestAlignment && question.alignment % Objects::kGranularity == 0;
+    return rounded_up(*question.size, std::max(page, aligned ? question.alignment : 0));
+}
+
+void refund(const Memory& memory) { quota.refund(memory.device, memory.bytes, memory.overhead); }
+
+// Frees an object for ourselves. errno stays.
+void free_again(const Request& request, std::uint32_t client, std::uint32_t parent, std::uint32_t object) {
+    const int saved = errno;
+    Free free{.client = client, .parent = parent, .object = object, .status = 0};
+    request.real(request.fd, _IOWR(kMagic, number::kFree, Free), &free);
+    errno = saved;
+}
+
+// A subdevice's answer to the question for its UUID, whoever asked.
+void hear(const Control& control) {
+    const auto* info = static_cast<const GidInfo*>(control.parameters);
+    if (control.status != status::kOk || info == nullptr || control.parameter_bytes != sizeof(*info)) return;
+    std::uint8_t uuid[16];
+    if (info->length == sizeof(uuid)) {
+        std::memcpy(uuid, info->data, sizeof(uuid));
+    } else {
+        char text[sizeof(info->data)];
+        std::memcpy(text, info->data, sizeof(text));
+        text[sizeof(text) - 1] = '\0';
+        if (!parse_gpu_uuid(text, uuid)) return;
+    }
+    devices.identify(control.client, control.object, uuid);
+}
+
+// Makes sure that the GPU of a device is known. libcuda asks for its UUID before it takes memory, so that hearing it is
+// enough: a call of our own would wait behind those of others.
+void identify(const Request& request, std::uint32_t client, int device) {
+    const std::uint32_t subdevice = devices.to_ask(device);
+    if (subdevice == 0) return;
+    const int saved = errno;
+    GidInfo info{.index = 0, .flags = kGidBinary, .length = 0, .data = {}};
+    Control control{.client = client,
+                    .object = subdevice,
+                    .command = kGetGidInfo,
+                    .flags = 0,
+                    .parameters = &info,
+                    .parameter_bytes = sizeof(info),
+                    .status = status::kNoMemory};
+    if (request.real(request.fd, kControlRequest, &control) == 0) hear(control);
+    errno = saved;
+}
+
+int take_memory(const Request& request, const MemoryQuestion& question) {
+    const int parent = devices.find(question.client, question.parent);
+    identify(request, question.client, parent);
+    const int device = devices.in_region(parent);
+    const bool is_overhead = overhead;
+    std::uint64_t asked = expected_bytes(question);
+    if (!quota.charge(device, asked)) {
+        *question.status = status::kNoMemory;
+        return 0;
+    }
+    const int result = request.pass();
+    if (result != 0 || *question.status != status::kOk) {
+        quota.settle(device, asked, 0, is_overhead);
+        return result;
+    }
+    const std::uint64_t got = rounded_up(*question.size, Objects::kGranularity);
+    if (got > asked) {  // the driver rounded up further than we knew
+        if (!quota.charge(device, got - asked)) {
+            free_again(request, question.client, question.parent, *question.object);
+            quota.settle(device, asked, 0, is_overhead);
+            *question.status = status::kNoMemory;
+            return 0;
+        }
+        asked = got;
+    }
+    quota.settle(device, asked, got, is_overhead);
+    if (got == 0 || device < 0) return result;
+    const Memory memory{.bytes = got, .device = device, .parent = parent, .overhead = is_overhead};
+    if (!objects.put(question.client, *question.object, memory)) {
+        say(Level::kWarning, "no room to remember GPU memory: it counts as held until this process ends");
+    }
+    return result;
+}
+
+template <typename Parameters>
+int alloc(const Request& request, Parameters& alloc) {
+    const auto made = [&](int result) { return result == 0 && alloc.status == status::kOk; };
+    switch (alloc.class_number) {
+        case class_number::kRoot:
+        case class_number::kRootNonPrivileged:
+        case class_number::kRootClient: {
+            start();  // another library's constructor may come before ours
+            const int result = request.pass();
+            if (!made(result)) return result;
+            join(request.fd, alloc.object, quota.on() ? quota.region().fd() : -1);
+            quota.enforce(region::kMemory);
+            return result;
+        }
+        case class_number::kDevice: {
+            if (!quota.on()) break;
+            const int result = request.pass();
+            std::uint32_t number = 0;  // deviceId, the first of NV0080_ALLOC_PARAMETERS
+            if (alloc.parameters != nullptr) std::memcpy(&number, alloc.parameters, sizeof(number));
+            if (made(result)) devices.add_device(alloc.client, alloc.object, number);
+            return result;
+        }
+        case class_number::kSubdevice: {
+            if (!quota.on()) break;
+            const int result = request.pass();
+            if (made(result)) devices.add_subdevice(alloc.client, alloc.parent, alloc.object);
+            return result;
+        }
+        case class_number::kVideoMemory: {
+            auto* memory = static_cast<MemoryParameters*>(alloc.parameters);
+            if (!quota.on() || memory == nullptr) break;
+            const MemoryQuestion question{.client = alloc.client,
+                                          .parent = alloc.parent,
+                                          .flags = memory->flags,
+                                          .attributes = memory->attributes,
+                                          .alignment = memory->alignment,
+                                          .object = &alloc.object,
+                                          .size = &memory->size,
+                                          .status = &alloc.status};
+            if (!question.is_video_memory()) break;
+            return take_memory(request, question);
+        }
+        default:
+            break;
+    }
+    return request.pass();
+}
+
+int control(const Request& request, const Control& control) {
+    const int result = request.pass();
+    if (control.command == kGetGidInfo && result == 0 && quota.on()) hear(control);
+    return result;
+}
+
+// Memory of one object. It is taken out before the call: afterwards another thread may have made a new object of the
+// same handle.
+int free_memory(const Request& request, std::uint32_t client, std::uint32_t object, const std::uint32_t& status) {
+    const Memory memory = objects.take(client, object);
+    const int result = request.pass();
+    if (memory.bytes == 0) return result;
+    if (result == 0 && status == status::kOk) {
+        refund(memory);
+    } else {
+        objects.put(client, object, memory);
+    }
+    return result;
+}
+
+int free(const Request& request, const Free& free) {
+    if (!quota.on()) return request.pass();
+    const std::uint32_t client = free.client;
+    const std::uint32_t object = free.object;
+    const bool whole_client = object == client;
+    const Parents parents = whole_client ? devices.of_client(client) : devices.below(client, object);
+    if (!whole_client && parents.none()) return free_memory(request, client, object, free.status);
+    const int result = request.pass();
+    if (result == 0 && free.status == status::kOk) {
+        if (whole_client) {
+            objects.take_all(client, refund);
+        } else {
+            objects.take_below(client, parents, refund);
+        }
+        devices.release(parents);
+    }
+    return result;
+}
+
+int vid_heap_control(const Request& request, VidHeapControl& heap) {
+    if (!quota.on()) return request.pass();
+    if (heap.function == kHeapFree) return free_memory(request, heap.client, heap.memory, heap.status);
+    for (const HeapFunction& function : kHeapAllocations) {
+        if (heap.function != function.function) continue;
+        auto* bytes = reinterpret_cast<std::uint8_t*>(&heap);
+        auto* size = reinterpret_cast<std::uint64_t*>(bytes + function.size);
+        const MemoryQuestion question{.client = heap.client,
+                                      .parent = heap.parent,
+                                      .flags = heap.flags,
+                                      .attributes = *reinterpret_cast<std::uint32_t*>(bytes + function.attributes),
+                                      .alignment = size[1],
+                                      .object = &heap.memory,
+                                      .size = size,
+                                      .status = &heap.status};
+        if (question.is_video_memory()) return take_memory(request, question);
+    }
+    return request.pass();
+}
+
+// What kinds of request there are is told by number and size, as the driver does.
+int dispatch(const Request& request) {
+    unsigned number = _IOC_NR(request.request);
+    std::size_t size = _IOC_SIZE(request.request);
+    void* parameters = request.argument;
+    if (number == number::kTransfer && size == sizeof(Transfer) && parameters != nullptr) {
+        const auto* transfer = static_cast<const Transfer*>(parameters);
+        number = transfer->number;
+        size = transfer->size;
+        parameters = transfer->parameters;
+    }
+    if (parameters == nullptr || !watching.load(std::memory_order_relaxed)) return request.pass();
+    if (number == number::kAlloc && size == sizeof(AllocWithRights)) {
+        return alloc(request, *static_cast<AllocWithRights*>(parameters));
+    }
+    if (number == number::kAlloc && size == sizeof(Alloc)) return alloc(request, *static_cast<Alloc*>(parameters));
+    if (number == number::kControl && size == sizeof(Control))
+        return control(request, *static_cast<const Control*>(parameters));
+    if (number == number::kFree && size == sizeof(Free)) return free(request, *static_cast<const Free*>(parameters));
+    if (number == number::kVidHeapControl && size == sizeof(VidHeapControl)) {
+        return vid_heap_control(request, *static_cast<VidHeapControl*>(parameters));
+    }
+    return request.pass();
+}
+
+// The C library's, or whatever other library was preloaded behind us.
+int next_ioctl(int fd, unsigned long request, void* argument) {
+    using Ioctl = int (*)(int, unsigned long, ...);
+    static constinit std::atomic<void*> known{nullptr};
+    void* real = known.load(std::memory_order_relaxed);
+    if (real == nullptr) {
+        real = resolve::next("ioctl");
+        if (real == nullptr) return static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
+        known.store(real, std::memory_order_relaxed);
+    }
+    return reinterpret_cast<Ioctl>(real)(fd, request, argument);
+}
+
+// The one of the library that called: there may be several copies of it in a process.
+Door emulated_door(const void* caller) {
+    struct Known {
+        std::atomic<const void*> caller;
+        std::atomic<void*> door;
+    };
+    static constinit Known known[8]{};
+    Known* free = nullptr;
+    for (Known& entry : known) {
+        const void* found = entry.caller.load(std::memory_order_acquire);
+        if (found == caller) {
+            if (void* door = entry.door.load(std::memory_order_acquire)) return reinterpret_cast<Door>(door);
+        }
+        if (found == nullptr && free == nullptr) free = &entry;
+    }
+    constexpr const char* kName = "runlist_emulated_ioctl";
+    void* door = resolve::in_object_of(caller, kName);
+    if (door == nullptr) door = resolve::next(kName);
+    const void* nobody = nullptr;
+    if (door != nullptr && free != nullptr && free->caller.compare_exchange_strong(nobody, caller)) {
+        free->door.store(door, std::memory_order_release);
+    }
+    return reinterpret_cast<Door>(door);
+}
+
+}  // namespace
+}  // namespace runlist::rm
+
+extern "C" {
+
+[[gnu::visibility("default")]] int ioctl(int fd, unsigned long request, ...) noexcept {
+    using namespace runlist::rm;
+    std::va_list arguments;
+    va_start(arguments, request);
+    void* argument = va_arg(arguments, void*);
+    va_end(arguments);
+    if (_IOC_TYPE(request) != kMagic) return next_ioctl(fd, request, argument);
+    return dispatch({.real = next_ioctl, .fd = fd, .request = request, .argument = argument});
+}
+
+[[gnu::visibility("default")]] int runlist_emulated_ioctl(int fd, unsigned long request, void* argument) {
+    using namespace runlist::rm;
+    const Door real = emulated_door(__builtin_return_address(0));
+    if (real == nullptr) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return dispatch({.real = real, .fd = fd, .request = request, .argument = argument});
+}
+
+}  // extern "C"

@@ -1,0 +1,191 @@
+#include "settings/environment.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace runlist::settings {
+namespace {
+
+constexpr int kLevels = 5;
+
+// Values as they were found, before it is decided which of them hold.
+struct Found {
+    std::optional<std::uint64_t> memory, hami_memory, cap, hami_cap;
+    std::optional<std::uint64_t> device_memory[kDevices], device_cap[kDevices];
+    std::optional<bool> disabled, hami_disabled, strict, uncapped;
+    std::optional<int> level;
+    const char* region = nullptr;
+    const char* shared_cache = nullptr;
+};
+
+using Outcome = std::optional<Bad>;
+
+// Takes a value the first time that it is well-formed.
+template <typename Value, typename Parsed>
+Outcome take(std::optional<Value>& place, const Parsed& parsed, Bad bad) {
+    if (!parsed) return bad;
+    if (!place) place = *parsed;
+    return std::nullopt;
+}
+
+template <auto member>
+Outcome size(Found& found, int, const char* value) {
+    return take(found.*member, parse_size(value), Bad::kSize);
+}
+
+template <auto member>
+Outcome percent(Found& found, int, const char* value) {
+    return take(found.*member, parse_percent(value), Bad::kPercent);
+}
+
+template <auto member>
+Outcome device_size(Found& found, int index, const char* value) {
+    return take((found.*member)[index], parse_size(value), Bad::kSize);
+}
+
+template <auto member>
+Outcome device_percent(Found& found, int index, const char* value) {
+    return take((found.*member)[index], parse_percent(value), Bad::kPercent);
+}
+
+template <auto member>
+Outcome flag(Found& found, int, const char* value) {
+    return take(found.*member, parse_switch(value), Bad::kSwitch);
+}
+
+template <auto member>
+Outcome path(Found& found, int, const char* value) {
+    if (std::strlen(value) >= kPathBytes || *value != '/') return Bad::kPath;
+    if (found.*member == nullptr) found.*member = value;
+    return std::nullopt;
+}
+
+Outcome level(Found& found, int, const char* value) {
+    return take(found.level, parse_number(value, kLevels), Bad::kLevel);
+}
+
+Outcome policy(Found& found, int, const char* value) {
+    const std::string_view name{value};
+    if (name != "disable" && name != "default" && name != "force") return Bad::kPolicy;
+    if (!found.uncapped) found.uncapped = name == "disable";
+    return std::nullopt;
+}
+
+Outcome unsupported(Found&, int, const char* value) {
+    const auto wanted = parse_switch(value);
+    if (!wanted) return Bad::kSwitch;
+    return *wanted ? Outcome{Bad::kUnsupported} : std::nullopt;
+}
+
+struct Variable {
+    std::string_view name;
+    bool indexed;  // NAME_N, for one GPU
+    Outcome (*take)(Found& found, int index, const char* value);
+};
+
+constexpr Variable kVariables[] = {
+    {"RUNLIST_DISABLE", false, flag<&Found::disabled>},
+    {"RUNLIST_STRICT", false, flag<&Found::strict>},
+    {"RUNLIST_REGION", false, path<&Found::region>},
+    {"RUNLIST_MEMORY", false, size<&Found::memory>},
+    {"RUNLIST_CAP", false, percent<&Found::cap>},
+    {"CUDA_DISABLE_CONTROL", false, flag<&Found::hami_disabled>},
+    {"CUDA_DEVICE_MEMORY_SHARED_CACHE", false, path<&Found::shared_cache>},
+    {"CUDA_DEVICE_MEMORY_LIMIT", false, size<&Found::hami_memory>},
+    {"CUDA_DEVICE_MEMORY_LIMIT", true, device_size<&Found::device_memory>},
+    {"CUDA_DEVICE_SM_LIMIT", false, percent<&Found::hami_cap>},
+    {"CUDA_DEVICE_SM_LIMIT", true, device_percent<&Found::device_cap>},
+    {"GPU_CORE_UTILIZATION_POLICY", false, policy},
+    {"LIBCUDA_LOG_LEVEL", false, level},
+    {"CUDA_OVERSUBSCRIBE", false, unsupported},
+    {"ACTIVE_OOM_KILLER", false, unsupported},
+};
+
+constexpr std::string_view kPrefixes[] = {"RUNLIST_", "CUDA_D", "CUDA_O", "GPU_CORE_", "LIBCUDA_", "ACTIVE_"};
+
+bool may_be_ours(std::string_view entry) {
+    return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                       [entry](std::string_view prefix) { return entry.starts_with(prefix); });
+}
+
+// Whether NAME or NAME_N is that variable. `index` stays empty for an N that is no GPU's place.
+bool matches(const Variable& variable, std::string_view name, std::optional<int>& index) {
+    if (!variable.indexed) return name == variable.name;
+    if (!name.starts_with(variable.name) || name.size() < variable.name.size() + 2) return false;
+    name.remove_prefix(variable.name.size());
+    if (name[0] != '_' || name[1] < '0' || name[1] > '9') return false;
+    char digits[8] = {};
+    if (name.size() - 1 < sizeof(digits)) name.copy(digits, name.size() - 1, 1);
+    index = parse_number(digits, kDevices);
+    return true;
+}
+
+void take_entry(const char* entry, Found& found, Complaints& complaints) {
+    const char* equals = std::strchr(entry, '=');
+    if (equals == nullptr || equals[1] == '\0') return;  // an empty value is none
+    const std::string_view name(entry, static_cast<std::size_t>(equals - entry));
+    for (const Variable& variable : kVariables) {
+        std::optional<int> index;
+        if (!matches(variable, name, index)) continue;
+        const Outcome bad =
+            variable.indexed && !index ? Bad::kIndex : variable.take(found, index.value_or(0), equals + 1);
+        if (bad) complaints.add({entry, name.size(), *bad});
+    }
+}
+
+}  // namespace
+
+bool Settings::has_limits() const {
+    const auto has = [](const auto& one) { return one.memory != kNone || one.cap != kNone; };
+    return has(*this) || std::any_of(std::begin(device), std::end(device), has);
+}
+
+const char* describe(Bad bad) {
+    switch (bad) {
+        case Bad::kSize:
+            return "is no size: write 8G, 512M, 1.5GiB or a number of bytes; 0 or max for no limit";
+        case Bad::kPercent:
+            return "is no percentage: write 30 or 30%; 0, 100 or max for no cap";
+        case Bad::kSwitch:
+            return "is neither true nor false: write 1 or 0";
+        case Bad::kIndex:
+            return "names no GPU: they are counted from 0 to 15";
+        case Bad::kLevel:
+            return "is no level: write a number from 0 to 4";
+        case Bad::kPath:
+            return "is no path: it begins with / and is shorter than 4096 bytes";
+        case Bad::kPolicy:
+            return "is no policy: write default, force or disable";
+        case Bad::kUnsupported:
+            return "is not supported: device memory beyond the limit is refused";
+    }
+    return "is malformed";
+}
+
+void read(const char* const* environment, Settings& settings, Complaints& complaints) {
+    Found found;
+    for (; environment != nullptr && *environment != nullptr; ++environment) {
+        if (may_be_ours(*environment)) take_entry(*environment, found, complaints);
+    }
+    settings.disabled = found.disabled.value_or(found.hami_disabled.value_or(false));
+    settings.strict = found.strict.value_or(false);
+    settings.say_level = std::min(found.level.value_or(1), 1);
+    settings.memory = found.memory.value_or(found.hami_memory.value_or(kNone));
+    const bool uncapped = found.uncapped.value_or(false);
+    settings.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));
+    for (int index = 0; index < kDevices; ++index) {
+        DeviceSettings& device = settings.device[index];
+        if (!found.memory) device.memory = found.device_memory[index].value_or(settings.memory);
+        if (!found.cap && !uncapped) device.cap = found.device_cap[index].value_or(settings.cap);
+        device.set =
+            (!found.memory && found.device_memory[index]) || (!found.cap && !uncapped && found.device_cap[index]);
+    }
+    settings.makes_region = found.region == nullptr && found.shared_cache != nullptr;
+    if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {
+        std::memcpy(settings.region, region, std::strlen(region) + 1);
+    }
+}
+
+}  // namespace runlist::settings

@@ -1,0 +1,67 @@
+// What the environment asks of the library, under our names and HAMi's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "settings/parse.hpp"
+
+namespace runlist::settings {
+
+inline constexpr std::size_t kPathBytes = 4096;
+inline constexpr int kDevices = 16;
+
+struct DeviceSettings {
+    bool set;  // whether it has anything of its own
+    std::uint64_t memory = kNone;
+    std::uint64_t cap = kNone;
+};
+
+struct Settings {
+    bool disabled = false;         // everything passes through
+    bool strict = false;           // do not run without the limits
+    bool makes_region = false;     // the region's file is made if it is not there: several processes agreed on its name
+    char region[kPathBytes] = "";  // its path; "" for none
+    std::uint64_t memory = kNone;  // bytes on each GPU
+    std::uint64_t cap = kNone;     // ten-thousandths of each GPU's time
+    DeviceSettings device[kDevices];  // by place in the machine, whatever CUDA_VISIBLE_DEVICES says
+    int say_level = 1;                // Level of core/say.hpp
+
+    bool has_limits() const;
+};
+
+enum class Bad {
+    kSize,
+    kPercent,
+    kSwitch,
+    kIndex,
+    kLevel,
+    kPath,
+    kPolicy,
+    kUnsupported,
+};
+
+// What to say about a variable that cannot be taken: "RUNLIST_MEMORY=\"8Q\" is not ..."
+const char* describe(Bad bad);
+
+struct Complaint {
+    const char* variable;  // NAME=VALUE, as in the environment
+    std::size_t name_length;
+    Bad bad;
+};
+
+struct Complaints {
+    static constexpr int kMost = 8;
+    Complaint list[kMost];
+    int count = 0;
+
+    void add(const Complaint& complaint) {
+        if (count < kMost) list[count++] = complaint;
+    }
+};
+
+// From NAME=VALUE texts; nullptr ends them. Of a name that is there twice the first counts, as for getenv. What is
+// malformed is left out and complained of.
+void read(const char* const* environment, Settings& settings, Complaints& complaints);
+
+}  // namespace runlist::settings

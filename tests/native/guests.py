@@ -1,0 +1,178 @@
+"""The programs of tests/native/preload, built and run with librunlist.so before them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import runlist
+from runlist.emulated import artefacts
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.compiler import C, compiler
+from tests.native.regions import Region
+
+SOURCES = Path(__file__).with_name("preload")
+KERNELS = Path(runlist.__file__).parent / "workloads" / "kernels.autogen.ptx"
+OPTIONS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread")
+SHARED = ("-shared", "-fPIC")
+CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+MiB, GiB = 1 << 20, 1 << 30
+OUT_OF_MEMORY = 2
+REFUSED_TO_START = 126
+PATIENCE_S = 60.0
+"""How long a program may take before it counts as hanging."""
+
+OURS = ("RUNLIST_", "CUDA_", "LD_", "LIBCUDA_", "GPU_CORE_", "XDG_")
+
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "through.so": ("through.c", *SHARED, CUDA),
+    "interposer.so": ("interposer.c", *SHARED),
+    "routes": ("routes.c", CUDA),
+    "opens": ("routes.c", "-DUNLINKED"),
+    "apis": ("apis.c", CUDA),
+    "racer": ("racer.c", CUDA),
+    "nasty": ("nasty.c", "state.c", CUDA),
+    "manners": ("manners.c", "state.c"),
+    "observer": ("observer.c", NVML),
+    "few/libcuda.so.1": ("stub.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
+    "few/few": ("few.c",),
+}
+"""What is built of which sources, linked with what."""
+
+
+class Done(NamedTuple):
+    """How a program ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+def headers() -> list[str]:
+    """Compiler options for cuda.h and nvml.h."""
+    tool = Path(__file__).parents[2] / "tools" / "cuda_headers.py"
+    found = subprocess.run([sys.executable, tool], capture_output=True, text=True, check=True).stdout.strip()
+    return [word for folder in found.split(";") for word in ("-isystem", folder)]
+
+
+def compile_c(words: list[str]) -> Done:
+    done = subprocess.run([*compiler(*C), *words], capture_output=True, text=True, timeout=100)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def plain_environment() -> dict[str, str]:
+    """Ours, without what speaks to Runlist, CUDA or the linker."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+
+
+_numbers = itertools.count(1)
+
+
+class Guests:
+    """Programs that are built when they are first run, a GPU for them, and regions. All lie in a folder that every user
+    can reach; programs are named by their path in it."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.library = Path(shutil.copy(runlist.library(), folder))
+        self._device = {name: value for name, value in environment.items() if name.startswith(OURS)}
+
+    def path(self, name: str) -> Path:
+        """A built program or library."""
+        built = self.folder / name
+        if not built.exists():
+            built.parent.mkdir(exist_ok=True)
+            words = []
+            for word in PROGRAMS[name]:
+                if word.endswith(".c"):
+                    words.append(str(SOURCES / word))
+                elif word in (CUDA, NVML):
+                    words.append(f"-l:{word}" if ON_NVIDIA else str(artefacts() / word))
+                else:
+                    words.append(word)
+            done = compile_c([*OPTIONS, *headers(), *words, "-o", str(built)])
+            assert done.code == 0, done.err
+        return built
+
+    def new_path(self) -> Path:
+        """A name in the folder that nothing has."""
+        return self.folder / f"new-{next(_numbers)}"
+
+    def region(self, memory: int = 8 * GiB, *, strict: bool = True) -> Region:
+        """A region of its own."""
+        return Region.create(self.new_path(), memory, strict=strict)
+
+    def environment(self, region: Region | None = None, preload: str | None = None, **more: str) -> dict[str, str]:
+        """A program's. Without a region and `preload` the library is not there at all."""
+        chosen = {"KERNELS": str(KERNELS), "LIBRARY": str(self.library), "THROUGH": str(self.path("through.so"))}
+        if region is not None:
+            chosen |= {"RUNLIST_REGION": str(region.path), "RUNLIST_STRICT": "1"}
+            preload = preload or str(self.library)
+        if preload is not None:
+            chosen["LD_PRELOAD"] = preload
+        return {**plain_environment(), **self._device, **chosen, **more}
+
+    def run(self, name: str, *words: object, env: Mapping[str, str], timeout: float = PATIENCE_S, **more: Any) -> Done:
+        """Runs a program to its end; one that hangs fails the test."""
+        done = subprocess.run(
+            [self.path(name) if name in PROGRAMS else name, *map(str, words)],
+            env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, **more,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def lines(self, name: str, *words: object, env: Mapping[str, str], **more: Any) -> list[str]:
+        """Runs a program that must succeed, silently but for its output."""
+        done = self.run(name, *words, env=env, **more)
+        assert (done.code, done.err) == (0, ""), done
+        return done.lines
+
+    @contextmanager
+    def started(
+        self, name: str, *words: object, env: Mapping[str, str], **more: Any
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A program in the background, killed in the end."""
+        command = [self.path(name), *map(str, words)]
+        process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def same(self, name: str, *words: object, code: int | None = None, **more: Any) -> Done:
+        """Runs a program without and with the library, and asserts that nobody could tell the two apart."""
+        bare = self.run(name, *words, env=self.environment(), **more)
+        region = self.region()
+        guarded = self.run(name, *words, env=self.environment(region), **more)
+        assert guarded == bare
+        assert code is None or bare.code == code
+        return bare
+
+
+def open_folder() -> Path:
+    """A folder that every user can reach, with a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="rl-"))
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def guests(device_env: dict[str, str]) -> Iterator[Guests]:
+    """The programs, on the device of the session."""
+    folder = open_folder()
+    yield Guests(folder, device_env)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""Region files as native/region/layout.hpp has them. Shares nothing with the package, so that a mistake would show."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+MAGIC, VERSION = 0x4E4F494745524C52, 1
+NO_LIMIT = (1 << 64) - 1
+DEVICES, SLOTS = 16, 1024
+HEADER = struct.Struct("<Q6I3QiI4Q2I24x")
+DEVICE = struct.Struct("<Q16s2Q8x16x2Q48x")
+SLOT = struct.Struct("<3Q40x")
+USE = struct.Struct("<4Q")
+SLOT_BYTES = SLOT.size + DEVICES * USE.size
+SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
+FILE_BYTES = SLOTS_AT + SLOTS * SLOT_BYTES
+MEMORY_AT, CAP_AT = 64, 80
+CLAIMED = (1, 2)
+
+assert (HEADER.size, DEVICE.size, SLOT.size) == (128, 128, 64)
+
+
+class Use(NamedTuple):
+    """What one process holds on one GPU: bytes, and nanoseconds of GPU time."""
+
+    held: int
+    overhead: int
+    asking: int
+    gpu_ns: int
+
+
+def header(memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False, version: int = VERSION) -> bytes:
+    """The header of a new region of ours."""
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    sizes = (HEADER.size, DEVICE.size, SLOT_BYTES, DEVICES, SLOTS)
+    whose = (os.getpid(), os.geteuid())
+    limits = [word for limit in (memory, cap) for word in (limit, limit ^ NO_LIMIT)]
+    return HEADER.pack(MAGIC, version, *sizes, FILE_BYTES, start, namespace, *whose, *limits, 0, strict)
+
+
+class Region:
+    """A region that is looked at from outside."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False) -> Region:
+        """As the launcher does. `memory` in bytes, `cap` in ten-thousandths."""
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(header(memory, cap, strict=strict).ljust(FILE_BYTES, b"\0"))
+        return cls(path)
+
+    def set_memory(self, limit: int) -> None:
+        """Changes the limit while it is in use, as the daemon does."""
+        with self.path.open("r+b") as file:
+            file.seek(MEMORY_AT)
+            file.write(struct.pack("<2Q", limit, limit ^ NO_LIMIT))
+
+    def uses(self, device: int = 0) -> dict[int, Use]:
+        """What each process that lives and has a slot holds on a GPU."""
+        data = self.path.read_bytes()
+        found = {}
+        for index in range(SLOTS):
+            at = SLOTS_AT + index * SLOT_BYTES
+            identity, _, _ = SLOT.unpack_from(data, at)
+            pid = identity & 0xFFFFFFFF
+            if identity >> 32 in CLAIMED and Path(f"/proc/{pid}").exists():
+                found[pid] = Use(*USE.unpack_from(data, at + SLOT.size + device * USE.size))
+        return found
+
+    def used(self, device: int = 0) -> int:
+        """Bytes that all processes hold on a GPU."""
+        return sum(use.held + use.overhead for use in self.uses(device).values())
+
+    def refusals(self, device: int = 0) -> int:
+        return int(DEVICE.unpack_from(self.path.read_bytes(), HEADER.size + device * DEVICE.size)[5])

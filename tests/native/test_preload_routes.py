@@ -1,0 +1,86 @@
+"""Whatever way a program takes to a function of the driver, it gets there by the library."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.conftest import ON_NVIDIA
+from tests.native.guests import GiB, Guests
+
+LIMIT = 6 * GiB
+
+ORDERS = {"alone": "{library}", "before": "{other}:{library}", "after": "{library}:{other}"}
+"""What is preloaded, when there is another library that stands before the same functions."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("program", ["routes", "opens"])
+def test_every_route_sees_the_limit(guests: Guests, program: str, order: str) -> None:
+    preload = ORDERS[order].format(library=guests.library, other=guests.path("interposer.so"))
+    bare = guests.lines(program, env=guests.environment(preload=preload.replace(str(guests.library), "")))
+    env = guests.environment(guests.region(LIMIT), preload)
+    totals = {line.split()[1] for line in bare if line.startswith("dlsym-handle")}
+    assert len(totals) == 1
+    assert len(bare) > 60
+    assert [line.replace(totals.copy().pop(), str(LIMIT)) for line in bare] == guests.lines(program, env=env)
+    assert ("interposed-0 1" in bare) == (order != "alone")
+
+
+def test_libcuda_that_comes_and_goes(guests: Guests) -> None:
+    lines = guests.lines("opens", "again", env=guests.environment(guests.region(LIMIT), LIMIT=str(LIMIT)))
+    assert lines == [f"again {LIMIT}", "over-again 2"] * 10
+
+
+@pytest.mark.parametrize("way", ["space", "deep"])
+def test_libraries_that_look_past_what_is_preloaded(guests: Guests, way: str) -> None:
+    lines = guests.lines("opens", way, env=guests.environment(guests.region(LIMIT), LIMIT=str(LIMIT)))
+    assert lines == [f"aside {LIMIT}", "over-aside 2"]
+
+
+def test_functions_that_are_not_there_stay_so(guests: Guests) -> None:
+    guests.same("opens", "absent")
+
+
+NVML = """
+import pynvml as nv
+nv.nvmlInit()
+device = nv.nvmlDeviceGetHandleByIndex(0)
+first, second = nv.nvmlDeviceGetMemoryInfo(device), nv.nvmlDeviceGetMemoryInfo(device, version=nv.nvmlMemory_v2)
+print(first.total, first.used, first.free, second.total, second.used, second.free)
+print([process.usedGpuMemory for process in nv.nvmlDeviceGetComputeRunningProcesses(device)])
+"""
+
+
+def test_nvml_answers_with_the_limit(guests: Guests) -> None:
+    region = guests.region(LIMIT)
+    env = guests.environment(region)
+    with guests.started("racer", "count", 1 * GiB, 0, env=env) as racer:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+        used = region.used()
+        totals, processes = guests.lines(sys.executable, "-c", NVML, env=env)
+    assert [int(word) for word in totals.split()] == [LIMIT, used, LIMIT - used] * 2
+    assert processes == f"[{used}]"
+
+
+RUNTIME = """
+import ctypes, importlib.metadata, sys
+files = importlib.metadata.files("nvidia-cuda-runtime") or []
+path = next(str(file.locate()) for file in files if file.name.startswith("libcudart.so."))
+runtime = ctypes.CDLL(path)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+result = runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+address = ctypes.c_void_p()
+print(result, total.value, runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(int(sys.argv[1]) + 1)))
+"""
+
+
+def test_the_cuda_runtime_of_the_wheel(guests: Guests) -> None:
+    """Where its cudart can start; it asks the driver for tables that the emulated one does not have."""
+    bare = guests.lines(sys.executable, "-c", RUNTIME, LIMIT, env=guests.environment())
+    if not ON_NVIDIA and not bare[0].startswith("0 "):
+        pytest.skip(f"libcudart does not start on the emulated driver: error {bare[0].split()[0]}")
+    lines = guests.lines(sys.executable, "-c", RUNTIME, LIMIT, env=guests.environment(guests.region(LIMIT)))
+    assert lines == [f"0 {LIMIT} 2"]

@@ -1,0 +1,116 @@
+"""Parts of librunlist.so under sanitizers, and fuzzed; then all of it, preloaded into programs.
+
+`make checks` runs the same for longer, with RUNLIST_CHECKS_TIMES times the rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.fixtures.compiler import CXX, compiler
+from tests.native.guests import GiB, Guests
+
+ROOT = Path(__file__).parents[2]
+TIMES = int(os.environ.get("RUNLIST_CHECKS_TIMES", "1"))
+BUILD_S = 300
+RUN_S = 60 * TIMES
+CHECKS = ("check_clock", "check_objects", "check_quota", "check_signals")
+FUZZED = {"fuzz_environment": 20_000, "fuzz_region": 500}
+"""Programs, and how many inputs each is given."""
+OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def tool(name: str) -> str | None:
+    """A program that is here, or that the set-up brought."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)]))
+
+
+def run(*words: object, timeout: float, **options: str) -> subprocess.CompletedProcess[str]:
+    """Where a program that fails may leave its input."""
+    folder = ROOT / "build"
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, **OPTIONS, **options}
+    return subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, timeout=timeout, env=environment, cwd=folder
+    )
+
+
+class Checked(NamedTuple):
+    """What was built for one sanitizer."""
+
+    folder: Path
+
+    def program(self, name: str) -> Path:
+        return self.folder / "native" / "checks" / name
+
+
+@pytest.fixture(scope="module")
+def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """The checks, built for a sanitizer in build/, so that only what changed is built again."""
+    sanitizer = request.param
+    command = compiler(*CXX)
+    probe = tmp_path_factory.mktemp("probe") / "probe"
+    source = probe.with_suffix(".cpp")
+    source.write_text("int main() {}\n")
+    answer = run(*command, f"-fsanitize={sanitizer}", source, "-o", probe, timeout=BUILD_S)
+    if answer.returncode == 0:
+        answer = run(probe, timeout=RUN_S)
+    if answer.returncode != 0:
+        pytest.skip(f"{command[0]} -fsanitize={sanitizer}: {(answer.stderr.strip().splitlines() or ['fails'])[-1]}")
+    cmake, ninja = tool("cmake"), tool("ninja")
+    assert cmake is not None, "no cmake: run make setup"
+    folder = ROOT / "build" / f"checks-{sanitizer}"
+    configure = [f"-DCMAKE_CXX_COMPILER={command[0]}", "-DRUNLIST_CHECKS=ON", f"-DRUNLIST_SANITIZE={sanitizer}"]
+    configure += ["-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
+    configure += [f"-DPython_EXECUTABLE={sys.executable}"]
+    for words in (
+        [cmake, "-S", ROOT, "-B", folder, *configure],
+        [cmake, "--build", folder, "--target", "checks", "-j2"],
+    ):
+        done = run(*words, timeout=BUILD_S)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return Checked(folder)
+
+
+@pytest.mark.timeout(BUILD_S + RUN_S)
+@pytest.mark.parametrize("checked", ["address", "thread"], indirect=True)
+@pytest.mark.parametrize("name", CHECKS)
+def test_parts(checked: Checked, name: str) -> None:
+    for _ in range(TIMES):
+        done = run(checked.program(name), timeout=RUN_S)
+        assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-4000:]
+
+
+@pytest.mark.timeout(BUILD_S + RUN_S)
+@pytest.mark.parametrize("checked", ["address"], indirect=True)
+@pytest.mark.parametrize("name", FUZZED)
+def test_any_bytes(checked: Checked, name: str) -> None:
+    done = run(checked.program(name), FUZZED[name] * TIMES, 4, timeout=RUN_S)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-4000:]
+
+
+@pytest.mark.timeout(BUILD_S + RUN_S)
+@pytest.mark.parametrize("checked", ["address"], indirect=True)
+def test_all_of_it_in_programs(checked: Checked, guests: Guests) -> None:
+    """The thread sanitizer needs programs that were built for it."""
+    names = [
+        run(*compiler(*CXX), f"-print-file-name={name}", timeout=RUN_S).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    if not all(Path(name).is_absolute() for name in names):
+        pytest.skip(f"{compiler(*CXX)[0]} brings no {' or '.join(names)}")
+    library = checked.program("librunlist-checked.so")
+    preload = ":".join([*names, str(library)])
+    for act in ("answers", "many_threads", "handlers", "heirs", "computes", "destructors", "closes_before"):
+        bare = guests.run("nasty", act, env=guests.environment())
+        done = guests.run("nasty", act, env=guests.environment(guests.region(), preload, **OPTIONS))
+        assert (done.code, done.out, done.err) == bare
+    lines = guests.lines("routes", env=guests.environment(guests.region(6 * GiB), preload, **OPTIONS))
+    assert lines[0] == f"linked {6 * GiB}"

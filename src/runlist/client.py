@@ -12,7 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -39,6 +39,8 @@ class Client:
     def __init__(self, connection: wire.Connection) -> None:
         self._connection = connection
         self._decoder = msgspec.json.Decoder(wire.Answer)
+        self.notes: list[str] = []
+        """The daemon's remarks on the last request that was about tasks."""
 
     @classmethod
     def open(cls, *, start: bool = False, device: str | None = None, patience_s: float | None = None) -> Client:
@@ -158,11 +160,14 @@ class Client:
         while self._connection.receive() is not None:
             pass
 
-    def launch(self, pid: int, task_class: str | None, settings: Mapping[str, str] | None = None) -> None:
-        """Have all descendants of `pid` managed as they come, with settings as those of `attach`. Then call
-        `serve_launch` for as long as they live.
+    def launch(
+        self, pid: int, task_class: str | None, settings: Mapping[str, str] | None = None, region: int | None = None
+    ) -> None:
+        """Have all descendants of `pid` managed as they come, with settings as those of `attach`. `region` is the
+        descriptor of the memory region that they will share. Then call `serve_launch` for as long as they live.
         """
-        self._tasks(wire.Launch(pid, _with_class(task_class, settings)))
+        request = wire.Launch(pid, _with_class(task_class, settings), region is not None)
+        self._tasks(request, [] if region is None else [region])
 
     def serve_launch(self) -> Iterator[wire.BorrowRequest]:
         """Requests to borrow from descendants, until the daemon hangs up; answer each with `lend`."""
@@ -180,9 +185,9 @@ class Client:
             self._connection.send(wire.Borrowed(), [fd])
             os.close(fd)
 
-    def _ask(self, request: wire.Message) -> wire.Message:
+    def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
         try:
-            self._connection.send(request)
+            self._connection.send(request, fds)
             body = self._connection.receive()
         except TimeoutError:
             raise DaemonGone(_NO_ANSWER) from None
@@ -200,10 +205,11 @@ class Client:
             raise RunlistError(answer.message, ExitCode(answer.exit_code))
         return answer
 
-    def _tasks(self, request: wire.Message) -> wire.Tasks:
-        answer = self._ask(request)
+    def _tasks(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Tasks:
+        answer = self._ask(request, fds)
         if not isinstance(answer, wire.Tasks):
             raise DaemonGone(_OTHER_VERSION)
+        self.notes = answer.notes
         return answer
 
     def _status(self, request: wire.Message) -> wire.DaemonStatus:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from runlist.model import DEFAULT_WEIGHT
+from runlist.sizes import part_of, size
 from runlist.wire import TaskView
 
 NOTHING = "-"
@@ -18,7 +19,6 @@ GAP = "  "
 """What stands between two columns."""
 
 _TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
-_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _BARS = " ▁▂▃▄▅▆▇█"
 _WHY_IN_STATE = 20  # characters
 
@@ -42,12 +42,6 @@ def duration(microseconds: float) -> str:
     return f"{round(microseconds / size, 3):g} {unit}"
 
 
-def size(octets: int) -> str:
-    """A number of bytes in its best unit."""
-    scale, unit = next((pair for pair in _SIZES if octets >= pair[0]), (1, "B"))
-    return f"{octets / scale:.{0 if scale == 1 else 1}f} {unit}"
-
-
 def percent(share: float) -> str:
     """A part of the GPU (0 to 1)."""
     return f"{100 * share:.1f} %"
@@ -69,6 +63,8 @@ def sparkline(history: Sequence[float], bars: int, per_bar: int) -> str:
 
 def state(task: TaskView) -> str:
     """What a task does now: where it waits and the policy says why, with the heading of that."""
+    if not task.reached_by:
+        return "out of reach"
     if task.suspended:
         return "suspended"
     if task.enabled:
@@ -99,6 +95,18 @@ def _p99(task: TaskView) -> str:
     return f"{measured} of {duration(task.target_p99_us)}"
 
 
+def _quota(task: TaskView) -> str:
+    """What a process holds of what its tree may hold, and whether nothing in it sees to that."""
+    if task.memory_limit_bytes is None:
+        return NOTHING
+    held = part_of(task.memory_bytes or 0, task.memory_limit_bytes)
+    return held if task.enforcement.startswith("memory") else f"{held} (not loaded)"
+
+
+def _overhead(task: TaskView) -> str:
+    return NOTHING if task.memory_overhead_bytes is None else size(task.memory_overhead_bytes)
+
+
 def _measured(task: TaskView, text: str) -> str:
     """A figure of usage, where there is a source of usage."""
     return text if task.usage_source else NOTHING
@@ -118,6 +126,11 @@ _ALL = (
     Column("SHARE", lambda task: _measured(task, percent(task.share_1s)), number=True),
     Column("MINUTE", lambda task: _measured(task, percent(task.share_60s)), number=True),
     Column("MEMORY", lambda task: NOTHING if task.memory_bytes is None else size(task.memory_bytes), number=True),
+    Column("QUOTA", _quota, usual=NOTHING, number=True),
+    Column("OVERHEAD", _overhead, usual=NOTHING, number=True),
+    Column("ENFORCED", lambda task: printable(task.enforcement) or NOTHING, usual=NOTHING),
+    Column("CAP BY", lambda task: task.cap_by or NOTHING, usual=NOTHING),
+    Column("REACHED BY", lambda task: task.reached_by or NOTHING, usual="own right"),
     Column("TURNS/S", lambda task: _measured(task, f"{task.turns_per_s:.0f}"), number=True),
     Column("STATE", state),
     Column("SOURCE", lambda task: task.usage_source or NOTHING),

@@ -13,12 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from runlist import nvml
+from runlist import nvml, preload
 from runlist.daemon.watch import OpenWatch
 from runlist.errors import ExitCode, RunlistError
+from runlist.native import library
 from runlist.rm import borrow
 from runlist.rm.client import free_client, open_client
 from runlist.rm.transport import Driver, choose_driver
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 OLDEST_DRIVER = (550, 0)
 """Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
@@ -71,6 +74,7 @@ def _checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "watching", lambda: _watching(driver)
     yield "daemon", lambda: _daemon(driver)
     yield "process plane", _process_plane
+    yield "memory limits", lambda: _memory_limits(driver)
     yield "kernel plane", _kernel_plane
 
 
@@ -170,7 +174,30 @@ def _daemon(driver: Driver) -> str:
 
 
 def _process_plane() -> str:
-    raise _Limited("memory quotas and launch control inside processes are not in this version; use the driver plane")
+    """Have the library loaded into a program, as `runlist run` does."""
+    try:
+        path = library()
+        environment = preload.variables(path, None, strict=False, inherited={})
+    except (FileNotFoundError, RunlistError) as error:
+        raise _Limited(f"memory cannot be limited from inside: {error}") from None
+    look = f"print({path.name!r} in open('/proc/self/maps').read())"
+    command = [sys.executable, "-c", look]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.stdout.strip() != "True":
+        said = (done.stderr.strip().splitlines() or ["no reason was told"])[0]
+        raise _Limited(f"memory cannot be limited from inside: {path} does not load ({said})")
+    return f"{path.name} loads: memory limits and queries inside what `runlist run` starts"
+
+
+def _memory_limits(driver: Driver) -> str:
+    try:
+        with nvml.session(driver):
+            supported, version = nvml.memory_limits_supported(CGROUPS), nvml.driver_version()
+    except nvml.NvmlError as error:
+        raise _Failed(str(error)) from None
+    if supported:
+        return f"by the driver itself, for a daemon run by root (driver {version})"
+    return f"by the driver: not supported (driver {version}); {preload.LIBRARY} holds them"
 
 
 def _kernel_plane() -> str:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
+
+BUILD_VARIABLE = "RUNLIST_NATIVE_BUILD"
+"""Names a build directory of the library, for a development tree where nothing is installed."""
+
+_LIBRARY = "librunlist.so"
 
 
 def library() -> Path:
     """The shared library, librunlist.so. Raises FileNotFoundError when this installation has none."""
-    return _installed("librunlist.so")
+    named = os.environ.get(BUILD_VARIABLE)
+    if not named:
+        return _installed(_LIBRARY)
+    path = Path(named).absolute() / _LIBRARY
+    if not path.is_file():
+        raise FileNotFoundError(f"{named} has no {_LIBRARY}: build it there, or unset {BUILD_VARIABLE}")
+    return path
 
 
 def include() -> Path:

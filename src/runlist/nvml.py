@@ -9,11 +9,14 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pynvml
 
 from runlist.rm.transport import Driver, EmulatedDriver
+
+_UNLIMITED = (1 << 64) - 1
 
 
 class NvmlError(Exception):
@@ -92,6 +95,31 @@ def memory_by_pid(uuid: str) -> dict[int, int]:
     except pynvml.NVMLError as error:
         raise NvmlError(f"NVML: {error}") from None
     return {int(process.pid): int(process.usedGpuMemory or 0) for process in processes}
+
+
+def memory_limits_supported(cgroup: Path) -> bool:
+    """Whether this driver limits memory by cgroup (R615 and newer): it tells what holds for one."""
+    ask = getattr(pynvml, "nvmlDeviceGetMemoryLimits_v1", None)
+    if ask is None:  # an older nvidia-ml-py
+        return False
+    try:
+        ask(pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=bytes(cgroup)))
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def set_memory_limit(uuid: str, cgroup: Path, limit: int | None) -> None:
+    """Limit what the processes of a cgroup may hold on a GPU together, in bytes; None for no limit. Needs root. Raises
+    NvmlError.
+    """
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
+        nameSpace=bytes(cgroup), softLimit=0, hardLimit=_UNLIMITED if limit is None else limit
+    )
+    try:
+        pynvml.nvmlDeviceSetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
+    except pynvml.NVMLError as error:
+        raise NvmlError(f"NVML: {error}") from None
 
 
 def uuids() -> list[str]:

@@ -23,6 +23,10 @@ def state_dir(driver: Driver) -> Path:
     own = driver.state_dir()
     if own is not None:
         return own
+    return _user_dir()
+
+
+def _user_dir() -> Path:
     if os.geteuid() == 0:
         return SYSTEM_DIR
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -46,6 +50,19 @@ def candidate_sockets(driver: Driver) -> list[Path]:
     if os.environ.get(SOCKET_VARIABLE) or driver.state_dir() is not None:
         return [own]
     return list(dict.fromkeys([own, SYSTEM_DIR / SOCKET_NAME]))
+
+
+def regions_dir(driver: Driver) -> Path:
+    """Where this user's memory regions are made: beside the daemon's socket if that folder is its own, as the daemon
+    may be another user's.
+    """
+    beside = daemon_socket(driver).parent
+    try:
+        found = beside.lstat()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    except OSError:
+        own = False
+    return (beside if own else _user_dir()) / "regions"
 
 
 def rules_file() -> Path:

@@ -37,6 +37,8 @@ class Kind(IntEnum):
     SEGMENT_END = 2
     REPORT_LATENCY = 3
     HINT = 4
+    JOIN = 5
+    """Of the preloaded library alone: descriptors come with it, and `nanoseconds` is the handle of an RM client."""
 
 
 IN_FORCE_S = 0.05

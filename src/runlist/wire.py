@@ -37,11 +37,12 @@ class Attach(Message, frozen=True):
 
 class Launch(Message, frozen=True):
     """`runlist run` says that its descendants are to be managed, and that it will borrow descriptors from them on
-    request.
+    request. With `region` the descriptor of their memory region travels with the message.
     """
 
     pid: int
     settings: dict[str, str] = {}
+    region: bool = False
 
 
 class Detach(Message, frozen=True):
@@ -106,6 +107,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     `p99_us` is of the requests that it reported in the last seconds. `corrections` counts how often it had changed its
     own slice and was put back; `discovery_ms` and `attach_ms` are how long finding it and its whole way to being
     managed took.
+    `memory_limit_bytes` is what its whole tree may hold on this GPU, `memory_overhead_bytes` the part of its memory
+    that the driver takes for it, `enforcement` what is at work inside the process ("memory, queries"), why not ("not
+    loaded: …"), or empty where nothing has to be. `cap_by` says where its cap is kept: "driver", "process" or nowhere.
+    `reached_by` is whose right got us its descriptor: "own right", "launcher", "lent" (it sent it itself), or empty
+    where there was none.
     """
 
     pid: int
@@ -138,6 +144,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     corrections: int
     discovery_ms: float
     attach_ms: float
+    memory_limit_bytes: int | None
+    memory_overhead_bytes: int | None
+    enforcement: str
+    cap_by: str
+    reached_by: str
 
 
 class Tasks(Message, frozen=True):

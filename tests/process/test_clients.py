@@ -9,11 +9,13 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from runlist import wire
 from runlist.client import Client
+from runlist.region import create
 from tests.fixtures.daemon import Commands, Daemon, wait_for
 
 
@@ -98,6 +100,57 @@ def test_nonsense_in_good_form_is_answered(raw: socket.socket, body: bytes) -> N
     assert b'"type":"Failure"' in answer
     connection.send(wire.GetStatus())
     assert b'"type":"DaemonStatus"' in (connection.receive() or b"")
+
+
+NONE = 1 << 22  # no process has this id
+
+
+def launch(pid: int, *, region: bool = True) -> bytes:
+    return wire.encode(wire.Launch(pid, {}, region))
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [(launch(NONE), 0), (launch(NONE), 2), (launch(NONE, region=False), 1), (wire.encode(wire.GetStatus()), 1)],
+    ids=["missing", "two", "unannounced", "elsewhere"],
+)
+def test_a_descriptor_comes_with_a_launch_that_names_it_and_nowhere_else(
+    raw: socket.socket, daemon: Daemon, message: bytes, count: int
+) -> None:
+    before = descriptors(daemon)
+    socket.send_fds(raw, [message], [0] * count)
+    assert hung_up(raw)
+    wait_for(lambda: descriptors(daemon) < before)
+
+
+def test_a_region_that_is_none_is_refused_and_closed(raw: socket.socket, daemon: Daemon, tmp_path: Path) -> None:
+    before = descriptors(daemon)
+    (tmp_path / "short").write_bytes(b"x" * 1000)
+    for path, flags, told in (
+        ("/dev/null", os.O_RDWR, "it is no file"),
+        (tmp_path / "short", os.O_RDWR, "it has 1000 bytes"),
+        (tmp_path / "short", os.O_RDONLY, "not open for reading and writing"),
+        (tmp_path, os.O_RDONLY, "it is no file"),
+    ):
+        fd = os.open(path, flags)
+        socket.send_fds(raw, [launch(os.getpid())], [fd])
+        os.close(fd)
+        answer = wire.Connection(raw).receive() or b""
+        assert b"the memory region is refused: " in answer
+        assert told.encode() in answer
+    wait_for(lambda: descriptors(daemon) == before)
+
+
+def test_launches_that_nobody_waits_for_leave_nothing(daemon: Daemon, commands: Commands, raw: socket.socket) -> None:
+    before = descriptors(daemon)
+    made = [create(commands.folder, strict=True) for _ in range(10)]
+    for path, region in made:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(commands.socket))
+            socket.send_fds(sock, [launch(NONE)], [region.fileno()])
+        region.close()
+        path.unlink()
+    wait_for(lambda: descriptors(daemon) == before)
 
 
 def test_half_a_frame_and_then_nothing(raw: socket.socket) -> None:

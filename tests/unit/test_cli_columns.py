@@ -60,6 +60,7 @@ def test_a_sparkline_ends_with_the_newest(history: list[float], text: str) -> No
         ({"enabled": False, "why": "cap 30 %: waits 12 ms for its next period"}, "waiting (cap 30 %)"),
         ({"enabled": False, "why": "x" * 99}, f"waiting ({'x' * 20})"),
         ({"enabled": False, "suspended": True, "why": "cap 30 %"}, "suspended"),
+        ({"reached_by": ""}, "out of reach"),
     ],
 )
 def test_states(values: dict[str, object], text: str) -> None:
@@ -85,6 +86,15 @@ def test_printable() -> None:
         ("TURNS/S", {"turns_per_s": 19.6}, "20"),
         ("GPU", {}, "4e3db026"),
         ("MEMORY", {"memory_bytes": 0}, "0 B"),
+        ("QUOTA", {}, "-"),
+        ("QUOTA", {"memory_limit_bytes": 8 << 30, "enforcement": "memory, queries"}, "3.0/8.0G"),
+        ("QUOTA", {"memory_limit_bytes": 8 << 30, "enforcement": "memory (by the driver)"}, "3.0/8.0G"),
+        ("QUOTA", {"memory_limit_bytes": 8 << 30, "enforcement": "not loaded: x"}, "3.0/8.0G (not loaded)"),
+        ("QUOTA", {"memory_limit_bytes": 1 << 30, "memory_bytes": None, "enforcement": "memory"}, "0.0/1.0G"),
+        ("OVERHEAD", {"memory_overhead_bytes": 518 << 20}, "518.0 MiB"),
+        ("ENFORCED", {"enforcement": "not loaded: \x1b"}, "not loaded: ?"),
+        ("CAP BY", {"cap_by": "process"}, "process"),
+        ("REACHED BY", {"reached_by": ""}, "-"),
         ("SOURCE", {"usage_source": ""}, "-"),
     ],
 )

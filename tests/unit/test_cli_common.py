@@ -53,12 +53,15 @@ def test_a_column_is_shown_for_all_when_one_task_has_something(
 
 def test_the_long_table_says_why() -> None:
     task = view(
-        group="job", rule="rules.toml:3", why="alone", target_p99_us=5000.0, p99_us=4100.0, segment=2, memory_bytes=None
-    )
+        group="job", rule="rules.toml:3", why="alone", target_p99_us=5000.0, p99_us=4100.0, segment=2,
+        memory_bytes=None, memory_limit_bytes=8 << 30, memory_overhead_bytes=2 << 20, enforcement="memory, queries",
+        cap_by="driver", reached_by="lent",
+    )  # fmt: skip
     header, row = table([task], LONG_COLUMNS)
     for title, text in {
         "GROUP": "job", "RULE": "rules.toml:3", "WHY": "alone", "P99": "4.1 ms of 5 ms", "SEGMENT": "2", "MEMORY": "-",
-        "POLICY": "priority", "MINUTE": "50.0 %", "USER": "root",
+        "POLICY": "priority", "MINUTE": "50.0 %", "USER": "root", "QUOTA": "0.0/8.0G", "OVERHEAD": "2.0 MiB",
+        "ENFORCED": "memory, queries", "CAP BY": "driver", "REACHED BY": "lent",
     }.items():  # fmt: skip
         assert title in header
         assert text in row

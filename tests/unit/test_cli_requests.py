@@ -19,7 +19,7 @@ from tests.fixtures.fake_daemon import FakeDaemon, status, view
 
 ALL = {
     "class": "batch", "weight": "300", "cap": "30000 100000", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
-    "group": "job",
+    "group": "job", "memory": "8G",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,9 @@ def test_the_record_is_what_the_documents_say() -> None:
         {"magic": 0},
         {"version": 2},
         {"kind": 0},
-        {"kind": 5},
+        {"kind": 6},
+        {"kind": 5, "nanoseconds": 1 << 32},
+        {"kind": 5},  # with a priority
         {"kind": 3},  # with a priority
         {"nanoseconds": 1},  # of a segment
         {"reserved": 1},
@@ -94,6 +96,7 @@ def test_anything_is_parsed_or_dropped(record: bytes) -> None:
         st.integers(0, 2**32 - 1),
         st.integers(0, 2**64 - 1),
     )
+    | st.builds(TenantMessage, st.just(Kind.JOIN), st.just(0), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 )
 def test_what_is_encoded_is_parsed(message: TenantMessage) -> None:
     assert parse(message.encode()) == message
@@ -191,6 +194,91 @@ def test_descriptors_that_come_along_are_closed(ear: Ear, sender: socket.socket)
         sender.sendmsg([REPORT.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         ear.next()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def joining(client: int = 0xC1D00007) -> bytes:
+    return TenantMessage(Kind.JOIN, 0, 3, client).encode()
+
+
+def with_descriptors(sender: socket.socket, record: bytes, count: int) -> None:
+    fds = array.array("i", [sender.fileno()] * count)
+    sender.sendmsg([record], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_who_joins_sends_its_descriptors(ear: Ear, sender: socket.socket) -> None:
+    before = descriptors()
+    for count in (1, 2, 3, 253):
+        with_descriptors(sender, joining(), count)
+        message = ear.next().message
+        assert (message.kind, message.nanoseconds) == (Kind.JOIN, 0xC1D00007)
+        assert len(message.descriptors) == min(count, 2)
+        for fd in message.descriptors:
+            assert os.path.sameopenfile(fd, sender.fileno())
+            assert not os.get_inheritable(fd)
+            os.close(fd)
+    assert descriptors() == before
+
+
+def test_who_joins_without_descriptors_or_with_a_bad_handle_does_not(ear: Ear, sender: socket.socket) -> None:
+    before = descriptors()
+    sender.send(joining())
+    with_descriptors(sender, joining(1 << 32), 2)
+    with_descriptors(sender, b"x", 2)
+    flushed(ear, sender)
+    assert ear.messages.dropped == {"malformed": 3}
+    assert descriptors() == before
+
+
+def test_what_somebody_sent_whom_nobody_manages_is_closed(ear: Ear, sender: socket.socket) -> None:
+    ear.managed = False
+    before = descriptors()
+    for _ in range(20):
+        with_descriptors(sender, joining(), 2)
+        ear.next()
+    ear.managed = True
+    flushed(ear, sender)
+    assert ear.messages.dropped["foreign"] >= 20
+    assert descriptors() == before
+
+
+class Full:
+    """Takes no more descriptors."""
+
+    room = False
+
+    def __init__(self) -> None:
+        self.discarded: list[int] = []
+
+    def discard(self, fds: Sequence[int]) -> None:
+        self.discarded += fds
+
+
+def test_without_room_for_descriptors_none_is_received(short_path: Path) -> None:
+    heard: list[TenantMessage] = []
+
+    async def run() -> None:
+        def take(pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+            heard.append(message)
+            return True
+
+        full = Full()
+        messages = Messages(short_path / "m", take, full)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect(str(short_path / "m"))
+            with_descriptors(sender, joining(), 2)
+            with_descriptors(sender, REPORT.encode(), 2)
+            await asyncio.sleep(0.05)
+        assert (messages.dropped, full.discarded) == ({"malformed": 1}, [])
+        messages.close()
+
+    before = descriptors()
+    asyncio.run(run())
+    assert [message.kind for message in heard] == [Kind.REPORT_LATENCY]
+    assert descriptors() == before
 
 
 def test_a_flood_leaves_the_loop_free(ear: Ear, sender: socket.socket) -> None:

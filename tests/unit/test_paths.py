@@ -52,6 +52,18 @@ def test_each_emulated_gpu_has_a_daemon_of_its_own(monkeypatch: pytest.MonkeyPat
         assert paths.candidate_sockets(EmulatedDriver(Path("/gpu"))) == [Path("/gpu/daemon.sock")]
 
 
+def test_regions_lie_beside_the_socket_where_that_is_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(paths.SOCKET_VARIABLE, str(tmp_path / "daemon.sock"))
+    assert paths.regions_dir(NVIDIA) == tmp_path / "regions"
+    tmp_path.chmod(0o770)  # others could put files there
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    expected = Path("/run/runlist/regions" if os.geteuid() == 0 else "/run/user/7/runlist/regions")
+    assert paths.regions_dir(NVIDIA) == expected
+    tmp_path.chmod(0o700)
+    as_user(monkeypatch, 1000)  # the daemon is somebody else's
+    assert paths.regions_dir(NVIDIA) == Path("/run/user/7/runlist/regions")
+
+
 def test_a_directory_is_made_for_the_user_alone(tmp_path: Path) -> None:
     made = tmp_path / "a" / "b"
     paths.make_private(made)

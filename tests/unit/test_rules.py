@@ -131,7 +131,15 @@ def test_groups_are_named_by_what_matched(load: Load, kind: str, group: str) -> 
 
 @pytest.mark.parametrize(
     ("text", "memory"),
-    [("1", 1), ('"1 B"', 1), ('"2KB"', 2000), ('"2 KiB"', 2048), ('"1.5 GiB"', 3 << 29), ('"1TB"', 10**12)],
+    [
+        ("1", 1),
+        ('"1 B"', 1),
+        ('"12 G"', 12 << 30),
+        ('"2KB"', 2000),
+        ('"2 KiB"', 2048),
+        ('"1.5 GiB"', 3 << 29),
+        ('"1TB"', 10**12),
+    ],
 )
 def test_sizes(load: Load, text: str, memory: int) -> None:
     assert load(f"limits.memory = {text}").limits.memory == memory
@@ -159,7 +167,8 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("[[rule]]\n[rule.set]\n\ncap = 101", 4, "cap = 101", "cap=101: a cap is 1 to 100 %"),
         ("[[rule]]\nset = { class = 'fast' }", 2, "set = { class = 'fast' }", "class=fast: take deadline, latency"),
         ("[[rule]]\nset = {\n}", 2, "set = {", ""),
-        ("[[rule]]\n[[rule]]\nset.memory = '1G'", 3, "set.memory = '1G'", "no setting 'memory': take class"),
+        ("[[rule]]\n[[rule]]\nset.size = '1G'", 3, "set.size = '1G'", "no setting 'size': take class"),
+        ("[[rule]]\nset.memory = 'much'", 2, "set.memory = 'much'", "memory=much: take a size"),
         ("[[rule]]\nset.interleave = 'low'", 2, "set.interleave", "interleave can be set only on a process that is"),
         ("[[rule]]\nset.burst = '5ms'", 2, "set.burst = '5ms'", "burst=5ms: a burst goes with a cap"),
         ("[[rule]]\nset.weight = true", 2, "set.weight = true", "take a string or a number"),
@@ -174,7 +183,7 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("[limits]\ntask = 1", 2, "task = 1", "no key 'task' here: take tasks, memory, over"),
         ("[limits]\ntasks = 0", 2, "tasks = 0", "take a whole number of 1 or more"),
         ("[limits]\ntasks = true", 2, "tasks = true", "take a whole number"),
-        ("[limits]\nmemory = '12 G'", 2, "memory = '12 G'", "take a size with a unit"),
+        ("[limits]\nmemory = '12 X'", 2, "memory = '12 X'", "take a size with a unit"),
         ("[limits]\nmemory = 0", 2, "memory = 0", "take a size with a unit"),
         ("[limits]\nmemory = true", 2, "memory = true", "take a size with a unit"),
         ("[limits]\nover = 'wait'", 2, "over = 'wait'", "take queue, refuse, batch"),

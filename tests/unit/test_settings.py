@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from runlist.daemon.settings import (
     NO_SETTINGS,
     ContextChange,
+    MemoryChange,
     TaskChange,
+    apply_settings,
+    memory_asked,
     override,
     parse_class,
     parse_duration_us,
@@ -91,11 +94,12 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("timeslice", "50%", "take whole microseconds"),
         ("timeslice", "nan", "take whole microseconds"),
         ("interleave", "3", "interleave=3: take low, medium, high"),
-        (
-            "memory",
-            "4G",
-            "no setting 'memory': take class, weight, cap, burst, deadline, p99, group, timeslice, interleave",
-        ),
+        ("size", "4G", "no setting 'size': take class, weight, cap, burst, deadline, p99, group, memory, timeslice"),
+        ("memory", "4Q", "memory=4Q: take a size, such as 8G, 512M, 1.5GiB or bytes, or max for no limit"),
+        ("memory", "-4G", "take a size"),
+        ("memory", "", "take a size"),
+        ("memory", "1e9", "take a size"),
+        ("memory", "2000T", "take a size"),
         ("", "x", "no setting ''"),
         ("weight", "0", "weight=0: a weight is 1 to 10000, not 0"),
         ("weight", "10001", "a weight is 1 to 10000"),
@@ -143,7 +147,7 @@ def test_odd_numbers(digits: str) -> None:
         parse_setting("timeslice", digits)
 
 
-@pytest.mark.parametrize("key", ["timeslice", "weight", "cap", "burst", "p99", "deadline", "class", "group"])
+@pytest.mark.parametrize("key", ["timeslice", "weight", "cap", "burst", "p99", "deadline", "class", "group", "memory"])
 def test_a_long_value_is_shown_short_and_on_one_line(key: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_setting(key, "9\n" * 5000)
@@ -157,6 +161,19 @@ def test_a_long_value_is_shown_short_and_on_one_line(key: str) -> None:
 )
 def test_durations(text: str, microseconds: float) -> None:
     assert parse_duration_us("p99", text) == microseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("8G", 8 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29), ("1.5 gib", 3 << 29), ("1073741824", 1 << 30),
+        ("8GB", 8 * 10**9), ("64k", 64 << 10), ("1", 1), ("max", None), ("none", None), ("0", None), ("0G", None),
+    ],
+)  # fmt: skip
+def test_memory_is_of_the_tree_and_not_of_the_task(text: str, limit: int | None) -> None:
+    assert parse_setting("memory", text) == MemoryChange(limit) == memory_asked({"memory": text})
+    assert apply_settings({"memory": text, "weight": "7"}, TASK) == replace(TASK, weight=7)
+    assert memory_asked({"weight": "7"}) is None
 
 
 def test_weights_and_groups() -> None:

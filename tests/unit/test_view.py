@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +14,14 @@ import pytest
 
 from runlist.daemon import view
 from runlist.daemon.accounting import Accounting
-from runlist.daemon.managed import ManagedTask
+from runlist.daemon.managed import ManagedTask, Root
+from runlist.daemon.quota import Quota
 from runlist.daemon.view import Memory, views
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
 from runlist.nvml import NvmlError
+from runlist.region import create, gpu_key
+from runlist.region.layout import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
+from runlist.region.process import pid_namespace, start_of
 from runlist.rm.client import RmClient
 from runlist.rm.context import GpuContext
 from runlist.rm.discover import Discoverer
@@ -98,6 +104,35 @@ def test_what_is_in_force() -> None:
     seen = one(task)
     assert (seen.timeslice_us, seen.enabled) == (4_000, False)  # not what the user fixed and is not set yet
     assert (seen.rule, seen.corrections, seen.discovery_ms, seen.attach_ms) == ("rules.toml:3", 2, 1.235, 7.0)
+
+
+def test_the_inside_of_a_process_and_how_it_was_reached(tmp_path: Path) -> None:
+    _, region = create(tmp_path, strict=True)
+    task = managed(key=TaskKey(os.getpid(), GPU), cap=Cap.of_percent(30))
+    task.root, task.reached_by = Root(1, -1, 0, {}, quota=Quota(region)), "lent"
+    task.root.quota.set_limit(8 << 30)
+    seen = one(task)
+    assert (seen.memory_limit_bytes, seen.memory_overhead_bytes, seen.memory_bytes) == (8 << 30, None, None)
+    assert (seen.reached_by, seen.cap_by) == ("lent", "driver")
+    assert seen.enforcement.startswith("not loaded: ")
+
+    fd = region.fileno()
+    key = {"identity": os.getpid() | 1 << 32, "start_time": start_of(os.getpid()), "pid_namespace": pid_namespace()}
+    os.pwrite(fd, DEVICE.pack(key=gpu_key(GPU)), DEVICES_AT)
+    os.pwrite(fd, SLOT.pack(enforced=3, use=[100, 20], **key), SLOTS_AT)
+    os.pwrite(fd, b"\1", HEADER.offsets["slots_used"])
+    task.root.quota.set_limit(9 << 30)  # it is read again
+    seen = one(task)
+    assert (seen.memory_limit_bytes, seen.memory_overhead_bytes, seen.memory_bytes) == (9 << 30, 20, 120)
+    assert seen.enforcement == "memory, queries"
+
+    task.reached_by, task.outside = "", "not managed: no right"
+    task.root.quota.set_cap(0.3)
+    seen = one(task)
+    assert (seen.reached_by, seen.cap_by, seen.why) == ("", "process", "not managed: no right")
+    os.ftruncate(fd, 5)
+    task.root.quota._read_at = 0.0
+    assert one(task).enforcement == "not loaded: it has 5 bytes, not 592000"
 
 
 def test_groups_and_channels_of_all_contexts() -> None:

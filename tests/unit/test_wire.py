@@ -39,7 +39,7 @@ def test_a_frame_byte_for_byte() -> None:
 
 MESSAGES: list[wire.Message] = [
     wire.Attach(1, {"class": "batch"}, True),
-    wire.Launch(1, {"class": "latency"}),
+    wire.Launch(1, {"class": "latency"}, region=True),
     wire.Detach(1),
     wire.Release(),
     wire.ListTasks(),

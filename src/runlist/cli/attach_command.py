@@ -31,4 +31,5 @@ def register(app: typer.Typer) -> None:
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
-            show_tasks(client.attach(pid, None, wait=wait, settings=settings), [], json)
+            tasks = client.attach(pid, None, wait=wait, settings=settings)
+            show_tasks(tasks, client.notes, json)

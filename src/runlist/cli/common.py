@@ -28,13 +28,14 @@ PolicyOptions = Annotated[
 ]
 
 USUAL_COLUMNS = (
-    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", "SHARE", "STATE", "SOURCE", "GROUPS", "FIXED",
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", "SHARE", "QUOTA", "STATE", "SOURCE", "GROUPS", "FIXED",
     "COMMAND",
 )  # fmt: skip
 """Columns of every table of tasks, without those in which there is nothing but the usual."""
 LONG_COLUMNS = (
     "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", "SHARE", "MINUTE",
-    "TURNS/S", "MEMORY", "STATE", "SOURCE", "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "COMMAND",
+    "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "ENFORCED", "CAP BY", "REACHED BY", "STATE", "SOURCE", "GROUPS", "FIXED",
+    "POLICY", "RULE", "WHY", "COMMAND",
 )  # fmt: skip
 REASON_COLUMNS = (
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Mapping
 from types import FrameType
 
+from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.paths import MESSAGES_VARIABLE
 from runlist.rm import borrow
-from runlist.rm.transport import EmulatedDriver, choose_driver
+from runlist.rm.transport import EmulatedDriver, NvidiaDriver
+
+AnyDriver = NvidiaDriver | EmulatedDriver
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -24,21 +27,23 @@ _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these to 
 _SILENCE_S = 1.0  # how long to wait for room without a word
 
 
-def run_command(client: Client, command: list[str], settings: dict[str, str], device: str | None) -> int:
+def run_command(client: Client, command: list[str], settings: dict[str, str], driver: AnyDriver, tree: Tree) -> int:
     """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal.
 
-    `settings` are those of `runlist set`, for all that the command starts.
+    `settings` are those of `runlist set`, for all that the command starts; `tree` is what was prepared for it.
     """
     # Orphans of the command become our children, so that they stay below us in the process tree.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     patience = threading.Timer(_SILENCE_S, _say_that_it_waits)
     patience.daemon = True
     patience.start()
-    client.launch(os.getpid(), None, settings)  # returns when there is room for it
+    client.launch(os.getpid(), None, settings, tree.region)  # returns when there is room for it
     patience.cancel()
+    for note in client.notes:
+        print(f"runlist: {note}", file=sys.stderr, flush=True)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
-    child = _start(command, device, client.messages)
+    child = _start(command, driver, {MESSAGES_VARIABLE: str(client.messages), **tree.variables})
     forward.to(child.pid)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
@@ -75,10 +80,9 @@ class _Forward:
             os.kill(pid, number)
 
 
-def _start(command: list[str], device: str | None, messages: Path) -> subprocess.Popen[bytes]:
+def _start(command: list[str], driver: AnyDriver, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The running command. Nobody else may wait for it, not even the Popen object when it is collected: keep it."""
-    driver = choose_driver(device)
-    environment = {**os.environ, MESSAGES_VARIABLE: str(messages)}
+    environment = {**os.environ, **variables}
     if isinstance(driver, EmulatedDriver):
         from runlist.emulated import environment as emulated_environment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -23,6 +24,12 @@ def register(app: typer.Typer) -> None:
         settings: dict[str, str],
         policy: PolicyOption = None,
         option: PolicyOptions = None,
+        strict: bool = typer.Option(
+            True, help="Do not start what cannot be limited from inside; --no-strict says so and goes on."
+        ),
+        preload: bool = typer.Option(
+            True, help="Load librunlist.so into the command and all that it starts: memory limits need it."
+        ),
         device: Device = None,
     ) -> None:
         """Run a command and manage its GPU work, and that of all that it starts.
@@ -31,8 +38,13 @@ def register(app: typer.Typer) -> None:
         private daemon when none runs.
         """
         from runlist.cli.launch import run_command
+        from runlist.cli.tree import defaults, prepared
         from runlist.client import Client
+        from runlist.rm.transport import choose_driver
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
-            raise typer.Exit(run_command(client, command, settings, device))
+            asked = {**defaults(os.environ), **settings}
+            driver = choose_driver(device)
+            with prepared(driver, command, asked, with_library=preload, strict=strict) as tree:
+                raise typer.Exit(run_command(client, command, asked, driver, tree))

@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
         deadline=BUDGET/PERIOD|none (such as 5ms/20ms; it sets the class, too);
         p99=DURATION|none (the tail latency that its requests are to keep);
         group=NAME|none (share as one with all of that name);
+        memory=SIZE|max (such as 8G: what all processes of its `runlist run` may hold together on each GPU);
         timeslice=MICROSECONDS|auto;
         interleave=low|medium|high (root only).
 
@@ -35,4 +36,5 @@ def register(app: typer.Typer) -> None:
 
         changes = key_values(settings)
         with Client.open(device=device) as client:
-            show_tasks(client.set(pid, changes), [], json)
+            tasks = client.set(pid, changes)
+            show_tasks(tasks, client.notes, json)

@@ -27,6 +27,7 @@ SETTING_OPTIONS = (
     SettingOption("deadline", "BUDGET/PERIOD", "GPU time that it gets in every period, such as 5ms/20ms."),
     SettingOption("p99", "DURATION", "Tail latency that its requests are to keep, such as 5ms; it must report them."),
     SettingOption("group", "NAME", "Share as one with all processes of this group."),
+    SettingOption("memory", "SIZE", "What all of it together may hold on each GPU, such as 8G or 1.5GiB."),
 )
 
 

@@ -23,7 +23,7 @@ import structlog
 from runlist import paths
 from runlist.daemon.manager import Manager
 from runlist.daemon.messages import Messages
-from runlist.daemon.processes import SETTLE_S
+from runlist.daemon.quiet import SETTLE_S
 from runlist.daemon.server import Server
 from runlist.daemon.watch import OpenWatch
 from runlist.errors import ExitCode, RunlistError, UsageError
@@ -94,7 +94,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
         stop = asyncio.Event()
         manager = Manager(driver, spec, _rules_file(arguments.rules), stop.set)
         server = Server(listener, manager, arguments.private, stop)
-        messages = Messages(paths.messages_socket(driver), manager.hear)
+        messages = Messages(paths.messages_socket(driver), manager.hear, manager.descriptors)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
@@ -127,13 +127,11 @@ async def _look(driver: Driver, manager: Manager) -> None:
     now and then.
     """
     watch = OpenWatch(driver.watch_paths())
-    opened = asyncio.Event()
+    opened = manager.opened
     last_opened = time.monotonic()  # rules may name processes that are there already
 
     def on_open() -> None:
-        nonlocal last_opened
         watch.drain()
-        last_opened = time.monotonic()
         opened.set()
 
     if watch.works:
@@ -144,6 +142,8 @@ async def _look(driver: Driver, manager: Manager) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
                 await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
+            if opened.is_set():
+                last_opened = time.monotonic()
             opened.clear()
             if manager.processes.roots or manager.placement.rules:
                 await manager.processes.scan()
@@ -162,6 +162,7 @@ async def _check(manager: Manager) -> None:
         count += 1
         manager.gpus.read_usage(CHECK_EVERY_S / 2)
         manager.processes.check(slices=count % SLICES_EVERY == 0)
+        await manager.holding.check()
 
 
 def _rules_file(named: Path | None) -> Path | None:

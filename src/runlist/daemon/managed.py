@@ -6,11 +6,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
+from runlist.daemon.lending import Lending
+from runlist.daemon.quota import Quota
 from runlist.model import DEFAULT_SHARE, Engine, Share, Task
 from runlist.rm import borrow, status
 from runlist.rm.context import GpuContext
-from runlist.rm.discover import Borrower
+from runlist.rm.discover import Borrower, OwnRight
 from runlist.rm.status import InvalidClient
 from runlist.rm.transport import OpenFile
 
@@ -22,35 +25,70 @@ MAX_REPORTS = 8192
 class Root:
     """A process that a user, or a rule, named; its descendants are managed as it is.
 
-    `settings` are those that were asked for it, as `key=value`; they win over the rules.
+    `settings` are those that were asked for it, as `key=value`; they win over the rules. `borrowers` are whoever can
+    copy descriptors out of its processes, in the order in which they are to be asked. `quota` is what they may hold
+    together.
     """
 
     pid: int
     pidfd: int
     uid: int
     settings: dict[str, str]
-    borrower: Borrower
+    borrowers: tuple[Borrower, ...] = (OwnRight(),)
+    quota: Quota = field(default_factory=Quota)
     ended: bool = False
     old: bool = False  # it may have had its contexts for long, and nobody looked yet
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
 
 
+class Hold(StrEnum):
+    """Who keeps a task suspended."""
+
+    USER = "user"
+    ROOM = "room"  # it waits until a limit of the rules leaves room for it
+    MEMORY = "memory"  # its tree holds more than it may, and nothing in this process sees to it
+
+
 @dataclass
 class ManagedTask:
-    """One process' contexts on one GPU, and the share that is in force there."""
+    """One process' contexts on one GPU, and the share that is in force there. `reached_by` is the way on which its
+    descriptor was had, empty where there was none.
+    """
 
     task: Task
     contexts: dict[int, GpuContext] = field(default_factory=dict)  # by the key that the keeper knows them by
     share: Share = DEFAULT_SHARE
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
-    queued: bool = False  # suspended until a limit leaves room for it
-    stays_suspended: bool = False  # then, too: the user suspended it meanwhile
+    holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
     latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
     corrections: int = 0
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
+    root: Root | None = None
+    reached_by: str = ""
+    outside: str = ""  # why it cannot be managed: then it is only shown
+
+    @property
+    def queued(self) -> bool:
+        """Whether it waits for room."""
+        return Hold.ROOM in self.holds
+
+    @property
+    def remark(self) -> str:
+        """What the daemon itself has to say of its share; empty where that is the policy's."""
+        return self.outside or self.holds.get(Hold.MEMORY, "")
+
+    def hold(self, who: Hold, why: str = "") -> None:
+        """Keep it suspended from the scheduler's next run on, until each who held it has released it."""
+        self.holds[who] = why
+        self.task = replace(self.task, suspended=True)
+
+    def release(self, who: Hold) -> None:
+        """The reverse of `hold`."""
+        self.holds.pop(who, None)
+        self.task = replace(self.task, suspended=bool(self.holds))
 
     def slice_us(self, share: Share) -> int:
         """The compute slice that a share means for this task, in µs."""
@@ -96,7 +134,10 @@ class ManagedTask:
 
 
 class ManagedProcess:
-    """A process with GPU work: its pidfd, its borrowed files by descriptor number, its tasks by GPU."""
+    """A process with GPU work: its pidfd, its borrowed files by descriptor number, its tasks by GPU.
+
+    Files that it lent have negative numbers.
+    """
 
     def __init__(self, pid: int, pidfd: int, root: Root) -> None:
         self.pid = pid
@@ -120,9 +161,12 @@ class ManagedProcess:
         for task in self.tasks.values():
             yield from task.contexts.values()
 
-    def lost_files(self) -> list[int]:
+    def lost_files(self, lending: Lending) -> list[int]:
         """Descriptors that the process no longer holds: it closed them, or exec did."""
-        return [fd for fd, file in self.files.items() if not borrow.still_holds(self.pid, fd, file.fileno())]
+        return [fd for fd, file in self.files.items() if not self._holds(lending, fd, file)]
+
+    def _holds(self, lending: Lending, fd: int, file: OpenFile) -> bool:
+        return lending.holds(self.pid, fd) if fd < 0 else borrow.still_holds(self.pid, fd, file.fileno())
 
     def drop_file(self, fd: int) -> list[int]:
         """Close our copy of a descriptor and forget the contexts on it; returns their keeper keys."""

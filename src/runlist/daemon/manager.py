@@ -10,28 +10,45 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import structlog
+
+from runlist.daemon.descriptors import Descriptors
+from runlist.daemon.driver_limits import DriverLimits
 from runlist.daemon.gpus import Gpus
 from runlist.daemon.hearing import hear
+from runlist.daemon.holding import Holding
 from runlist.daemon.keeping import Keeping
-from runlist.daemon.managed import ManagedProcess, ManagedTask
-from runlist.daemon.messages import TenantMessage
+from runlist.daemon.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.messages import Kind, TenantMessage
 from runlist.daemon.placement import Placement, check_settings
 from runlist.daemon.processes import Processes
+from runlist.daemon.remarks import remarks
 from runlist.daemon.rules import Over
-from runlist.daemon.settings import ContextChange, TaskChange, override, parse_settings
+from runlist.daemon.settings import ContextChange, MemoryChange, TaskChange, memory_asked, override, parse_settings
 from runlist.daemon.view import Memory
 from runlist.daemon.watch import descendants, owner_of
-from runlist.errors import NoPermissionError, NoTargetError, RunlistError
+from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Appear, TaskClass
 from runlist.policies import PolicySpec
+from runlist.region import Region, RegionError
 from runlist.rm.context import Setting
 from runlist.rm.discover import Borrower, OwnRight
 from runlist.rm.transport import Driver
 
+_log = structlog.get_logger()
+
 _QUEUE_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a request did: the tasks that it touched, and remarks for the person who made it."""
+
+    tasks: list[ManagedTask]
+    notes: list[str] = field(default_factory=list)
 
 
 class Manager:
@@ -50,20 +67,25 @@ class Manager:
         self.memory = Memory(driver)
         self.placement = Placement(rules_file, self.gpus, self.memory)  # bad rules are refused before anything starts
         self.keeping = Keeping(driver, on_hopeless)
-        self.processes = Processes(driver, self.gpus, self.keeping, self.placement)
+        self.processes = Processes(driver, self.gpus, self.keeping, self.placement, DriverLimits(self.memory))
+        self.holding = Holding(self.processes, self.gpus, self.memory, self.placement)
+        self.descriptors = Descriptors(driver)
+        self.opened = asyncio.Event()  # set when it is worth looking for new processes and contexts
+        self._joining: set[asyncio.Task[None]] = set()
         self._launches: list[int] = []  # `runlist run` processes that wait for room, the longest waiting first
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> list[ManagedTask]:
+    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
         check_settings(settings)
         self._check_owner(pid, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
-        root = self.processes.add_root(pid, settings, OwnRight())
+        root = self.processes.add_root(pid, settings)
         try:
+            self._limit_memory(root)
             for member in descendants([pid])[pid]:
                 await self.processes.adopt(root, member, new_only=False)
             tasks = self._tasks(self.processes.under(pid))
@@ -77,10 +99,36 @@ class Manager:
             raise
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
-        return tasks
+        return Done(tasks)
 
-    async def launch(self, pid: int, settings: dict[str, str], borrower: Borrower, uid: int) -> None:
-        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them."""
+    async def launch(
+        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
+    ) -> list[str]:
+        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them, with
+        remarks. Takes the region's descriptor over.
+        """
+        region = None if region_fd is None else await self._region(region_fd, uid)
+        try:
+            settings = await self._room_for(pid, settings, uid)
+            root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
+        except BaseException:
+            if region is not None:
+                region.close()
+            raise
+        try:
+            return self._limit_memory(root)
+        except BaseException:
+            self.processes.remove_root(root)
+            raise
+
+    async def _region(self, fd: int, uid: int) -> Region:
+        try:
+            return await self.descriptors.region(fd, uid)
+        except RegionError as error:
+            raise RunlistError(f"the memory region is refused: {error}") from None
+
+    async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
+        """Wait until there is room for what a launcher starts; returns the settings that it gets."""
         check_settings(settings)
         self._check_owner(pid, uid)
         if pid in self.processes.roots:
@@ -96,9 +144,18 @@ class Manager:
                     break
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 self._check_owner(pid, uid)  # it may have given up
-            self.processes.add_root(pid, settings, borrower)
+            return settings
         finally:
             self._launches.remove(pid)
+
+    def _limit_memory(self, root: Root) -> list[str]:
+        """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
+        asked = memory_asked(root.settings)
+        if asked is not None:
+            _set_limit(root, root.pid, asked.limit)
+        elif (change := memory_asked(self.placement.place(root.pid, {}).settings)) is not None:
+            root.quota.tighten(change.limit)
+        return remarks(root, self.memory, self.gpus)
 
     def _no_room(self) -> str | None:
         """Why a command must not be started now: every GPU is full. Those just started count though they have no
@@ -123,7 +180,7 @@ class Manager:
     def launcher_gone(self, pid: int) -> None:
         """`runlist run` hung up: from here on only our own right is left for its descendants."""
         if pid in self.processes.roots:
-            self.processes.roots[pid].borrower = OwnRight()
+            self.processes.roots[pid].borrowers = (OwnRight(),)
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
@@ -144,43 +201,90 @@ class Manager:
         self.gpus.run_all()
         return troubles
 
-    def change(self, pid: int, settings: dict[str, str], uid: int) -> list[ManagedTask]:
-        """Change settings of a process' tasks: all, or none when one is refused."""
-        tasks = self._tasks(self._targets(pid, uid))
+    def change(self, pid: int, settings: dict[str, str], uid: int) -> Done:
+        """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
+        processes = self._targets(pid, uid)
+        tasks = self._tasks(processes)
         changes = parse_settings(settings, *(task.task for task in tasks[:1]))
         if uid not in (0, os.geteuid()) and any(
             isinstance(change, ContextChange) and change.privileged for change in changes
         ):
             raise NoPermissionError("only root may change the interleave level (the driver asks for CAP_SYS_NICE)")
-        self._change(tasks, changes)
-        if pid in self.processes.roots:
-            lasting = {key: value for key, value in settings.items() if key != Setting.INTERLEAVE}
-            root = self.processes.roots[pid]
-            root.settings = override(root.settings, lasting)
-        return tasks
+        root = self.processes.roots.get(pid) or processes[0].root
+        before = root.quota.limit
+        memory = memory_asked(settings)
+        if memory is not None:
+            _set_limit(root, pid, memory.limit)
+        try:
+            self._change(tasks, [change for change in changes if not isinstance(change, MemoryChange)])
+        except BaseException:
+            if memory is not None:
+                root.quota.set_limit(before)
+            raise
+        of_all = settings if pid == root.pid else {key: value for key, value in settings.items() if key == "memory"}
+        lasting = {key: value for key, value in of_all.items() if key != Setting.INTERLEAVE}
+        root.settings = override(root.settings, lasting)
+        return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
         tasks = self._tasks(self._targets(pid, uid))
-        waiting = [task for task in tasks if task.queued]
-        if not suspended and uid != 0 and any(not task.stays_suspended for task in waiting):
-            raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
-        for task in waiting:
-            task.queued = suspended or uid != 0
-            task.stays_suspended = suspended
-        running = [task for task in tasks if not task.queued]
-        self._change(running, [TaskChange(lambda task: replace(task, suspended=suspended))])
+        before = {task.task.key: dict(task.holds) for task in tasks}
+        if not suspended:
+            for task in tasks:
+                self._check_resumable(task, uid)
+        released = {Hold.USER, Hold.ROOM} if uid == 0 else {Hold.USER}
+        for task in tasks:
+            others = {who: why for who, why in task.holds.items() if who not in released}
+            task.holds = {**task.holds, Hold.USER: "by its user"} if suspended else others
+        held = {task.task.key: bool(task.holds) for task in tasks}
+        try:
+            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=held[task.key]))])
+        except BaseException:
+            for task in tasks:
+                task.holds = before[task.task.key]
+            raise
         return tasks
+
+    @staticmethod
+    def _check_resumable(task: ManagedTask, uid: int) -> None:
+        """Raise RunlistError for a task that its user did not suspend and may not resume."""
+        pid = task.task.key.pid
+        if Hold.USER in task.holds:
+            return
+        if Hold.MEMORY in task.holds:
+            raise RunlistError(f"process {pid} is {task.holds[Hold.MEMORY]}: give its tree a larger limit")
+        if uid != 0 and Hold.ROOM in task.holds:
+            raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
     def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
         """Take what a tenant says of itself; False for a process that is not managed. `in_force` is called when what
         it asks for has been applied.
         """
+        if message.kind is Kind.JOIN:
+            return self._join(pid, uid, message)
         process = self.processes.managed.get(pid)
         if process is None or uid not in (0, process.root.uid):
             return False
         for managed in process.tasks.values():
             hear(managed, self.gpus.scheduler(managed.task.key.gpu), message, in_force)
+        return True
+
+    def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
+        """Take what a process sent of itself, once it was looked at."""
+        if not self.processes.wants(pid, uid):
+            return False
+
+        async def take() -> None:
+            sent = await self.descriptors.joined(message.descriptors, uid)
+            if sent.trouble:
+                _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
+            self.processes.join(pid, uid, message.nanoseconds, sent)
+            self.opened.set()
+
+        job = asyncio.get_running_loop().create_task(take())
+        self._joining.add(job)
+        job.add_done_callback(self._joining.discard)
         return True
 
     def tasks(self, uid: int) -> list[ManagedTask]:
@@ -192,8 +296,15 @@ class Manager:
             for task in process.tasks.values()
         ]
 
+    def visible(self, uid: int) -> list[ManagedTask]:
+        """The same, with those that are below a root and cannot be managed."""
+        outside = self.holding.outside.values()
+        return self.tasks(uid) + [task for task in outside if uid in (0, task.task.uid)]
+
     def close(self) -> None:
         """Put everything back and end the keeper."""
+        for job in self._joining:
+            job.cancel()
         self.processes.close()
         self.gpus.close()
         self.keeping.close()
@@ -260,3 +371,10 @@ class Manager:
         process = self.processes.managed.get(pid)
         if process is not None:
             self.processes.forget(process, restore=True)
+
+
+def _set_limit(root: Root, pid: int, limit: int | None) -> None:
+    try:
+        root.quota.set_limit(limit)
+    except NotSupportedError as error:
+        raise NotSupportedError(f"process {pid}: {error}") from None

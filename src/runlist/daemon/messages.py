@@ -5,7 +5,6 @@ Who sent a message is the kernel's word (SO_PASSCRED), never the sender's. Whate
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import errno
@@ -15,9 +14,10 @@ import socket
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from runlist.errors import RunlistError, UsageError
 from runlist.tenant import MAGIC, RECORD, VERSION, Kind
@@ -30,17 +30,23 @@ MAX_PER_WAKEUP = 32
 FLOOD_PAUSE_S = 0.002
 """How long the socket is left alone when there were more: a flood gets a bounded part of the daemon's time."""
 
+MAX_DESCRIPTORS = 2
+"""What comes along with a message that a process joins: its control file, and its region."""
+
+MAX_CLIENT = (1 << 32) - 1
+
 _CREDENTIALS = struct.Struct("3i")
+_INT = struct.Struct("i")
 _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
 
 @dataclass(frozen=True, slots=True)
 class TenantMessage:
     """One message. `priority` is of the segment that begins; `nanoseconds` is the latency that is reported, or the
-    lead time of a hint. What a kind has no use for is 0.
+    lead time of a hint, or the handle of the RM client that joins. What a kind has no use for is 0.
 
     `sender` is the address that its socket was bound to by the kernel (autobind), or empty: then nothing can be
-    answered.
+    answered. `descriptors` came along: whoever takes the message closes them.
     """
 
     kind: Kind
@@ -48,6 +54,7 @@ class TenantMessage:
     sequence: int
     nanoseconds: int
     sender: bytes = b""
+    descriptors: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """The record, as it was sent."""
@@ -67,7 +74,30 @@ def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
         return None
     if (priority and kind is not Kind.SEGMENT_BEGIN) or (nanoseconds and kind < Kind.REPORT_LATENCY):
         return None
+    if kind is Kind.JOIN and nanoseconds > MAX_CLIENT:
+        return None
     return TenantMessage(kind, priority, sequence, nanoseconds, sender)
+
+
+class Discarder(Protocol):
+    """Where descriptors go that nobody wants. While it has no `room` the kernel is left to drop them."""
+
+    @property
+    def room(self) -> bool:
+        """Whether more may come."""
+
+    def discard(self, fds: Sequence[int]) -> None:
+        """Close them."""
+
+
+class CloseHere:
+    """Closes them here and now: for sockets whose senders are trusted."""
+
+    room = True
+
+    def discard(self, fds: Sequence[int]) -> None:
+        for fd in fds:
+            os.close(fd)
 
 
 OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
@@ -78,14 +108,16 @@ class Messages:
     """Reads the socket at `path` in the running event loop.
 
     `dropped` counts what was not taken, by reason: malformed, nobody (a sender that this pid namespace does not know),
-    foreign (a process that is not managed). Processes of other users may send where they can reach the directory of
-    root's daemon. Raises RunlistError when another daemon hears there, UsageError when the path cannot be a socket.
+    foreign (a process that is not managed). What comes along and is not wanted goes to `discarder`. Processes of other
+    users may send where they can reach the directory of root's daemon. Raises RunlistError when another daemon hears
+    there, UsageError when the path cannot be a socket.
     """
 
-    def __init__(self, path: Path, on_message: OnMessage) -> None:
+    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder | None = None) -> None:
         self.dropped: Counter[str] = Counter()
         self._path = path
         self._on_message = on_message
+        self._discarder = discarder or CloseHere()
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._socket = _bind(path)
@@ -112,7 +144,7 @@ class Messages:
     def _read(self) -> None:
         for _ in range(MAX_PER_WAKEUP):
             try:
-                self._take(*_receive(self._socket))
+                self._take(*_receive(self._socket, MAX_DESCRIPTORS if self._discarder.room else 0))
             except BlockingIOError:
                 return
             except OSError:  # an error queued for the socket, such as that of an answer; it is cleared by being told
@@ -120,14 +152,20 @@ class Messages:
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._loop.add_reader, self._socket, self._read)
 
-    def _take(self, record: bytes, pid: int, uid: int, sender: bytes) -> None:
+    def _take(self, record: bytes, pid: int, uid: int, sender: bytes, descriptors: tuple[int, ...]) -> None:
         message = parse(record, sender)
+        if message is not None and message.kind is Kind.JOIN:
+            message, descriptors = replace(message, descriptors=descriptors) if descriptors else None, ()
+        if descriptors:
+            self._discarder.discard(descriptors)
         if message is None:
             self.dropped["malformed"] += 1
         elif pid <= 0:
             self.dropped["nobody"] += 1
+            self._discarder.discard(message.descriptors)
         elif not self._on_message(pid, uid, message, lambda: self._in_force(message)):
             self.dropped["foreign"] += 1
+            self._discarder.discard(message.descriptors)
             self._in_force(message)  # nothing will come into force: the sender need not wait for it
 
     def _in_force(self, message: TenantMessage) -> None:
@@ -135,21 +173,22 @@ class Messages:
             self.acknowledge(message)
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, int, int, bytes]:
-    """One datagram: its bytes (one more than a record at most), and the kernel's word on pid, user and address.
+def _receive(sock: socket.socket, room: int) -> tuple[bytes, int, int, bytes, tuple[int, ...]]:
+    """One datagram: its bytes (one more than a record at most), the kernel's word on pid, user and address, and
+    descriptors.
 
-    There is room for credentials and nothing else, so descriptors that come along are dropped by the kernel.
+    There is room for credentials and so many descriptors; what comes beyond is dropped by the kernel.
     """
-    record, ancillary, _, address = sock.recvmsg(RECORD.size + 1, socket.CMSG_LEN(_CREDENTIALS.size))
+    size = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(room * _INT.size) if room else 0)
+    record, ancillary, _, address = sock.recvmsg(RECORD.size + 1, size, socket.MSG_CMSG_CLOEXEC)
     pid, uid = 0, -1
+    descriptors: tuple[int, ...] = ()
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
             pid, uid, _ = _CREDENTIALS.unpack(data)
         elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            received = array.array("i", data[: len(data) // 4 * 4])
-            for fd in received:
-                os.close(fd)
-    return record, pid, uid, address if isinstance(address, bytes) else b""
+            descriptors += tuple(fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size]))
+    return record, pid, uid, address if isinstance(address, bytes) else b"", descriptors
 
 
 def _bind(path: Path) -> socket.socket:

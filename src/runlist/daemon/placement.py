@@ -9,7 +9,7 @@ from pathlib import Path
 from runlist.daemon.gpus import Gpus
 from runlist.daemon.managed import ManagedTask, Root
 from runlist.daemon.rules import Rules, facts_of
-from runlist.daemon.settings import ContextChange, override, parse_settings
+from runlist.daemon.settings import ContextChange, apply_settings, memory_asked, override, parse_settings
 from runlist.daemon.view import Memory
 from runlist.daemon.watch import command_of
 from runlist.errors import UsageError
@@ -52,10 +52,9 @@ class Placement:
             since=time.monotonic(),
             group=f"job {root.pid}",
         )
-        for change in parse_settings(place.settings):
-            assert not isinstance(change, ContextChange)  # `place` checked
-            task = change.change(task)
-        return ManagedTask(task, rule=place.rule)
+        if "memory" not in root.settings and (change := memory_asked(place.settings)) is not None:
+            root.quota.tighten(change.limit)
+        return ManagedTask(apply_settings(place.settings, task), root=root, rule=place.rule)
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""

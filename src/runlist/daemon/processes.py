@@ -10,47 +10,40 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
+from runlist.daemon.descriptors import Sent
+from runlist.daemon.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.gpus import Gpus
 from runlist.daemon.keeping import Keeping
-from runlist.daemon.managed import ManagedProcess, ManagedTask, Root, put_back
+from runlist.daemon.lending import Lending
+from runlist.daemon.managed import Hold, ManagedProcess, ManagedTask, Root, put_back
 from runlist.daemon.placement import Placement
+from runlist.daemon.quiet import QUIET_S, SETTLE_S, Quiet
+from runlist.daemon.quota import Quota
 from runlist.daemon.rules import Over
 from runlist.daemon.watch import descendants, descriptor_count, owner_of, parent_of
-from runlist.errors import RunlistError
+from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass
 from runlist.policies.guard import TINY_US
+from runlist.region import Region
 from runlist.rm import borrow
 from runlist.rm.client import RmClient
 from runlist.rm.context import GpuContext
 from runlist.rm.discover import ANY_REACH, NEW_REACH, Borrower, Discoverer, Found, GpuObjects, OwnRight
-from runlist.rm.transport import Driver
+from runlist.rm.transport import Driver, OpenFile
 
 _log = structlog.get_logger()
-
-QUIET_S = 0.05
-"""A process whose number of open files has not changed for so long is not making a context now."""
-
-SETTLE_S = 1.5
-"""How long to go on looking after the GPU was opened, and how long to wait for a process that never is quiet."""
-
-
-@dataclass
-class _Descriptors:
-    """How many descriptors a process has, since when, and since when that is news."""
-
-    count: int
-    changed_at: float
-    unseen_since: float | None
 
 
 class Processes:
     """Roots, and the processes below them that have GPU work."""
 
-    def __init__(self, driver: Driver, gpus: Gpus, keeping: Keeping, placement: Placement) -> None:
+    def __init__(
+        self, driver: Driver, gpus: Gpus, keeping: Keeping, placement: Placement, driver_limits: DriverLimits
+    ) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self._driver = driver
@@ -58,9 +51,12 @@ class Processes:
         self._gpus = gpus
         self._keeping = keeping
         self._placement = placement
+        self._driver_limits = driver_limits
         self._client_owner: dict[int, int] = {}  # pid by RM client: a forked child shares its parent's open files
-        self._descriptors: dict[int, _Descriptors] = {}  # by pid
+        self._quiet = Quiet()
         self._adopting: dict[int, asyncio.Lock] = {}
+        self._lending = Lending(driver)
+        self.left: dict[int, str] = {}  # why processes below roots are not managed
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
         self._loop = asyncio.get_running_loop()
 
@@ -68,6 +64,7 @@ class Processes:
         """Put everything back."""
         for root in list(self.roots.values()):
             self.remove_root(root)
+        self._lending.close()
         self._discoverer.close()
 
     def under(self, pid: int) -> list[ManagedProcess]:
@@ -79,12 +76,22 @@ class Processes:
 
     # -- roots and processes -----------------------------------------------------------------------
 
-    def add_root(self, pid: int, settings: dict[str, str], borrower: Borrower) -> Root:
+    def add_root(
+        self,
+        pid: int,
+        settings: dict[str, str],
+        borrowers: tuple[Borrower, ...] = (OwnRight(),),
+        region: Region | None = None,
+    ) -> Root:
+        """Manage a process and its descendants. The root takes the region over."""
         pidfd = borrow.open_process(pid)
-        root = Root(pid, pidfd, owner_of(pid) or 0, settings, borrower)
+        root = Root(pid, pidfd, owner_of(pid) or 0, settings, borrowers, Quota(region, lambda: self._driver_group(pid)))
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
+
+    def _driver_group(self, pid: int) -> CgroupLimit | None:
+        return self._driver_limits.enter(pid) if self._driver_limits.work else None
 
     def _root_ended(self, root: Root) -> None:
         """Its descendants stay managed as long as they live; new ones are no longer found."""
@@ -101,12 +108,56 @@ class Processes:
                 troubles += self.forget(process, restore=True)
             self._loop.remove_reader(root.pidfd)
             os.close(root.pidfd)
+            root.quota.close()
         return troubles
+
+    def root_of(self, pid: int) -> Root | None:
+        """The root that a process is managed under, is, or is below."""
+        if pid in self.managed:
+            return self.managed[pid].root
+        seen: int | None = pid
+        while seen and seen not in self.roots:
+            seen = parent_of(seen)
+        return self.roots.get(seen) if seen else None
+
+    def wants(self, pid: int, uid: int) -> bool:
+        """Whether there is a use for what a process of user `uid` sends of itself: it is below a root of that user,
+        or a rule names it.
+        """
+        if self._placement.rules and self.root_of(pid) is None:
+            self._name_by_rule(pid)
+        root = self.root_of(pid)
+        return root is not None and pid not in root.excluded and root.uid in (0, uid)
+
+    def join(self, pid: int, uid: int, client: int, sent: Sent) -> None:
+        """A process sent its control file, and perhaps its region: take over what there is a use for, and close the
+        rest.
+        """
+        file, region = sent.file, sent.region
+        try:
+            root = self.root_of(pid)
+            if root is None or not self.wants(pid, uid):
+                return
+            if region is not None and not root.quota.has_region:
+                root.quota.take(region)
+                region = None
+            if file is not None and self._lend(pid, client, file):
+                file = None
+        finally:
+            Sent(file, region).close()
+
+    def _lend(self, pid: int, client: int, file: OpenFile) -> bool:
+        process = self.managed.get(pid)
+        if process is not None and any(context.client.handle == client for context in process.contexts()):
+            return False
+        with contextlib.suppress(RunlistError):
+            return self._lending.take(pid, client, file)
+        return False
 
     async def adopt(self, root: Root, pid: int, *, new_only: bool) -> None:
         """Find what a process has on the GPU, and manage what is new. All or nothing."""
         async with self._adopting.setdefault(pid, asyncio.Lock()):
-            if new_only and pid not in self.managed and not any(True for _ in self._control_files(pid)):
+            if new_only and not (pid in self.managed or pid in self._lending or any(self._control_files(pid))):
                 return
             if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
                 return
@@ -115,7 +166,7 @@ class Processes:
             root.old = False
             pidfd = borrow.open_process(pid)
             try:
-                found = await asyncio.to_thread(self._discoverer.discover, pid, pidfd, root.borrower, reach)
+                found, way = await self._discover(root, pid, pidfd, reach)
                 discovery_ms = (time.perf_counter() - started) * 1e3
                 process = self.managed.get(pid)
                 if process is None and found and root.pid in self.roots:
@@ -124,18 +175,38 @@ class Processes:
                     _close_all(found)
                     return
                 self._merge(process, found, discovery_ms, time.monotonic() + SETTLE_S if new_only else 0.0)
-                if not new_only:  # all of it was looked at just now
-                    now = time.monotonic()
-                    self._descriptors[pid] = _Descriptors(descriptor_count(pid), changed_at=now, unseen_since=None)
+                if not new_only:
+                    self._quiet.looked_at(pid)
                 for task in process.tasks.values():
+                    task.reached_by = task.reached_by or way
                     task.attach_ms = task.attach_ms or (time.perf_counter() - started) * 1e3
             finally:
                 os.close(pidfd)
         self._adopting.pop(pid, None)
 
-    def _control_files(self, pid: int) -> Iterable[int]:
+    async def _discover(self, root: Root, pid: int, pidfd: int, reach: int) -> tuple[list[Found], str]:
+        """What a process has, and on which way that was seen: the first of those that are open. One that is reached by
+        what it lent stays so: the same file must not be had twice.
+        """
+        denied: NoPermissionError | None = None
+        process = self.managed.get(pid)
+        if process is None or all(fd >= 0 for fd in process.files):
+            for borrower in root.borrowers:
+                try:
+                    found = await asyncio.to_thread(self._discoverer.discover, pid, pidfd, borrower, reach)
+                except NoPermissionError as error:
+                    denied = denied or error
+                else:
+                    self._lending.drop(pid)
+                    return found, borrower.way
+        if denied is not None and pid not in self._lending:
+            raise denied
+        return await asyncio.to_thread(self._discoverer.examine, self._lending.copies(pid)), "lent"
+
+    def _control_files(self, pid: int) -> Iterable[bool]:
+        """True for each."""
         with contextlib.suppress(OSError):
-            yield from self._driver.control_files(pid)
+            yield from (True for _ in self._driver.control_files(pid))
 
     def _merge(self, process: ManagedProcess, found: list[Found], discovery_ms: float, settles_at: float) -> None:
         """Manage the groups that are new. On failure they are put back, and a process without others is forgotten."""
@@ -229,8 +300,7 @@ class Processes:
             case Over.BATCH:
                 task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
             case Over.QUEUE:
-                task.queued = True
-                task.task = replace(task.task, suspended=True)
+                task.hold(Hold.ROOM, reason)
 
     def admit_queued(self) -> None:
         """Let tasks that wait for room run, the longest waiting first, as far as there is room."""
@@ -238,8 +308,7 @@ class Processes:
         admitted = set()
         for task in sorted(waiting, key=lambda task: task.task.since):
             if self._placement.over_limit(task.task.key.gpu) is None:
-                task.queued = False
-                task.task = replace(task.task, suspended=task.stays_suspended)
+                task.release(Hold.ROOM)
                 admitted.add(task.task.key.gpu)
         self._gpus.run(admitted, set())
 
@@ -287,15 +356,17 @@ class Processes:
             for pid in tree:
                 if pid in root.excluded or self.roots.get(root_pid) is not root:
                     continue
-                if pid in (os.getpid(), self._keeping.pid) or not self._ripe(pid):
+                if pid in (os.getpid(), self._keeping.pid) or not self._worth_a_look(pid):
                     continue
                 try:
                     await self.adopt(root, pid, new_only=True)
                     self._correct_all(pid)
+                    self.left.pop(pid, None)
                 except (RunlistError, OSError) as error:
+                    self.left[pid] = str(error)
                     _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
-        for gone in [pid for pid in self._descriptors if descriptor_count(pid) < 0]:
-            del self._descriptors[gone]
+        self._quiet.forget_gone()
+        self.left = {pid: why for pid, why in self.left.items() if owner_of(pid) is not None}
 
     def _name_by_rules(self) -> None:
         """Make roots of the GPU's processes that nobody named and a rule matches."""
@@ -304,36 +375,28 @@ class Processes:
         named = {pid for tree in descendants(self.roots).values() for pid in tree}
         for pid in there - named - self.managed.keys() - self._passed_over:
             self._passed_over.add(pid)
-            try:
-                if self._placement.place(pid, {}).rule:
-                    self.add_root(pid, {}, OwnRight()).old = True
-            except (RunlistError, OSError) as error:
-                _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
+            self._name_by_rule(pid)
 
-    def _ripe(self, pid: int) -> bool:
-        """Whether to look at a process now: it opened or closed something since the last look, and not just now.
+    def _name_by_rule(self, pid: int) -> None:
+        try:
+            if self._placement.place(pid, {}).rule:
+                self.add_root(pid, {}).old = True
+        except (RunlistError, OSError) as error:
+            _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
 
-        A context that is half made has not all its groups yet, nor the slices that CUDA gives them.
-        """
-        count, now = descriptor_count(pid), time.monotonic()
-        known = self._descriptors.get(pid)
-        if known is None or known.count != count:
-            since = known.unseen_since if known is not None and known.unseen_since is not None else now
-            known = self._descriptors[pid] = _Descriptors(count, changed_at=now, unseen_since=since)
-        if count < 0 or known.unseen_since is None:
-            return False
-        if now - known.changed_at < QUIET_S and now - known.unseen_since < SETTLE_S:
-            return False
-        known.unseen_since = None
-        return True
+    def _worth_a_look(self, pid: int) -> bool:
+        """Whether something may be new in a process. Of one whose descriptors nobody may list, what it lent tells."""
+        count = descriptor_count(pid)
+        return self._quiet.ripe(pid, count) or (count < 0 and self._lending.lent_for(pid) >= QUIET_S)
 
     def check(self, slices: bool) -> None:
         """Notice processes that closed or exec'ed away from their files, and (`slices`) tasks that changed their own
         slice.
         """
         self.admit_queued()
+        self._lending.check()
         for process in list(self.managed.values()):
-            for fd in process.lost_files():
+            for fd in process.lost_files(self._lending):
                 self._drop_file(process, fd)
             if slices:
                 self._correct_all(process.pid)

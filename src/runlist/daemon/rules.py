@@ -18,19 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from runlist.daemon.facts import Facts, facts_of
-from runlist.daemon.settings import MAX_GROUP_NAME, NO_SETTINGS, ContextChange, parse_setting, parse_settings
+from runlist.daemon.settings import (
+    MAX_GROUP_NAME,
+    NO_SETTINGS,
+    ContextChange,
+    apply_settings,
+    parse_setting,
+    parse_settings,
+)
 from runlist.daemon.toml_lines import TomlPath, line_numbers
 from runlist.errors import UsageError
+from runlist.sizes import parse_size
 
 __all__ = ["Facts", "Limits", "Match", "Over", "Rules", "facts_of"]
 
 MAX_FILE = 1 << 20
-_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]i?)?B", re.ASCII)
-_FACTORS = {"": 1} | {
-    f"{prefix}{binary}": (1024 if binary else 1000) ** power
-    for power, prefix in enumerate("KMGT", 1)
-    for binary in ("", "i")
-}
 
 
 class Over(StrEnum):
@@ -198,10 +200,7 @@ class _Reader:
 
 
 def _deadline_fraction(settings: Mapping[str, str]) -> float:
-    task = NO_SETTINGS
-    for change in parse_settings(settings):
-        if not isinstance(change, ContextChange):
-            task = change.change(task)
+    task = apply_settings(settings, NO_SETTINGS)
     return task.deadline.fraction if task.deadline is not None else 0.0
 
 
@@ -236,9 +235,8 @@ def _limits(value: object, where: str) -> Limits:
 
 
 def _memory(value: object) -> int:
-    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
-    size = value if type(value) is int else round(float(match[1]) * _FACTORS[match[2] or ""]) if match else 0
-    if size < 1:
+    size = parse_size(value) if isinstance(value, str) else value if type(value) is int else None
+    if size is None or size < 1:
         raise _Wrong(("limits", "memory"), 'take a size with a unit, such as "120 GiB" or "900 MB", or bytes')
     return size
 

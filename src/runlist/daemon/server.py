@@ -20,7 +20,6 @@ from runlist.daemon.manager import Manager
 from runlist.daemon.view import views
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.policies import PolicySpec
-from runlist.rm import borrow
 
 _log = structlog.get_logger()
 _BORROW_PATIENCE_S = 5.0
@@ -93,6 +92,7 @@ class _Peer:
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
         self._borrowing: deque[asyncio.Future[int]] = deque()  # requests to lend that were not answered yet
         self._launched: int | None = None
+        self._regions: deque[int] = deque()  # of launches that were not served yet
         self._uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         sock.setblocking(False)
         self._loop.add_reader(sock, self._readable)
@@ -114,10 +114,12 @@ class _Peer:
                 message = self._decoder.decode(body)
                 if isinstance(message, wire.Borrowed):
                     self._take_lent(message)
-                elif self._queue.qsize() >= _MAX_WAITING_REQUESTS:
+                    continue
+                if isinstance(message, wire.Launch) and message.region:
+                    self._take_region()
+                if self._queue.qsize() >= _MAX_WAITING_REQUESTS:
                     raise ValueError("too many requests at once")
-                else:
-                    self._queue.put_nowait(message)
+                self._queue.put_nowait(message)
             if len(self._inbox.fds) > len(self._borrowing):
                 raise ValueError("descriptors that nobody asked for")
         except BlockingIOError:
@@ -127,6 +129,11 @@ class _Peer:
             alive = False
         if not alive:
             self.close()
+
+    def _take_region(self) -> None:
+        if not self._inbox.fds:
+            raise ValueError("a launch without the region that it names")
+        self._regions.append(self._inbox.fds.popleft())
 
     def _take_lent(self, message: wire.Borrowed) -> None:
         if not self._borrowing:
@@ -152,6 +159,7 @@ class _Peer:
         if self._launched is not None:
             self._manager.launcher_gone(self._launched)
         self._loop.remove_reader(self._sock)
+        self._manager.descriptors.discard(self._regions)
         self._inbox.close()
         self._sock.close()
         self._server.forget(self)
@@ -173,12 +181,15 @@ class _Peer:
     # -- one method per request --------------------------------------------------------------------
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
-        return self._tasks(await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid))
+        done = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
+        return self._tasks(done.tasks, done.notes)
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
-        await self._manager.launch(request.pid, dict(request.settings), _Launcher(self, self._loop), self._uid)
+        region = self._regions.popleft() if request.region else None
+        launcher = _Launcher(self, self._loop)
+        notes = await self._manager.launch(request.pid, dict(request.settings), launcher, region, self._uid)
         self._launched = request.pid
-        return self._tasks([])
+        return self._tasks([], notes)
 
     async def _detach(self, request: wire.Detach) -> wire.Message:
         return self._tasks([], self._manager.detach(request.pid, self._uid))
@@ -189,10 +200,11 @@ class _Peer:
 
     async def _list(self, request: wire.ListTasks) -> wire.Message:
         del request
-        return self._tasks(self._manager.tasks(self._uid))
+        return self._tasks(self._manager.visible(self._uid))
 
     async def _change(self, request: wire.Change) -> wire.Message:
-        return self._tasks(self._manager.change(request.pid, request.settings, self._uid))
+        done = self._manager.change(request.pid, request.settings, self._uid)
+        return self._tasks(done.tasks, done.notes)
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
         return self._tasks(self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid))
@@ -226,9 +238,9 @@ class _Peer:
 
 
 class _Launcher:
-    """A `runlist run` process as borrower: an ancestor has the right to borrow where others do not. Falls back on our
-    own right.
-    """
+    """A `runlist run` process as borrower: an ancestor has the right to borrow where others do not."""
+
+    way = "launcher"
 
     def __init__(self, peer: _Peer, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -236,10 +248,8 @@ class _Launcher:
 
     def borrow(self, pid: int, pidfd: int, fd: int) -> int:
         """Called in the discovery thread."""
-        try:
-            return borrow.borrow(pidfd, fd)
-        except PermissionError:
-            return asyncio.run_coroutine_threadsafe(self._peer.borrow(pid, fd), self._loop).result()
+        del pidfd
+        return asyncio.run_coroutine_threadsafe(self._peer.borrow(pid, fd), self._loop).result()
 
 
 _HANDLERS: dict[type[wire.Message], Callable[[_Peer, Any], Awaitable[wire.Message]]] = {

@@ -10,6 +10,7 @@ from runlist.errors import UsageError
 from runlist.model import MAX_TIMESLICE_US, Cap, Deadline, Task, TaskClass, TaskKey, check_weight
 from runlist.rm.commands import Interleave
 from runlist.rm.context import GpuContext, Setting
+from runlist.sizes import parse_size
 
 MAX_GROUP_NAME = 1024
 MAX_DURATION_US = 86_400e6
@@ -37,7 +38,14 @@ class ContextChange:
     privileged: bool
 
 
-Change = TaskChange | ContextChange
+@dataclass(frozen=True)
+class MemoryChange:
+    """A change to what all processes of a tree together may hold on each GPU, in bytes; None is no limit."""
+
+    limit: int | None
+
+
+Change = TaskChange | ContextChange | MemoryChange
 
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
 """A task of which nothing was asked yet."""
@@ -62,6 +70,19 @@ def parse_setting(key: str, value: str) -> Change:
     """One `key=value`. Raises UsageError, saying what is allowed."""
     _check_key(key)
     return _SETTINGS[key](value)
+
+
+def apply_settings(settings: Mapping[str, str], task: Task) -> Task:
+    """The task as the policy is to see it with these settings. Raises UsageError, saying what is allowed."""
+    for change in parse_settings(settings, task):
+        if isinstance(change, TaskChange):
+            task = change.change(task)
+    return task
+
+
+def memory_asked(settings: Mapping[str, str]) -> MemoryChange | None:
+    """What settings say of memory; None where they say nothing. Raises UsageError."""
+    return _memory(settings["memory"]) if "memory" in settings else None
 
 
 def override(settings: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
@@ -238,6 +259,15 @@ def _timeslice(value: str) -> TaskChange:
     return TaskChange(lambda task: replace(task, timeslice_us=microseconds))
 
 
+def _memory(value: str) -> MemoryChange:
+    if value.strip().lower() in ("max", "none"):
+        return MemoryChange(None)
+    size = parse_size(value)
+    if size is None:
+        raise UsageError(f"memory={_shown(value)}: take a size, such as 8G, 512M, 1.5GiB or bytes, or max for no limit")
+    return MemoryChange(size or None)
+
+
 def _words(
     setting: Setting,
     words: Mapping[str, int],
@@ -262,6 +292,7 @@ _SETTINGS: dict[str, Callable[[str], Change]] = {
     "deadline": _deadline,
     "p99": _p99,
     "group": _group,
+    "memory": _memory,
     "timeslice": _timeslice,
     Setting.INTERLEAVE.value: _words(
         Setting.INTERLEAVE,

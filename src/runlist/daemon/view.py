@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from runlist import nvml
 from runlist.daemon.accounting import mean_of_last
+from runlist.daemon.enforcement import enforcement
 from runlist.daemon.gpus import Gpus
 from runlist.daemon.managed import ManagedTask
 from runlist.nvml import NvmlError
+from runlist.region import Enforced, Use
 from runlist.rm.transport import Driver
 from runlist.wire import TaskView
 
@@ -29,6 +34,7 @@ class Memory:
         self._works: bool | None = None
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
         self._gpus: list[str] = []
+        self._sizes: dict[str, int] = {}
 
     def gpus(self) -> list[str]:
         """UUIDs of all GPUs; empty where NVML does not tell."""
@@ -36,6 +42,26 @@ class Memory:
             if not self._gpus and self._open():
                 self._gpus = nvml.uuids()
         return self._gpus
+
+    async def refresh(self) -> None:
+        """Ask for every GPU now, in a thread: a machine can have many."""
+        held = await asyncio.gather(*(asyncio.to_thread(self._ask, gpu) for gpu in self.gpus()))
+        now = time.monotonic()
+        self._known.update({gpu: (now, of_gpu) for gpu, of_gpu in zip(self.gpus(), held, strict=True)})
+
+    def size_of(self, gpu: str) -> int | None:
+        """How much memory a GPU has, in bytes; None where NVML does not tell."""
+        with contextlib.suppress(NvmlError):
+            if not self._sizes and self._open():
+                self._sizes = {found.uuid: found.memory for found in nvml.gpus()}
+        return self._sizes.get(gpu)
+
+    def limits_supported(self, cgroup: Path) -> bool:
+        """Whether the driver limits memory by cgroup."""
+        try:
+            return self._open() and nvml.memory_limits_supported(cgroup)
+        except NvmlError:
+            return False
 
     def by_pid(self, gpu: str) -> dict[int, int]:
         """Bytes by process id; empty where NVML does not tell."""
@@ -84,6 +110,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
     accounting = scheduler.accounting
     groups = [group for context in managed.contexts.values() for group in context.groups.values()]
     history = accounting.history(task.key.pid)
+    inside = _inside(managed)
     return TaskView(
         pid=task.key.pid,
         gpu=task.key.gpu,
@@ -103,16 +130,58 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         suspended=task.suspended,
         policy=scheduler.policy_name,
         rule=managed.rule,
-        why=scheduler.why(task.key),
+        why=managed.remark or scheduler.why(task.key),
         usage_source=accounting.source_name,
         share_1s=mean_of_last(history, 1),
         share_60s=round(mean_of_last(history, 60), 4),
         history=history,
         turns_per_s=round(accounting.turns_per_s(task.key.pid), 1),
-        memory_bytes=memory.get(task.key.pid),
+        memory_bytes=memory.get(task.key.pid, None if inside.use is None else inside.use.total),
         groups=len(groups),
         channels=sum(len(group.channels) for group in groups),
         corrections=managed.corrections,
         discovery_ms=round(managed.discovery_ms, 3),
         attach_ms=round(managed.attach_ms, 3),
+        memory_limit_bytes=inside.limit,
+        memory_overhead_bytes=None if inside.use is None else inside.use.overhead,
+        enforcement=inside.enforcement,
+        cap_by=_cap_by(managed, inside.capped),
+        reached_by=managed.reached_by,
     )
+
+
+_CAPPING = Enforced.CAP | Enforced.QUERIES
+"""A library that hooks queries hooks launches, too: it says so once it held the first back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """What is known of the inside of a process, where it shares a region."""
+
+    limit: int | None = None
+    use: Use | None = None
+    enforcement: str = ""
+    capped: bool = False
+
+
+def _inside(managed: ManagedTask) -> _Inside:
+    key, root = managed.task.key, managed.root
+    if root is None:
+        return _Inside()
+    limit = root.quota.limit_on(key.gpu)
+    snapshot = root.quota.look()
+    if snapshot is None:
+        return _Inside(limit, enforcement=f"not loaded: {root.quota.trouble}" if root.quota.trouble else "")
+    slot, device = snapshot.slot_of(key.pid), snapshot.device(key.gpu)
+    return _Inside(
+        limit=limit,
+        use=slot.use[device.index] if slot is not None and device is not None else None,
+        enforcement=enforcement(key.pid, slot, by_driver=root.quota.by_driver),
+        capped=snapshot.cap is not None and slot is not None and bool(slot.enforced & _CAPPING),
+    )
+
+
+def _cap_by(managed: ManagedTask, capped_inside: bool) -> str:
+    if managed.reached_by and managed.task.cap is not None:
+        return "driver"
+    return "process" if capped_inside else ""

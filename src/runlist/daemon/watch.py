@@ -112,6 +112,13 @@ def owner_of(pid: int) -> int | None:
     return _status_number(pid, "Uid:")
 
 
+def peak_of(pid: int) -> int:
+    """The most address space that a process ever had, in KiB: it never gets less, but starts anew with exec. 0 when it
+    is gone.
+    """
+    return _status_number(pid, "VmPeak:") or 0
+
+
 def _status_number(pid: int, field: str) -> int | None:
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")

@@ -15,7 +15,7 @@ Each try is one GET_HANDLE_INFO, about 3 µs.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,8 +67,21 @@ class Found:
     gpus: tuple[GpuObjects, ...]
 
 
+@dataclass(frozen=True)
+class Lent:
+    """A file that a process sent of itself, and the RM client on it. `key` stands for the number of the descriptor,
+    which nobody knows: it is negative.
+    """
+
+    key: int
+    file: OpenFile
+    client: int
+
+
 class Borrower(Protocol):
-    """Whoever has the right to copy a descriptor out of a process."""
+    """Whoever has the right to copy a descriptor out of a process; `way` is what people are told of it."""
+
+    way: str
 
     def borrow(self, pid: int, pidfd: int, fd: int) -> int:
         """A copy, owned by the caller. Raises OSError as pidfd_getfd does."""
@@ -76,6 +89,8 @@ class Borrower(Protocol):
 
 class OwnRight:
     """Borrowing by the right of this process itself."""
+
+    way = "own right"
 
     def borrow(self, pid: int, pidfd: int, fd: int) -> int:
         del pid
@@ -116,10 +131,24 @@ class Discoverer:
         except BaseException:
             found.clear()
             raise
-        finally:  # a copy left open would keep the process' memory when it dies
-            for file in copies:
-                if not any(client.file is file for client in found):
-                    file.close()
+        finally:
+            _close_unused(copies, found)
+        return found
+
+    def examine(self, lent: Sequence[Lent]) -> list[Found]:
+        """The same for files that a process sent of itself, one client on each; takes them over."""
+        found: list[Found] = []
+        try:
+            found += [
+                Found(one.key, one.file, one.client, gpus)
+                for one in lent
+                if (gpus := _gpus(RmClient(one.file, one.client)))
+            ]
+        except BaseException:
+            found.clear()
+            raise
+        finally:
+            _close_unused([one.file for one in lent], found)
         return found
 
     def _newest_client(self) -> int:
@@ -127,6 +156,13 @@ class Discoverer:
         own = open_client(self._own_file)
         free_client(own)
         return own.handle - _CLIENT_BASE
+
+
+def _close_unused(copies: Iterable[OpenFile], found: Sequence[Found]) -> None:
+    """A copy left open would keep the process' memory when it dies."""
+    for file in copies:
+        if not any(client.file is file for client in found):
+            file.close()
 
 
 def _control_files(driver: Driver, pid: int, pidfd: int, borrower: Borrower) -> Iterator[tuple[int, OpenFile]]:

@@ -18,18 +18,22 @@ _TOKEN = re.compile(r"(?:(?P<name>\w+):)?(?P<count>\d*)(?P<code>[xBHIQis])$")
 
 
 class Layout:
-    """One parameter structure. `size` is in bytes, `names` are its fields in order, `struct` is for hot paths."""
+    """One parameter structure. `size` is in bytes, `names` are its fields in order, `offsets` says at which byte each
+    begins, `struct` is for hot paths.
+    """
 
     def __init__(self, spec: str) -> None:
         self._fields: list[tuple[str, str, int | None]] = []  # name, code, length (of arrays and byte strings)
         form = "<"
+        self.offsets: dict[str, int] = {}
         for token in spec.split():
             match = _TOKEN.match(token)
             if match is None or (match["name"] is None) != (match["code"] == "x"):
                 raise ValueError(f"bad field {token!r} in layout {spec!r}")
-            form += match["count"] + match["code"]
             if match["name"]:
+                self.offsets[match["name"]] = struct.calcsize(form)
                 self._fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))
+            form += match["count"] + match["code"]
         self.struct = struct.Struct(form)
         self.size = self.struct.size
         self.names = tuple(name for name, _, _ in self._fields)

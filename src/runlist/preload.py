@@ -1,0 +1,97 @@
+"""Having the dynamic linker load librunlist.so into a command and all that it starts: how, and for which it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from runlist.errors import NotSupportedError
+
+PRELOAD_VARIABLE = "LD_PRELOAD"
+REGION_VARIABLE = "RUNLIST_REGION"
+STRICT_VARIABLE = "RUNLIST_STRICT"
+LIBRARY = "librunlist.so"
+
+_SEPARATORS = " :"
+_MAX_SCRIPTS = 5  # a script may be run by a script; the kernel follows so many
+_PT_INTERP = 3
+_ELF64 = 2
+
+
+def variables(library: Path, region: Path | None, *, strict: bool, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment of a command, with its region if there is one. What is preloaded already stays,
+    behind ours. Raises NotSupportedError for a path that LD_PRELOAD cannot carry.
+    """
+    if any(separator in str(library) for separator in _SEPARATORS):
+        raise NotSupportedError(
+            f"{library} cannot be preloaded (LD_PRELOAD takes no spaces and colons): install runlist elsewhere, or use "
+            "--no-preload"
+        )
+    others = [
+        path for path in inherited.get(PRELOAD_VARIABLE, "").replace(":", " ").split() if Path(path).name != LIBRARY
+    ]
+    named = {PRELOAD_VARIABLE: ":".join([str(library), *others])}
+    if region is not None:
+        named[REGION_VARIABLE] = str(region)
+    return {**named, STRICT_VARIABLE: "1"} if strict else named
+
+
+def obstacle(program: str, search: str | None = None) -> str:
+    """Why the library will not be loaded into a program, or nothing. `program` is looked for in `search`, or in PATH;
+    of a script it is the interpreter that counts.
+    """
+    for _ in range(_MAX_SCRIPTS):
+        found = shutil.which(program, path=search)
+        if found is None:
+            return ""
+        try:
+            reason, interpreter = _look(found)
+        except (OSError, ValueError, IndexError, OverflowError, struct.error):  # unreadable, or no program: who knows
+            return ""
+        if interpreter is None:
+            return f"{found} {reason}" if reason else ""
+        program = interpreter
+    return ""
+
+
+def _look(path: str) -> tuple[str, str | None]:
+    """Why not, or nothing; and who runs it, of a script."""
+    with open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        start = file.read(256)
+        if start.startswith(b"#!"):
+            words = start[2:].split(b"\n")[0].split()
+            return "", os.fsdecode(words[0]) if words else None
+        if _changes_rights(path, found):
+            return "runs with other rights than yours (setuid, setgid or file capabilities)", None
+        if not start.startswith(b"\x7fELF"):
+            return "", None
+        if start[4] != _ELF64:
+            return "is a 32-bit program", None
+        (table,) = struct.unpack_from("<Q", start, 32)
+        size, count = struct.unpack_from("<HH", start, 54)
+        file.seek(table)
+        headers = file.read(size * count)
+        for at in range(0, len(headers) - size + 1, max(size, 56)):
+            kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", headers, at)
+            if kind == _PT_INTERP:
+                file.seek(offset)
+                linker = file.read(min(length, 4096)).rstrip(b"\0")
+                return ("is linked against musl" if b"ld-musl" in linker else ""), None
+    return "is statically linked", None
+
+
+def _changes_rights(path: str, found: os.stat_result) -> bool:
+    """Whether the linker will take no preloading from us: the kernel tells it not to when rights change."""
+    if found.st_mode & stat.S_ISUID and found.st_uid != os.getuid():
+        return True
+    if found.st_mode & stat.S_ISGID and found.st_mode & stat.S_IXGRP and found.st_gid != os.getgid():
+        return True
+    try:
+        return os.getuid() != 0 and bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False

@@ -1,0 +1,40 @@
+"""Sizes of memory, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MAX_SIZE = 1 << 50
+"""A pebibyte: more than any GPU has."""
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?(?:([KMGT])(i?B)?|B)?", re.ASCII | re.IGNORECASE)
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a number and a unit, or None for what is none: 8G and 8GiB are 8 × 1024³ bytes, 8GB is 8 × 1000³."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, prefix, rest = match.groups()
+    power = " KMGT".index(prefix.upper()) if prefix else 0
+    size = round(Fraction(number) * (1000 if (rest or "").upper() == "B" else 1024) ** power)
+    return size if size <= MAX_SIZE else None
+
+
+def size(octets: int) -> str:
+    """A number of bytes in its best unit."""
+    scale, unit = _unit(octets)
+    return f"{octets / scale:.{0 if scale == 1 else 1}f} {unit}"
+
+
+def part_of(octets: int, whole: int) -> str:
+    """So many bytes of so many, short, in the unit of the whole: `3.2/8.0G`."""
+    scale, unit = _unit(whole)
+    digits = 0 if scale == 1 else 1
+    return f"{octets / scale:.{digits}f}/{whole / scale:.{digits}f}{unit[0]}"
+
+
+def _unit(octets: int) -> tuple[int, str]:
+    return next((pair for pair in _UNITS if octets >= pair[0]), (1, "B"))

@@ -1,0 +1,347 @@
+"""Regions from outside the processes that share them: what is read, what is refused, and what nobody left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runlist.errors import RunlistError
+from runlist.region import Enforced, Region, RegionError, Use, create, gpu_key, sweep
+from runlist.region.layout import DEVICE, DEVICES_AT, FILE_BYTES, HEADER, NO_LIMIT, SLOT, SLOTS, SLOTS_AT, SlotState
+from runlist.region.process import names_of, pid_namespace, start_of
+from tests.fixtures.daemon import NOBODY, needs_root
+
+GPU = "GPU-4e3db026-c5f4-1111-2222-333344445555"
+OTHER = "GPU-00000000-0000-0000-0000-000000000001"
+
+
+class Made:
+    """A region, and the other side of it: what its processes write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.region = create(folder, strict=True)
+
+    def write(self, at: int, data: bytes | bytearray) -> None:
+        os.pwrite(self.region.fileno(), data, at)
+
+    def header(self, name: str, value: int, size: int = 8) -> None:
+        self.write(HEADER.offsets[name], value.to_bytes(size, "little"))
+
+    def device(self, index: int, gpu: str, **values: int) -> None:
+        self.write(DEVICES_AT + index * DEVICE.size, DEVICE.pack(key=gpu_key(gpu), **values))
+
+    def slot(
+        self,
+        index: int,
+        pid: int,
+        *numbers: int,
+        state: SlotState = SlotState.CLAIMED,
+        start: int | None = None,
+        namespace: int | None = None,
+        enforced: int = 3,
+    ) -> None:
+        fields = {
+            "identity": pid | state << 32,
+            "start_time": (start_of(pid) or 1) if start is None else start,
+            "pid_namespace": pid_namespace() if namespace is None else namespace,
+            "enforced": enforced,
+        }
+        self.write(SLOTS_AT + index * SLOT.size, SLOT.pack(use=numbers, **fields))
+        self.header("slots_used", index + 1, 4)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    one = Made(tmp_path)
+    yield one
+    one.region.close()
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def test_a_new_region_is_complete_and_its_users_alone(made: Made) -> None:
+    found = made.path.stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_size, found.st_blocks * 512 >= FILE_BYTES) == (
+        0o600,
+        FILE_BYTES,
+        True,
+    )
+    snapshot = made.region.read()
+    assert (snapshot.memory, snapshot.cap, snapshot.strict, snapshot.slots, snapshot.devices) == (
+        None, None, True, (), {},
+    )  # fmt: skip
+    assert snapshot.creator == (os.getpid(), start_of(os.getpid()))
+    assert not os.get_inheritable(made.region.fileno())
+
+
+def test_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        path, region = create(tmp_path, strict=False)
+    finally:
+        os.umask(before)
+    region.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(errno.ENOSPC, "there is no room for it"), (errno.EDQUOT, "no room"), (errno.EIO, "Input/output")],
+)
+def test_what_cannot_be_made_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(RegionError, match=told) as caught:
+        create(tmp_path, strict=True)
+    assert "\n" not in str(caught.value)
+    assert "--no-preload" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunlistError, match="cannot be made in"):
+        create(tmp_path / "none", strict=True)
+
+
+def test_limits_are_written_so_that_readers_know_them_whole(made: Made) -> None:
+    made.region.set_memory(8 << 30)
+    made.region.set_cap(0.3)
+    fields = HEADER.unpack(os.pread(made.region.fileno(), HEADER.size, 0))
+    assert fields["memory_value"] == 8 << 30
+    assert fields["memory_check"] == 8 << 30 ^ NO_LIMIT
+    assert fields["cap_value"] == 3000
+    snapshot = made.region.read()
+    assert (snapshot.memory, snapshot.cap, snapshot.limit(GPU)) == (8 << 30, 0.3, 8 << 30)
+    made.region.set_memory(None)
+    made.region.set_cap(None)
+    assert (made.region.read().memory, made.region.read().cap) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "check", "limit"),
+    [(5, 7 ^ NO_LIMIT, 5), (7, 5 ^ NO_LIMIT, 5), (NO_LIMIT, 5 ^ NO_LIMIT, 5), (5, 0, 5), (0, NO_LIMIT, 0)],
+)
+def test_of_a_limit_that_is_being_changed_the_smaller_holds(made: Made, value: int, check: int, limit: int) -> None:
+    made.header("memory_value", value)
+    made.header("memory_check", check)
+    assert made.region.read().memory == limit
+
+
+def test_a_gpu_may_have_a_limit_of_its_own_until_a_new_one_is_set(made: Made) -> None:
+    made.region.set_memory(100)
+    made.device(0, GPU, memory_value=50, memory_check=50 ^ NO_LIMIT, refusals=3)
+    made.device(1, OTHER)
+    snapshot = made.region.read()
+    assert (snapshot.limit(GPU), snapshot.limit(OTHER), snapshot.limit("GPU-?")) == (50, 100, 100)
+    device = snapshot.device(GPU)
+    assert device is not None
+    assert device.refusals == 3
+    made.region.set_memory(200)
+    assert (made.region.read().limit(GPU), made.region.read().limit(OTHER)) == (200, 200)
+
+
+def test_what_processes_hold(made: Made, child: int) -> None:
+    made.device(1, GPU)
+    made.slot(0, os.getpid(), 0, 0, 0, 0, 1000, 24, 7, 9)
+    made.slot(1, child, 0, 0, 0, 0, 500)
+    snapshot = made.region.read()
+    mine = snapshot.slot_of(os.getpid())
+    assert mine is not None
+    assert mine.use[1] == Use(1000, 24)
+    assert mine.enforced == Enforced.MEMORY | Enforced.QUERIES
+    assert (snapshot.used(GPU), snapshot.used(OTHER)) == (1524, 0)
+    assert snapshot.processes().keys() == {os.getpid(), child}
+    assert snapshot.slot_of(1 << 22) is None
+
+
+def test_the_dead_hold_nothing(made: Made, child: int) -> None:
+    made.device(0, GPU)
+    made.slot(0, child, 100, start=1)  # another process had this id
+    made.slot(1, child, 100, state=SlotState.REAPED)
+    made.slot(2, child, 100, state=SlotState.FREE)
+    made.slot(3, 1 << 22, 100)
+    made.slot(4, child, 7, start=0)  # claimed a moment ago
+    snapshot = made.region.read()
+    assert snapshot.used(GPU) == 7
+    os.kill(child, 9)  # a zombie holds nothing, whoever waits for it
+    while start_of(child) is not None:
+        time.sleep(0.001)
+    assert snapshot.used(GPU) == 0
+
+
+def test_those_of_another_pid_namespace_count_as_living(made: Made) -> None:
+    made.device(0, GPU)
+    made.slot(0, 5, 100, state=SlotState.FOREIGN, namespace=42)
+    made.slot(1, 6, 10, namespace=42)
+    snapshot = made.region.read()
+    assert snapshot.used(GPU) == 110
+    assert snapshot.processes() == {}
+
+
+def test_a_process_is_known_by_its_start_and_any_of_its_ids(made: Made) -> None:
+    assert names_of(os.getpid())[0] == os.getpid()
+    assert names_of(1 << 22) == ()
+    made.slot(0, names_of(os.getpid())[-1], 0, state=SlotState.FOREIGN, start=start_of(os.getpid()), namespace=42)
+    assert made.region.read().slot_of(os.getpid()) is not None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "key"),
+    [
+        (OTHER, 1 << 56), (GPU, 0x1111_F4C5_26B0_3D4E ^ 0x5555_4444_3333_2222), ("GPU-" + "0" * 32, 1),
+        ("MIG-00000000-0000-0000-0000-000000000002", 2 << 56), ("GPU-1", 0), ("", 0), ("GPU-zz", 0),
+    ],
+)  # fmt: skip
+def test_keys_of_gpus(gpu: str, key: int) -> None:
+    assert gpu_key(gpu) == key
+
+
+# -- what is no region ------------------------------------------------------------------------------
+
+
+def adopted(path: Path, flags: int = os.O_RDWR, owner: int | None = None) -> Region:
+    return Region.adopt(os.open(path, flags), os.geteuid() if owner is None else owner)
+
+
+def test_a_region_is_taken_over(made: Made) -> None:
+    region = adopted(made.path)
+    assert region.read() == made.region.read()
+    region.close()
+    region.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("magic", 0, "another version"), ("version", 2, "its version is 2"), ("slot_bytes", 8, "its slot_bytes is 8"),
+        ("device_count", 17, "another version"), ("slot_count", 1 << 20, "another version"),
+        ("file_bytes", 1, "another version"),
+    ],
+)  # fmt: skip
+def test_one_of_another_version_is_refused(made: Made, name: str, value: int, told: str) -> None:
+    made.header(name, value, 4)
+    with pytest.raises(RegionError, match=told):
+        adopted(made.path)
+
+
+def test_files_that_are_none_are_refused_and_closed(tmp_path: Path, made: Made) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    reader, writer = os.pipe()
+    for fd in (reader, writer):
+        with pytest.raises(RegionError, match="no file"):
+            Region.adopt(fd, os.geteuid())
+    with pytest.raises(RegionError, match="no file"):
+        adopted(Path("/dev/null"))
+    with pytest.raises(RegionError, match="not open for reading and writing"):
+        adopted(made.path, os.O_RDONLY)
+    with pytest.raises(RegionError, match="it belongs to user"):
+        adopted(made.path, owner=12345)
+    made.path.chmod(0o620)
+    with pytest.raises(RegionError, match="others may write"):
+        adopted(made.path)
+    for size in (0, 100, FILE_BYTES - 1, FILE_BYTES + 1):
+        (tmp_path / "x").write_bytes(bytes(size))
+        with pytest.raises(RegionError, match=f"{size} bytes"):
+            adopted(tmp_path / "x")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_one_that_is_cut_short_later_is_an_error_and_is_not_made_longer_again(made: Made) -> None:
+    os.truncate(made.path, 100)
+    for use in (made.region.read, lambda: made.region.set_memory(5), lambda: made.region.set_cap(None)):
+        with pytest.raises(RegionError, match="100 bytes"):
+            use()
+    assert made.path.stat().st_size == 100
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, SLOTS_AT + 3 * SLOT.size), st.binary(min_size=1, max_size=64)), max_size=12))
+def test_whatever_is_written_into_it_is_read_or_refused(tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
+    path, region = create(tmp_path, strict=True)
+    try:
+        os.pwrite(region.fileno(), (3).to_bytes(4, "little"), HEADER.offsets["slots_used"])
+        for at, data in changes:
+            os.pwrite(region.fileno(), data, at)
+        try:
+            snapshot = region.read()
+        except RegionError:
+            return
+        assert len(snapshot.slots) <= SLOTS
+        for gpu in (GPU, OTHER):
+            assert 0 <= snapshot.used(gpu) < 1 << 63
+            limit = snapshot.limit(gpu)
+            assert limit is None or 0 <= limit < 1 << 63
+        snapshot.slot_of(os.getpid())
+        snapshot.processes()
+        region.set_memory(1)
+        assert region.read().limit(GPU) == 1
+    finally:
+        region.close()
+        path.unlink()
+
+
+# -- what is left behind ----------------------------------------------------------------------------
+
+
+def left_over(made: Made) -> None:
+    """As of a launcher that is gone."""
+    made.header("creator_start", 1)
+
+
+def test_regions_of_trees_that_are_gone_are_removed(tmp_path: Path, child: int) -> None:
+    kept = [Made(tmp_path) for _ in range(3)]  # its launcher lives; a process of it lives; it is of another namespace
+    left_over(kept[1])
+    kept[1].slot(0, child)
+    left_over(kept[2])
+    kept[2].header("pid_namespace", 42)
+    gone = Made(tmp_path)
+    left_over(gone)
+    gone.slot(0, 1 << 22, 100)
+    sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == {made.path for made in kept}
+    for made in (*kept, gone):
+        made.region.close()
+
+
+def test_what_was_never_finished_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_bytes(b"half")
+    os.utime(tmp_path / "old", (0, 0))
+    os.symlink("/etc/passwd", tmp_path / "link")
+    (tmp_path / "folder").mkdir()
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "link", "folder"}
+
+
+@needs_root
+def test_another_users_file_that_can_hang_us_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runlist.region.file._may_hang", lambda fd: True)
+    adopted(made.path).close()  # our own may
+    os.chown(made.path, NOBODY, NOBODY)
+    with pytest.raises(RegionError, match="a file system that a program serves"):
+        adopted(made.path, owner=NOBODY)
+
+
+@needs_root
+def test_the_owner_counts_and_not_who_looks(made: Made) -> None:
+    os.chown(made.path, NOBODY, NOBODY)
+    with pytest.raises(RegionError, match=f"user {NOBODY}, not 0"):
+        adopted(made.path)
+    adopted(made.path, owner=NOBODY).close()

@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import (
+    accounted,
     alloc,
+    alloc_cost,
     attach,
     beside,
     caps,
@@ -24,13 +26,20 @@ from bench import (
     idle,
     idle_share,
     kill,
+    kills,
+    launch_cost,
     many,
+    process_cap,
+    race,
     reaction,
+    runtimes,
     service,
     sim,
+    start_cost,
     suspend,
     table,
     throughput,
+    unchanged,
     usage,
     weights,
 )
@@ -61,6 +70,19 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "usage": usage.measure,
     "sim": sim.measure,
     "many": many.measure,
+    "launch_cost": launch_cost.measure,
+    "alloc_cost": alloc_cost.measure,
+    "start_cost": start_cost.measure,
+    "race": race.measure,
+    "accounted": accounted.measure,
+    "process_cap": process_cap.measure,
+    "kills": kills.measure,
+    "torch_limit": unchanged.torch,
+    "jax_limit": unchanged.jax,
+    "cupy_limit": unchanged.cupy,
+    "nccl_limit": unchanged.nccl,
+    "smi_limit": unchanged.smi,
+    "runtimes": runtimes.measure,
 }
 
 

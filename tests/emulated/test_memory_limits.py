@@ -59,14 +59,14 @@ def managed(daemon: Daemon, pid: int) -> Any:
 def test_beyond_the_limit_an_allocation_is_refused_and_room_that_is_given_back_is_had_again(
     run: Run, daemon: Daemon
 ) -> None:
-    holder = run("--memory", "2G")
-    assert [holder.do("take 1000"), holder.do("take 1500"), holder.do("take 500")] == [0, OUT_OF_MEMORY, 0]
+    holder = run("--memory", "4G")
+    assert [holder.do("take 2000"), holder.do("take 3000"), holder.do("take 500")] == [0, OUT_OF_MEMORY, 0]
     assert [holder.do("give"), holder.do("take 600")] == [0, 0]
     task = managed(daemon, holder.pid)
-    assert (task.memory_limit_bytes, task.enforcement, task.reached_by) == (2 * GiB, "memory, queries", "own right")
+    assert (task.memory_limit_bytes, task.enforcement, task.reached_by) == (4 * GiB, "memory, queries", "own right")
     assert task.memory_overhead_bytes is not None
     assert task.memory_overhead_bytes > 0
-    assert 1600 << 20 <= task.memory_bytes <= 2 * GiB
+    assert 2600 << 20 <= task.memory_bytes <= 4 * GiB
     assert holder.quit() == ""
 
 
@@ -88,21 +88,21 @@ def test_queries_show_the_limit(run: Run) -> None:
 
 
 def test_a_tree_shares_its_limit(run: Run, daemon: Daemon) -> None:
-    holder = run("--memory", "2G")
+    holder = run("--memory", "4G")
     child = holder.do("spawn")
     assert holder.do("1 open") == 0
-    assert [holder.do("take 800"), holder.do("1 take 800"), holder.do("1 take 800")] == [0, 0, OUT_OF_MEMORY]
-    assert holder.do("1 info")[0] == holder.do("info")[0] < 450
-    assert [holder.do("give"), holder.do("1 take 800")] == [0, 0]
-    assert managed(daemon, child).memory_limit_bytes == 2 * GiB
+    assert [holder.do("take 1400"), holder.do("1 take 1400"), holder.do("1 take 1400")] == [0, 0, OUT_OF_MEMORY]
+    assert holder.do("1 info")[0] == holder.do("info")[0] < 1300
+    assert [holder.do("give"), holder.do("1 take 1400")] == [0, 0]
+    assert managed(daemon, child).memory_limit_bytes == 4 * GiB
 
 
 def test_who_is_killed_gives_back_its_share(run: Run) -> None:
-    holder = run("--memory", "2G")
+    holder = run("--memory", "4G")
     child = holder.do("spawn")
-    assert [holder.do("1 open"), holder.do("1 take 1500"), holder.do("take 1000")] == [0, 0, OUT_OF_MEMORY]
+    assert [holder.do("1 open"), holder.do("1 take 2500"), holder.do("take 2000")] == [0, 0, OUT_OF_MEMORY]
     os.kill(child, signal.SIGKILL)  # and stays a zombie: nobody waits for it
-    wait_for(lambda: holder.do("take 1000") == 0, "the killed process' share", 3)
+    wait_for(lambda: holder.do("take 2000") == 0, "the killed process' share", 3)
 
 
 def test_a_limit_changes_while_the_program_runs(run: Run, daemon: Daemon, commands: Commands) -> None:
@@ -114,9 +114,8 @@ def test_a_limit_changes_while_the_program_runs(run: Run, daemon: Daemon, comman
 
     done = commands.run("set", str(root), "memory=1G")
     assert done.returncode == 0
-    assert done.stderr.startswith(
-        f"runlist: process {holder.pid} holds 1.5 GiB, more than its new limit: new allocations"
-    )
+    assert done.stderr.startswith(f"runlist: process {holder.pid} holds ")
+    assert "more than its new limit: new allocations" in done.stderr
     assert [holder.do("take 1"), holder.do("info")[0]] == [OUT_OF_MEMORY, 0]
     assert [holder.do("give"), holder.do("take 1")] == [0, 0]
 

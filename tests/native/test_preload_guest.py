@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import needs_root
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests
 
@@ -102,6 +103,7 @@ def isolated(*kinds: str, script: str) -> list[str]:
 
 
 @needs_root
+@pytest.mark.skipif(ON_NVIDIA, reason="NVIDIA's cuInit needs /proc: error 304")
 def test_without_proc(guests: Guests) -> None:
     hide = isolated("-m", script='mount -t tmpfs none /proc && exec env LD_PRELOAD="$GUARD" "$@"')
     region = guests.region(6 * GiB)

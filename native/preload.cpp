@@ -38,6 +38,7 @@ constinit std::atomic<bool> hooking{false};
 // Goes on without limits, or not at all where that was asked for.
 template <typename... Words>
 void fail(const Settings& settings, Words... words) {
+    if (!settings.says) return;
     say(settings.strict ? Level::kError : Level::kWarning, words...,
         settings.strict ? "; not started (RUNLIST_STRICT)" : "; going on without limits");
     if (settings.strict) call(SYS_exit_group, kRefused);
@@ -54,7 +55,7 @@ void read_settings(Settings& settings) {
         std::memcpy(name, one.variable, std::min(one.name_length, sizeof(name) - 1));
         const Quoted value{one.variable + one.name_length + 1};
         const char* what = settings::describe(one.bad);
-        if (settings.strict && one.bad != settings::Bad::kUnsupported)
+        if (settings.strict && settings::is_about_limits(one.bad))
             fail(settings, static_cast<const char*>(name), "=", value, " ", what);
         say(Level::kWarning, static_cast<const char*>(name), "=", value, " ", what);
     }

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.frameworks.part import Part, run
 
-WIDTH, LAYERS, BATCH = 2048, 6, 1024
+WIDTH, LAYERS, BATCH = 4096, 6, 4096  # long enough that the host does not decide how long a step takes
 STEPS, RATE = 10, 1e-3
 
 

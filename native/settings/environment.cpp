@@ -164,6 +164,10 @@ const char* describe(Bad bad) {
     return "is malformed";
 }
 
+bool is_about_limits(Bad bad) {
+    return bad == Bad::kSize || bad == Bad::kPercent || bad == Bad::kIndex || bad == Bad::kPath;
+}
+
 void read(const char* const* environment, Settings& settings, Complaints& complaints) {
     Found found;
     for (; environment != nullptr && *environment != nullptr; ++environment) {
@@ -186,6 +190,7 @@ void read(const char* const* environment, Settings& settings, Complaints& compla
     if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {
         std::memcpy(settings.region, region, std::strlen(region) + 1);
     }
+    settings.says = found.strict.has_value() || settings.has_limits();
 }
 
 }  // namespace runlist::settings

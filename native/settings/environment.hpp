@@ -20,6 +20,7 @@ struct DeviceSettings {
 struct Settings {
     bool disabled = false;         // everything passes through
     bool strict = false;           // do not run without the limits
+    bool says = false;             // say it when they cannot be held: somebody asked for some
     bool makes_region = false;     // the region's file is made if it is not there: several processes agreed on its name
     char region[kPathBytes] = "";  // its path; "" for none
     std::uint64_t memory = kNone;  // bytes on each GPU
@@ -40,6 +41,9 @@ enum class Bad {
     kPolicy,
     kUnsupported,
 };
+
+// Whether a limit that somebody asked for is not known because of it.
+bool is_about_limits(Bad bad);
 
 // What to say about a variable that cannot be taken: "RUNLIST_MEMORY=\"8Q\" is not ..."
 const char* describe(Bad bad);

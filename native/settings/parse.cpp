@@ -67,13 +67,17 @@ Decimal read_decimal(const char* text) {
     return number;
 }
 
-// Bytes of a unit, of which nothing may follow; 0 for none.
+// Bytes of a unit, of which nothing may follow; 0 for none. G and GiB are 1024³, GB is 1000³.
 std::uint64_t unit(const char* text) {
-    constexpr char kLetters[] = {'k', 'm', 'g', 't'};
     if (*text == '\0' || is(text, "b")) return 1;
-    for (unsigned power = 0; power < sizeof(kLetters); ++power) {
-        if (lower(*text) != kLetters[power]) continue;
-        return is_one_of(text + 1, {"", "b", "i", "ib"}) ? std::uint64_t{1} << 10 * (power + 1) : 0;
+    std::uint64_t binary = 1;
+    std::uint64_t decimal = 1;
+    for (const char letter : {'k', 'm', 'g', 't'}) {
+        binary *= 1024;
+        decimal *= 1000;
+        if (lower(*text) != letter) continue;
+        if (is(text + 1, "b")) return decimal;
+        return is_one_of(text + 1, {"", "i", "ib"}) ? binary : 0;
     }
     return 0;
 }

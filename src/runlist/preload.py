@@ -22,9 +22,12 @@ _PT_INTERP = 3
 _ELF64 = 2
 
 
-def variables(library: Path, region: Path | None, *, strict: bool, inherited: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    library: Path, region: Path | None, *, strict: bool | None, inherited: Mapping[str, str]
+) -> dict[str, str]:
     """What to add to the environment of a command, with its region if there is one. What is preloaded already stays,
-    behind ours. Raises NotSupportedError for a path that LD_PRELOAD cannot carry.
+    behind ours. `strict`: whether a process that cannot be limited is not to start, or says so and goes on; None: there
+    is no limit yet, and nothing to say. Raises NotSupportedError for a path that LD_PRELOAD cannot carry.
     """
     if any(separator in str(library) for separator in _SEPARATORS):
         raise NotSupportedError(
@@ -37,7 +40,7 @@ def variables(library: Path, region: Path | None, *, strict: bool, inherited: Ma
     named = {PRELOAD_VARIABLE: ":".join([str(library), *others])}
     if region is not None:
         named[REGION_VARIABLE] = str(region)
-    return {**named, STRICT_VARIABLE: "1"} if strict else named
+    return named if strict is None else {**named, STRICT_VARIABLE: str(int(strict))}
 
 
 def obstacle(program: str, search: str | None = None) -> str:

@@ -159,8 +159,16 @@ def test_what_was_preloaded_already_stays_behind_ours(commands: Commands, daemon
     commands.environment["LD_PRELOAD"] = "libm.so.6 libdl.so.2"
     ours, *others = commands.ok("run", "--no-strict", "--", "sh", "-c", "echo $LD_PRELOAD").strip().split(":")
     assert (Path(ours).name, others) == ("librunlist.so", ["libm.so.6", "libdl.so.2"])
-    assert commands.ok("run", "--", "sh", "-c", "echo $RUNLIST_STRICT") == "1\n"
-    assert commands.ok("run", "--no-strict", "--", "sh", "-c", "echo ${RUNLIST_STRICT-none}") == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "strict"),
+    [([], ""), (["--no-strict"], ""), (["--memory", "2G"], "1"), (["--memory", "2G", "--no-strict"], "0")],
+)
+def test_strict_is_about_a_limit_that_was_asked_for(
+    commands: Commands, daemon: Daemon, options: list[str], strict: str
+) -> None:
+    assert commands.ok("run", *options, "--", "sh", "-c", "echo $RUNLIST_STRICT") == f"{strict}\n"
 
 
 def test_hamis_names_are_taken_and_ours_win(run: Run, daemon: Daemon) -> None:

@@ -74,7 +74,7 @@ def prepared(
         yield Tree()
         return
     try:
-        made = _make(driver, strict)
+        made = _make(driver, strict if limited else None)
     except RunlistError as error:
         if strict:
             raise
@@ -92,7 +92,7 @@ def prepared(
             path.unlink(missing_ok=True)
 
 
-def _make(driver: Driver, strict: bool) -> tuple[Path, Tree, region.Region]:
+def _make(driver: Driver, strict: bool | None) -> tuple[Path, Tree, region.Region]:
     try:
         found = library()
     except FileNotFoundError as error:
@@ -100,7 +100,7 @@ def _make(driver: Driver, strict: bool) -> tuple[Path, Tree, region.Region]:
     directory = paths.regions_dir(driver)
     paths.make_private(directory)
     region.sweep(directory)
-    path, opened = region.create(directory, strict=strict)
+    path, opened = region.create(directory, strict=bool(strict))
     try:
         variables = preload.variables(found, path, strict=strict, inherited=os.environ)
     except BaseException:

@@ -19,7 +19,7 @@ from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Work
 
 Start = Callable[..., Worker]
 
-KILLS = 10 if ON_NVIDIA else 25
+KILLS = 10 if ON_NVIDIA else 15
 """`python -m bench` has the same with a count: 200 for a release."""
 
 

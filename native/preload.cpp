@@ -143,7 +143,7 @@ void limit(const Settings& settings) {
     if (fault != Fault::kNone) return fail(settings, "region ", Quoted{path.text}, " ", region::describe(fault));
     for (int index = 0; region.header().by_hand != 0 && index < rm::kMachineDevices; ++index) {
         const auto& device = settings.device[index];
-        rm::device_limits[index] = {.set = device.set, .memory = device.memory, .cap = device.cap};
+        rm::device_limits[index] = {.set = device.set, .memory = device.memory};
     }
     region::quota.start(region);
     cap::start(region.header().cap, account_of);

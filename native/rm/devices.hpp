@@ -14,7 +14,6 @@ namespace runlist::rm {
 struct DeviceLimit {
     bool set;
     std::uint64_t memory;  // bytes, or kNoLimit
-    std::uint64_t cap;     // as Limits.cap
 };
 
 inline constexpr int kMachineDevices = 16;

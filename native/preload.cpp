@@ -78,37 +78,38 @@ region::Limits limits_of(const Settings& settings) {
     return {.memory = settings.memory, .cap = lowest_cap(settings), .strict = settings.strict};
 }
 
+Fault open_or_create(const char* path, const region::Limits& limits, region::Region& out) {
+    const Fault fault = region::Region::open(path, out);
+    return fault == Fault::kMissing ? region::Region::create(path, limits, out) : fault;
+}
+
 // The region that this process begins, named to its children.
-Fault begin_region(const Settings& settings, settings::Path& path, region::Region& out) {
+Fault begin_region(const region::Limits& limits, settings::Path& path, region::Region& out) {
     if (!settings::make_place(::secure_getenv("XDG_RUNTIME_DIR"), path)) return Fault::kForeign;
     const auto self = region::Self::look();
     region::sweep(path.text, self);
     path.add("/").add(region::own_name(self).text);
-    const Fault fault = region::Region::create(path.text, limits_of(settings), out);
+    const Fault fault = region::Region::create(path.text, limits, out);
     if (fault == Fault::kNone) ::setenv(kRegionVariable, path.text, 1);
     return fault;
 }
 
 // The region that all processes share which name the same path, for a path in a directory that others can write to, as
 // HAMi's usually is: it lies in our own directory instead.
-Fault agree_on_region(const Settings& settings, settings::Path& path, region::Region& out) {
+Fault agree_on_region(const char* named, const region::Limits& limits, settings::Path& path, region::Region& out) {
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
-    for (const char* at = settings.region; *at != '\0'; ++at)
-        hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
+    for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
     path = {};
     if (!settings::make_place(::secure_getenv("XDG_RUNTIME_DIR"), path)) return Fault::kForeign;
     path.add("/named-").add(hash);
-    const Fault fault = region::Region::open(path.text, out);
-    return fault == Fault::kMissing ? region::Region::create(path.text, limits_of(settings), out) : fault;
+    return open_or_create(path.text, limits, out);
 }
 
 // A region by a name that processes agreed on may be left over from others before them: then the limits of now hold.
-Fault named_region(const Settings& settings, settings::Path& path, region::Region& out) {
-    Fault fault = region::Region::open(settings.region, out);
-    if (fault == Fault::kMissing) fault = region::Region::create(settings.region, limits_of(settings), out);
-    if (fault == Fault::kForeign || fault == Fault::kMissing) fault = agree_on_region(settings, path, out);
+Fault named_region(const char* named, const region::Limits& limits, settings::Path& path, region::Region& out) {
+    Fault fault = open_or_create(named, limits, out);
+    if (fault == Fault::kForeign || fault == Fault::kMissing) fault = agree_on_region(named, limits, path, out);
     if (fault == Fault::kNone && region::is_vacant(out)) {
-        const region::Limits limits = limits_of(settings);
         region::write(out.header().memory, limits.memory);
         region::write(out.header().cap, limits.cap);
     }
@@ -116,16 +117,17 @@ Fault named_region(const Settings& settings, settings::Path& path, region::Regio
 }
 
 Fault find_region(const Settings& settings, settings::Path& path, region::Region& out) {
+    const region::Limits limits = limits_of(settings);
     if (settings.region[0] != '\0') {
         path.add(settings.region);
-        if (settings.makes_region) return named_region(settings, path, out);
+        if (settings.makes_region) return named_region(settings.region, limits, path, out);
         const Fault fault = region::Region::open(settings.region, out);
         if (fault != Fault::kMissing || !settings.has_limits()) return fault;
         // Swept away while nobody used it: the name is made again, so that this tree goes on sharing it.
-        if (region::Region::create(settings.region, limits_of(settings), out) == Fault::kNone) return Fault::kNone;
+        if (region::Region::create(settings.region, limits, out) == Fault::kNone) return Fault::kNone;
         path = {};
     }
-    return begin_region(settings, path, out);
+    return begin_region(limits, path, out);
 }
 
 cap::Account account_of(const std::uint8_t (&uuid)[16]) {

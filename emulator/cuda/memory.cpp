@@ -59,11 +59,7 @@ void free_allocation(Driver& driver, std::uint64_t address) {
 }
 
 const Allocation* find_allocation(const Driver& driver, std::uint64_t address, std::uint64_t& start) {
-    auto it = driver.memory.upper_bound(address);
-    if (it == driver.memory.begin()) return nullptr;
-    --it;
-    start = it->first;
-    return address - start < it->second.bytes ? &it->second : nullptr;
+    return find_part(driver.memory, address, start);
 }
 
 bool is_usable(const Driver& driver, std::uint64_t address, std::uint64_t bytes) {

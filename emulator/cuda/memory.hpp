@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "driver.hpp"
 
@@ -10,6 +11,17 @@ namespace emulator::cuda {
 
 inline bool is_device(std::uint64_t address) { return address >= wire::kDeviceAddressBase; }
 inline std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+// The part, of those that are kept by their addresses, that an address is in; nullptr when it is in none. `start`: the
+// part's own address.
+template <typename Part>
+const Part* find_part(const std::map<std::uint64_t, Part>& parts, std::uint64_t address, std::uint64_t& start) {
+    auto it = parts.upper_bound(address);
+    if (it == parts.begin()) return nullptr;
+    --it;
+    start = it->first;
+    return address - start < it->second.bytes ? &it->second : nullptr;
+}
 
 // ---- device memory (memory.cpp)
 // -------------------------------------------------------------------------------------------

@@ -33,11 +33,7 @@ CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, unsi
 }
 
 const HostAllocation* find_host(const Driver& driver, std::uint64_t address, std::uint64_t& start) {
-    auto it = driver.host_memory.upper_bound(address);
-    if (it == driver.host_memory.begin()) return nullptr;
-    --it;
-    start = it->first;
-    return address - start < it->second.bytes ? &it->second : nullptr;
+    return find_part(driver.host_memory, address, start);
 }
 
 bool is_pinned(const Driver& driver, std::uint64_t address, std::uint64_t bytes) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -358,7 +359,16 @@ def test_then_also_what_was_not_started_by_us_can_be_limited() -> None:
     assert (quota.limit, group.limits) == (GiB, [GiB])
 
 
-def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def childless() -> Iterator[int]:
+    """A process of the test's own; nothing else starts or ends below it."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, childless: int) -> None:
     calls: list[tuple[str, Path, int | None]] = []
     monkeypatch.setattr("runlist.nvml.set_memory_limit", lambda *call: calls.append(call))
     monkeypatch.setattr("runlist.daemon.driver_limits._cgroup_of", lambda pid: "/a.slice")
@@ -370,16 +380,16 @@ def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "cgroup.controllers").touch()
     limits = DriverLimits(memory, tmp_path)
     assert limits.work
-    group = limits.enter(PID)
-    path = tmp_path / "a.slice" / f"runlist-{PID}"
-    assert (path / "cgroup.procs").read_text() == str(PID)
+    group = limits.enter(childless)
+    path = tmp_path / "a.slice" / f"runlist-{childless}"
+    assert (path / "cgroup.procs").read_text() == str(childless)
     group.set(GiB)
     group.set(None)
     assert calls == [(GPU, path, GiB), (GPU, path, None)]
     group.close()
-    assert (tmp_path / "a.slice" / "cgroup.procs").read_text() == str(PID)  # moved back
+    assert (tmp_path / "a.slice" / "cgroup.procs").read_text() == str(childless)  # moved back
     with pytest.raises(NotSupportedError, match="cannot be made"):
-        DriverLimits(memory, tmp_path / "none").enter(PID)
+        DriverLimits(memory, tmp_path / "none").enter(childless)
 
 
 def test_checking_asks_the_driver_only_for_trees_that_have_something(world: World) -> None:

@@ -137,7 +137,7 @@ def test_a_new_task(make: Make) -> None:
     assert (task.key, task.uid, task.task_class, task.weight) == (TaskKey(pid, GPU), 1000, TaskClass.BATCH, 70)
     assert task.cap == Cap(30_000, 100_000, 5_000)
     assert task.group == "job 4711"  # all processes of a root share as one
-    assert "pytest" in task.command
+    assert "python" in task.command
     assert (managed.rule, managed.queued, managed.share.enabled) == ("rules.toml:5", False, True)
     assert make().new_task(pid, GPU, root).task.task_class == TaskClass.NORMAL
 

@@ -12,8 +12,9 @@ BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeList
 demo: setup
 	@$(BIN)/runlist demo $(ARGS)
 
+# A file's tests stay in one process, which has an emulated GPU of its own.
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 # Sanitizers, fuzzing and kills as in `make test`, for longer.
 checks: setup

@@ -61,21 +61,10 @@ void read_settings(Settings& settings) {
     }
 }
 
-// One cap holds on all GPUs of a tree: the lowest that was given.
-std::uint64_t lowest_cap(const Settings& settings) {
-    std::uint64_t lowest = settings.cap;
-    bool differ = false;
-    for (const auto& device : settings.device) {
-        if (!device.set || device.cap == settings.cap) continue;
-        differ = true;
-        lowest = std::min(lowest, device.cap);
-    }
-    if (differ) say(Level::kWarning, "caps of single GPUs are not supported: the lowest holds on all");
-    return lowest;
-}
-
+// The whole of a GPU is no cap on it, but has launches looked at, for the GPUs that have one.
 region::Limits limits_of(const Settings& settings) {
-    return {.memory = settings.memory, .cap = lowest_cap(settings), .strict = settings.strict};
+    const std::uint64_t cap = settings.has_caps() ? std::min(settings.cap, cap::kWhole) : region::kNoLimit;
+    return {.memory = settings.memory, .cap = cap, .strict = settings.strict};
 }
 
 Fault open_or_create(const char* path, const region::Limits& limits, region::Region& out) {
@@ -109,10 +98,7 @@ Fault agree_on_region(const char* named, const region::Limits& limits, settings:
 Fault named_region(const char* named, const region::Limits& limits, settings::Path& path, region::Region& out) {
     Fault fault = open_or_create(named, limits, out);
     if (fault == Fault::kForeign || fault == Fault::kMissing) fault = agree_on_region(named, limits, path, out);
-    if (fault == Fault::kNone && region::is_vacant(out)) {
-        region::write(out.header().memory, limits.memory);
-        region::write(out.header().cap, limits.cap);
-    }
+    if (fault == Fault::kNone && region::is_vacant(out)) out.limit(limits);
     return fault;
 }
 
@@ -131,10 +117,13 @@ Fault find_region(const Settings& settings, settings::Path& path, region::Region
 }
 
 cap::Account account_of(const std::uint8_t (&uuid)[16]) {
-    const int device = rm::device_by_uuid(uuid);
-    region::Slot* slot = device >= 0 ? region::quota.own_slot() : nullptr;
-    if (slot == nullptr) return {};
-    return {.next_turn = &region::quota.region().device(device).next_turn, .gpu_ns = &slot->use[device].gpu_ns};
+    const int index = rm::device_by_uuid(uuid);
+    if (index < 0) return {};
+    region::Device& device = region::quota.region().device(index);
+    region::Slot* slot = region::quota.own_slot();
+    return {.cap = &device.cap,
+            .next_turn = &device.next_turn,
+            .gpu_ns = slot != nullptr ? &slot->use[index].gpu_ns : nullptr};
 }
 
 void limit(const Settings& settings) {
@@ -144,8 +133,7 @@ void limit(const Settings& settings) {
     const Fault fault = find_region(settings, path, region);
     if (fault != Fault::kNone) return fail(settings, "region ", Quoted{path.text}, " ", region::describe(fault));
     for (int index = 0; region.header().by_hand != 0 && index < rm::kMachineDevices; ++index) {
-        const auto& device = settings.device[index];
-        rm::device_limits[index] = {.set = device.set, .memory = device.memory};
+        rm::device_limits[index] = {.memory = settings.device[index].memory, .cap = settings.device[index].cap};
     }
     region::quota.start(region);
     cap::start(region.header().cap, account_of);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cap/host.hpp"
+#include "region/region.hpp"
 
 namespace runlist::cap {
 
@@ -83,6 +84,12 @@ void forget_if(const Predicate& is_gone) {
 }
 
 }  // namespace
+
+std::uint64_t Context::cap() const {
+    const region::Limit* of_all = limit.load(std::memory_order_relaxed);
+    if (of_all == nullptr) return region::kNoLimit;
+    return account.cap != nullptr ? region::read(*account.cap, *of_all) : region::read(*of_all);
+}
 
 bool Context::enter(Caller caller) {
     if (stuck.load(std::memory_order_relaxed) >= kGiveUp) return false;

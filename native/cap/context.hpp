@@ -33,6 +33,9 @@ struct Context {
     std::atomic<std::uint64_t> own_turn{};  // the clock of a process that shares none
     Meter meter;
 
+    // The cap that holds on its GPU, from kWhole on none.
+    std::uint64_t cap() const;
+
     Clock clock() { return Clock(account.next_turn != nullptr ? *account.next_turn : own_turn); }
 
     // Takes the lock. False where a signal interrupted the thread that holds it, or where it was left behind.

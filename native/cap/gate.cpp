@@ -5,7 +5,6 @@
 #include "cap/context.hpp"
 #include "cap/host.hpp"
 #include "core/guest.hpp"
-#include "region/region.hpp"
 
 namespace runlist::cap {
 
@@ -20,11 +19,6 @@ constexpr std::int64_t kExtraNs = 10'000 * kMillisecond;  // of a wait, beyond w
 constexpr std::int64_t kNever = INT64_MAX;
 constexpr std::int64_t kRunNs = 2 * kMillisecond;     // GPU time that is handed out at once after a wait
 constexpr std::int64_t kTailNs = 300 * kMicrosecond;  // the last of it, of which nothing is to stay unmeasured
-
-std::uint64_t current_cap() {
-    const region::Limit* one = limit.load(std::memory_order_relaxed);
-    return one != nullptr ? region::read(*one) : region::kNoLimit;
-}
 
 // Wall time to save up before work that had to wait goes on. Launched one by one as the clock allows, short work would
 // meet an idle GPU each time, and pay for the start of an idle GPU each time.
@@ -54,7 +48,7 @@ void settle(Context& context, const Found& found, std::uint64_t cap, std::int64_
 // The wait of one launch.
 struct Wait {
     std::int64_t began;
-    std::uint64_t cap;
+    std::uint64_t cap = kWhole;    // as it was last seen
     Context* context = nullptr;    // that it waits at
     std::int64_t left = 0;         // until its turn, as it was last seen
     std::int64_t due = kNever;     // when it would come after the cap was raised
@@ -110,13 +104,14 @@ Turn::Turn(const Calls& calls, CUstream stream, bool per_thread, const void* wor
     : calls_(calls), lane_(lane_of(stream, per_thread)) {
     if (!calls.complete() || is_capturing(calls, lane_.stream)) return;
     const Caller caller = Caller::here();
-    Wait wait{.began = host.now(), .cap = current_cap()};
-    while (wait.cap < kWhole) {
+    Wait wait{.began = host.now()};
+    for (;;) {
         const std::int64_t now = host.now();
         Context* context = Context::enter(calls, lane_.stream, caller, now);
         if (context == nullptr) break;
         std::int64_t pause = 0;
-        if (!context->meter.off()) {
+        if (const std::uint64_t cap = context->cap(); cap < kWhole && !context->meter.off()) {
+            wait.follow(cap, now);
             const Relaxed relaxed(calls);
             settle(*context, context->meter.poll(calls, now), wait.cap, now);
             const Estimates::Index kind = context->meter.estimates().find(work);
@@ -135,7 +130,6 @@ Turn::Turn(const Calls& calls, CUstream stream, bool per_thread, const void* wor
         if (pause == 0) break;
         wait.stand_at(context);
         host.sleep(std::min(pause, kSliceNs));
-        wait.follow(current_cap(), host.now());
     }
     wait.stand_at(nullptr);
 }
@@ -144,7 +138,7 @@ void Turn::launched(bool ok) {
     if (context_ == nullptr || (ticket_.bracket == 0 && ok) || !context_->enter(Caller::here())) return;
     if (context_->epoch == epoch_) {
         const Relaxed relaxed(calls_);
-        settle(*context_, context_->meter.end(calls_, lane_, ticket_, ok), current_cap(), host.now());
+        settle(*context_, context_->meter.end(calls_, lane_, ticket_, ok), context_->cap(), host.now());
     }
     context_->lock.release();
 }

@@ -15,8 +15,9 @@
 
 namespace runlist::cap {
 
-// Where the GPU time of a process on a GPU is kept: both in the region, or null.
+// What the region has of a process on a GPU; null for what it has not.
 struct Account {
+    const region::Limit* cap = nullptr;               // the GPU's own
     std::atomic<std::uint64_t>* next_turn = nullptr;  // null: the process has a clock of its own
     std::atomic<std::uint64_t>* gpu_ns = nullptr;
 };
@@ -25,13 +26,14 @@ using Accounts = Account (*)(const std::uint8_t (&uuid)[16]);
 
 extern constinit std::atomic<const region::Limit*> limit;
 
-// From now on this limit holds, in ten-thousandths of a GPU's time; it may change at any time.
+// From now on this limit holds on each GPU that has none of its own, in ten-thousandths of its time; it may change at
+// any time. At kWhole only GPUs that have their own are capped, above it none.
 void start(const region::Limit& cap, Accounts accounts);
 
-// Whether there is a cap. False: a launch is no business of ours.
+// Whether there is a cap, on this GPU or another. False: a launch is no business of ours.
 inline bool on() {
     const region::Limit* one = limit.load(std::memory_order_relaxed);
-    return one != nullptr && one->value.load(std::memory_order_relaxed) < kWhole;
+    return one != nullptr && one->value.load(std::memory_order_relaxed) <= kWhole;
 }
 
 struct Context;

@@ -18,9 +18,10 @@ void require_sound(const Settings& settings, const Complaints& complaints) {
     REQUIRE(settings.memory != 0);
     require_cap(settings.cap);
     for (const DeviceSettings& device : settings.device) {
-        REQUIRE(device.memory != 0);
-        require_cap(device.cap);
+        REQUIRE(device.memory != std::uint64_t{0});
+        if (device.cap) require_cap(*device.cap);
     }
+    REQUIRE(!settings.has_caps() || settings.has_limits());
     REQUIRE(std::memchr(settings.region, '\0', sizeof(settings.region)) != nullptr);
     REQUIRE(settings.region[0] == '\0' || settings.region[0] == '/');
     REQUIRE(settings.say_level >= 0 && settings.say_level <= 1);

@@ -32,6 +32,7 @@ void use(const Region& region) {
     quota.start(region);
     const int device = region.device_index(uuid);
     REQUIRE(device >= -1 && device < static_cast<int>(runlist::region::kDevices));
+    if (device >= 0) region.limit(device, {.memory = 50 * kPiece, .cap = 2'000});
     REQUIRE(region.device_index(zeros) >= -1);
     for (const int index : {device, 0, 15, -1, 16}) {
         const bool charged = quota.charge(index, kPiece);

@@ -41,7 +41,8 @@ struct alignas(kLine) Header {
     std::uint32_t owner;  // user id
 
     alignas(kLine) Limit memory;  // bytes on each GPU that has no limit of its own; kNoLimit for none
-    Limit cap;                    // compute cap in the process, ten-thousandths of the GPU's time; kNoLimit for none
+    Limit cap;  // compute cap in the process on each GPU that has none of its own: ten-thousandths of its time;
+                // kNoLimit: on no GPU, whatever its entry says; 10,000: on none but those that have one of their own
     std::atomic<std::uint32_t> slots_used;  // slots from here on were never claimed
     std::uint32_t strict;                   // 1: a process that cannot be limited is not to start
     std::uint32_t by_hand;                  // 1: made by a tenant, whose environment may limit single GPUs
@@ -53,6 +54,7 @@ struct alignas(kLine) Device {
     std::atomic<std::uint64_t> key;  // first 8 bytes of the UUID xor the last 8 (1 for 0); 0: free
     std::uint8_t uuid[16];           // written after the key, by anybody who finds it missing
     Limit memory;                    // its own limit; value and check both 0: the header's holds
+    Limit cap;                       // its own cap, likewise
     std::uint64_t reserved;
 
     alignas(kLine) std::atomic<std::uint64_t> next_turn;  // the cap's clock: CLOCK_MONOTONIC ns, see native/cap

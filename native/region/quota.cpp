@@ -85,8 +85,8 @@ Slot* Quota::claim_slot() {
 
 std::uint64_t Quota::limit(int device) const {
     if (!on()) return kNoLimit;
-    if (is_device(device) && is_written(region_.device(device).memory)) return read(region_.device(device).memory);
-    return read(region_.header().memory);
+    const Limit& of_all = region_.header().memory;
+    return is_device(device) ? read(region_.device(device).memory, of_all) : read(of_all);
 }
 
 bool Quota::charge(int device, std::uint64_t bytes) {

@@ -45,6 +45,13 @@ bool look_at(int fd, struct stat& found) {
 
 void close(int fd) { call(SYS_close, long{fd}); }
 
+bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
+
+void clear(Limit& limit) {
+    limit.check.store(0);  // it first: till then the number itself holds
+    limit.value.store(0);
+}
+
 // Writes everything of a header that says how the rest is laid out.
 void lay_out(Header& header) {
     header.magic = kMagic;
@@ -229,8 +236,7 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
         header.owner = static_cast<std::uint32_t>(call(SYS_geteuid));
         header.strict = limits.strict ? 1 : 0;
         header.by_hand = 1;
-        write(header.memory, limits.memory);
-        write(header.cap, limits.cap);
+        region.limit(limits);
         const long linked = call(SYS_linkat, directory, word(temporary.text), directory, word(place.name), 0L);
         exists = linked == -EEXIST;
         if (linked < 0) {
@@ -288,6 +294,21 @@ int Region::device_index(const std::uint8_t (&uuid)[16]) const {
     return -1;
 }
 
+void Region::limit(const Limits& limits) const {
+    write(header().memory, limits.memory);
+    write(header().cap, limits.cap);
+    for (Device& one : file_->devices) {
+        clear(one.memory);
+        clear(one.cap);
+    }
+}
+
+void Region::limit(int index, const OwnLimits& own) const {
+    Device& one = device(index);
+    if (own.memory && !is_written(one.memory)) write(one.memory, *own.memory);
+    if (own.cap && !is_written(one.cap)) write(one.cap, *own.cap);
+}
+
 std::uint64_t read(const Limit& limit) {
     constexpr int kAttempts = 64;
     std::uint64_t value = 0;
@@ -306,6 +327,6 @@ void write(Limit& limit, std::uint64_t value) {
     limit.check.store(~value);
 }
 
-bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
+std::uint64_t read(const Limit& own, const Limit& of_all) { return read(is_written(own) ? own : of_all); }
 
 }  // namespace runlist::region

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "region/layout.hpp"
 
@@ -26,6 +27,12 @@ struct Limits {
     std::uint64_t memory = kNoLimit;  // bytes on each GPU
     std::uint64_t cap = kNoLimit;     // ten-thousandths of each GPU's time
     bool strict = false;
+};
+
+// What holds on one GPU instead of that; nothing: no limit of its own.
+struct OwnLimits {
+    std::optional<std::uint64_t> memory;
+    std::optional<std::uint64_t> cap;
 };
 
 struct File {
@@ -66,6 +73,12 @@ class Region {
     // Where a GPU's entry is; its first use claims one. -1 when all are taken.
     int device_index(const std::uint8_t (&uuid)[16]) const;
 
+    // From now on these hold on all GPUs, except where one is given its own.
+    void limit(const Limits& limits) const;
+
+    // Gives a GPU limits of its own, unless it was given any before: by us, or by the daemon.
+    void limit(int device, const OwnLimits& own) const;
+
   private:
     static Fault adopt(int fd, Region& out);
     Fault map(int fd);
@@ -78,6 +91,8 @@ class Region {
 
 std::uint64_t read(const Limit& limit);
 void write(Limit& limit, std::uint64_t value);
-bool is_written(const Limit& limit);
+
+// A GPU's own limit, or the one of all GPUs where it has none.
+std::uint64_t read(const Limit& own, const Limit& of_all);
 
 }  // namespace runlist::region

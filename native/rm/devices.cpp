@@ -14,7 +14,7 @@ constinit std::atomic<int> machine_indices[region::kDevices]{};  // 1-based; 0: 
 
 }  // namespace
 
-constinit DeviceLimit device_limits[kMachineDevices]{};
+constinit region::OwnLimits device_limits[kMachineDevices]{};
 
 int device_by_uuid(const std::uint8_t (&uuid)[16]) { return quota.on() ? quota.region().device_index(uuid) : -1; }
 
@@ -67,10 +67,7 @@ void Devices::identify(std::uint32_t client, std::uint32_t subdevice, const std:
     if (index < 0) return;
     const std::uint32_t number = device->number.load(std::memory_order_relaxed);
     machine_indices[index].store(static_cast<int>(number) + 1, std::memory_order_relaxed);
-    if (number < kMachineDevices && device_limits[number].set) {
-        region::Limit& memory = quota.region().device(index).memory;
-        if (!is_written(memory)) write(memory, device_limits[number].memory);
-    }
+    if (number < kMachineDevices) quota.region().limit(index, device_limits[number]);
     device->region.store(static_cast<std::uint32_t>(index) + 1, std::memory_order_release);
 }
 

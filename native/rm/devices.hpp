@@ -4,20 +4,15 @@
 #include <atomic>
 #include <cstdint>
 
-#include "region/layout.hpp"
+#include "region/region.hpp"
 #include "rm/objects.hpp"
 
 namespace runlist::rm {
 
 // Limits of single GPUs by their place in the machine, filled in before the first RM call. They go to a GPU's entry in
-// the region when its UUID becomes known, unless somebody gave it a limit before.
-struct DeviceLimit {
-    bool set;
-    std::uint64_t memory;  // bytes, or kNoLimit
-};
-
+// the region when its UUID becomes known, unless somebody gave it others before.
 inline constexpr int kMachineDevices = 16;
-extern constinit DeviceLimit device_limits[kMachineDevices];
+extern constinit region::OwnLimits device_limits[kMachineDevices];
 
 // A GPU's index in the region; its first use claims one. -1 when there is none.
 int device_by_uuid(const std::uint8_t (&uuid)[16]);

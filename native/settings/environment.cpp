@@ -137,9 +137,14 @@ void take_entry(const char* entry, Found& found, Complaints& complaints) {
 
 }  // namespace
 
+bool Settings::has_caps() const {
+    const auto has_cap = [](const DeviceSettings& one) { return one.cap.value_or(kNone) != kNone; };
+    return cap != kNone || std::any_of(std::begin(device), std::end(device), has_cap);
+}
+
 bool Settings::has_limits() const {
-    const auto has = [](const auto& one) { return one.memory != kNone || one.cap != kNone; };
-    return has(*this) || std::any_of(std::begin(device), std::end(device), has);
+    const auto has_memory = [](const DeviceSettings& one) { return one.memory.value_or(kNone) != kNone; };
+    return has_caps() || memory != kNone || std::any_of(std::begin(device), std::end(device), has_memory);
 }
 
 const char* describe(Bad bad) {
@@ -181,10 +186,8 @@ void read(const char* const* environment, Settings& settings, Complaints& compla
     settings.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));
     for (int index = 0; index < kDevices; ++index) {
         DeviceSettings& device = settings.device[index];
-        if (!found.memory) device.memory = found.device_memory[index].value_or(settings.memory);
-        if (!found.cap && !uncapped) device.cap = found.device_cap[index].value_or(settings.cap);
-        device.set =
-            (!found.memory && found.device_memory[index]) || (!found.cap && !uncapped && found.device_cap[index]);
+        if (!found.memory) device.memory = found.device_memory[index];
+        if (!found.cap && !uncapped) device.cap = found.device_cap[index];
     }
     settings.makes_region = found.region == nullptr && found.shared_cache != nullptr;
     if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {

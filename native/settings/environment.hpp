@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "settings/parse.hpp"
 
@@ -11,10 +12,10 @@ namespace runlist::settings {
 inline constexpr std::size_t kPathBytes = 4096;
 inline constexpr int kDevices = 16;
 
+// What holds on one GPU instead of what holds on each.
 struct DeviceSettings {
-    bool set;  // whether it has anything of its own
-    std::uint64_t memory = kNone;
-    std::uint64_t cap = kNone;
+    std::optional<std::uint64_t> memory;
+    std::optional<std::uint64_t> cap;
 };
 
 struct Settings {
@@ -29,6 +30,7 @@ struct Settings {
     int say_level = 1;                // Level of core/say.hpp
 
     bool has_limits() const;
+    bool has_caps() const;  // on any GPU
 };
 
 enum class Bad {

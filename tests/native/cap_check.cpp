@@ -8,6 +8,7 @@
 #include "cap/context.hpp"
 #include "cap/gate.hpp"
 #include "cap/host.hpp"
+#include "region/region.hpp"
 #include "rm/door.hpp"
 #include "simulated_gpu.hpp"
 
@@ -19,6 +20,7 @@ using namespace simulated;
 using namespace runlist;
 
 region::Limit cap_limit{};
+region::Limit own_cap{};  // the GPU's
 std::atomic<std::uint64_t> next_turn{};
 std::atomic<std::uint64_t> gpu_ns{};
 const cap::Calls driver = calls();
@@ -31,10 +33,8 @@ const void* kind(int number) {
 
 void sleep(Nanoseconds length) { gpu.now += length + kLateWake; }
 
-void set_cap(std::uint64_t percent) {
-    const std::uint64_t value = percent == 0 ? region::kNoLimit : percent * 100;
-    cap_limit.value = value;
-    cap_limit.check = ~value;
+void set_cap(std::uint64_t percent, region::Limit& limit = cap_limit) {
+    region::write(limit, percent == 0 ? region::kNoLimit : percent * 100);
 }
 
 void launch(CUstream on, Nanoseconds length, int work, Nanoseconds host = kLaunch) {
@@ -48,6 +48,7 @@ void begin(std::uint64_t percent) {
     cap::destroyed(gpu.current);
     gpu = Gpu{};
     next_turn = gpu_ns = 0;
+    own_cap.value = own_cap.check = 0;
     set_cap(percent);
 }
 
@@ -206,6 +207,36 @@ void check_live_changes() {
     cap::host.sleep = sleep;
 }
 
+void check_own_cap() {
+    const auto round = [] { launch(stream(0), kMillisecond, 0); };
+    begin(100);  // on other GPUs there is one
+    expect(cap::on() && share_of(kSecond, round) > 95 && next_turn == 0, "a GPU without a cap is left alone");
+    set_cap(30, own_cap);
+    gpu.synchronize(stream(0));
+    const double own = share_of(2 * kSecond, round);
+    expect(own > 27 && own < 33, "a GPU has its own cap");
+    set_cap(10);
+    const double kept = share_of(kSecond, round);
+    expect(kept > 28 && kept < 32, "which holds instead of that of all");
+    set_cap(0, own_cap);
+    expect(share_of(kSecond, round) > 95, "and may be none");
+
+    begin(10);
+    set_cap(1, own_cap);
+    launch(stream(0), 100 * kMillisecond, 1);  // costs 10 s
+    gpu.synchronize(stream(0));
+    const Nanoseconds from = gpu.now;
+    static Nanoseconds lift_at;
+    lift_at = from + kSecond;
+    cap::host.sleep = [](Nanoseconds length) {
+        gpu.now += length + kLateWake;
+        if (gpu.now >= lift_at) set_cap(0, own_cap);
+    };
+    launch(stream(0), kMicrosecond, 2);
+    expect(gpu.now - from > kSecond && gpu.now - from < kSecond + 10 * kMillisecond, "lifting it ends a wait");
+    cap::host.sleep = sleep;
+}
+
 void check_work_ahead() {
     begin(10);
     const Nanoseconds from = gpu.now;
@@ -347,9 +378,10 @@ void check_threads() {
 
 int main() {
     cap::host = {.now = [] { return gpu.now; }, .sleep = sleep};
-    cap::start(cap_limit, [](const std::uint8_t (&)[16]) { return cap::Account{&next_turn, &gpu_ns}; });
+    cap::start(cap_limit, [](const std::uint8_t (&)[16]) { return cap::Account{&own_cap, &next_turn, &gpu_ns}; });
     for (const Program& program : programs) report(program);
     check_live_changes();
+    check_own_cap();
     check_work_ahead();
     check_work_that_waits_for_other_work();
     check_capture();

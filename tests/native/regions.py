@@ -11,7 +11,7 @@ MAGIC, VERSION = 0x4E4F494745524C52, 1
 NO_LIMIT = (1 << 64) - 1
 DEVICES, SLOTS = 16, 1024
 HEADER = struct.Struct("<Q6I3QiI4Q2I24x")
-DEVICE = struct.Struct("<Q16s2Q8x16x2Q48x")
+DEVICE = struct.Struct("<Q16s4Q8x2Q48x")
 SLOT = struct.Struct("<3Q40x")
 USE = struct.Struct("<4Q")
 SLOT_BYTES = SLOT.size + DEVICES * USE.size
@@ -30,6 +30,19 @@ class Use(NamedTuple):
     overhead: int
     asking: int
     gpu_ns: int
+
+
+class Device(NamedTuple):
+    """A GPU; its own limits are pairs of a number and its complement, or zeros."""
+
+    key: int
+    uuid: bytes
+    memory: int
+    memory_check: int
+    cap: int
+    cap_check: int
+    next_turn: int
+    refusals: int
 
 
 def header(memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False, version: int = VERSION) -> bytes:
@@ -77,5 +90,12 @@ class Region:
         """Bytes that all processes hold on a GPU."""
         return sum(use.held + use.overhead for use in self.uses(device).values())
 
+    def cap(self) -> int:
+        """The cap on each GPU that has none of its own."""
+        return int.from_bytes(self.path.read_bytes()[CAP_AT : CAP_AT + 8], "little")
+
+    def device(self, index: int = 0) -> Device:
+        return Device(*DEVICE.unpack_from(self.path.read_bytes(), HEADER.size + index * DEVICE.size))
+
     def refusals(self, device: int = 0) -> int:
-        return int(DEVICE.unpack_from(self.path.read_bytes(), HEADER.size + device * DEVICE.size)[5])
+        return self.device(device).refusals

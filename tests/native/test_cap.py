@@ -1,16 +1,23 @@
-"""The compute cap in the process, against a GPU in simulated time: ten seconds of each program take no time."""
+"""The compute cap in the process, against a GPU in simulated time: ten seconds of each program take no time. Then caps
+of single GPUs, in a program that uses several.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import runlist.region
+from runlist.emulated import EmulatedGpu
 from tests.fixtures.compiler import compiler
+from tests.native.guests import OUT_OF_MEMORY, GiB, Guests
+from tests.native.regions import NO_LIMIT, Region
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -85,3 +92,66 @@ def test_cases(output: list[list[str]]) -> None:
     cases = {name: verdict for _, name, verdict in output_of(output, "case")}
     assert len(cases) >= 15
     assert not [name for name, verdict in cases.items() if verdict != "right"]
+
+
+SEVERAL_GPUS = """
+import os, sys
+from cuda.bindings import driver as cu
+cu.cuInit(0)
+contexts = {}
+print(os.environ["RUNLIST_REGION"], flush=True)
+for line in sys.stdin:
+    for gpu in map(int, line.split()):
+        if gpu not in contexts:
+            contexts[gpu] = cu.cuDevicePrimaryCtxRetain(gpu)[1]
+        cu.cuCtxSetCurrent(contexts[gpu])
+        error, much = cu.cuMemAlloc(2 << 30)
+        if not error:
+            cu.cuMemFree(much)
+        data = cu.cuMemAlloc(1 << 20)[1]
+        for _ in range(10):
+            cu.cuMemsetD8Async(data, 1, 1 << 20, 0)
+            cu.cuCtxSynchronize()
+        print(bytes(cu.cuDeviceGetUuid(gpu)[1].bytes).hex(), cu.cuMemGetInfo()[2], int(error), flush=True)
+"""
+"""Uses the GPUs that each line names; says their UUIDs, their memory, and whether 2 GiB of it were refused."""
+
+
+def test_each_gpu_has_its_own_cap_and_limit(guests: Guests, fresh_gpu: Callable[..., EmulatedGpu]) -> None:
+    runtime = guests.new_path()
+    runtime.mkdir(mode=0o700)
+    single = {f"CUDA_DEVICE_SM_LIMIT_{gpu}": cap for gpu, cap in ((0, "20"), (2, "60"))}
+    memory = {"CUDA_DEVICE_MEMORY_LIMIT": "3g", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g", "CUDA_DEVICE_MEMORY_LIMIT_2": "1g"}
+    machine = Guests(guests.folder, fresh_gpu(gpus=3).environment())
+    env = machine.environment(preload=str(guests.library), XDG_RUNTIME_DIR=str(runtime), **single, **memory)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SEVERAL_GPUS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        region = Region(Path(process.stdout.readline().strip()))
+
+        def use(*gpus: int) -> list[list[str]]:
+            print(*gpus, file=process.stdin, flush=True)
+            return [process.stdout.readline().split() for _ in gpus]  # type: ignore[union-attr]
+
+        told = use(0, 1)
+        assert [words[1:] for words in told] == [[str(3 * GiB), "0"], [str(2 * GiB), str(OUT_OF_MEMORY)]]
+        capped, free = region.device(0), region.device(1)
+        assert [capped.uuid.hex(), free.uuid.hex()] == [words[0] for words in told]
+        assert (region.cap(), capped.cap, free.cap) == (10_000, 2_000, 0)
+        assert (capped.cap_check, free.cap_check) == (2_000 ^ NO_LIMIT, 0)
+        assert (capped.next_turn > 0, free.next_turn) == (True, 0)
+        assert region.uses(0)[process.pid].gpu_ns > 0
+        assert region.uses(1)[process.pid].gpu_ns == 0
+
+        outside = runlist.region.Region.adopt(os.open(region.path, os.O_RDWR), os.geteuid())
+        outside.set_cap(0.4)
+        outside.set_memory(4 * GiB)
+        assert [words[1:] for words in use(1, 2)] == [[str(4 * GiB), "0"]] * 2  # the third was never met before
+        outside.close()
+        assert [region.cap(), *(region.device(index).cap for index in range(3))] == [4_000] * 4
+        assert region.device(1).next_turn > 0
+        assert region.device(2).next_turn > 0
+        process.stdin.close()

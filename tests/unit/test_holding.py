@@ -239,6 +239,30 @@ def test_a_tree_does_not_change_its_own_limit(world: World, region: Region) -> N
     assert (region.read().memory, world.quota.limit_on(GPU)) == (GiB, GiB)
 
 
+def test_what_a_tree_brought_along_is_its_own_until_somebody_limits_it(region: Region) -> None:
+    region.set_memory(3 * GiB)
+    os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT)  # its environment gives this GPU more than the others
+    quota = Quota()
+    quota.take(region)
+    quota.put_back()
+    assert (quota.limit, quota.limit_on(GPU)) == (3 * GiB, 9 * GiB)
+    quota.tighten(8 * GiB)
+    assert (quota.limit_on(GPU), region.read().limit(GPU)) == (3 * GiB, 3 * GiB)
+    os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT)
+    quota._snapshot = None
+    quota.put_back()
+    assert region.read().limit(GPU) == 3 * GiB
+
+
+def test_a_limit_that_was_set_holds_for_what_a_tree_brings_along(region: Region) -> None:
+    quota = Quota()
+    quota.tighten(GiB)
+    region.set_memory(3 * GiB)
+    quota.take(region)
+    quota.put_back()
+    assert (quota.limit_on(GPU), region.read().limit(GPU)) == (GiB, GiB)
+
+
 def test_what_its_user_suspended_stays_so(world: World) -> None:
     world.quota.set_limit(2 * GiB)
     world.task.hold(Hold.USER)
@@ -311,6 +335,9 @@ def test_a_cap_that_somebody_else_wrote_stays(world: World, region: Region) -> N
     region.set_cap(0.5)
     world.look()
     assert region.read().cap == 0.5
+    world.root.settings = {"cap": "40"}  # which the driver sees to
+    world.look()
+    assert region.read().cap is None
 
 
 def test_processes_that_a_region_names_and_that_are_not_of_its_tree_do_not_count(

@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 
 from runlist.errors import RunlistError
 from runlist.region import Enforced, Region, RegionError, Use, create, gpu_key, sweep
-from runlist.region.layout import DEVICE, DEVICES_AT, FILE_BYTES, HEADER, NO_LIMIT, SLOT, SLOTS, SLOTS_AT, SlotState
+from runlist.region.layout import (
+    DEVICE,
+    DEVICES,
+    DEVICES_AT,
+    FILE_BYTES,
+    HEADER,
+    NO_LIMIT,
+    SLOT,
+    SLOTS,
+    SLOTS_AT,
+    SlotState,
+)
 from runlist.region.process import names_of, pid_namespace, start_of
 from tests.fixtures.daemon import NOBODY, needs_root
 
@@ -155,6 +166,38 @@ def test_a_gpu_may_have_a_limit_of_its_own_until_a_new_one_is_set(made: Made) ->
     assert device.refusals == 3
     made.region.set_memory(200)
     assert (made.region.read().limit(GPU), made.region.read().limit(OTHER)) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "own", "holds"),
+    [
+        (3000, None, (0.3, 0.3)), (3000, 2000, (0.3, 0.2)), (3000, NO_LIMIT, (0.3, None)), (3000, 5000, (0.3, 0.5)),
+        (10_000, 2000, (None, 0.2)), (10_000, None, (None, None)), (NO_LIMIT, 2000, (None, None)),
+    ],
+)  # fmt: skip
+def test_a_gpu_may_have_a_cap_of_its_own(
+    made: Made, of_all: int, own: int | None, holds: tuple[float | None, float | None]
+) -> None:
+    made.header("cap_value", of_all)
+    made.header("cap_check", of_all ^ NO_LIMIT)
+    made.device(0, OTHER)
+    made.device(1, GPU, **({} if own is None else {"cap_value": own, "cap_check": own ^ NO_LIMIT}))
+    snapshot = made.region.read()
+    assert (snapshot.cap_on(OTHER), snapshot.cap_on(GPU), snapshot.cap) == (*holds, holds[0])
+    made.region.set_cap(0.4)
+    assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [0.4] * 3
+    made.region.set_cap(1.0)
+    assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [None] * 3
+
+
+def test_what_is_set_holds_on_gpus_that_are_met_later(made: Made) -> None:
+    """Else an environment that limits single GPUs would win over it."""
+    made.region.set_memory(200)
+    made.region.set_cap(None)
+    for index in range(DEVICES):
+        at = DEVICES_AT + index * DEVICE.size
+        device = DEVICE.unpack(os.pread(made.region.fileno(), DEVICE.size, at))
+        assert (device["key"], device["memory_value"], device["cap_value"]) == (0, 200, NO_LIMIT)
 
 
 def test_what_processes_hold(made: Made, child: int) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from runlist.daemon.view import Memory, views
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
 from runlist.nvml import NvmlError
 from runlist.region import create, gpu_key
-from runlist.region.layout import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
+from runlist.region.layout import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
 from runlist.region.process import pid_namespace, start_of
 from runlist.rm.client import RmClient
 from runlist.rm.context import GpuContext
@@ -130,6 +131,11 @@ def test_the_inside_of_a_process_and_how_it_was_reached(tmp_path: Path) -> None:
     task.root.quota.set_cap(0.3)
     seen = one(task)
     assert (seen.reached_by, seen.cap_by, seen.why) == ("", "process", "not managed: no right")
+    task.task, task.reached_by = replace(task.task, cap=None), "own right"
+    assert (one(task).cap_by, one(task).cap_percent) == ("process", 30.0)
+    os.pwrite(fd, DEVICE.pack(key=gpu_key(GPU), cap_value=NO_LIMIT), DEVICES_AT)  # only other GPUs are capped
+    task.root.quota._read_at = 0.0
+    assert (one(task).cap_by, one(task).cap_percent) == ("", None)
     os.ftruncate(fd, 5)
     task.root.quota._read_at = 0.0
     assert one(task).enforcement == "not loaded: it has 5 bytes, not 592000"

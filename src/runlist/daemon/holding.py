@@ -137,14 +137,16 @@ class Holding:
         return changed
 
     def _cap_inside(self, root: Root, outside: list[ManagedTask]) -> None:
-        """Have the library keep the cap of processes that only it can reach."""
+        """Have the library keep the cap of processes that only it can reach. Where a cap was asked for, those that the
+        tree brought along give way to it.
+        """
         snapshot = root.quota.look()
         fractions = [
             task.task.cap.fraction
             for task in outside
             if task.task.cap is not None and snapshot is not None and snapshot.slot_of(task.task.key.pid) is not None
         ]
-        root.quota.set_cap(min(fractions, default=None))
+        root.quota.set_cap(min(fractions, default=None), asked="cap" in root.settings)
 
 
 def _why_not_inside(pid: int, slot: Slot | None, unseen: int) -> str:

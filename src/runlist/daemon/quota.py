@@ -15,6 +15,8 @@ from runlist.region import Region, RegionError, Snapshot
 _log = structlog.get_logger()
 
 _KEPT_S = 0.05
+_THEIRS = -1.0
+"""Stands for caps in the region that are not the daemon's."""
 
 
 class DriverGroup(Protocol):
@@ -43,7 +45,8 @@ class Quota:
         self._group: DriverGroup | None = None
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
-        self._cap: float | None = None
+        self._brought = False  # the limit came with the tree, which may have others for single GPUs
+        self._cap: float | None = _THEIRS
 
     @property
     def by_driver(self) -> bool:
@@ -59,8 +62,8 @@ class Quota:
         """Use a region that a process brought along; the tree has none."""
         assert self._region is None
         self._region = region
-        if (snapshot := self.look()) is not None:
-            self.limit = snapshot.memory
+        if self.limit is None and (snapshot := self.look()) is not None:
+            self.limit, self._brought = snapshot.memory, True
 
     def look(self) -> Snapshot | None:
         """What the region says, 50 ms old at most; None without one."""
@@ -75,15 +78,19 @@ class Quota:
         return self._snapshot
 
     def limit_on(self, gpu: str) -> int | None:
-        """The limit that holds on a GPU, in bytes: a region may have a smaller one for it, and none that is larger."""
+        """The limit that holds on a GPU, in bytes: the tree may give itself a smaller one, and a larger one only where
+        nobody gave it any.
+        """
         snapshot = self.look()
+        if snapshot is not None and self._brought:
+            return snapshot.limit(gpu)
         limits = [self.limit, None if snapshot is None else snapshot.limit(gpu)]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def put_back(self) -> None:
         """Write the limit again where a process of the tree wrote a larger one over it."""
         snapshot = self.look()
-        if self.limit is None or snapshot is None:
+        if self.limit is None or self._brought or snapshot is None:
             return
         written = [snapshot.memory, *(device.limit for device in snapshot.devices.values())]
         if any(limit is None or limit > self.limit for limit in written):
@@ -110,21 +117,25 @@ class Quota:
             except RegionError as error:
                 self._drop(error)
                 raise NotSupportedError(f"its memory region is of no more use ({error})") from None
-        self.limit = limit
+        self.limit, self._brought = limit, False
         self._snapshot = None
 
     def tighten(self, limit: int | None) -> None:
         """Take a limit of the rules: the smallest that they give to one of the processes. Without a region only the
         daemon sees to it.
         """
-        if limit is not None and (self.limit is None or limit < self.limit):
-            self.limit = limit
-            with contextlib.suppress(NotSupportedError):
-                self.set_limit(limit)
+        if limit is None or (self.limit is not None and self.limit <= limit and not self._brought):
+            return
+        self.limit = limit if self.limit is None else min(self.limit, limit)
+        with contextlib.suppress(NotSupportedError):
+            self.set_limit(self.limit)
 
-    def set_cap(self, fraction: float | None) -> None:
-        """Have the library keep a cap, or no longer; one that somebody else wrote there stays."""
-        if self._region is None or fraction == self._cap:
+    def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
+        """Have the library keep a cap on every GPU, or none. Until there is one to keep, or a cap was `asked` for, what
+        somebody else wrote there stays.
+        """
+        untouched = self._cap == _THEIRS and fraction is None and not asked
+        if self._region is None or untouched or fraction == self._cap:
             return
         try:
             self._region.set_cap(fraction)

@@ -111,6 +111,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
     groups = [group for context in managed.contexts.values() for group in context.groups.values()]
     history = accounting.history(task.key.pid)
     inside = _inside(managed)
+    cap = inside.cap if task.cap is None else task.cap.fraction
     return TaskView(
         pid=task.key.pid,
         gpu=task.key.gpu,
@@ -119,7 +120,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         user=task.uid,
         group=task.group,
         weight=task.weight,
-        cap_percent=None if task.cap is None else round(task.cap.fraction * 100, 3),
+        cap_percent=None if cap is None else round(cap * 100, 3),
         budget_us=None if task.deadline is None else task.deadline.budget_us,
         period_us=None if task.deadline is None else task.deadline.period_us,
         target_p99_us=task.target_p99_us,
@@ -145,7 +146,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         memory_limit_bytes=inside.limit,
         memory_overhead_bytes=None if inside.use is None else inside.use.overhead,
         enforcement=inside.enforcement,
-        cap_by=_cap_by(managed, inside.capped),
+        cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
     )
 
@@ -161,7 +162,7 @@ class _Inside:
     limit: int | None = None
     use: Use | None = None
     enforcement: str = ""
-    capped: bool = False
+    cap: float | None = None
 
 
 def _inside(managed: ManagedTask) -> _Inside:
@@ -177,11 +178,11 @@ def _inside(managed: ManagedTask) -> _Inside:
         limit=limit,
         use=slot.use[device.index] if slot is not None and device is not None else None,
         enforcement=enforcement(key.pid, slot, by_driver=root.quota.by_driver),
-        capped=snapshot.cap is not None and slot is not None and bool(slot.enforced & _CAPPING),
+        cap=snapshot.cap_on(key.gpu) if slot is not None and slot.enforced & _CAPPING else None,
     )
 
 
-def _cap_by(managed: ManagedTask, capped_inside: bool) -> str:
+def _cap_by(managed: ManagedTask, inside: _Inside) -> str:
     if managed.reached_by and managed.task.cap is not None:
         return "driver"
-    return "process" if capped_inside else ""
+    return "" if inside.cap is None else "process"

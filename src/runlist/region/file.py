@@ -72,10 +72,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU in the region: its place in `Slot.use`, the limit that holds there in bytes, refusals so far."""
+    """A GPU in the region: its place in `Slot.use`, what holds there (the memory limit in bytes, the cap as a part of
+    its time), refusals so far.
+    """
 
     index: int
     limit: int | None
+    cap: float | None
     refusals: int
 
 
@@ -92,8 +95,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a region said at one moment. `memory` is the limit on each GPU that has none of its own, in bytes; `cap` a
-    part of the GPU's time, 0 to 1. None is no limit.
+    """What a region said at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) hold on each GPU
+    that has none of its own. None is no limit.
     """
 
     pid_namespace: int
@@ -112,6 +115,11 @@ class Snapshot:
         """The memory limit on a GPU, in bytes."""
         device = self.device(gpu)
         return self.memory if device is None else device.limit
+
+    def cap_on(self, gpu: str) -> float | None:
+        """The cap on a GPU, as a part of its time."""
+        device = self.device(gpu)
+        return self.cap if device is None else device.cap
 
     def slot_of(self, pid: int) -> Slot | None:
         """The slot of a process, by its id in our own pid namespace."""
@@ -197,22 +205,22 @@ class Region:
         wrong = next((name for name, value in FIXED.items() if header[name] != value), None)
         if wrong is not None:
             raise RegionError(f"it is of another version (its {wrong} is {header[wrong]})")
-        memory = _limit(header["memory_value"], header["memory_check"])
-        cap = _limit(header["cap_value"], header["cap_check"])
+        memory, cap = _limit(header, "memory"), _limit(header, "cap")
         devices = {}
         for index in range(DEVICES):
             at = DEVICES_AT + index * DEVICE.size
             device = _numbers(DEVICE.unpack(head[at : at + DEVICE.size]))
             if device["key"]:
-                own = (device["memory_value"], device["memory_check"])
-                limit = memory if own == (0, 0) else _limit(*own)
-                devices[device["key"]] = Device(index, limit, device["refusals"])
+                limit, share = _own(device, "memory", memory), _own(device, "cap", cap)
+                if cap is None:  # then no launch is looked at
+                    share = None
+                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"])
         body = self._pread(SLOTS_AT, min(header["slots_used"], SLOTS) * SLOT.size)
         return Snapshot(
             pid_namespace=header["pid_namespace"],
             creator=(header["creator_pid"], header["creator_start"]),
             memory=memory,
-            cap=None if cap is None else cap / CAP_UNIT,
+            cap=_fraction(cap),
             strict=bool(header["strict"]),
             devices=devices,
             slots=tuple(
@@ -224,22 +232,23 @@ class Region:
 
     def set_memory(self, limit: int | None) -> None:
         """Limit what the tree may hold on each GPU, in bytes; None for no limit. Limits of single GPUs go."""
-        self._check_size()
-        self._write_limit(HEADER.offsets["memory_value"], limit)
-        for index in range(DEVICES):
-            at = DEVICES_AT + index * DEVICE.size
-            self._pwrite(at + DEVICE.offsets["memory_check"], 0)  # it first: till then the number itself holds
-            self._pwrite(at + DEVICE.offsets["memory_value"], 0)
+        self._write_limit("memory", limit)
 
     def set_cap(self, fraction: float | None) -> None:
-        """Limit the tree's GPU time from inside its processes, 0 to 1; None for no limit."""
-        self._check_size()
-        self._write_limit(HEADER.offsets["cap_value"], None if fraction is None else round(fraction * CAP_UNIT))
+        """Limit the tree's time on each GPU, 0 to 1, from inside its processes; None for no limit. Caps of single GPUs
+        go.
+        """
+        self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
 
-    def _write_limit(self, at: int, limit: int | None) -> None:
+    def _write_limit(self, name: str, limit: int | None) -> None:
+        """Write it to every GPU, too, even if no process has met that yet: its environment may limit single GPUs, and a
+        GPU that has no limit of its own takes it from there.
+        """
+        self._check_size()
         value = NO_LIMIT if limit is None else limit
-        self._pwrite(at, value)
-        self._pwrite(at + 8, value ^ NO_LIMIT)
+        for record, start in ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES))):
+            self._pwrite(start + record.offsets[f"{name}_value"], value)
+            self._pwrite(start + record.offsets[f"{name}_check"], value ^ NO_LIMIT)
 
     def _check_size(self) -> None:
         with _as_region_error():
@@ -288,10 +297,20 @@ def _numbers(fields: dict[str, int | bytes | tuple[int, ...]]) -> dict[str, int]
     return {name: value for name, value in fields.items() if isinstance(value, int)}
 
 
-def _limit(value: int, check: int) -> int | None:
+def _limit(fields: dict[str, int], name: str) -> int | None:
     """A limit; of one that is being changed the smaller, as the processes themselves take it."""
-    value = min(value, check ^ NO_LIMIT)
+    value = min(fields[f"{name}_value"], fields[f"{name}_check"] ^ NO_LIMIT)
     return None if value == NO_LIMIT else min(value, MAX_BYTES)
+
+
+def _own(device: dict[str, int], name: str, of_all: int | None) -> int | None:
+    """A GPU's own limit, or the one of all GPUs where it has none."""
+    written = device[f"{name}_value"] or device[f"{name}_check"]
+    return _limit(device, name) if written else of_all
+
+
+def _fraction(cap: int | None) -> float | None:
+    return None if cap is None or cap >= CAP_UNIT else cap / CAP_UNIT
 
 
 def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:

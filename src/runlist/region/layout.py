@@ -20,7 +20,7 @@ HEADER = Layout(
     "creator_start:Q pid_namespace:Q creator_pid:i owner:I "
     "memory_value:Q memory_check:Q cap_value:Q cap_check:Q slots_used:I strict:I by_hand:I 20x"
 )
-DEVICE = Layout("key:Q uuid:16s memory_value:Q memory_check:Q 24x next_turn:Q refusals:Q 48x")
+DEVICE = Layout("key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q 48x")
 USE = Layout("held:Q overhead:Q asking:Q gpu_ns:Q")
 SLOT = Layout(f"identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q 24x use:{4 * DEVICES}Q")
 

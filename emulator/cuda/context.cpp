@@ -89,12 +89,7 @@ CUresult context_error(const Driver& driver, const Context& context) {
     return static_cast<CUresult>(driver.connection.page().context_error[context.slot].load(std::memory_order_acquire));
 }
 
-}  // namespace emulator::cuda
-
-using namespace emulator;
-using namespace emulator::cuda;
-
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
+CUresult retain_primary(CUcontext* handle, CUdevice device) {
     EMULATOR_ENTER();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -107,6 +102,13 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
     *handle = to(primary.context);
     return CUDA_SUCCESS;
 }
+
+}  // namespace emulator::cuda
+
+using namespace emulator;
+using namespace emulator::cuda;
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) { return retain_primary(handle, device); }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
     EMULATOR_ENTER();

@@ -127,6 +127,8 @@ class Driver {
 
 // The calling thread's current context; nullptr when there is none, or when it has been destroyed.
 Context* current_context(Driver& driver);
+// cuDevicePrimaryCtxRetain, for calls out of this library: nothing that is preloaded stands before it.
+CUresult retain_primary(CUcontext* handle, CUdevice device);
 // Sticky error of the context.
 CUresult context_error(const Driver& driver, const Context& context);
 

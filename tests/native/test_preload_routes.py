@@ -39,6 +39,11 @@ def test_libraries_that_look_past_what_is_preloaded(guests: Guests, way: str) ->
     assert lines == [f"aside {LIMIT}", "over-aside 2"]
 
 
+def test_a_context_by_the_table_of_the_cuda_runtime(guests: Guests) -> None:
+    lines = guests.lines("opens", "table", env=guests.environment(guests.region(LIMIT), LIMIT=str(LIMIT)))
+    assert lines == [f"table {LIMIT}", "over-table 2"]
+
+
 def test_functions_that_are_not_there_stay_so(guests: Guests) -> None:
     guests.same("opens", "absent")
 
@@ -78,9 +83,8 @@ print(result, total.value, runtime.cudaMalloc(ctypes.byref(address), ctypes.c_si
 
 
 def test_the_cuda_runtime_of_the_wheel(guests: Guests) -> None:
-    """Where its cudart can start; it asks the driver for tables that the emulated one does not have."""
+    """It starts on NVIDIA's driver alone. What it makes of another is not changed by the library."""
     bare = guests.lines(sys.executable, "-c", RUNTIME, LIMIT, env=guests.environment())
-    if not ON_NVIDIA and not bare[0].startswith("0 "):
-        pytest.skip(f"libcudart does not start on the emulated driver: error {bare[0].split()[0]}")
     lines = guests.lines(sys.executable, "-c", RUNTIME, LIMIT, env=guests.environment(guests.region(LIMIT)))
-    assert lines == [f"0 {LIMIT} 2"]
+    assert lines == ([f"0 {LIMIT} 2"] if ON_NVIDIA else bare)
+    assert bare[0].startswith("0 ") == ON_NVIDIA

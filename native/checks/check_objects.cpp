@@ -42,7 +42,7 @@ void in_threads(auto&& body) {
 void apart() {
     in_threads([](int index) {
         for (std::uint32_t number = index; number < kObjects; number += kThreads) {
-            REQUIRE(objects.put(kClient, handle_of(number), memory_of(number, index)));
+            REQUIRE(objects.put(kClient, handle_of(number), memory_of(number, index)).has_value());
         }
         for (std::uint32_t number = index; number < kObjects; number += 2 * kThreads) {
             const Memory taken = objects.take(kClient, handle_of(number));
@@ -75,8 +75,9 @@ void strange() {
     for (const std::uint32_t handle : {0u, 1u, kClient, ~0u, 0x8000'0000u}) {
         REQUIRE(objects.take(kClient, handle).bytes == 0);
         REQUIRE(objects.take(handle, handle).bytes == 0);
-        REQUIRE(objects.put(kClient, handle, memory_of(5, 0)));
-        REQUIRE(objects.take(kClient, handle).bytes == bytes_of(5));
+        REQUIRE(objects.put(kClient, handle, memory_of(5, 0))->bytes == 0);
+        REQUIRE(objects.put(kClient, handle, memory_of(6, 0))->bytes == bytes_of(5));
+        REQUIRE(objects.take(kClient, handle).bytes == bytes_of(6));
     }
 }
 

@@ -32,7 +32,7 @@ inline std::int64_t monotonic_ns() {
 
 inline void pause_ns(std::int64_t nanoseconds) {
     const timespec length{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
-    call(SYS_nanosleep, static_cast<const void*>(&length), static_cast<const void*>(nullptr));
+    call(SYS_nanosleep, &length, nullptr);
 }
 
 }  // namespace runlist

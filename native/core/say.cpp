@@ -18,8 +18,6 @@ constinit std::atomic<int> said_level{static_cast<int>(Level::kWarning)};
 
 bool is_printable(char character) { return character >= ' ' && character <= '~'; }
 
-const void* pointer(const void* any) { return any; }
-
 // Keeps the signals away that a write to a closed pipe or to another job's terminal raises.
 class Quiet {
   public:
@@ -36,7 +34,7 @@ class Quiet {
             sigset_t pipe{};
             ::sigaddset(&pipe, SIGPIPE);
             const timespec at_once{};
-            call(SYS_rt_sigtimedwait, pointer(&pipe), pointer(nullptr), pointer(&at_once), long{kKernelSetBytes});
+            call(SYS_rt_sigtimedwait, &pipe, nullptr, &at_once, kKernelSetBytes);
         }
         change(SIG_SETMASK, &before_, nullptr);
     }
@@ -47,12 +45,12 @@ class Quiet {
   private:
     static bool pending() {
         sigset_t waiting{};
-        call(SYS_rt_sigpending, pointer(&waiting), long{kKernelSetBytes});
+        call(SYS_rt_sigpending, &waiting, kKernelSetBytes);
         return ::sigismember(&waiting, SIGPIPE) == 1;
     }
 
     static void change(long how, const sigset_t* set, sigset_t* before) {
-        call(SYS_rt_sigprocmask, how, pointer(set), pointer(before), long{kKernelSetBytes});
+        call(SYS_rt_sigprocmask, how, set, before, kKernelSetBytes);
     }
 
     sigset_t kept_away_{};
@@ -97,10 +95,10 @@ void Line::write() {
     text_[length_] = '\n';
     pollfd stream{.fd = kErrorStream, .events = POLLOUT, .revents = 0};
     const timespec at_once{};
-    const long ready = call(SYS_ppoll, pointer(&stream), 1L, pointer(&at_once), pointer(nullptr), 0L);
+    const long ready = call(SYS_ppoll, &stream, 1L, &at_once, nullptr, 0L);
     if (ready != 1 || (stream.revents & POLLOUT) == 0) return;
     const Quiet quiet;
-    call(SYS_write, long{kErrorStream}, pointer(text_), static_cast<long>(length_ + 1));
+    call(SYS_write, kErrorStream, text_, static_cast<long>(length_ + 1));
 }
 
 void set_say_level(int level) { said_level.store(level, std::memory_order_relaxed); }

@@ -12,6 +12,8 @@ constexpr CUdeviceptr kEmpty = 0;
 constexpr CUdeviceptr kGone = 1;  // an entry was here; those behind it are still found
 constexpr std::size_t kFirstCapacity = 1024;
 
+bool is_live(CUdeviceptr pointer) { return pointer != kEmpty && pointer != kGone; }
+
 struct Entry {
     std::atomic<CUdeviceptr> pointer;
     Managed managed;
@@ -39,11 +41,24 @@ struct Table {
 
     void insert(const Managed& managed) {
         std::size_t number = first(managed.pointer);
-        while (place(number).pointer.load(std::memory_order_relaxed) != kEmpty) ++number;
+        while (is_live(pointer_at(number))) ++number;
+        if (pointer_at(number) == kEmpty) ++used;
         place(number).managed = managed;
         place(number).pointer.store(managed.pointer, std::memory_order_release);
-        ++used;
     }
+
+    // The last one of a row leaves nothing behind, and neither do those in front of it that are gone.
+    void remove(Entry& entry) {
+        auto number = static_cast<std::size_t>(&entry - entries());
+        entry.pointer.store(kGone, std::memory_order_release);
+        if (pointer_at(number + 1) != kEmpty) return;
+        for (; pointer_at(number) == kGone; --number, --used) {
+            place(number).pointer.store(kEmpty, std::memory_order_release);
+        }
+    }
+
+  private:
+    CUdeviceptr pointer_at(std::size_t number) { return place(number).pointer.load(std::memory_order_relaxed); }
 };
 
 constinit Lock lock;
@@ -58,8 +73,6 @@ Table* make_table(std::size_t capacity) {
     empty->capacity = capacity;
     return empty;
 }
-
-bool is_live(CUdeviceptr pointer) { return pointer != kEmpty && pointer != kGone; }
 
 // A table with room for one more; nullptr if there is no memory for it.
 Table* table_with_room() {
@@ -78,7 +91,7 @@ Table* table_with_room() {
 }
 
 void remove(Entry& entry) {
-    entry.pointer.store(kGone, std::memory_order_release);
+    table.load(std::memory_order_relaxed)->remove(entry);
     managed_count.fetch_sub(1, std::memory_order_relaxed);
 }
 

@@ -1,5 +1,6 @@
 #include "hooks/table.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 #include "hooks/entries.hpp"
@@ -57,6 +58,8 @@ void* find_linked(Id id) {
     if (found != nullptr) real_functions[kLinked][index].store(found, std::memory_order_relaxed);
     return found;
 }
+
+bool is_listed(std::string_view name) { return std::ranges::find(kNames, name) != std::end(kNames); }
 
 void* hook_of(const void* function) {
     for (std::size_t place = first_place(function);; ++place) {

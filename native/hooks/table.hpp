@@ -63,6 +63,9 @@ extern constinit Real real_functions[kRows][kCount];
 // Looks for the real function of a program that was linked with the library.
 void* find_linked(Id id);
 
+// Whether the lists have a function of that name.
+bool is_listed(std::string_view name);
+
 // Our hook of a real function, or of a copy's function by its name; nullptr for none.
 void* hook_of(const void* function);
 void* hook_of(Library library, int row, const char* name);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -100,11 +101,15 @@ void enforce_queries() {
     if (region::quota.on()) region::quota.enforce(region::kQueries);
 }
 
-// The objects of a namespace that is not the base one, from any of them. Nobody closes what the caller has a handle of.
+// The objects of a namespace that is not the base one, from any of them. Meanwhile none is opened or closed, so `visit`
+// may not call the dynamic linker.
 template <typename Visitor>
 void each_in(const link_map* any, const Visitor& visit) {
-    while (any->l_prev != nullptr) any = any->l_prev;
-    for (; any != nullptr; any = any->l_next) visit(Object{*any});
+    each_object([&](const Object&) {  // for the lock that it holds
+        while (any->l_prev != nullptr) any = any->l_prev;
+        for (; any != nullptr; any = any->l_next) visit(Object{*any});
+        return false;
+    });
 }
 
 // What the dynamic linker says of a handle: RTLD_DI_LINKMAP, RTLD_DI_LMID.
@@ -132,7 +137,9 @@ int ioctl_of(int fd, unsigned long request, void* argument) {
 
 constexpr int (*kIoctls[kNamespaces])(int, unsigned long, void*) = {ioctl_of<0>, ioctl_of<1>, ioctl_of<2>, ioctl_of<3>};
 
-void* ioctl_for(ErrorPlace* place) {
+void* ioctl_for(void* errno_location) {
+    auto* place = reinterpret_cast<ErrorPlace*>(errno_location);
+    if (place == nullptr) return nullptr;
     for (int index = 0; index < kNamespaces; ++index) {
         ErrorPlace* there = nullptr;
         if (error_places[index].compare_exchange_strong(there, place) || there == place) {
@@ -185,6 +192,11 @@ int copy_of_base(Library library) {
     return row;
 }
 
+bool is_of_base(const char* name) {
+    const auto has = [name](const Copy& one) { return one.of_base && one.object.symbol(name) != nullptr; };
+    return std::ranges::any_of(kEach, [&](Library library) { return find_copy(library, has) != kLinked; });
+}
+
 void* hook_or(void* found, void* handle) {
     if (void* hook = hooks::hook_of(found)) return hook;
     for (const Library library : kEach) {
@@ -206,21 +218,31 @@ void enter_namespace(void* handle) {
     const link_map* map = nullptr;
     Lmid_t space = LM_ID_BASE;
     if (!ask(handle, RTLD_DI_LMID, space) || space == LM_ID_BASE || !ask(handle, RTLD_DI_LINKMAP, map)) return;
-    entered_any.store(true, std::memory_order_relaxed);
-    Namespace here{};
+    expect_namespaces();
+    Object drivers[kLibraries];
+    Object c_library;
     each_in(map, [&](const Object& object) {
         for (const Library library : kEach) {
             const int index = static_cast<int>(library);
-            if (object.is(kSonames[index])) here.rows[index] = note(library, object, space);
+            if (object.is(kSonames[index])) drivers[index] = object;
         }
-        if (!object.is("libc.so.6")) return;
-        here.ioctl = ioctl_for(reinterpret_cast<ErrorPlace*>(object.symbol("__errno_location")));
+        if (object.is("libc.so.6")) c_library = object;
     });
+    Namespace here{};
+    for (const Library library : kEach) {
+        const int index = static_cast<int>(library);
+        if (drivers[index]) here.rows[index] = note(library, drivers[index], space);
+        if (drivers[index] && here.ioctl == nullptr) here.ioctl = ioctl_for(c_library.symbol("__errno_location"));
+    }
+    if (lock.acquire(Caller::here()) != 0) return;  // two that write to one page would protect it from each other
     each_in(map, [&](const Object& object) {
         if (!object.is("libc.so.6") && !object.is("libdl.so.2")) object.rebind(&binding, &here);
     });
+    lock.release();
     enforce_queries();
 }
+
+void expect_namespaces() { entered_any.store(true, std::memory_order_relaxed); }
 
 bool other_namespaces() { return entered_any.load(std::memory_order_relaxed); }
 

@@ -1,11 +1,13 @@
 // dlsym, dlvsym and dlmopen as programs see them.
 //
-// The real dlsym looks at its return address when it is asked for what comes next, or by default, so it must be jumped
-// to with the caller's. The exports are a few instructions that ask route() and then either return its answer or jump.
+// The real ones look at their return address: dlsym when it is asked for what comes next, or by default, and dlmopen
+// for the folders in which its caller's libraries are. So they must be jumped to with the caller's. The exports are a
+// few instructions that ask route() and then either return its answer or jump.
 #include <dlfcn.h>
 
 #include <atomic>
 
+#include "hooks/table.hpp"
 #include "preload.hpp"
 #include "resolve/copies.hpp"
 #include "resolve/elf.hpp"
@@ -34,21 +36,32 @@ void* real(std::atomic<void*>& known, const char* name) {
     return found;
 }
 
+// In a child of fork the dynamic linker's lock may be taken for ever, by a thread that the child does not have.
+[[gnu::constructor]] void find_real_ones() {
+    real(real_dlsym, "dlsym");
+    real(real_dlvsym, "dlvsym");
+    real(real_dlmopen, "dlmopen");
+}
+
 bool may_be_hooked(const char* name) {
     if (!begins(name, "cu") && !begins(name, "nvml")) return false;
+    if (!hooks::is_listed(name)) return false;
     start();
     return is_hooking();
 }
 
+// Our export of that name; nullptr.
+void* own(const char* name) { return own_object().symbol(name); }
+
 // Whether a name is there only because we export it: the driver's library is not loaded.
 bool is_only_ours(const char* name) {
-    bool ours = false;
+    if (own(name) == nullptr || is_of_base(name)) return false;
     bool others = false;
     each_object([&](const Object& object) {
-        if (object.symbol(name) != nullptr) (object.contains(&real_dlsym) ? ours : others) = true;
+        others = object.symbol(name) != nullptr && !object.contains(&real_dlsym);
         return !others;
     });
-    return ours && !others;
+    return !others;
 }
 
 // The functions of this file. A look-up by version passes by our exports, which have none.
@@ -61,24 +74,37 @@ void* ours_or(void* found) {
     return found == of_c_library("dlmopen") ? reinterpret_cast<void*>(&::dlmopen) : found;
 }
 
+// What comes next after the caller. One that was opened later finds, in a scope of its own, what in ours lies before
+// it.
+Route route_next(void* real, const char* name, const void* caller) {
+    if (is_look_up(name)) {
+        void* found = next(name, caller);
+        return {found != nullptr ? found : own(name), nullptr};
+    }
+    if (may_be_hooked(name)) {
+        void* found = next(name, caller);
+        if (found == nullptr && object_at(caller)) found = next(name);
+        if (void* ours = found != nullptr ? hook_or(found, nullptr) : nullptr; ours != found) return {ours, nullptr};
+    }
+    return {nullptr, real};
+}
+
 template <typename... Version>
 Route route(void* real, void* handle, const char* name, const void* caller, Version... version) {
     if (real == nullptr) return {};
-    if (handle == RTLD_NEXT && may_be_hooked(name)) {
-        void* found = next(name, caller);
-        if (void* ours = found != nullptr ? hook_or(found, nullptr) : nullptr; ours != found) return {ours, nullptr};
-    }
+    if (handle == RTLD_NEXT) return route_next(real, name, caller);
     using Look = void*(void*, const char*, Version...);
     auto* look = reinterpret_cast<Look*>(real);
-    if (handle == RTLD_DEFAULT && may_be_hooked(name) && is_only_ours(name)) {
-        return {look(RTLD_NEXT, name, version...), nullptr};  // behind us: not found, as without us
-    }
-    if (handle == RTLD_NEXT && is_look_up(name)) return {next(name, caller), nullptr};  // ours, for those before us
+    const auto absent = [&] { return look(RTLD_NEXT, name, version...); };  // behind us: not found, as without us
+    if (handle == RTLD_DEFAULT && may_be_hooked(name) && is_only_ours(name)) return {absent(), nullptr};
     if (handle == RTLD_DEFAULT && is_look_up(name)) return {ours_or(look(handle, name, version...)), nullptr};
-    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return {nullptr, real};
+    if (handle == RTLD_DEFAULT) return {nullptr, real};
     void* found = look(handle, name, version...);
     if (found != nullptr && other_namespaces()) enter_namespace(handle);
-    if (found != nullptr && may_be_hooked(name)) found = hook_or(found, handle);
+    if (found != nullptr && may_be_hooked(name)) {
+        found = hook_or(found, handle);
+        if (found == own(name) && is_only_ours(name)) found = absent();
+    }
     if (is_look_up(name)) found = ours_or(found);
     return {found, nullptr};
 }
@@ -99,13 +125,11 @@ extern "C" {
     return route(real(real_dlvsym, "dlvsym"), handle, name, caller, version);
 }
 
-[[gnu::visibility("default")]] void* dlmopen(Lmid_t space, const char* file, int mode) noexcept {
-    using Open = void*(Lmid_t, const char*, int);
-    auto* open = reinterpret_cast<Open*>(real(real_dlmopen, "dlmopen"));
-    void* handle = open != nullptr ? open(space, file, mode) : nullptr;
+// Nothing of the namespace is called before something is looked up in it.
+[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlmopen(Lmid_t space, const char*, int, const void*) {
     runlist::start();
-    if (handle != nullptr && space != LM_ID_BASE && runlist::is_hooking()) enter_namespace(handle);
-    return handle;
+    if (space != LM_ID_BASE && runlist::is_hooking()) expect_namespaces();
+    return {nullptr, real(real_dlmopen, "dlmopen")};
 }
 }
 
@@ -124,6 +148,7 @@ extern "C" {
             "\n .popsection\n");
 ROUTED(dlsym, "rdx")
 ROUTED(dlvsym, "rcx")
+ROUTED(dlmopen, "rcx")
 #elif defined(__aarch64__)
 #define ROUTED(name, last)                                                                                  \
     __asm__(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .balign 16\n" #name       \
@@ -136,4 +161,5 @@ ROUTED(dlvsym, "rcx")
             "\n .popsection\n");
 ROUTED(dlsym, "x2")
 ROUTED(dlvsym, "x3")
+ROUTED(dlmopen, "x3")
 #endif

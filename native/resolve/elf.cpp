@@ -8,6 +8,8 @@
 
 #include "core/guest.hpp"
 
+extern "C" [[gnu::visibility("hidden")]] const ElfW(Ehdr) __ehdr_start;  // where the linker puts our own
+
 namespace runlist::resolve {
 namespace {
 
@@ -66,6 +68,12 @@ const Type* at(Address address) {
     return reinterpret_cast<const Type*>(address);
 }
 
+// Asks the kernel to read there, for a call that it then refuses.
+bool is_readable(const void* address) {
+    constexpr long kNoSuchWay = -1;
+    return address != nullptr && call(SYS_rt_sigprocmask, kNoSuchWay, address, 0L, 8L) != -EFAULT;
+}
+
 }  // namespace
 
 Object::Object(const dl_phdr_info& info) : path_(info.dlpi_name), base_(info.dlpi_addr) {
@@ -73,8 +81,8 @@ Object::Object(const dl_phdr_info& info) : path_(info.dlpi_name), base_(info.dlp
 }
 
 Object::Object(const link_map& map) : path_(map.l_name), base_(map.l_addr) {
-    const auto* file = at<ElfW(Ehdr)>(base_);
-    if (base_ == 0 || !begins(reinterpret_cast<const char*>(file->e_ident), ELFMAG)) return;
+    const auto* file = at<ElfW(Ehdr)>(base_);  // unless its first segment has another address than 0
+    if (!is_readable(file) || !begins(reinterpret_cast<const char*>(file->e_ident), ELFMAG)) return;
     read_headers(at<ElfW(Phdr)>(base_ + file->e_phoff), file->e_phnum);
 }
 
@@ -238,6 +246,16 @@ void each_object(Visit visit, void* context) {
             return asked->visit(Object{*info}, asked->context) ? 0 : 1;
         },
         &outer);
+}
+
+Object own_object() {
+    const auto base = reinterpret_cast<Address>(&__ehdr_start);
+    dl_phdr_info info{};
+    info.dlpi_addr = base;
+    info.dlpi_name = "";
+    info.dlpi_phdr = at<ElfW(Phdr)>(base + __ehdr_start.e_phoff);
+    info.dlpi_phnum = __ehdr_start.e_phnum;
+    return Object{info};
 }
 
 Object object_at(const void* address) {

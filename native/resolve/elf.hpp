@@ -79,6 +79,7 @@ void each_object(Visitor&& visitor) {
                 &visitor);
 }
 
+Object own_object();                                // this library; asks nobody
 Object object_at(const void* address);              // the one of the base namespace that contains it
 Object object_named(const char* soname);            // the first one of that name
 void* next(const char* name);                       // the first definition behind ours in the search order; nullptr

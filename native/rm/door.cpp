@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <optional>
 
 #include "core/guest.hpp"
 #include "core/say.hpp"
@@ -67,6 +68,15 @@ std::uint64_t expected_bytes(const MemoryQuestion& question) {
 }
 
 void refund(const Memory& memory) { quota.refund(memory.device, memory.bytes, memory.overhead); }
+
+void remember(std::uint32_t client, std::uint32_t object, const Memory& memory) {
+    const std::optional<Memory> before = objects.put(client, object, memory);
+    if (!before) {
+        say(Level::kWarning, "no room to remember GPU memory: it counts as held until this process ends");
+    } else if (before->bytes != 0) {
+        refund(*before);
+    }
+}
 
 // Frees an object for ourselves. errno stays.
 void free_again(const Request& request, std::uint32_t client, std::uint32_t parent, std::uint32_t object) {
@@ -138,9 +148,7 @@ int take_memory(const Request& request, const MemoryQuestion& question) {
     quota.settle(device, asked, got, is_overhead);
     if (got == 0 || device < 0) return result;
     const Memory memory{.bytes = got, .device = device, .parent = parent, .overhead = is_overhead};
-    if (!objects.put(question.client, *question.object, memory)) {
-        say(Level::kWarning, "no room to remember GPU memory: it counts as held until this process ends");
-    }
+    remember(question.client, *question.object, memory);
     return result;
 }
 
@@ -207,7 +215,7 @@ int free_memory(const Request& request, std::uint32_t client, std::uint32_t obje
     if (result == 0 && status == status::kOk) {
         refund(memory);
     } else {
-        objects.put(client, object, memory);
+        remember(client, object, memory);
     }
     return result;
 }
@@ -276,17 +284,26 @@ int dispatch(const Request& request) {
     return request.pass();
 }
 
-// The C library's, or whatever other library was preloaded behind us.
-int next_ioctl(int fd, unsigned long request, void* argument) {
-    using Ioctl = int (*)(int, unsigned long, ...);
+using Ioctl = int(int, unsigned long, ...);
+
+// The C library's, or that of whatever other library was preloaded behind us; looked for once.
+Ioctl* next_in_order() {
     static constinit std::atomic<void*> known{nullptr};
-    void* real = known.load(std::memory_order_relaxed);
-    if (real == nullptr) {
-        real = resolve::next("ioctl");
-        if (real == nullptr) return static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
-        known.store(real, std::memory_order_relaxed);
+    void* next = known.load(std::memory_order_relaxed);
+    if (next == nullptr) {
+        next = resolve::next("ioctl");
+        known.store(next, std::memory_order_relaxed);
     }
-    return reinterpret_cast<Ioctl>(real)(fd, request, argument);
+    return reinterpret_cast<Ioctl*>(next);
+}
+
+// In a child of fork the dynamic linker's lock may be taken for ever, by a thread that the child does not have.
+[[gnu::constructor]] void find_next() { next_in_order(); }
+
+int next_ioctl(int fd, unsigned long request, void* argument) {
+    Ioctl* next = next_in_order();
+    return next != nullptr ? next(fd, request, argument)
+                           : static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
 }
 
 // The one of the library that called: there may be several copies of it in a process.

@@ -55,12 +55,11 @@ void Objects::forget(std::uint32_t client) {
     }
 }
 
-bool Objects::put(std::uint32_t client, std::uint32_t object, const Memory& memory) {
+std::optional<Memory> Objects::put(std::uint32_t client, std::uint32_t object, const Memory& memory) {
     Client* found = find_or_add(client);
     Word* word = found != nullptr ? found->word(object, true) : nullptr;
-    if (word == nullptr) return false;
-    word->store(pack(memory), std::memory_order_release);
-    return true;
+    if (word == nullptr) return std::nullopt;
+    return unpack(word->exchange(pack(memory), std::memory_order_acq_rel));
 }
 
 Memory Objects::take(std::uint32_t client, std::uint32_t object) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bitset>
 #include <cstdint>
+#include <optional>
 
 #include "region/layout.hpp"
 
@@ -26,8 +27,9 @@ class Objects {
   public:
     static constexpr std::uint64_t kGranularity = 4096;
 
-    // False when there is no room for it.
-    bool put(std::uint32_t client, std::uint32_t object, const Memory& memory);
+    // Returns what the object was before: 0 bytes, unless that was freed without our seeing it, or not yet taken out.
+    // Nothing when there is no room.
+    std::optional<Memory> put(std::uint32_t client, std::uint32_t object, const Memory& memory);
 
     // What the object is, and from now on it is nothing. 0 bytes when it is no memory.
     Memory take(std::uint32_t client, std::uint32_t object);

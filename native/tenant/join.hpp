@@ -7,8 +7,8 @@
 namespace runlist {
 
 // Tells the daemon of a new RM client: one datagram with copies of `control_fd` and, unless it is negative,
-// `region_fd`. Found and trusted as every Link. Never blocks, keeps errno, leaves no descriptor open, and is silent
-// when nobody hears.
+// `region_fd`. Found and trusted as every Link. Keeps errno, leaves no descriptor open, and is silent when nobody
+// hears. Where the daemon's queue is full it waits for room, up to 0.25 s, and not again before there was some.
 //
 // The daemon does not believe who the message says it is from: it takes the kernel's word (SCM_CREDENTIALS), and asks
 // the driver through the descriptor whether `client` is that process'.

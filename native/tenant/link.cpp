@@ -1,9 +1,10 @@
 #include "tenant/link.hpp"
 
 #include <fcntl.h>
-#include <linux/stat.h>
 #include <poll.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -15,8 +16,6 @@ namespace {
 
 constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
 constexpr char kName[] = "/messages.sock";
-
-const void* pointer(const void* any) { return any; }
 
 // A socket's path, put together without allocating. `fits` is false once it got too long.
 struct Path {
@@ -53,13 +52,14 @@ const char* variable(const char* name) {
     return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// Of sockets that nobody named only root's and our own are taken: others can write in /tmp.
-bool trusted(const Path& path) {
+// Of directories that nobody named only root's and our own are taken, where nobody else can write. Elsewhere, as in
+// /tmp, what is there could change between a look and the connection.
+bool trusted(const Path& directory) {
     struct statx found{};
-    if (call(SYS_statx, long{AT_FDCWD}, pointer(path.address.sun_path), 0L, long{STATX_UID}, pointer(&found)) < 0) {
-        return false;
-    }
-    return found.stx_uid == 0 || found.stx_uid == static_cast<std::uint32_t>(call(SYS_geteuid));
+    const long result = call(SYS_statx, AT_FDCWD, directory.address.sun_path, AT_SYMLINK_NOFOLLOW,
+                             STATX_TYPE | STATX_MODE | STATX_UID, &found);
+    const bool ours = found.stx_uid == 0 || found.stx_uid == static_cast<std::uint32_t>(call(SYS_geteuid));
+    return result == 0 && ours && S_ISDIR(found.stx_mode) && (found.stx_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 }  // namespace
@@ -69,46 +69,46 @@ bool Link::open() {
         const Path path = Path{}.add(named);
         return path.fits && connect(path.address, path.size());
     }
-    const auto try_path = [this](const Path& path) {
-        return path.fits && trusted(path) && connect(path.address, path.size());
+    const auto try_in = [this](Path directory) {
+        if (!directory.fits || !trusted(directory)) return false;
+        const Path& path = directory.add(kName);
+        return path.fits && connect(path.address, path.size());
     };
     if (const char* stream = variable("RUNLIST_SOCKET")) {
         const char* slash = std::strrchr(stream, '/');
-        return try_path(slash != nullptr ? Path{}.add(stream, static_cast<std::size_t>(slash - stream)).add(kName)
-                                         : Path{}.add(kName + 1));
+        if (slash == nullptr) return try_in(Path{}.add("."));
+        return try_in(Path{}.add(stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))));
     }
     const char* device = variable("RUNLIST_DEVICE");
     if (device != nullptr && std::strcmp(device, "emulated") == 0) {
         const char* directory = variable("RUNLIST_EMULATED_GPU");
-        return directory != nullptr && try_path(Path{}.add(directory).add(kName));
+        return directory != nullptr && try_in(Path{}.add(directory));
     }
     if (const long user = call(SYS_geteuid); user != 0) {
         const char* runtime = variable("XDG_RUNTIME_DIR");
-        const Path own = runtime != nullptr
-                             ? Path{}.add(runtime).add("/runlist").add(kName)
-                             : Path{}.add("/tmp/runlist-").add(static_cast<unsigned long>(user)).add(kName);
-        if (try_path(own)) return true;
+        const Path own = runtime != nullptr ? Path{}.add(runtime).add("/runlist")
+                                            : Path{}.add("/tmp/runlist-").add(static_cast<unsigned long>(user));
+        if (try_in(own)) return true;
     }
-    return try_path(Path{}.add("/run/runlist").add(kName));
+    return try_in(Path{}.add("/run/runlist"));
 }
 
 bool Link::connect(const sockaddr_un& address, socklen_t length) {
-    const long made = call(SYS_socket, long{AF_UNIX}, long{SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC}, 0L);
+    const long made = call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0L);
     if (made < 0) return false;
     fd_ = static_cast<int>(made);
     if (fd_ < kFirstDescriptor) {
-        fd_ = static_cast<int>(call(SYS_fcntl, made, long{F_DUPFD_CLOEXEC}, long{kFirstDescriptor}));
+        fd_ = static_cast<int>(call(SYS_fcntl, made, F_DUPFD_CLOEXEC, kFirstDescriptor));
         call(SYS_close, made);
         if (fd_ < 0) return false;
     }
     const sockaddr_un unnamed{.sun_family = AF_UNIX, .sun_path = {}};
     name_length_ = sizeof(name_);
-    if (call(SYS_bind, long{fd_}, pointer(&unnamed), long{sizeof(unnamed.sun_family)}) == 0 &&
-        call(SYS_getsockname, long{fd_}, pointer(&name_), pointer(&name_length_)) == 0 &&
-        call(SYS_connect, long{fd_}, pointer(&address), long{length}) == 0) {
+    if (call(SYS_bind, fd_, &unnamed, sizeof(unnamed.sun_family)) == 0 &&
+        call(SYS_getsockname, fd_, &name_, &name_length_) == 0 && call(SYS_connect, fd_, &address, length) == 0) {
         return true;
     }
-    call(SYS_close, long{fd_});
+    call(SYS_close, fd_);
     fd_ = -1;
     return false;
 }
@@ -116,19 +116,18 @@ bool Link::connect(const sockaddr_un& address, socklen_t length) {
 bool Link::is_open() const {
     sockaddr_un name{};
     socklen_t length = sizeof(name);
-    return fd_ >= 0 && call(SYS_getsockname, long{fd_}, pointer(&name), pointer(&length)) == 0 &&
-           length == name_length_ && std::memcmp(&name, &name_, length) == 0;
+    return fd_ >= 0 && call(SYS_getsockname, fd_, &name, &length) == 0 && length == name_length_ &&
+           std::memcmp(&name, &name_, length) == 0;
 }
 
 void Link::close() {
-    if (is_open()) call(SYS_close, long{fd_});
+    if (is_open()) call(SYS_close, fd_);
     fd_ = -1;
 }
 
 int Link::send(const Record& record, std::int64_t patience_ns) const {
     for (bool waited = false;; waited = true) {
-        const long sent = call(SYS_sendto, long{fd_}, pointer(&record), long{sizeof(record)}, long{MSG_NOSIGNAL},
-                               pointer(nullptr), 0L);
+        const long sent = call(SYS_sendto, fd_, &record, sizeof(record), MSG_NOSIGNAL, nullptr, 0L);
         if (sent >= 0) return 0;
         if (sent != -EAGAIN || waited || patience_ns == 0) return static_cast<int>(sent);
         poll(POLLOUT, patience_ns);
@@ -149,22 +148,21 @@ int Link::send(const Record& record, std::span<const int> descriptors) const {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
-    const long sent = call(SYS_sendmsg, long{fd_}, pointer(&message), long{MSG_NOSIGNAL | MSG_DONTWAIT});
+    const long sent = call(SYS_sendmsg, fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     return sent >= 0 ? 0 : static_cast<int>(sent);
 }
 
 std::uint32_t Link::receive(std::int64_t patience_ns) const {
     if (!poll(POLLIN, patience_ns) || !is_open()) return 0;
     Record answer{.kind = Kind::kHint};
-    const long size =
-        call(SYS_recvfrom, long{fd_}, pointer(&answer), long{sizeof(answer)}, 0L, pointer(nullptr), pointer(nullptr));
+    const long size = call(SYS_recvfrom, fd_, &answer, sizeof(answer), 0L, nullptr, nullptr);
     return size == sizeof(answer) && answer.kind == Kind::kSegmentBegin ? answer.sequence : 0;
 }
 
 bool Link::poll(short events, std::int64_t patience_ns) const {
     pollfd waiting{.fd = fd_, .events = events, .revents = 0};
     const timespec patience{.tv_sec = patience_ns / 1'000'000'000, .tv_nsec = patience_ns % 1'000'000'000};
-    return call(SYS_ppoll, pointer(&waiting), 1L, pointer(&patience), pointer(nullptr), 0L) > 0;
+    return call(SYS_ppoll, &waiting, 1L, &patience, nullptr, 0L) > 0;
 }
 
 }  // namespace runlist

@@ -62,7 +62,7 @@ def regions_dir(driver: Driver) -> Path:
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     except OSError:
         own = False
-    return (beside if own else _user_dir()) / "regions"
+    return ((beside if own else _user_dir()) / "regions").absolute()  # programs find it from wherever they are
 
 
 def rules_file() -> Path:

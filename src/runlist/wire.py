@@ -159,8 +159,9 @@ class Tasks(Message, frozen=True):
 
 
 class DaemonStatus(Message, frozen=True):
-    """What the daemon is. `rules` is the path of its rules file, `waiting` names processes that are not managed until
-    there is room, `troubles` tells of policies that were dropped.
+    """What the daemon is. `rules` is the path of its rules file, `waiting` names the caller's processes that wait for
+    room, beside `others_waiting` of other users. `troubles` tells of policies that were dropped, and of usage that was
+    lost.
     """
 
     pid: int
@@ -173,6 +174,7 @@ class DaemonStatus(Message, frozen=True):
     tasks: int
     rules: str = ""
     waiting: list[str] = []
+    others_waiting: int = 0
     troubles: list[str] = []
 
 

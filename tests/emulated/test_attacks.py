@@ -156,6 +156,25 @@ def test_a_user_manages_its_own_processes_by_roots_daemon(shared_daemon: Daemon,
     assert [task.pid for task in shared_daemon.client.ps()] == [roots.pid]
 
 
+@needs_root
+def test_what_others_run_is_not_told(
+    start_daemon: Callable[..., Daemon], commands: Commands, worker: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.toml").write_text("[limits]\ntasks = 2\n")
+    daemon = start_daemon("--group", group_of_nobody(), "--rules", str(tmp_path / "rules.toml"), "--policy", "gpreempt")
+    roots, waits, tenant = worker(), worker(), worker()
+    tenant.do(f"setuid {NOBODY}")
+    pid = tenant.pid
+    daemon.client.attach(roots.pid, "batch")
+    with pytest.raises(Refused, match=rf"{roots.pid} \(of another user\) is one"):
+        as_nobody(lambda client: client.attach(pid, "batch"))
+    as_nobody(lambda client: client.attach(pid, "latency"))
+    daemon.client.attach(waits.pid, "latency")
+    (waiting,) = daemon.client.status().waiting
+    assert f"process {waits.pid} (" in waiting
+    assert as_nobody(lambda client: (client.status().waiting, client.status().others_waiting)) == ([], 1)
+
+
 def test_a_process_that_became_another_user_is_not_managed_with_its_parent(
     shared_daemon: Daemon, worker: Start, slices: Slices
 ) -> None:

@@ -35,6 +35,15 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
     assert process.wait(20) == 5
 
 
+def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        ignored = commands.ok("run", "--", "grep", "SigIgn", "/proc/self/status").split()[1]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+
+
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [

@@ -261,7 +261,7 @@ def test_a_folder_without_room_is_one_line(commands: Commands, daemon: Daemon) -
     (commands.folder / "regions").write_text("in the way")
     line = commands.fails(3, "run", "--", "echo", "started")
     assert "regions cannot be made" in line or "belongs to somebody else" in line
-    done = commands.run("run", "--no-strict", "--", "echo", "started")
+    done = commands.run("run", "--no-strict", "--memory", "1G", "--", "echo", "started")
     assert (done.returncode, done.stdout) == (0, "started\n")
     assert done.stderr.strip().endswith("; going on without")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runlist.client import Client
 from runlist.emulated import EmulatedGpu
 from tests.fixtures.daemon import Commands, Daemon, Worker, refusal, task_of, wait_for
 
@@ -86,6 +88,11 @@ def test_over_the_limit_as_batch(commands: Commands, rules: Callable[[str], Daem
     assert task.task_class == "batch"
     assert task_of(daemon, first.pid).task_class == "latency"
     assert commands.run("run", "--class", "latency", "--", "sh", "-c", "exit 4").returncode == 4
+    with Client.open() as client:
+        client.launch(os.getpid(), None, {"deadline": "5ms/20ms"})
+        third = worker()
+        wait_for(lambda: len(daemon.client.ps()) == 3)
+        assert (task_of(daemon, third.pid).task_class, task_of(daemon, third.pid).budget_us) == ("batch", None)
 
 
 def test_over_the_limit_in_a_queue(commands: Commands, rules: Callable[[str], Daemon], worker: Start) -> None:
@@ -164,8 +171,8 @@ def test_a_queue_ends_where_its_users_give_up(
     waiting = commands.start("run", "--", "true")
     wait_for(lambda: daemon.client.status().waiting, "the command to wait")
     waiting.kill()
+    wait_for(lambda: not daemon.client.status().waiting, "the queue to be empty")  # it is a zombie by now
     waiting.wait()
-    wait_for(lambda: not daemon.client.status().waiting, "the queue to be empty")
     daemon.client.attach(second.pid, "batch")
     second.assert_stopped(0.2)
     daemon.client.detach(second.pid)

@@ -198,6 +198,14 @@ def test_emulated_without_a_gpu_is_usage(capsys: pytest.CaptureFixture[str], mon
     assert "runlist emulator" in capsys.readouterr().err
 
 
+def test_nobody_has_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):  # closed before we began
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as end:
+        main(["simulate", "--list-traces"])
+    assert end.value.code == 0
+
+
 def test_top_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["top"])

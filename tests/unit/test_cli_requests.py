@@ -154,22 +154,32 @@ def test_ps_long(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
 def test_policy_show_says_why(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     fake.tasks = [view(rule="rules.toml:12", why="cap 30 %", cap_percent=30.0), view(pid=43)]
     fake.status = status(
-        policy="fair", policy_options={"b": "2", "a": "1"}, rules="/etc/rules.toml", waiting=["process 9 (x\x1b)"]
+        policy="fair",
+        policy_options={"b": "2", "a": "1"},
+        rules="/etc/rules.toml",
+        waiting=["process 9 (x\x1b)"],
+        others_waiting=2,
+        troubles=["7 records were lost"],
     )
     assert run("policy", "show") == 0
-    policy, rules, header, first, second, waiting = capsys.readouterr().out.splitlines()
+    policy, trouble, rules, header, first, second, waiting, others = capsys.readouterr().out.splitlines()
     assert policy == "policy: fair a=1 b=2"
+    assert trouble == "trouble: 7 records were lost"
     assert rules == "rules: /etc/rules.toml"
     assert {"PID", "CLASS", "CAP", "RULE", "WHY"} <= set(header.split())
     assert "rules.toml:12" in first
     assert "cap 30 %" in first
     assert second.startswith("43 ")
     assert waiting == "waits for room: process 9 (x?)"
+    assert others == "waits for room: of other users, 2"
 
     assert run("policy", "show", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown.keys() == {"policy", "policy_options", "rules", "waiting", "troubles", "tasks"}
+    assert shown.keys() == {"policy", "policy_options", "rules", "waiting", "others_waiting", "troubles", "tasks"}
     assert [task["why"] for task in shown["tasks"]] == ["cap 30 %", ""]
+
+    assert run("daemon", "--status") == 0
+    assert capsys.readouterr().out.splitlines()[1] == trouble
 
 
 def test_policy_show_without_anything(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:

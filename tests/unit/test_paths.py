@@ -62,6 +62,8 @@ def test_regions_lie_beside_the_socket_where_that_is_ours(monkeypatch: pytest.Mo
     tmp_path.chmod(0o700)
     as_user(monkeypatch, 1000)  # the daemon is somebody else's
     assert paths.regions_dir(NVIDIA) == Path("/run/user/7/runlist/regions")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "here")
+    assert paths.regions_dir(NVIDIA) == Path.cwd() / "here/runlist/regions"
 
 
 def test_a_directory_is_made_for_the_user_alone(tmp_path: Path) -> None:

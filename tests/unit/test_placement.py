@@ -12,7 +12,7 @@ import pytest
 
 from runlist.daemon import placement
 from runlist.daemon.managed import Root
-from runlist.daemon.placement import Place, Placement, check_settings
+from runlist.daemon.placement import Placement, first_changes
 from runlist.daemon.rules import Facts, Over
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
@@ -73,22 +73,24 @@ set = { class = "batch", weight = 50, cap = 30, burst = "5ms" }
 
 
 def test_without_rules_it_is_what_was_asked_for(make: Make) -> None:
-    assert make().place(1, {}) == Place({})
-    assert make().place(1, {"class": "batch"}) == Place({"class": "batch"})
+    assert make().place(1, {}).settings == {}
+    place = make().place(1, {"class": "batch"})
+    assert (place.settings, len(place.changes), place.rule) == ({"class": "batch"}, 1, "")
     assert not make().rules
 
 
 def test_without_rules_nobody_looks_into_the_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     placed = make()
     monkeypatch.delattr(placement, "facts_of")
-    assert placed.place(1, {}) == Place({})
+    assert placed.place(1, {}).settings == {}
 
 
 def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:
     place = make(RULES).place(1, {})
     assert place.settings == {"class": "batch", "weight": "50", "cap": "30", "burst": "5ms"}
     assert place.rule == "rules.toml:5"
-    assert make(RULES, Facts(0, "python serve.py")).place(1, {}) == Place({"class": "latency"}, "rules.toml:1")
+    other = make(RULES, Facts(0, "python serve.py")).place(1, {})
+    assert (other.settings, other.rule) == ({"class": "latency"}, "rules.toml:1")
 
 
 def test_what_was_asked_for_wins_over_the_rule(make: Make) -> None:
@@ -107,7 +109,8 @@ def test_another_class_ends_the_rules_deadline(make: Make) -> None:
 
 def test_one_that_no_rule_matches_or_that_is_gone_has_what_was_asked_for(make: Make) -> None:
     for facts in (Facts(0, "python other.py"), None):
-        assert make(RULES, facts).place(1, {"weight": "7"}) == Place({"weight": "7"})
+        place = make(RULES, facts).place(1, {"weight": "7"})
+        assert (place.settings, place.rule) == ({"weight": "7"}, "")
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,19 @@ def test_a_new_task(make: Make) -> None:
 def test_a_group_of_the_rule(make: Make, group: str, expected: str) -> None:
     placed = make(f'[[rule]]\nset = {{ group = "{group}" }}\n')
     assert placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, {}, OwnRight())).task.group == expected
+
+
+def test_a_group_is_of_its_user_unless_a_rule_made_it(make: Make) -> None:
+    def shares_as(uid: int, rule: str, asked: dict[str, str]) -> str:
+        placed = make(f'[[rule]]\nset = {{ group = "{rule}" }}\n' if rule else "")
+        return placed.new_task(os.getpid(), GPU, Root(uid, -1, uid, asked)).task.shares_as
+
+    night = {"group": "night"}
+    assert shares_as(1, "", night) == shares_as(1, "day", night) == "night of user 1"
+    assert shares_as(2, "", night) == "night of user 2"
+    assert shares_as(1, "night", {}) == shares_as(2, "night", {}) == "night"  # the administrator's
+    assert shares_as(2, "", {"group": "user:1000"}) != shares_as(1, "user", {}) == "user:1000"
+    assert shares_as(2, "", {}) == "job 2"
 
 
 def test_a_deadline_of_the_rule(make: Make) -> None:
@@ -203,8 +219,8 @@ def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Mach
 
 
 def test_settings_for_a_process_that_appears() -> None:
-    check_settings({"class": "batch", "cap": "30"})
+    assert len(first_changes({"class": "batch", "cap": "30"})) == 2
     with pytest.raises(UsageError, match="interleave"):
-        check_settings({"interleave": "high"})
+        first_changes({"interleave": "high"})
     with pytest.raises(UsageError, match="no setting"):
-        check_settings({"nonsense": "1"})
+        first_changes({"nonsense": "1"})

@@ -363,6 +363,16 @@ def test_regions_of_trees_that_are_gone_are_removed(tmp_path: Path, child: int) 
         made.region.close()
 
 
+def test_a_region_that_something_in_the_background_will_want_stays(made: Made) -> None:
+    left_over(made)
+    environment = {**os.environ, "RUNLIST_REGION": str(made.path)}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environment):
+        sweep(made.path.parent)
+        assert made.path.exists()
+    sweep(made.path.parent)
+    assert not made.path.exists()
+
+
 def test_what_was_never_finished_is_removed_when_it_is_old(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).write_bytes(b"half")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ def test_a_policy_that_fails_is_dropped_within_one_run(world: World, method: str
     world.pass_time(0.01)  # nobody asks: it happens by itself
     assert world.scheduler.policy_name == "priority"
     assert "policy own was dropped" in world.scheduler.trouble
+    assert world.scheduler.troubles() == [world.scheduler.trouble]
     assert world.shares() == {1: (BASE_US, True), 2: (BASE_US, True)}
     world.run()
     assert (len(world.policy.asked), len(world.policy.events)) == (asked, told)  # it is never asked again
@@ -163,6 +165,25 @@ def test_what_is_refused(world: World) -> None:
         assert reason is not None
         assert "failed at admitting process 1" in reason
     assert (world.scheduler.policy_name, world.scheduler.trouble) == ("own", "")  # it was not asked
+
+
+def test_what_others_run_is_not_told(world: World) -> None:
+    for pid, uid in ((1, 1000), (2, 1001)):
+        managed = world.add(pid)
+        managed.task = replace(managed.task, uid=uid, command=f"secret of {uid}")
+    world.policy.admit = lambda task, others: str([other.command for other in others])  # type: ignore[method-assign]
+    mine = world.scheduler.tasks[KEY].task
+    assert world.do(lambda: world.scheduler.refusal(mine)) == "['secret of 1000', 'of another user']"
+    assert world.do(lambda: world.scheduler.refusal(replace(mine, uid=0))) == "['secret of 1000', 'secret of 1001']"
+
+
+def test_records_of_usage_that_were_lost_are_told(world: World) -> None:
+    world.add(1)
+    world.source.hold(1, dropped=3)
+    world.pass_time(0.1)
+    world.run()
+    (told,) = world.scheduler.troubles()
+    assert told.startswith(f"3 records of who used GPU {GPU} were lost")
 
 
 def test_why(world: World) -> None:

@@ -14,8 +14,8 @@ from runlist.daemon.settings import (
     ContextChange,
     MemoryChange,
     TaskChange,
-    apply_settings,
-    memory_asked,
+    apply_changes,
+    memory_change,
     override,
     parse_class,
     parse_duration_us,
@@ -171,9 +171,10 @@ def test_durations(text: str, microseconds: float) -> None:
     ],
 )  # fmt: skip
 def test_memory_is_of_the_tree_and_not_of_the_task(text: str, limit: int | None) -> None:
-    assert parse_setting("memory", text) == MemoryChange(limit) == memory_asked({"memory": text})
-    assert apply_settings({"memory": text, "weight": "7"}, TASK) == replace(TASK, weight=7)
-    assert memory_asked({"weight": "7"}) is None
+    changes = parse_settings({"memory": text, "weight": "7"})
+    assert parse_setting("memory", text) == MemoryChange(limit) == memory_change(changes)
+    assert apply_changes(changes, TASK) == replace(TASK, weight=7)
+    assert memory_change(parse_settings({"weight": "7"})) is None
 
 
 def test_weights_and_groups() -> None:

@@ -190,8 +190,8 @@ def test_the_headline() -> None:
     assert headline(Snapshot(), "pid") == "no daemon"
     assert headline(Snapshot((), status()), "pid").startswith("no tasks · policy priority · sorted by pid · daemon 7")
     two = (view(), view(gpu="GPU-2"))
-    many = status(policy_options={"quantum_ms": "20"}, waiting=["a", "b"])
+    many = status(policy_options={"quantum_ms": "20"}, waiting=["a", "b"], others_waiting=1)
     assert headline(Snapshot(two, many), "pid").startswith(
-        "2 tasks on 2 GPUs · 2 waiting for room · policy priority quantum_ms=20"
+        "2 tasks on 2 GPUs · 3 waiting for room · policy priority quantum_ms=20"
     )
     assert headline(Snapshot((view(),), status()), "pid").startswith("1 task on 1 GPU ·")

@@ -24,6 +24,7 @@ from runlist.cli.tree import defaults
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_TASK_PRIORITY": "1", "CUDA_DISABLE_CONTROL": "true"}, {}),
         ({"RUNLIST_MEMORY": "8G", "RUNLIST_CAP": "12.5%"}, {"memory": "8G", "cap": "12.5%"}),
         ({"RUNLIST_MEMORY": "8G", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}, {"memory": "8G"}),
+        ({"RUNLIST_MEMORY": "8G", "RUNLIST_CAP": "30", "RUNLIST_REGION": "/r"}, {"cap": "30"}),
         ({"RUNLIST_CAP": "max", "CUDA_DEVICE_SM_LIMIT": "30"}, {}),
     ],
 )

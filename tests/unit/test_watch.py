@@ -77,6 +77,9 @@ def test_a_process_name_may_hold_anything(tmp_path: Path) -> None:
 
 def test_owner() -> None:
     assert owner_of(os.getpid()) == os.getuid()
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert owner_of(process.pid) is None  # a zombie
     assert owner_of(GONE) is None
     assert owner_of(-1) is None
 

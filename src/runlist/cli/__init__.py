@@ -30,6 +30,8 @@ for _name in _COMMANDS:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error becomes one line on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    for closed in [name for name in ("stdout", "stderr") if getattr(sys, name) is None]:
+        setattr(sys, closed, open(os.devnull, "w"))  # noqa: SIM115 (until the end)
     try:
         code = app(words, standalone_mode=False) or 0
         sys.stdout.flush()  # here, where an error can be told

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from runlist.cli.common import Device, Json, PolicyOptions, print_json
+from runlist.columns import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +45,8 @@ def register(app: typer.Typer) -> None:
                     f"process {found.pid}, version {found.version}, {found.driver}, "
                     f"policy {found.policy}, {found.tasks} tasks"
                 )
+                for trouble in found.troubles:
+                    print(f"trouble: {printable(trouble)}")
             return
         name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
         words = [sys.executable, "-m", "runlist.daemon", "--policy", name]

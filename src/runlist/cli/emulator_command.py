@@ -10,7 +10,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @app.command(context_settings={"ignore_unknown_options": True})
+    @app.command(context_settings={"allow_interspersed_args": False})
     def emulator(
         command: list[str] = typer.Argument(
             None, metavar="[-- CMD…]", help="Run this on the emulated GPU, and end with it."

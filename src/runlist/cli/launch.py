@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 from runlist.cli.tree import Tree
@@ -59,7 +59,7 @@ class _Forward:
         self._pid: int | None = None
         self._early: list[int] = []
         for number in _FORWARDED:
-            signal.signal(number, self._take)
+            _handle(number, self._take)
 
     def to(self, pid: int) -> None:
         """Signals go to this process from now on."""
@@ -88,7 +88,7 @@ def _start(command: list[str], driver: AnyDriver, variables: Mapping[str, str]) 
 
         environment.update(emulated_environment(driver.directory))
     for number in _FROM_TERMINAL:
-        signal.signal(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
+        _handle(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
     try:
         return subprocess.Popen(command, env=environment)
     except FileNotFoundError:
@@ -97,6 +97,12 @@ def _start(command: list[str], driver: AnyDriver, variables: Mapping[str, str]) 
         raise NoPermissionError(f"{command[0]}: not executable") from None
     except OSError as error:
         raise NotSupportedError(f"{command[0]}: {error.strerror}") from None
+
+
+def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+    """Take a signal, unless we were started to ignore it (`nohup`, `&` in a script): so is the command then."""
+    if signal.getsignal(number) != signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def _say_that_it_waits() -> None:

@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         with Client.open(device=device) as client:
             status, tasks = client.status(), client.ps()
         if json:
-            names = ("policy", "policy_options", "rules", "waiting", "troubles")
+            names = ("policy", "policy_options", "rules", "waiting", "others_waiting", "troubles")
             print_json({**{name: getattr(status, name) for name in names}, "tasks": tasks})
             return
         options = "".join(f" {name}={value}" for name, value in sorted(status.policy_options.items()))
@@ -62,6 +62,8 @@ def register(app: typer.Typer) -> None:
         show_tasks(tasks, [], json, REASON_COLUMNS)
         for name in status.waiting:
             print(f"waits for room: {printable(name)}")
+        if status.others_waiting:
+            print(f"waits for room: of other users, {status.others_waiting}")
 
     @policy.command("use")
     def use(name: str, option: PolicyOptions = None, device: Device = None, json: Json = False) -> None:

@@ -17,7 +17,7 @@ Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The com
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @app.command(context_settings={"ignore_unknown_options": True})
+    @app.command(context_settings={"allow_interspersed_args": False})
     @with_settings
     def run(
         command: Command,
@@ -47,4 +47,6 @@ def register(app: typer.Typer) -> None:
             asked = {**defaults(os.environ), **settings}
             driver = choose_driver(device)
             with prepared(driver, command, asked, with_library=preload, strict=strict) as tree:
+                if tree.region is None:
+                    asked.pop("memory", None)  # only with --no-strict, and that was said
                 raise typer.Exit(run_command(client, command, asked, driver, tree))

@@ -41,6 +41,8 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
             hami["class"] = "batch"
     own = {key: environment[name] for name, key in _OWN_SETTINGS.items() if environment.get(name)}
     settings = {**hami, **own}
+    if environment.get(preload.REGION_VARIABLE):
+        settings.pop("memory", None)  # whoever made the region took it
     if _is_no_cap(settings.get("cap", "max")):
         settings.pop("cap", None)
     return settings
@@ -65,7 +67,7 @@ def prepared(
     limited = "memory" in settings
     if os.environ.get(preload.REGION_VARIABLE):
         if limited:
-            raise UsageError("this runs inside another `runlist run`, whose memory limit holds: give it there")
+            raise UsageError("this runs inside another `runlist run`, which has the memory limit: give it there")
         yield Tree()
         return
     if not with_library:

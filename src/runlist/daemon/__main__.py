@@ -146,7 +146,7 @@ async def _look(driver: Driver, manager: Manager) -> None:
                 last_opened = time.monotonic()
             opened.clear()
             if manager.processes.roots or manager.placement.rules:
-                await manager.processes.scan()
+                await manager.search.scan()
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:
@@ -161,7 +161,7 @@ async def _check(manager: Manager) -> None:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
         manager.gpus.read_usage(CHECK_EVERY_S / 2)
-        manager.processes.check(slices=count % SLICES_EVERY == 0)
+        manager.checks.check(slices=count % SLICES_EVERY == 0)
         await manager.holding.check()
 
 

@@ -61,7 +61,7 @@ class _Account:
 
 class Accounting:
     """The accounts of all processes on one GPU, managed or not, by process id. `refusals` says why the source is not a
-    better one.
+    better one; `dropped` counts the records that were lost.
     """
 
     def __init__(self, gpu: str, source: UsageSource, refusals: Sequence[str] = ()) -> None:
@@ -101,10 +101,6 @@ class Accounting:
                 if len(account.shares) == HISTORY_S and not any(account.shares) and pid not in self._managed:
                     del self._accounts[pid]  # it was not seen for a minute
         return reading
-
-    def pids(self) -> set[int]:
-        """Processes that used the GPU in the last minute."""
-        return set(self._accounts)
 
     def usage(self, pid: int) -> Usage:
         """Totals of a process since it was first seen."""

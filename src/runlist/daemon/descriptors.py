@@ -67,7 +67,7 @@ class Descriptors:
 
     async def region(self, fd: int, owner: int) -> Region:
         """A region of user `owner`. Raises RegionError."""
-        return await self._start(lambda: Region.adopt(fd, owner))
+        return await self._start(lambda: _region(fd, owner))
 
     def _start(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         self._waiting += 1
@@ -103,15 +103,30 @@ class Descriptors:
         file, trouble = None, ""
         region: Region | None = None
         if fds:
-            with contextlib.suppress(OSError):
+            try:
                 file = self._driver.adopt(fds[0])
+            except OSError:  # it was not taken over
+                _close(fds[:1])
         if len(fds) > 1:
             try:
-                region = Region.adopt(fds[1], owner)
+                region = _region(fds[1], owner)
             except RegionError as error:
                 trouble = str(error)
         _close(fds[2:])
         return Sent(file, region, trouble)
+
+
+def _region(fd: int, owner: int) -> Region:
+    """A region of user `owner`, as a file that we opened ourselves, where we may: the one that was sent carries its
+    sender's locks, and our copy would keep them when the sender is dead. Raises RegionError.
+    """
+    sent = Region.adopt(fd, owner)
+    try:
+        ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
+    except OSError:
+        return sent
+    sent.close()
+    return Region(ours)
 
 
 def _close(fds: Sequence[int]) -> None:

@@ -34,7 +34,7 @@ def _why_not(pid: int) -> str:
     except OSError:
         return "it cannot be looked at"
     if preload.LIBRARY not in environment.get(preload.PRELOAD_VARIABLE, ""):
-        return f"{preload.PRELOAD_VARIABLE} was removed"
+        return f"{preload.PRELOAD_VARIABLE} does not name it"
     if preload.REGION_VARIABLE not in environment:
-        return f"{preload.REGION_VARIABLE} was removed"
+        return f"{preload.REGION_VARIABLE} is not set"
     return preload.obstacle(program).removeprefix(f"{program} ") or "it is not in its tree's region"

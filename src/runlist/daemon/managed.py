@@ -112,20 +112,13 @@ class ManagedTask:
             try:
                 action(context)
             except InvalidClient:
-                context.groups.clear()  # nothing is left of it: `drop_empty` takes it away
+                context.groups.clear()  # nothing is left of it: the next check takes it away
 
     def recount(self) -> None:
         """Tell the policy how many compute groups there are now."""
         groups = [group for context in self.contexts.values() for group in context.groups.values()]
         compute = sum(group.engine == Engine.COMPUTE for group in groups)
         self.task = replace(self.task, compute_groups=max(1, compute))
-
-    def drop_empty(self) -> list[int]:
-        """Drop the contexts whose groups were all freed; returns their keeper keys."""
-        empty = [key for key, context in self.contexts.items() if not context.groups]
-        for key in empty:
-            del self.contexts[key]
-        return empty
 
     def reported_p99_us(self, now: float) -> float | None:
         """99th percentile of the latencies that the task reported in the last seconds, or None."""
@@ -146,41 +139,40 @@ class ManagedProcess:
         self.files: dict[int, OpenFile] = {}
         self.tasks: dict[str, ManagedTask] = {}
 
-    def groups_known(self, fd: int, client: int) -> set[int]:
-        """Handles of the channel groups that are managed already, of one client on one descriptor."""
-        file = self.files.get(fd)
-        return {
-            handle
-            for context in self.contexts()
-            if context.client.file is file and context.client.handle == client
-            for handle in context.groups
-        }
-
     def contexts(self) -> Iterator[GpuContext]:
         """All contexts on all GPUs."""
         for task in self.tasks.values():
             yield from task.contexts.values()
 
-    def lost_files(self, lending: Lending) -> list[int]:
-        """Descriptors that the process no longer holds: it closed them, or exec did."""
-        return [fd for fd, file in self.files.items() if not self._holds(lending, fd, file)]
+    def keys(self, where: Callable[[GpuContext], bool] = lambda _: True) -> list[int]:
+        """The keeper's keys of the contexts of which something holds."""
+        return [key for task in self.tasks.values() for key, context in task.contexts.items() if where(context)]
+
+    def groups(self) -> set[tuple[int, int]]:
+        """RM client and handle of every channel group that is managed. A client is on one open file, however many
+        descriptors the process has of that.
+        """
+        return {(context.client.handle, group) for context in self.contexts() for group in context.groups}
+
+    def has_client(self, client: int) -> bool:
+        """Whether a context of an RM client is managed here."""
+        return any(context.client.handle == client for context in self.contexts())
+
+    def on_lost_files(self, lending: Lending) -> list[int]:
+        """The keeper's keys of the contexts on files that the process no longer holds: it closed them, or exec did."""
+        lost = [file for fd, file in self.files.items() if not self._holds(lending, fd, file)]
+        return self.keys(lambda context: any(context.client.file is file for file in lost)) if lost else []
 
     def _holds(self, lending: Lending, fd: int, file: OpenFile) -> bool:
         return lending.holds(self.pid, fd) if fd < 0 else borrow.still_holds(self.pid, fd, file.fileno())
 
-    def drop_file(self, fd: int) -> list[int]:
-        """Close our copy of a descriptor and forget the contexts on it; returns their keeper keys."""
-        file = self.files.pop(fd)
-        keys = []
-        for gpu, task in list(self.tasks.items()):
-            for key, context in list(task.contexts.items()):
-                if context.client.file is file:
-                    keys.append(key)
-                    del task.contexts[key]
-            if not task.contexts:
-                del self.tasks[gpu]
-        file.close()
-        return keys
+    def close_unused(self) -> None:
+        """Close our copies of files that no context is on."""
+        used = {id(context.client.file) for context in self.contexts()}
+        for fd, file in list(self.files.items()):
+            if id(file) not in used:
+                del self.files[fd]
+                file.close()
 
     def put_back(self) -> list[str]:
         """Undo everything in every context; returns what could not be undone."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import structlog
 
+from runlist.daemon.adoption import Adoption
+from runlist.daemon.checks import Checks
 from runlist.daemon.descriptors import Descriptors
 from runlist.daemon.driver_limits import DriverLimits
 from runlist.daemon.gpus import Gpus
@@ -23,13 +25,14 @@ from runlist.daemon.holding import Holding
 from runlist.daemon.keeping import Keeping
 from runlist.daemon.managed import Hold, ManagedProcess, ManagedTask, Root
 from runlist.daemon.messages import Kind, TenantMessage
-from runlist.daemon.placement import Placement, check_settings
+from runlist.daemon.placement import Placement, first_changes
 from runlist.daemon.processes import Processes
 from runlist.daemon.remarks import remarks
 from runlist.daemon.rules import Over
-from runlist.daemon.settings import ContextChange, MemoryChange, TaskChange, memory_asked, override, parse_settings
+from runlist.daemon.search import Search
+from runlist.daemon.settings import ContextChange, MemoryChange, TaskChange, memory_change, override, parse_settings
 from runlist.daemon.view import Memory
-from runlist.daemon.watch import descendants, owner_of
+from runlist.daemon.watch import owner_of
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Appear, TaskClass
 from runlist.policies import PolicySpec
@@ -67,28 +70,32 @@ class Manager:
         self.memory = Memory(driver)
         self.placement = Placement(rules_file, self.gpus, self.memory)  # bad rules are refused before anything starts
         self.keeping = Keeping(driver, on_hopeless)
-        self.processes = Processes(driver, self.gpus, self.keeping, self.placement, DriverLimits(self.memory))
+        self.processes = Processes(self.gpus, self.keeping, DriverLimits(self.memory))
+        self.adoption = Adoption(driver, self.processes, self.gpus, self.keeping, self.placement)
+        self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
+        self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
         self.holding = Holding(self.processes, self.gpus, self.memory, self.placement)
         self.descriptors = Descriptors(driver)
         self.opened = asyncio.Event()  # set when it is worth looking for new processes and contexts
         self._joining: set[asyncio.Task[None]] = set()
-        self._launches: list[int] = []  # `runlist run` processes that wait for room, the longest waiting first
+        self._launches: dict[int, int] = {}  # users of `runlist run` processes that wait, the longest waiting first
 
     # -- requests ----------------------------------------------------------------------------------
 
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        check_settings(settings)
+        first_changes(settings)
         self._check_owner(pid, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
         root = self.processes.add_root(pid, settings)
         try:
             self._limit_memory(root)
-            for member in descendants([pid])[pid]:
-                await self.processes.adopt(root, member, new_only=False)
+            await self.search.everything_of(root)
             tasks = self._tasks(self.processes.under(pid))
+            if self.processes.roots.get(pid) is not root:
+                raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
             if not tasks and not wait:
                 raise NoTargetError(
                     f"process {pid} has no GPU context now: attach it once it has, or use --wait "
@@ -129,31 +136,30 @@ class Manager:
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
         """Wait until there is room for what a launcher starts; returns the settings that it gets."""
-        check_settings(settings)
+        first_changes(settings)
         self._check_owner(pid, uid)
-        if pid in self.processes.roots:
+        if pid in self.processes.roots or pid in self._launches:
             raise RunlistError(f"process {pid} is managed already")
-        self._launches.append(pid)
+        self._launches[pid] = uid
         try:
             over = self.placement.rules.limits.over
-            while (reason := self._no_room()) or (over is Over.QUEUE and self._launches[0] != pid):
+            while (reason := self._no_room()) or (over is Over.QUEUE and next(iter(self._launches)) != pid):
                 if over is Over.REFUSE:
                     raise RunlistError(f"the command is not started: {reason}")
                 if over is Over.BATCH:
-                    settings = {**settings, "class": TaskClass.BATCH}
-                    break
+                    return override(settings, {"class": TaskClass.BATCH})
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 self._check_owner(pid, uid)  # it may have given up
             return settings
         finally:
-            self._launches.remove(pid)
+            del self._launches[pid]
 
     def _limit_memory(self, root: Root) -> list[str]:
         """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
-        asked = memory_asked(root.settings)
-        if asked is not None:
-            _set_limit(root, root.pid, asked.limit)
-        elif (change := memory_asked(self.placement.place(root.pid, {}).settings)) is not None:
+        change = memory_change(self.placement.place(root.pid, root.settings).changes)
+        if change is not None and "memory" in root.settings:
+            _set_limit(root, root.pid, change.limit)
+        elif change is not None:
             root.quota.tighten(change.limit)
         return remarks(root, self.memory, self.gpus)
 
@@ -170,12 +176,14 @@ class Manager:
                 return None
         return reason
 
-    def waiting(self) -> list[str]:
-        """What waits until there is room, in words."""
+    def waiting(self, uid: int) -> tuple[list[str], int]:
+        """What waits until there is room: that of a user (root: of all) in words, and how many others do."""
         queued = [task.task for task in self.tasks(0) if task.queued]
-        return [f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}" for task in queued] + [
-            f"the command of process {pid}" for pid in self._launches
-        ]
+        everybody = [
+            (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
+        ] + [(owner, f"the command of process {pid}") for pid, owner in self._launches.items()]
+        mine = [words for owner, words in everybody if uid in (0, owner)]
+        return mine, len(everybody) - len(mine)
 
     def launcher_gone(self, pid: int) -> None:
         """`runlist run` hung up: from here on only our own right is left for its descendants."""
@@ -212,7 +220,7 @@ class Manager:
             raise NoPermissionError("only root may change the interleave level (the driver asks for CAP_SYS_NICE)")
         root = self.processes.roots.get(pid) or processes[0].root
         before = root.quota.limit
-        memory = memory_asked(settings)
+        memory = memory_change(changes)
         if memory is not None:
             _set_limit(root, pid, memory.limit)
         try:
@@ -272,14 +280,14 @@ class Manager:
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
         """Take what a process sent of itself, once it was looked at."""
-        if not self.processes.wants(pid, uid):
+        if self.search.root_for(pid, uid) is None:
             return False
 
         async def take() -> None:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            self.processes.join(pid, uid, message.nanoseconds, sent)
+            self.adoption.take_sent(self.search.root_for(pid, uid), pid, message.nanoseconds, sent)
             self.opened.set()
 
         job = asyncio.get_running_loop().create_task(take())
@@ -306,6 +314,7 @@ class Manager:
         for job in self._joining:
             job.cancel()
         self.processes.close()
+        self.adoption.close()
         self.gpus.close()
         self.keeping.close()
         self.memory.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runlist.daemon.gpus import Gpus
 from runlist.daemon.managed import ManagedTask, Root
 from runlist.daemon.rules import Rules, facts_of
-from runlist.daemon.settings import ContextChange, apply_settings, memory_asked, override, parse_settings
+from runlist.daemon.settings import Change, ContextChange, apply_changes, memory_change, override, parse_settings
 from runlist.daemon.view import Memory
 from runlist.daemon.watch import command_of
 from runlist.errors import UsageError
@@ -18,9 +18,10 @@ from runlist.model import Task, TaskClass, TaskKey
 
 @dataclass(frozen=True)
 class Place:
-    """Settings for a process, and the line of the rules file that some of them come from."""
+    """What a process gets: settings, what they change, and the line of the rules file that some of them come from."""
 
     settings: dict[str, str]
+    changes: list[Change]
     rule: str = ""
 
 
@@ -37,9 +38,10 @@ class Placement:
         """Settings of a process. Raises UsageError when they cannot be."""
         facts = facts_of(pid) if self.rules else None
         match = self.rules.match(facts) if facts is not None else None
-        place = Place(asked) if match is None else Place(override(match.settings, asked), match.where)
-        check_settings(place.settings)
-        return place
+        if match is None:
+            return Place(asked, first_changes(asked))
+        settings = override(match.settings, asked)
+        return Place(settings, first_changes(settings), match.where)
 
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
         """A task of a process that was just found on a GPU. Processes of one root share as one job."""
@@ -52,9 +54,12 @@ class Placement:
             since=time.monotonic(),
             group=f"job {root.pid}",
         )
-        if "memory" not in root.settings and (change := memory_asked(place.settings)) is not None:
+        task = apply_changes(place.changes, task)
+        if "group" not in root.settings:
+            task = replace(task, group_of=None)  # the rule's group is one for all users
+        if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
             root.quota.tighten(change.limit)
-        return ManagedTask(apply_settings(place.settings, task), root=root, rule=place.rule)
+        return ManagedTask(task, root=root, rule=place.rule)
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""
@@ -83,8 +88,10 @@ class Placement:
         return None
 
 
-def check_settings(settings: dict[str, str]) -> None:
-    """Raise UsageError unless a process can be given these settings when it appears."""
-    for change in parse_settings(settings):
+def first_changes(settings: dict[str, str]) -> list[Change]:
+    """What settings change. Raises UsageError unless a process can be given them when it appears."""
+    changes = parse_settings(settings)
+    for change in changes:
         if isinstance(change, ContextChange):
             raise UsageError(f"{change.setting.value} can be set only on a process that is managed: `runlist set`")
+    return changes

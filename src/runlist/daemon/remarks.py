@@ -7,6 +7,7 @@ from runlist.daemon.managed import Root
 from runlist.daemon.view import Memory
 from runlist.sizes import size
 
+_SMALLEST = 2 << 20  # the driver gives memory in pieces of this size
 _REFUSED = "new allocations are refused until"
 
 
@@ -17,6 +18,8 @@ def remarks(root: Root, memory: Memory, gpus: Gpus) -> list[str]:
         return []
     notes = []
     sizes = [octets for gpu in memory.gpus() if (octets := memory.size_of(gpu)) is not None]
+    if limit < _SMALLEST:
+        notes.append(f"a limit of {size(limit)} lets no program use a GPU: write 8G for 8 GiB")
     if sizes and limit > max(sizes):
         notes.append(f"a limit of {size(limit)} has no effect: the GPU has {size(max(sizes))}")
     snapshot = root.quota.look()

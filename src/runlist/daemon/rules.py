@@ -22,7 +22,7 @@ from runlist.daemon.settings import (
     MAX_GROUP_NAME,
     NO_SETTINGS,
     ContextChange,
-    apply_settings,
+    apply_changes,
     parse_setting,
     parse_settings,
 )
@@ -200,7 +200,7 @@ class _Reader:
 
 
 def _deadline_fraction(settings: Mapping[str, str]) -> float:
-    task = apply_settings(settings, NO_SETTINGS)
+    task = apply_changes(parse_settings(settings), NO_SETTINGS)
     return task.deadline.fraction if task.deadline is not None else 0.0
 
 

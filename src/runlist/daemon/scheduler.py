@@ -88,8 +88,13 @@ class Scheduler:
             self.soon()
 
     def refusal(self, task: Task, policy: Policy | None = None) -> str | None:
-        """Why the policy (or another one) does not take a task beside those that are there, or None."""
-        others = [managed.task for managed in self.tasks.values()]
+        """Why the policy (or another one) does not take a task beside those that are there, or None. What other users
+        run is not told.
+        """
+        others = [
+            other if task.uid in (0, other.uid) else replace(other, command="of another user")
+            for other in (managed.task for managed in self.tasks.values())
+        ]
         if policy is None:
             asked = self._policy
             reason = self._guarded(lambda policy: policy.admit(task, others))
@@ -98,6 +103,13 @@ class Scheduler:
             return self._watchdog.call(lambda: policy.admit(task, others))
         except BaseException as error:  # a user's policy may raise anything
             return f"the policy failed at admitting process {task.key.pid}: {error!r}"
+
+    def troubles(self) -> list[str]:
+        """What its user should know of this GPU."""
+        told = [self.trouble] if self.trouble else []
+        if lost := self.accounting.dropped:
+            told.append(f"{lost} records of who used GPU {self.gpu} were lost: nobody was charged for that time")
+        return told
 
     def why(self, key: TaskKey) -> str:
         """What the policy says of a task's share."""

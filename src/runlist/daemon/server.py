@@ -62,8 +62,9 @@ class Server:
         """A peer hung up."""
         self._peers.discard(peer)
 
-    def status(self) -> wire.DaemonStatus:
-        """What this daemon is."""
+    def status(self, uid: int) -> wire.DaemonStatus:
+        """What this daemon is, for a user."""
+        waiting, others = self._manager.waiting(uid)
         return wire.DaemonStatus(
             pid=os.getpid(),
             version=__version__,
@@ -74,8 +75,9 @@ class Server:
             keeper_pid=self._manager.keeping.pid,
             tasks=len(self._manager.tasks(0)),
             rules=str(self._manager.placement.path or ""),
-            waiting=self._manager.waiting(),
-            troubles=[scheduler.trouble for scheduler in self._manager.gpus.all() if scheduler.trouble],
+            waiting=waiting,
+            others_waiting=others,
+            troubles=[trouble for scheduler in self._manager.gpus.all() for trouble in scheduler.troubles()],
         )
 
 
@@ -212,17 +214,17 @@ class _Peer:
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")
         self._manager.gpus.use(PolicySpec(request.name, request.options))
-        return self._server.status()
+        return self._server.status(self._uid)
 
     async def _status(self, request: wire.GetStatus) -> wire.Message:
         del request
-        return self._server.status()
+        return self._server.status(self._uid)
 
     async def _stop(self, request: wire.Stop) -> wire.Message:
         del request
         self._only_owner("stop the daemon")
         self._server.stop.set()
-        return self._server.status()
+        return self._server.status(self._uid)
 
     def _only_owner(self, what: str) -> None:
         """A policy file is code that runs in the daemon, with the daemon's rights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from runlist.errors import UsageError
@@ -60,9 +60,7 @@ def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> lis
     for key in settings:
         _check_key(key)
     changes = [parse_setting(key, settings[key]) for key in _SETTINGS if key in settings]
-    for change in changes:
-        if isinstance(change, TaskChange):
-            onto = change.change(onto)
+    apply_changes(changes, onto)
     return changes
 
 
@@ -72,17 +70,17 @@ def parse_setting(key: str, value: str) -> Change:
     return _SETTINGS[key](value)
 
 
-def apply_settings(settings: Mapping[str, str], task: Task) -> Task:
-    """The task as the policy is to see it with these settings. Raises UsageError, saying what is allowed."""
-    for change in parse_settings(settings, task):
+def apply_changes(changes: Iterable[Change], task: Task) -> Task:
+    """The task as the policy is to see it. Raises UsageError where a change does not go with the others."""
+    for change in changes:
         if isinstance(change, TaskChange):
             task = change.change(task)
     return task
 
 
-def memory_asked(settings: Mapping[str, str]) -> MemoryChange | None:
-    """What settings say of memory; None where they say nothing. Raises UsageError."""
-    return _memory(settings["memory"]) if "memory" in settings else None
+def memory_change(changes: Iterable[Change]) -> MemoryChange | None:
+    """What changes say of memory; None where they say nothing."""
+    return next((change for change in changes if isinstance(change, MemoryChange)), None)
 
 
 def override(settings: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
@@ -243,11 +241,11 @@ def _p99(value: str) -> TaskChange:
 
 
 def _group(value: str) -> TaskChange:
-    """No white space: names of ours ("pid 5") have it, so that nobody can take one of them."""
+    """A group of the task's user. No white space: names of ours ("pid 5") have it, so that nobody can take one."""
     if not value or len(value) > MAX_GROUP_NAME or not value.isprintable() or " " in value:
         raise UsageError(f"group={_shown(value)}: take a name of 1 to {MAX_GROUP_NAME} characters, no spaces, or none")
     name = "" if _is_none(value) else value
-    return TaskChange(lambda task: replace(task, group=name))
+    return TaskChange(lambda task: replace(task, group=name, group_of=task.uid))
 
 
 def _timeslice(value: str) -> TaskChange:

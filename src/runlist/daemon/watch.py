@@ -104,24 +104,27 @@ def command_of(pid: int) -> str:
 
 def parent_of(pid: int) -> int | None:
     """Process id of a process' parent, or None when it is gone."""
-    return _status_number(pid, "PPid:")
+    parent = _status(pid).get("PPid")
+    return None if parent is None else int(parent)
 
 
 def owner_of(pid: int) -> int | None:
-    """Real user id of a process, or None when it is gone."""
-    return _status_number(pid, "Uid:")
+    """Real user id of a process, or None when it is gone, be it that nobody has asked how it ended."""
+    status = _status(pid)
+    return None if status.get("State", "Z")[0] in "ZX" else int(status["Uid"].split()[0])
 
 
 def peak_of(pid: int) -> int:
     """The most address space that a process ever had, in KiB: it never gets less, but starts anew with exec. 0 when it
     is gone.
     """
-    return _status_number(pid, "VmPeak:") or 0
+    return int(_status(pid).get("VmPeak", "0").split()[0])
 
 
-def _status_number(pid: int, field: str) -> int | None:
+def _status(pid: int) -> dict[str, str]:
+    """What the kernel tells of a process, by name; empty when it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
-        return None
-    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith(field)), None)
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())}

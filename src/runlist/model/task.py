@@ -42,7 +42,8 @@ class Task:
     task, so that it will not run whatever the policy decides; `since` is when it was first seen, in seconds of a
     monotonic clock.
     `compute_groups` is how many of its channel groups compete for the GPU: one per context.
-    Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them.
+    Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them. It is
+    a group of user `group_of`; None where that is nobody's choice, then it is one for all users.
     `deadline` goes with the class of that name. `target_p99_us` is the tail latency that its requests are to keep, as
     the task reports them. `segment` is the priority of the segment that it has begun and not ended, None outside.
     """
@@ -61,9 +62,12 @@ class Task:
     target_p99_us: float | None = None
     segment: int | None = None
     group: str = ""
+    group_of: int | None = None
     usage: Usage = NO_USAGE
 
     @property
     def shares_as(self) -> str:
         """Name of what competes for a share: its group, or the task itself."""
-        return self.group or f"pid {self.key.pid}"
+        if not self.group:
+            return f"pid {self.key.pid}"
+        return self.group if self.group_of is None else f"{self.group} of user {self.group_of}"

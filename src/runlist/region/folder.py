@@ -77,4 +77,18 @@ def _is_left_over(path: Path) -> bool:
     finally:
         region.close()
     pid, started = found.creator
-    return found.pid_namespace == pid_namespace() and start_of(pid) != started and not found.living()
+    if found.pid_namespace != pid_namespace() or start_of(pid) == started or found.living():
+        return False
+    return not _is_named(path)
+
+
+def _is_named(path: Path) -> bool:
+    """Whether a process has a variable that names a region: what it starts will want it. A shell that went into the
+    background has no slot, and its commands would not start.
+    """
+    value = os.fsencode(f"={path}\0")
+    for process in Path("/proc").glob("[1-9]*"):
+        with contextlib.suppress(OSError):  # it ended, or is another user's: that cannot open the region
+            if value in (process / "environ").read_bytes():
+                return True
+    return False

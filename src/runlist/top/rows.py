@@ -88,8 +88,8 @@ def headline(snapshot: Snapshot, order: str) -> str:
         f"sorted by {order}",
         f"daemon {status.pid} ({status.driver}, {status.version})",
     ]
-    if status.waiting:
-        parts.insert(1, f"{len(status.waiting)} waiting for room")
+    if waiting := len(status.waiting) + status.others_waiting:
+        parts.insert(1, f"{waiting} waiting for room")
     return " · ".join(parts)
 
 

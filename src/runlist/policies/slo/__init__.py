@@ -148,8 +148,8 @@ class SloLayer(Layer):
             self._lower(now)
         elif worst[0] < 1 - COMFORT * self._headroom and self._used > USES_IT * self._aimd.share:
             self._aimd.raise_(self._load(now), now)
-        p99_ms, target_ms = 1e3 * worst[1], 1e3 * worst[2]
-        self._why = f"p99 {p99_ms:.3g} ms of {target_ms:.3g} ms: background at {100 * self._aimd.share:.0f} %"
+        p99, target = _ms(worst[1]), _ms(worst[2])
+        self._why = f"p99 {p99} of {target}: background at {100 * self._aimd.share:.0f} %"
 
     def _lower(self, now: float) -> None:
         self._aimd.lower(self._used, self._load(now), now)
@@ -170,6 +170,11 @@ class SloLayer(Layer):
             else task
             for task in tasks
         ]
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, to three digits that count."""
+    return f"{float(f'{1e3 * seconds:.3g}'):g} ms"
 
 
 def _cap(share: float, target_us: float) -> Cap:

@@ -1,0 +1,375 @@
+"""Taking processes over and letting them go: all or nothing, and every file closed once. The driver is in memory, the
+processes are real: this one, and children that sleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon import adoption, gpus
+from runlist.daemon.adoption import Adoption
+from runlist.daemon.checks import Checks
+from runlist.daemon.gpus import Gpus
+from runlist.daemon.managed import Root
+from runlist.daemon.placement import Placement
+from runlist.daemon.processes import Processes
+from runlist.daemon.search import Search
+from runlist.errors import NoTargetError, RunlistError
+from runlist.policies import PolicySpec
+from runlist.rm.context import GpuContext
+from runlist.usage.choice import Choice
+from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
+from tests.fixtures.usage import FakeSource
+
+PID = os.getpid()
+SET_TIMESLICE = 0xA06C0103
+
+
+class Borrower:
+    """Makes copies, as the kernel does: each is to be closed once, and none is used afterwards."""
+
+    way = "own right"
+
+    def __init__(self, rm: FakeRm) -> None:
+        self.rm = rm
+        self.copies: list[FakeFile] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        original = self.rm.processes[pid][fd]
+        copy = self.rm.file()
+        copy.clients, copy.on_control = original.clients, original.on_control
+        self.copies.append(copy)
+        number = 1000 + len(self.copies)
+        self.rm.copies[number] = copy
+        self.meanwhile()
+        return number
+
+    @property
+    def open(self) -> int:
+        assert all(copy.closed <= 1 for copy in self.copies), "a file was closed twice"
+        return sum(not copy.closed for copy in self.copies)
+
+
+class Keeping:
+    """Notes what is guarded."""
+
+    pid = -1
+
+    def __init__(self) -> None:
+        self.guarded: dict[int, GpuContext] = {}
+        self.renewed: list[int] = []
+        self._keys = iter(range(1, 1000))
+
+    def guard(self, pid: int, context: GpuContext) -> int:
+        key = next(self._keys)
+        self.guarded[key] = context
+        return key
+
+    def unguard(self, key: int) -> None:
+        self.guarded.pop(key, None)
+
+    def renew(self, key: int) -> None:
+        self.renewed.append(key)
+
+
+class World:
+    """The part of a daemon that manages processes."""
+
+    def __init__(self) -> None:
+        self.rm = FakeRm()
+        self.borrower = Borrower(self.rm)
+        self.gpus = Gpus(self.rm, PolicySpec(), lambda pid: None)
+        self.keeping: Any = Keeping()
+        memory: Any = SimpleNamespace(pids=set)
+        self.placement = Placement(None, self.gpus, memory)
+        limits: Any = SimpleNamespace(work=False)
+        self.processes = Processes(self.gpus, self.keeping, limits)
+        self.adoption = Adoption(self.rm, self.processes, self.gpus, self.keeping, self.placement)
+        self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
+        self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
+
+    def tenant(self, pid: int = PID, fd: int = 8, gpu: str = UUIDS[0]) -> FakeClient:
+        client = self.rm.tenant(pid, fd).client()
+        client.context(client.device(gpu))
+        return client
+
+    def root(self, pid: int = PID, **settings: str) -> Root:
+        return self.processes.add_root(pid, settings, (self.borrower,))
+
+    async def adopt(self, root: Root, pid: int = PID, *, new_only: bool = False) -> None:
+        await self.adoption.adopt(root, pid, new_only=new_only)
+
+    def nothing_is_left(self) -> bool:
+        assert not self.processes.managed
+        assert not any(scheduler.tasks for scheduler in self.gpus.all())
+        return not self.keeping.guarded and self.borrower.open == 0
+
+
+def slices(client: FakeClient) -> list[int]:
+    return [node.slice_us for node in client.objects.values() if node.slice_us]
+
+
+FOUND = [2048, 1024, 1024, 1024]
+
+
+@pytest.fixture(autouse=True)
+def _own_usage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The usage source, and a signal handler of the tests' own; what borrowed files are is not asked of the kernel."""
+    monkeypatch.setattr(gpus, "open_source", lambda driver, gpu: Choice(FakeSource(), ()))
+    monkeypatch.setattr(adoption.borrow, "still_holds", lambda pid, fd, copy: pid == PID)
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def in_a_daemon(test: Callable[[World], Awaitable[None]]) -> None:
+    """Run a test in an event loop, and see that no descriptor is left."""
+
+    async def run() -> None:
+        await asyncio.to_thread(int)  # starts a thread, which stays
+        before = len(os.listdir("/proc/self/fd"))
+        world = World()
+        with contextlib.ExitStack() as stack:
+            stack.callback(world.gpus.close)
+            stack.callback(world.adoption.close)
+            stack.callback(world.processes.close)
+            await test(world)
+        assert world.nothing_is_left()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def child() -> Iterator[int]:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_process_has_is_managed_and_put_back() -> None:
+    async def test(world: World) -> None:
+        client, other = world.tenant(), world.tenant(gpu=UUIDS[1])
+        root = world.root(**{"class": "batch"})
+        await world.adopt(root)
+        (process,) = world.processes.under(PID)
+        assert set(process.tasks) == set(UUIDS)
+        assert slices(client) == slices(other) == [1] * 4
+        assert (len(world.keeping.guarded), world.borrower.open) == (2, 1)  # both clients are on one file
+        await world.adopt(root)  # nothing is new
+        assert (len(world.keeping.guarded), world.borrower.open) == (2, 1)
+        later = world.tenant(fd=9)
+        await world.adopt(root, new_only=True)
+        assert (len(world.keeping.guarded), world.borrower.open) == (3, 2)
+        assert process.tasks[UUIDS[0]].task.compute_groups == 2
+        assert world.processes.remove_root(root) == []
+        assert slices(client) == slices(other) == slices(later) == FOUND
+
+    in_a_daemon(test)
+
+
+def refusing(client: FakeClient, *, all_of_it: bool = False) -> Callable[[Call], int | None]:
+    """The driver refuses to set slices of a client: all of it, or those that it did not have when it was found."""
+
+    def answer(call: Call) -> int | None:
+        mine = call.command == SET_TIMESLICE and call.client == client.handle
+        return INVALID_ARGUMENT if mine and (all_of_it or int.from_bytes(call.params, "little") not in FOUND) else None
+
+    return answer
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_control_that_fails_leaves_nothing(failing: int, all_of_it: bool) -> None:
+    """Of one of three contexts: when it is guarded, and when it gets its share."""
+
+    async def test(world: World) -> None:
+        clients = [world.tenant(fd=fd) for fd in (7, 8, 9)]
+        for file in world.rm.processes[PID].values():
+            file.on_control = refusing(clients[failing], all_of_it=all_of_it)
+        with pytest.raises(RunlistError):
+            await world.adopt(world.root())
+        assert world.nothing_is_left()
+        assert all(slices(client) == FOUND for client in clients)
+
+    in_a_daemon(test)
+
+
+def test_a_control_that_fails_later_leaves_what_was_there() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        in_force = slices(client)
+        world.rm.tenant(PID, 9).on_control = refusing(world.tenant(fd=9), all_of_it=True)
+        with pytest.raises(RunlistError):
+            await world.adopt(root)
+        assert slices(client) == in_force
+        (process,) = world.processes.under(PID)
+        assert (process.tasks[UUIDS[0]].task.compute_groups, len(world.keeping.guarded), world.borrower.open) == (
+            1,
+            1,
+            1,
+        )
+
+    in_a_daemon(test)
+
+
+def test_settings_that_cannot_be_leave_nothing() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        with pytest.raises(RunlistError, match="a burst goes with a cap"):
+            await world.adopt(world.root(burst="5ms"))
+        assert world.nothing_is_left()
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_a_policy_that_refuses_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        monkeypatch.setattr(world.gpus.scheduler(UUIDS[0]), "refusal", lambda task: "it would not fit")
+        with pytest.raises(RunlistError, match="is not managed: it would not fit"):
+            await world.adopt(world.root())
+        assert world.nothing_is_left()
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_one_file_with_two_descriptors_is_had_once() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        world.rm.processes[PID][9] = world.rm.processes[PID][8]
+        root = world.root()
+        await world.adopt(root)
+        (process,) = world.processes.under(PID)
+        assert (process.tasks[UUIDS[0]].task.compute_groups, world.borrower.open) == (1, 1)
+        world.processes.remove_root(root)
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_another_file_under_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        del world.rm.processes[PID][8]
+        client = world.tenant()
+        first = world.borrower.copies[0]
+        monkeypatch.setattr(
+            "runlist.daemon.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
+        )
+        await world.adopt(root, new_only=True)
+        assert slices(client) != FOUND
+        assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
+
+    in_a_daemon(test)
+
+
+@pytest.mark.parametrize("how", ["root", "process"])
+def test_one_that_is_let_go_while_it_is_looked_at_stays_so(how: str) -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root()
+        loop = asyncio.get_running_loop()
+
+        async def let_go() -> None:
+            if how == "root":
+                world.processes.remove_root(root)
+                world.root()  # somebody attaches it again at once: that look is not this one
+            else:
+                root.excluded.add(PID)
+
+        world.borrower.meanwhile = lambda: asyncio.run_coroutine_threadsafe(let_go(), loop).result()
+        await world.adopt(root)
+        assert world.nothing_is_left()
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_what_came_by_fork_is_the_parents() -> None:
+    async def test(world: World) -> None:
+        with child() as pid:
+            world.rm.processes[pid] = world.rm.processes.setdefault(PID, {})
+            world.tenant()
+            root = world.root()
+            await world.adopt(root, pid)  # though its parent is not managed yet
+            assert world.nothing_is_left()
+            await world.adopt(root)
+            await world.adopt(root, pid)
+            assert list(world.processes.managed) == [PID]
+
+    in_a_daemon(test)
+
+
+def test_a_descendant_may_end_while_its_tree_is_taken_over() -> None:
+    async def test(world: World) -> None:
+        with child() as pid:
+            world.tenant()
+            world.borrower.meanwhile = lambda: os.kill(pid, signal.SIGKILL)
+            root = world.root()
+            await world.search.everything_of(root)
+            assert list(world.processes.managed) == [PID]
+            with pytest.raises(NoTargetError):
+                await world.adopt(root, 1 << 22)
+
+    in_a_daemon(test)
+
+
+def test_two_that_look_at_the_same_time_manage_it_once() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root()
+        await asyncio.gather(*(world.adopt(root, new_only=new_only) for new_only in (False, True, False)))
+        assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
+        assert not world.adoption._locks
+
+    in_a_daemon(test)
+
+
+def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_after() -> None:
+    async def test(world: World) -> None:
+        client, kept = world.tenant(), world.tenant(fd=9)
+        await world.adopt(world.root(**{"class": "batch"}))
+        assert slices(kept) == [500] * 4  # two contexts: not at tiny slices
+        for handle in list(client.objects):
+            if handle in client.objects:
+                client.free(handle)
+        for _ in range(2):
+            world.checks.check(slices=True)
+        (process,) = world.processes.under(PID)
+        assert process.tasks[UUIDS[0]].task.compute_groups == 1
+        assert slices(kept) == [1] * 4
+        assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
+        kept.objects.clear()
+        world.checks.check(slices=True)
+        assert world.nothing_is_left()
+
+    in_a_daemon(test)
+
+
+def test_a_process_is_a_root_once() -> None:
+    async def test(world: World) -> None:
+        world.root()
+        with pytest.raises(RunlistError, match="managed already"):
+            world.root()
+
+    in_a_daemon(test)

@@ -1,0 +1,24 @@
+"""Where the options of `runlist run` end and its command begins."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+
+from runlist.cli import app, main
+
+PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
+
+
+@pytest.mark.parametrize("separator", [[], ["--"]])
+def test_options_behind_the_command_are_its_own(separator: list[str]) -> None:
+    run = get_command(app).commands["run"]  # type: ignore[attr-defined]
+    given = run.make_context("run", ["--class", "batch", *separator, *PROGRAM]).params
+    assert (given["class_setting"], given["command"]) == ("batch", PROGRAM)
+
+
+def test_a_slip_of_the_pen_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", "--memroy", "8G", "--", "true"])
+    assert end.value.code == 2
+    assert "No such option: --memroy" in capsys.readouterr().err

@@ -115,6 +115,24 @@ def test_calls_that_end_when_it_rings_do_no_harm(watchdog: Watchdog) -> None:
         assert result == end
 
 
+def test_what_rings_just_before_or_after_a_call_does_no_harm(
+    watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does on a machine that has other things to do: nothing but the call is cut short."""
+    set_timer = signal.setitimer
+
+    def late(which: int, *seconds: float) -> None:
+        signal.raise_signal(signal.SIGALRM)
+        set_timer(which, *seconds)
+        signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(signal, "setitimer", late)
+    assert watchdog.call(lambda: 42) == 42
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    with pytest.raises(Stalled):
+        watchdog.call(spin)
+
+
 def test_one_that_cannot_be_ended_ends_with_the_process() -> None:
     child = os.fork()
     if child == 0:

@@ -6,8 +6,10 @@ import contextlib
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ OLDEST_DRIVER = (550, 0)
 """Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
 
 _CAP_SYS_PTRACE, _CAP_SYS_NICE = 19, 23
+_RECORD_BYTES = 64  # at least what a program says of itself
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -68,7 +71,8 @@ def _checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "system", lambda: f"Python {platform.python_version()}, Linux {platform.release()}"
     yield "device", lambda: _device(driver)
     yield "GPUs", lambda: _gpus(driver)
-    yield "borrowing", _borrowing
+    yield "borrowing", lambda: _borrowing(driver)
+    yield "lending", lambda: _lending(driver)
     yield "other processes", _ptrace
     yield "privileged controls", _nice
     yield "watching", lambda: _watching(driver)
@@ -103,8 +107,8 @@ def _gpus(driver: Driver) -> str:
     return text
 
 
-def _borrowing() -> str:
-    """Copy a descriptor out of a child of ours, as is done with tenants."""
+def _borrowing(driver: Driver) -> str:
+    """Copy a descriptor out of a child of ours, as is done with tenants. Where that is denied they must lend theirs."""
     reader, writer = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[reader])
     try:
@@ -113,20 +117,43 @@ def _borrowing() -> str:
             os.close(borrow.borrow(pidfd, 0))
         finally:
             os.close(pidfd)
-    except PermissionError as error:
-        raise _Failed(
-            f"pidfd_getfd is denied even for children ({error.strerror}): a container's seccomp profile does that; "
-            "allow the call",
-            ExitCode.NO_PERMISSION,
-        ) from None
     except OSError as error:
-        raise _Failed(f"pidfd_getfd: {error.strerror}: Linux 5.6 or later is needed") from None
+        denied = f"pidfd_getfd is denied even for children ({error.strerror}), as seccomp profiles of containers do"
+        allow = "allow it with the capability SYS_PTRACE"
+        try:
+            _lending(driver)
+        except _Limited:
+            raise _Failed(f"{denied}: {allow}", ExitCode.NO_PERMISSION) from None
+        raise _Limited(
+            f"{denied}: `runlist run` goes by what programs lend instead; to attach programs that run already, {allow}"
+        ) from None
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
         os.close(reader)
         os.close(writer)
     return "descriptors of our own children can be borrowed (pidfd_getfd)"
+
+
+def _lending(driver: Driver) -> str:
+    """Have a child make an RM client with the library in it, and hear from it as the daemon would."""
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(f"{folder}/messages")
+        ear.setblocking(False)
+        try:
+            preloaded = preload.variables(library(), None, strict=None, inherited={})
+            named = {"RUNLIST_MESSAGES": f"{folder}/messages", "RUNLIST_DISABLE": "0"}
+            environment = {**os.environ, **preloaded, **named}
+            subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+            _, (fd, *_), _, _ = socket.recv_fds(ear, _RECORD_BYTES, 1)
+            file = driver.adopt(fd)
+        except (OSError, ValueError, RunlistError):  # nothing came, or no descriptor with it
+            file = None
+    if file is None:
+        raise _Limited("programs with the library do not lend: only those can be managed that may be borrowed from")
+    file.close()
+    return "programs that nobody may borrow from lend their descriptor themselves, if `runlist run` starts them"
 
 
 def _ptrace() -> str:

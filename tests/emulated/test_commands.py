@@ -308,7 +308,7 @@ def test_doctor(commands: Commands, daemon: Daemon) -> None:
     states = {finding["what"]: finding["state"] for finding in report["findings"]}
     assert report["exit_code"] == 0
     assert "fail" not in states.values()
-    assert states["device"] == states["borrowing"] == states["GPUs"] == "ok"
+    assert states["device"] == states["borrowing"] == states["lending"] == states["GPUs"] == "ok"
     details = {finding["what"]: finding["detail"] for finding in report["findings"]}
     assert f"process {daemon.pid}" in details["daemon"]
     assert len(commands.ok("doctor").splitlines()) == len(report["findings"])

@@ -20,7 +20,10 @@ from runlist.daemon.lending import MAX_FILES, Lending
 from runlist.daemon.watch import peak_of
 from runlist.errors import NoTargetError
 from runlist.region import RegionError, create
+from runlist.rm.transport import EmulatedDriver
 from tests.fixtures.daemon import wait_for
+
+ROOT = 1
 
 
 class File:
@@ -83,7 +86,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def test_a_lent_file_is_copied_for_whoever_looks(child: subprocess.Popen[bytes]) -> None:
     async def test() -> None:
         lent, file = new_lending(), new_file()
-        assert lent.take(child.pid, 7, file)
+        assert lent.take(ROOT, child.pid, 7, file)
         (copy,) = lent.copies(child.pid)
         assert os.fstat(copy.file.fileno()).st_ino == os.fstat(file.fileno()).st_ino
         assert copy.file.fileno() != file.fileno()
@@ -103,7 +106,8 @@ def test_there_is_room_for_so_many_and_one_of_each_client(child: subprocess.Pope
         lent = new_lending()
         files = [new_file() for _ in range(MAX_FILES + 3)]
         taken = [
-            lent.take(child.pid, client, file) for client, file in zip([0, 0, *range(1, 100)], files, strict=False)
+            lent.take(ROOT, child.pid, client, file)
+            for client, file in zip([0, 0, *range(1, 100)], files, strict=False)
         ]
         assert taken == [True, False, *[True] * (MAX_FILES - 1), False, False]
         for file in (file for file, kept in zip(files, taken, strict=True) if not kept):
@@ -113,10 +117,28 @@ def test_there_is_room_for_so_many_and_one_of_each_client(child: subprocess.Pope
     run(test)
 
 
+def test_a_tree_has_no_room_beyond_its_own(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(lending, "MAX_TREE_FILES", 2)
+        lent, files = new_lending(), [new_file() for _ in range(5)]
+        members = [(ROOT, child.pid), (ROOT, os.getpid()), (ROOT, child.pid), (ROOT, os.getppid()), (2, os.getppid())]
+        taken = [
+            lent.take(*member, client, file) for client, (member, file) in enumerate(zip(members, files, strict=True))
+        ]
+        assert taken == [True, True, False, False, True]
+        assert os.getppid() in lent
+        lent.drop(child.pid)
+        assert lent.take(ROOT, child.pid, 5, files[2])
+        files[3].close()
+        lent.close()
+
+    run(test)
+
+
 def test_it_is_closed_the_moment_the_process_ends(child: subprocess.Popen[bytes]) -> None:
     async def test() -> None:
         lent = new_lending()
-        assert lent.take(child.pid, 7, new_file())
+        assert lent.take(ROOT, child.pid, 7, new_file())
         child.kill()
         child.wait()
         await asyncio.sleep(0.01)
@@ -132,7 +154,7 @@ def test_it_is_closed_when_the_process_becomes_another_program(
         peak = 1000
         monkeypatch.setattr(lending, "peak_of", lambda pid: peak)
         lent = new_lending()
-        assert lent.take(child.pid, 7, new_file())
+        assert lent.take(ROOT, child.pid, 7, new_file())
         lent.check()
         peak = 5000
         lent.check()
@@ -141,9 +163,9 @@ def test_it_is_closed_when_the_process_becomes_another_program(
         peak = 4999  # it starts anew with exec, and else never goes down
         lent.check()
         assert child.pid not in lent
-        assert lent.take(child.pid, 7, new_file())
+        assert lent.take(ROOT, child.pid, 7, new_file())
         peak = 10
-        assert lent.take(child.pid, 8, new_file())  # of the new program, which alone counts
+        assert lent.take(ROOT, child.pid, 8, new_file())  # of the new program, which alone counts
         (copy,) = lent.copies(child.pid)
         assert copy.client == 8
         copy.file.close()
@@ -171,7 +193,7 @@ def test_a_process_that_is_gone_lends_nothing() -> None:
     async def test() -> None:
         file = new_file()
         with pytest.raises(NoTargetError):
-            new_lending().take(1 << 22, 7, file)
+            new_lending().take(ROOT, 1 << 22, 7, file)
         file.close()
 
     run(test)
@@ -198,6 +220,9 @@ def test_what_is_harmless_is_handed_back_and_the_rest_closed(tmp_path: Path) -> 
         sent.close()
         with pytest.raises(RegionError, match="it is no file"):
             await looking.region(os.open("/dev/null", os.O_RDWR), os.geteuid())
+        looking = Descriptors(EmulatedDriver(tmp_path))
+        sent = await looking.joined([os.open("/dev/null", os.O_RDWR)], os.geteuid())  # which no socket can be made of
+        assert sent.file is None
         looking.discard([os.dup(0), 12345])
         await looking.joined([], 0)  # behind it
 

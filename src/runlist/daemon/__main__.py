@@ -10,6 +10,7 @@ import gc
 import grp
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -59,6 +60,8 @@ def main() -> int:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of every process that is managed we have some open
     if arguments.private and os.fork():
         os._exit(0)  # nobody's child: whoever started it must neither wait for it nor take it for its own work
     ready = _Ready(arguments.ready_fd)

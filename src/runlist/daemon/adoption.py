@@ -68,16 +68,16 @@ class Adoption:
             if region is not None and not root.quota.has_region:
                 root.quota.take(region)
                 region = None
-            if file is not None and self._lend(pid, client, file):
+            if file is not None and self._lend(root, pid, client, file):
                 file = None
         finally:
             Sent(file, region).close()
 
-    def _lend(self, pid: int, client: int, file: OpenFile) -> bool:
+    def _lend(self, root: Root, pid: int, client: int, file: OpenFile) -> bool:
         if self._processes.owner_of_client(client) == pid:
             return False
         with contextlib.suppress(RunlistError):
-            return self.lending.take(pid, client, file)
+            return self.lending.take(root.pid, pid, client, file)
         return False
 
     async def adopt(self, root: Root, pid: int, *, new_only: bool) -> None:

@@ -20,13 +20,19 @@ from runlist.rm.transport import Driver, OpenFile
 MAX_FILES = 8
 """How many a process may have with us: a program has one RM client for CUDA and one for NVML."""
 
+MAX_TREE_FILES = 256
+"""How many the processes of one tree may have with us: a tree must not use up all of our descriptors."""
+
 _KEYS = itertools.count(-1, -1)
 
 
 @dataclass
 class _Lender:
-    """A process. Its `peak` of address space never goes down as long as it is the same program."""
+    """A process, in the tree of process `root`. Its `peak` of address space never goes down as long as it is the same
+    program.
+    """
 
+    root: int
     pidfd: int
     peak: int
     since: float
@@ -44,15 +50,17 @@ class Lending:
     def __contains__(self, pid: int) -> bool:
         return pid in self._lenders
 
-    def take(self, pid: int, client: int, file: OpenFile) -> bool:
-        """Keep a control file that one client of a process is on. False where there is no use for it: the caller
-        closes it. Raises NoTargetError for a process that is gone.
+    def take(self, root: int, pid: int, client: int, file: OpenFile) -> bool:
+        """Keep a control file that one client of a process below `root` is on. False where there is no use or no room
+        for it: the caller closes it. Raises NoTargetError for a process that is gone.
         """
         self._look_again(pid)
+        if sum(len(one.files) for one in self._lenders.values() if one.root == root) >= MAX_TREE_FILES:
+            return False
         lender = self._lenders.get(pid)
         if lender is None:
             pidfd = borrow.open_process(pid)
-            lender = self._lenders[pid] = _Lender(pidfd, peak_of(pid), time.monotonic())
+            lender = self._lenders[pid] = _Lender(root, pidfd, peak_of(pid), time.monotonic())
             self._loop.add_reader(pidfd, self.drop, pid)
         if len(lender.files) >= MAX_FILES or any(one.client == client for one in lender.files.values()):
             return False

@@ -17,6 +17,9 @@ _SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 _SYS_PIDFD_GETFD = 438
 _KCMP_FILE = 0
 
+DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""How the kernel, or a container around us, says no to a call: a filter or a sandbox may act as if there were none."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,7 +53,8 @@ def borrow(pidfd: int, fd: int) -> int:
 def no_right(pid: int, reason: str) -> NoPermissionError:
     """The error for a process that this user may not borrow from."""
     return NoPermissionError(
-        f"no right to borrow from process {pid} ({reason}): start it with `runlist run`, or run the daemon as root"
+        f"no right to borrow from process {pid} ({reason}): start it with `runlist run`, or run the daemon as root "
+        "(in a container with the capability SYS_PTRACE)"
     )
 
 
@@ -62,7 +66,7 @@ def still_holds(pid: int, fd: int, copy: int) -> bool:
         try:
             return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
         except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+            if error.errno not in DENIED:
                 return False  # the process, or its descriptor, is gone
     try:  # without kcmp: the best that /proc tells
         return os.path.samestat(os.fstat(copy), os.stat(f"/proc/{pid}/fd/{fd}"))

@@ -14,6 +14,7 @@ Each try is one GET_HANDLE_INFO, about 3 µs.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -170,10 +171,10 @@ def _control_files(driver: Driver, pid: int, pidfd: int, borrower: Borrower) -> 
         for fd in driver.control_files(pid):
             try:
                 copy = borrower.borrow(pid, pidfd, fd)
-            except PermissionError:
-                raise
-            except OSError:  # the descriptor was closed meanwhile
-                continue
+            except OSError as error:
+                if error.errno in borrow.DENIED:
+                    raise borrow.no_right(pid, os.strerror(error.errno)) from None
+                continue  # the descriptor was closed meanwhile
             file = driver.adopt(copy)
             if file is not None:
                 yield fd, file

@@ -16,9 +16,10 @@ import pytest
 
 import runlist
 from runlist.daemon.messages import Kind
-from tests.fixtures.compiler import CXX, C, compiler
+from tests.fixtures.compiler import CXX, C, cmake, compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path, wait_for
 from tests.fixtures.ear import Ear
+from tests.native.guests import headers
 
 __all__ = ["short_path"]
 
@@ -326,3 +327,18 @@ def test_a_full_queue_delays_and_drops_but_never_hangs(short_path: Path, start: 
         while (said := ear.said())[0] == "REPORT_LATENCY":
             pass
         assert said == ("SEGMENT_BEGIN", 7)  # the next message told what was missed
+
+
+def test_headers_that_lack_functions(tmp_path: Path) -> None:
+    """As those of CUDA 12 do: what is not declared is not hooked, and the log names it."""
+    for folder in headers()[1::2]:
+        for header in Path(folder).glob("*.h"):
+            (tmp_path / header.name).write_text(header.read_text().replace("cuGraphUpload", "cuGraphSend"))
+    configure = cmake(HOOKS.parents[1], tmp_path / "build", CUDA_INCLUDE_DIR=str(tmp_path))
+    done = subprocess.run(configure, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "-- Not in this cuda.h, so left alone: cuGraphUpload, cuGraphUpload_ptsz\n" in done.stdout
+    for name in ("cuda.inc", "nvml.inc"):
+        rows = (HOOKS / name).read_text().splitlines(keepends=True)
+        kept = "".join(row for row in rows if "cuGraphUpload" not in row)
+        assert (tmp_path / "build" / "native" / "lists" / "hooks" / name).read_text() == kept

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.fixtures.compiler import CXX, compiler
+from tests.fixtures.compiler import CXX, cmake, compiler
 from tests.native.guests import GiB, Guests
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +23,6 @@ CHECKS = ("check_clock", "check_objects", "check_quota", "check_signals")
 FUZZED = {"fuzz_environment": 20_000, "fuzz_region": 500}
 """Programs, and how many inputs each is given."""
 OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-
-
-def tool(name: str) -> str | None:
-    """A program that is here, or that the set-up brought."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)]))
 
 
 def run(*words: object, timeout: float, **options: str) -> subprocess.CompletedProcess[str]:
@@ -64,16 +57,9 @@ def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         answer = run(probe, timeout=RUN_S)
     if answer.returncode != 0:
         pytest.skip(f"{command[0]} -fsanitize={sanitizer}: {(answer.stderr.strip().splitlines() or ['fails'])[-1]}")
-    cmake, ninja = tool("cmake"), tool("ninja")
-    assert cmake is not None, "no cmake: run make setup"
     folder = ROOT / "build" / f"checks-{sanitizer}"
-    configure = [f"-DCMAKE_CXX_COMPILER={command[0]}", "-DRUNLIST_CHECKS=ON", f"-DRUNLIST_SANITIZE={sanitizer}"]
-    configure += ["-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
-    configure += [f"-DPython_EXECUTABLE={sys.executable}"]
-    for words in (
-        [cmake, "-S", ROOT, "-B", folder, *configure],
-        [cmake, "--build", folder, "--target", "checks", "-j2"],
-    ):
+    configure = cmake(ROOT, folder, RUNLIST_CHECKS="ON", RUNLIST_SANITIZE=sanitizer)
+    for words in (configure, [configure[0], "--build", folder, "--target", "checks", "-j2"]):
         done = run(*words, timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return Checked(folder)

@@ -44,6 +44,10 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),
     "observer": ("observer.c", NVML),
+    "hostile": ("hostile.c", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/below"),
+    "below/libleaf.so": ("leaf.c", *SHARED),
+    "driver.so": ("driver.c", *SHARED),
+    "caller": ("caller.c",),
     "few/libcuda.so.1": ("stub.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "few/few": ("few.c",),
 }

@@ -1,0 +1,141 @@
+"""Programs that look for functions, fork and free in ways that few do, and a driver that answers as few do."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.native.guests import OPTIONS, SHARED, SOURCES, GiB, Guests, MiB, compile_c
+from tests.native.regions import Region
+
+LIMIT = 6 * GiB
+
+# -- look-ups --------------------------------------------------------------------------------------
+
+
+def test_what_comes_next_after_a_library_that_was_opened(guests: Guests) -> None:
+    bare = guests.lines("hostile", "next", env=guests.environment())
+    total = bare[-1].split()[1]
+    env = guests.environment(guests.region(LIMIT))
+    assert guests.lines("hostile", "next", env=env) == [line.replace(total, str(LIMIT)) for line in bare]
+
+
+def test_a_program_has_no_function_of_a_library_that_is_not_there(guests: Guests) -> None:
+    assert guests.same("hostile", "itself").out == "0 1\n"
+
+
+def test_namespaces_without_cuda(guests: Guests) -> None:
+    """More than there are rows for, of a library that is found by its caller's folder only."""
+    guests.path("below/libleaf.so")
+    done = guests.same("hostile", "spaces", "libleaf.so")
+    assert (done.lines, done.err) == (["opened", "1"] * 8, "")
+
+
+def test_a_library_that_does_not_begin_at_address_0(guests: Guests) -> None:
+    """As prelink made them. One of the two does not get the address that it was made for."""
+    high = guests.new_path()
+    done = compile_c([*OPTIONS, *SHARED, "-Wl,-Ttext-segment=0x40000000", str(SOURCES / "leaf.c"), "-o", str(high)])
+    if done.code != 0:
+        pytest.skip(done.err.strip().splitlines()[-1])
+    assert guests.same("hostile", "spaces", high).lines == ["opened", "1"] * 8
+
+
+def test_a_child_of_fork_while_the_dynamic_linker_is_busy(guests: Guests) -> None:
+    assert guests.same("hostile", "forks").out == "1 0\n"
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def test_managed_memory_that_comes_and_goes_leaves_nothing_behind(guests: Guests) -> None:
+    guests.same("hostile", "grows")
+
+
+CLIENT, DEVICE, MEMORY = 0x41, 0x80, 0x40
+
+
+class Answer(NamedTuple):
+    """Of the driver: RM's status, the object, and the bytes that it then holds."""
+
+    status: int
+    object: int
+    held: int
+
+
+class Caller:
+    """A program that asks RM for what it is told to, and the region that the library counts in."""
+
+    def __init__(self, process: subprocess.Popen[str], region: Region) -> None:
+        self._process = process
+        self._region = region
+
+    def ask(self, *words: object) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(*words, file=self._process.stdin, flush=True)
+        status, made, held = self._process.stdout.readline().split()
+        return Answer(int(status, 16), int(made, 16), int(held))
+
+    def alloc(self, client: int, parent: int, handle: int, kind: int, size: int = 0) -> Answer:
+        return self.ask("alloc", f"{client:x} {parent:x} {handle:x} {kind:x} {size}")
+
+    def free(self, client: int, handle: int) -> Answer:
+        return self.ask("free", f"{client:x} {handle:x}")
+
+    def lose(self, client: int, handle: int) -> Answer:
+        """The driver frees it, and the library does not see why."""
+        return self.ask("lose", f"{client:x} {handle:x}")
+
+    def counted(self) -> int:
+        """What the library holds for held, on the GPU that never said its name."""
+        assert all(use.asking == 0 for use in self._region.uses().values())
+        return self._region.used()
+
+
+@pytest.fixture
+def caller(guests: Guests) -> Iterator[Caller]:
+    region = guests.region(48 * MiB)
+    preload = f"{guests.library}:{guests.path('driver.so')}"
+    with guests.started("caller", env=guests.environment(region, preload)) as process:
+        yield Caller(process, region)
+
+
+def test_what_was_freed_unseen_is_not_counted_for_ever(caller: Caller) -> None:
+    """Its handle belongs to something else by then: with it, what is counted is right again."""
+    client = caller.alloc(0, 0, 0, CLIENT).object
+    caller.alloc(client, client, 1, DEVICE)
+    assert caller.alloc(client, 1, 2, MEMORY, 40 * MiB).held == 40 * MiB
+    caller.lose(client, 2)
+    assert caller.alloc(client, 1, 2, MEMORY, 1).held == 2 * MiB == caller.counted()
+    assert caller.free(client, 2).held == 0 == caller.counted()
+
+
+def test_what_is_counted_is_what_the_driver_holds(caller: Caller) -> None:
+    """Whatever is made, refused, and freed: one by one, with what it is below, and twice."""
+    numbers = random.Random(5)
+    clients = [caller.alloc(0, 0, 0, CLIENT).object for _ in range(2)]
+    held = 0
+    for _ in range(400):
+        client, device = numbers.choice(clients), numbers.randint(1, 2)
+        match numbers.randint(0, 9):
+            case 0:
+                held = caller.alloc(client, client, device, DEVICE).held
+            case 1 if numbers.random() < 0.3:
+                held = caller.free(client, device).held
+            case 2 if numbers.random() < 0.1:
+                held = caller.free(client, client).held
+                clients[clients.index(client)] = caller.alloc(0, 0, 0, CLIENT).object
+            case 3 | 4:
+                held = caller.free(client, numbers.randint(10, 30)).held
+            case _:
+                size = numbers.randint(1, 12 * MiB)
+                held = caller.alloc(client, device, numbers.randint(10, 30), MEMORY, size).held
+        assert held <= 48 * MiB
+    assert held == caller.counted() > 0
+    for client in clients:
+        held = caller.free(client, client).held
+    assert held == 0 == caller.counted()

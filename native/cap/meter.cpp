@@ -5,7 +5,6 @@
 
 #include "cap/clock.hpp"
 #include "cap/host.hpp"
-#include "rm/door.hpp"
 
 namespace runlist::cap {
 namespace {
@@ -194,7 +193,6 @@ std::uint8_t Meter::open(const Calls& calls, CUcontext context, const Lane& lane
 
 bool Meter::make_events(const Calls& calls, CUcontext context, Bracket& bracket) {
     if (bracket.first != nullptr && bracket.last != nullptr) return true;
-    const rm::Overhead taken;  // what the driver takes for them is none of the program's
     if (!succeeded(calls.cuCtxPushCurrent(context))) return false;
     bool made = true;
     for (CUevent* event : {&bracket.first, &bracket.last}) {

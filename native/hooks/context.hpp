@@ -1,13 +1,10 @@
-// Contexts: they take device memory for the driver, and what goes with them is no longer charged or measured.
+// The end of contexts: what goes with them is no longer charged or measured.
 #pragma once
 
 #include "hooks/launch.hpp"
 #include "hooks/managed.hpp"
 
 namespace runlist::hooks {
-
-// Primary contexts by ordinal, as they were last retained.
-extern constinit std::atomic<CUcontext> primary_contexts[kRows][kOrdinals];
 
 template <Id id, int row, typename Type = typename Function<id>::Type>
 struct ContextDestroy;
@@ -22,33 +19,25 @@ struct ContextDestroy<id, row, CUresult(CUcontext)> {
     }
 };
 
-// Says that queries, and the cap if there is one, are at work in this process: a child of fork has a slot of its own.
-void say_enforced();
+template <int row>
+bool has_primary(CUdevice ordinal) {
+    unsigned flags = 0;
+    int active = 0;
+    return call_real<Id::cuDevicePrimaryCtxGetState, row>(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
 
-template <Id id, int row, typename Type = typename Function<id>::Type>
-struct ContextCreate;
-
-template <Id id, int row, typename... Arguments>
-struct ContextCreate<id, row, CUresult(Arguments...)> {
-    static CUresult CUDAAPI call(Arguments... arguments) {
-        say_enforced();
-        return Overhead<id, row>::call(arguments...);
+// The primary context of a GPU, nullptr while there is none. It may have been retained in ways that we do not see, as
+// the CUDA runtime does, but whoever retains it is told which one it is.
+template <int row>
+CUcontext primary_of(CUdevice ordinal) {
+    CUcontext primary = nullptr;
+    if (!has_primary<row>(ordinal)) return nullptr;
+    if (call_real<Id::cuDevicePrimaryCtxRetain, row>(&primary, ordinal) != CUDA_SUCCESS) return nullptr;
+    if (call_real<Id::cuDevicePrimaryCtxRelease_v2, row>(ordinal) == CUDA_ERROR_NOT_FOUND) {
+        call_real<Id::cuDevicePrimaryCtxRelease, row>(ordinal);
     }
-};
-
-template <Id id, int row, typename Type = typename Function<id>::Type>
-struct PrimaryRetain;
-
-template <Id id, int row>
-struct PrimaryRetain<id, row, CUresult(CUcontext*, CUdevice)> {
-    static CUresult CUDAAPI call(CUcontext* context, CUdevice ordinal) {
-        const CUresult result = ContextCreate<id, row>::call(context, ordinal);
-        if (result == CUDA_SUCCESS && ordinal >= 0 && ordinal < kOrdinals) {
-            primary_contexts[row][ordinal].store(*context, std::memory_order_relaxed);
-        }
-        return result;
-    }
-};
+    return primary;
+}
 
 // A primary context ends when it is reset, or released for the last time.
 template <Id id, int row, typename Type = typename Function<id>::Type>
@@ -57,14 +46,11 @@ struct PrimaryDrop;
 template <Id id, int row>
 struct PrimaryDrop<id, row, CUresult(CUdevice)> {
     static CUresult CUDAAPI call(CUdevice ordinal) {
+        const CUcontext primary = has_managed() ? primary_of<row>(ordinal) : nullptr;
         const CUresult result = call_real<id, row>(ordinal);
-        unsigned flags = 0;
-        int active = 0;
-        if (result == CUDA_SUCCESS) cap::released(calls_of(row), ordinal);
-        if (result == CUDA_SUCCESS && has_managed() && ordinal >= 0 && ordinal < kOrdinals &&
-            call_real<Id::cuDevicePrimaryCtxGetState, row>(ordinal, &flags, &active) == CUDA_SUCCESS && active == 0) {
-            refund_context(primary_contexts[row][ordinal].load(std::memory_order_relaxed));
-        }
+        if (result != CUDA_SUCCESS) return result;
+        cap::released(calls_of(row), ordinal);
+        if (primary != nullptr && !has_primary<row>(ordinal)) refund_context(primary);
         return result;
     }
 };

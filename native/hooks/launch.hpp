@@ -1,4 +1,4 @@
-// Work for the GPU: it waits for its turn under a compute cap, and what the driver takes meanwhile is its overhead.
+// Work for the GPU, which waits for its turn under a compute cap, and what asks for device memory.
 #pragma once
 
 #include "cap/gate.hpp"
@@ -51,7 +51,6 @@ template <typename... Arguments>
     return result;
 }
 
-// Copies, memsets, graphs: what they allocate is the program's own.
 template <Id id, int row, typename Type = typename Function<id>::Type>
 struct Work;
 
@@ -67,15 +66,29 @@ struct Work<id, row, CUresult(Arguments...)> {
     }
 };
 
-// Kernels: the driver may load code or enlarge stacks for them.
+// What asks for device memory.
 template <Id id, int row, typename Type = typename Function<id>::Type>
-struct Launch;
+struct Allocate;
 
 template <Id id, int row, typename... Arguments>
-struct Launch<id, row, CUresult(Arguments...)> {
+struct Allocate<id, row, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
-        const rm::Overhead taken;
-        return Work<id, row>::call(arguments...);
+        const rm::Requested taken;
+        return call_real<id, row>(arguments...);
+    }
+};
+
+// Both. What is taken while it waits for its turn was not asked for.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct AllocatingWork;
+
+template <Id id, int row, typename... Arguments>
+struct AllocatingWork<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        auto* allocate = &Allocate<id, row>::call;
+        if (cap::on()) [[unlikely]]
+            return call_in_turn(allocate, row, is_per_thread(Function<id>::kName), arguments...);
+        return allocate(arguments...);
     }
 };
 
@@ -89,18 +102,6 @@ struct Divide<id, row, CUresult(Arguments...)> {
         if (cap::on()) [[unlikely]] {
             cap::divide(calls_of(row), Named(arguments...).stream, is_per_thread(Function<id>::kName));
         }
-        return call_real<id, row>(arguments...);
-    }
-};
-
-// No work, but memory that the driver takes for itself.
-template <Id id, int row, typename Type = typename Function<id>::Type>
-struct Overhead;
-
-template <Id id, int row, typename... Arguments>
-struct Overhead<id, row, CUresult(Arguments...)> {
-    static CUresult CUDAAPI call(Arguments... arguments) {
-        const rm::Overhead taken;
         return call_real<id, row>(arguments...);
     }
 };

@@ -51,7 +51,7 @@ class Quota {
 
     std::uint64_t limit(int device) const;
 
-    // Says what is at work in this process: bits of Enforced.
+    // Says what is at work in this process, and in its children of fork: bits of Enforced.
     void enforce(std::uint64_t bits);
 
     // This process' slot, or nullptr when none is free.
@@ -77,6 +77,7 @@ class Quota {
     Region region_;
     std::atomic<bool> on_{false};
     std::atomic<Known*> known_{nullptr};
+    std::atomic<std::uint64_t> enforced_{0};
     std::atomic<std::uint64_t> own_{0};  // pid << 32 | slot + 1, of the process that claimed it
     std::atomic<std::int64_t> reaped_ns_{0};
     std::atomic<bool> said_full_{false};

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cap/gate.hpp"
 #include "core/lock.hpp"
 #include "core/say.hpp"
 #include "preload.hpp"
@@ -97,8 +98,10 @@ int note(Library library, const Object& object, Lmid_t space) {
     return row;
 }
 
-void enforce_queries() {
-    if (region::quota.on()) region::quota.enforce(region::kQueries);
+// Says that queries, and the cap if there is one, are at work in this process.
+void say_enforced() {
+    if (!region::quota.on()) return;
+    region::quota.enforce(cap::on() ? region::kQueries | region::kCap : std::uint64_t{region::kQueries});
 }
 
 // The objects of a namespace that is not the base one, from any of them. Meanwhile none is opened or closed, so `visit`
@@ -188,7 +191,7 @@ int copy_of_base(Library library) {
     const Object found = object_named(kSonames[static_cast<int>(library)]);
     if (!found) return kLinked;
     const int row = note(library, found, LM_ID_BASE);
-    enforce_queries();
+    say_enforced();
     return row;
 }
 
@@ -207,7 +210,7 @@ void* hook_or(void* found, void* handle) {
     for (const Library library : kEach) {
         if (!object || !object.is(kSonames[static_cast<int>(library)])) continue;
         note(library, object, LM_ID_BASE);
-        enforce_queries();
+        say_enforced();
     }
     if (!object) enter_namespace(handle);
     void* hook = hooks::hook_of(found);
@@ -239,7 +242,7 @@ void enter_namespace(void* handle) {
         if (!object.is("libc.so.6") && !object.is("libdl.so.2")) object.rebind(&binding, &here);
     });
     lock.release();
-    enforce_queries();
+    say_enforced();
 }
 
 void expect_namespaces() { entered_any.store(true, std::memory_order_relaxed); }

@@ -20,7 +20,7 @@
 namespace runlist::rm {
 
 constinit std::atomic<bool> watching{true};
-[[gnu::tls_model("initial-exec")]] constinit thread_local bool overhead = false;
+[[gnu::tls_model("initial-exec")]] constinit thread_local bool requested = false;
 
 namespace {
 
@@ -124,7 +124,7 @@ int take_memory(const Request& request, const MemoryQuestion& question) {
     const int parent = devices.find(question.client, question.parent);
     identify(request, question.client, parent);
     const int device = devices.in_region(parent);
-    const bool is_overhead = overhead;
+    const bool is_overhead = !requested;
     std::uint64_t asked = expected_bytes(question);
     if (!quota.charge(device, asked)) {
         *question.status = status::kNoMemory;

@@ -12,14 +12,15 @@ using Door = int (*)(int fd, unsigned long request, void* argument);
 
 extern constinit std::atomic<bool> watching;  // false: everything goes straight through
 
-// Device memory that this thread takes now is the driver's own, for what the program asked it to do.
-[[gnu::tls_model("initial-exec")]] extern constinit thread_local bool overhead;
+// Device memory that this thread takes now is what the program asks for. Otherwise the driver takes it for itself, and
+// it is overhead: for contexts, code, stacks, streams. A program need not call anything that we see to make it do so.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local bool requested;
 
-struct Overhead {
-    Overhead() : before_(overhead) { overhead = true; }
-    ~Overhead() { overhead = before_; }
-    Overhead(const Overhead&) = delete;
-    Overhead& operator=(const Overhead&) = delete;
+struct Requested {
+    Requested() : before_(requested) { requested = true; }
+    ~Requested() { requested = before_; }
+    Requested(const Requested&) = delete;
+    Requested& operator=(const Requested&) = delete;
 
   private:
     bool before_;

@@ -9,10 +9,7 @@
 #include "cap/gate.hpp"
 #include "cap/host.hpp"
 #include "region/region.hpp"
-#include "rm/door.hpp"
 #include "simulated_gpu.hpp"
-
-constinit thread_local bool runlist::rm::overhead = false;
 
 namespace {
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
 FILE_BYTES = SLOTS_AT + SLOTS * SLOT_BYTES
 MEMORY_AT, CAP_AT = 64, 80
 CLAIMED = (1, 2)
+MEMORY_ENFORCED, QUERIES_ENFORCED = 1, 2
 
 assert (HEADER.size, DEVICE.size, SLOT.size) == (128, 128, 64)
 
@@ -74,17 +76,18 @@ class Region:
             file.seek(MEMORY_AT)
             file.write(struct.pack("<2Q", limit, limit ^ NO_LIMIT))
 
-    def uses(self, device: int = 0) -> dict[int, Use]:
-        """What each process that lives and has a slot holds on a GPU."""
+    def slots(self) -> Iterator[tuple[int, int, bytes]]:
+        """Of each process that lives and has a slot: its pid, what is enforced in it (bits), and what it holds."""
         data = self.path.read_bytes()
-        found = {}
-        for index in range(SLOTS):
-            at = SLOTS_AT + index * SLOT_BYTES
-            identity, _, _ = SLOT.unpack_from(data, at)
+        for at in range(SLOTS_AT, FILE_BYTES, SLOT_BYTES):
+            identity, _, enforced = SLOT.unpack_from(data, at)
             pid = identity & 0xFFFFFFFF
             if identity >> 32 in CLAIMED and Path(f"/proc/{pid}").exists():
-                found[pid] = Use(*USE.unpack_from(data, at + SLOT.size + device * USE.size))
-        return found
+                yield pid, enforced, data[at + SLOT.size : at + SLOT_BYTES]
+
+    def uses(self, device: int = 0) -> dict[int, Use]:
+        """What each process that lives and has a slot holds on a GPU."""
+        return {pid: Use(*USE.unpack_from(use, device * USE.size)) for pid, _, use in self.slots()}
 
     def used(self, device: int = 0) -> int:
         """Bytes that all processes hold on a GPU."""

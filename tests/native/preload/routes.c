@@ -150,17 +150,40 @@ static int deep(void* cuda) {
     return ask(cuda, "aside");
 }
 
-/* `table`: a primary context by the table through which NVIDIA's runtime gets it: the function at its place 2. */
+static size_t in_use(void* cuda) {
+    size_t free = 0, total = 0;
+    MUST(FUNCTION(Query, dlsym(cuda, "cuMemGetInfo_v2"))(&free, &total));
+    return total - free;
+}
+
+/* `table`: a primary context by the table through which NVIDIA's runtime gets it, by the function at its place 2. Then
+   what is in use: by the context, with memory of two kinds, and after a reset. Stays until a line comes. */
 static int by_table(void* cuda) {
     CUuuid id;
     const void* table;
     CUcontext context;
+    CUdeviceptr address;
     memcpy(id.bytes, "\x6B\xD5\xFB\x6C\x5B\xF4\xE7\x4A\x89\x87\xD9\x39\x12\xFD\x9D\xF9", sizeof(id.bytes));
     MUST(FUNCTION(CUresult (*)(unsigned), dlsym(cuda, "cuInit"))(0));
     MUST(FUNCTION(CUresult (*)(const void**, const CUuuid*), dlsym(cuda, "cuGetExportTable"))(&table, &id));
-    MUST(FUNCTION(CUresult (*)(CUcontext*, CUdevice), ((void* const*)table)[2])(&context, 0));
-    MUST(FUNCTION(CUresult (*)(CUcontext), dlsym(cuda, "cuCtxSetCurrent"))(context));
-    return ask(cuda, "table");
+    CUresult (*const retain)(CUcontext*, CUdevice) =
+        FUNCTION(CUresult (*)(CUcontext*, CUdevice), ((void* const*)table)[2]);
+    CUresult (*const set)(CUcontext) = FUNCTION(CUresult (*)(CUcontext), dlsym(cuda, "cuCtxSetCurrent"));
+    MUST(retain(&context, 0));
+    MUST(set(context));
+    ask(cuda, "table");
+    printf("%zu\n", in_use(cuda));
+    MUST(FUNCTION(CUresult (*)(CUdeviceptr*, size_t), dlsym(cuda, "cuMemAlloc_v2"))(&address, 8 * kMiB));
+    MUST(FUNCTION(CUresult (*)(CUdeviceptr*, size_t, unsigned), dlsym(cuda, "cuMemAllocManaged"))(
+        &address, 16 * kMiB, CU_MEM_ATTACH_GLOBAL));
+    printf("%zu\n", in_use(cuda));
+    MUST(FUNCTION(CUresult (*)(CUdevice), dlsym(cuda, "cuDevicePrimaryCtxReset_v2"))(0));
+    MUST(retain(&context, 0));
+    MUST(set(context));
+    printf("%zu\n", in_use(cuda));
+    fflush(stdout);
+    getchar();
+    return 0;
 }
 
 int main(int count, char** words) {

@@ -45,6 +45,9 @@ _READ = (
 )
 """How the names of the variables begin that the library reads."""
 
+SONAMES = {"nothing": "libcuda.so.1"}
+"""Of libraries of `programs/` that stand for others."""
+
 _NO_DAEMON = "/nonexistent/messages.sock"
 _BUILD_S, _RUN_S = 60.0, 120.0
 
@@ -86,7 +89,7 @@ def built(name: str, *libraries: str) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="runlist-bench-") as folder:
         for each in libraries:
-            _compile(each, Path(folder) / f"{each}.so", "-shared", "-fPIC")
+            _compile(each, Path(folder) / f"{each}.so", "-shared", "-fPIC", f"-Wl,-soname,{SONAMES.get(each, each)}")
         program = Path(folder) / name
         _compile(name, program, "-rdynamic")
         yield program

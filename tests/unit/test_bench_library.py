@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from bench import accounted, kills, launch_cost, library, memory_watch, process_cap, race, start_cost, unchanged
+from bench import (
+    accounted,
+    hook_cost,
+    kills,
+    launch_cost,
+    library,
+    memory_watch,
+    process_cap,
+    race,
+    start_cost,
+    unchanged,
+)
 from bench.child import Child
 from bench.figures import Figure
 from bench.ledger import PROGRAMS, Ledger
@@ -19,7 +30,7 @@ from runlist import native
 from runlist.region import create
 
 PROGRAM_SOURCES = sorted(path.stem for path in library.SOURCES.glob("*.c") if path.stem != "runtime")
-PRELOADED_SOURCES = {"behind"}
+PRELOADED_SOURCES = {"behind", "nothing"}
 
 
 @pytest.fixture
@@ -92,6 +103,14 @@ def test_a_launch_that_does_not_meet_the_library_is_no_measurement() -> None:
     launch_cost.check(library.PRELOADED, readings)
     with pytest.raises(RuntimeError, match="not at work for a launch found by: dlsym, cuGetProcAddress"):
         launch_cost.check(library.LIMITED, readings)
+
+
+def test_hooks_are_measured_over_a_driver_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_cost, "PROCESSES", 1)
+    monkeypatch.setattr(hook_cost, "ROUNDS", 2)
+    figures = hook_cost.measure()
+    assert [figure.unit for figure in figures] == ["ns"] * len(hook_cost.CALLS)
+    assert figures[0].details["CPU ns of each process"]["hooked"] == {library.WITHOUT: [0.0], library.LIMITED: [1.0]}
 
 
 def test_details_go_with_the_first_figure() -> None:

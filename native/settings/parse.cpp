@@ -67,8 +67,9 @@ Decimal read_decimal(const char* text) {
     return number;
 }
 
-// Bytes of a unit, of which nothing may follow; 0 for none. G and GiB are 1024³, GB is 1000³.
+// Bytes of a unit, of which nothing may follow; 0 for none. G and GiB are 1024³, GB is 1000³. A space may be before it.
 std::uint64_t unit(const char* text) {
+    if (text[0] == ' ' && text[1] != '\0') ++text;
     if (*text == '\0' || is(text, "b")) return 1;
     std::uint64_t binary = 1;
     std::uint64_t decimal = 1;

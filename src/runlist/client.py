@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 
 from runlist import paths, wire
-from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError
+from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
@@ -186,6 +186,7 @@ class Client:
             os.close(fd)
 
     def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
+        _checked(request)
         try:
             self._connection.send(request, fds)
             body = self._connection.receive()
@@ -224,6 +225,25 @@ def _with_class(task_class: str | None, settings: Mapping[str, str] | None) -> d
     return {**({} if task_class is None else {"class": task_class}), **(settings or {})}
 
 
+def _checked(request: wire.Message) -> None:
+    """Raises UsageError for what no daemon would take."""
+    try:
+        size = len(wire.encode(request))
+    except UnicodeEncodeError:
+        raise UsageError("a setting is no text in UTF-8: write it anew") from None
+    if size > wire.MAX_REQUEST:
+        raise UsageError(f"the settings are too long together: {size} bytes, {wire.MAX_REQUEST} at most")
+
+
+def _opened_log(path: Path) -> BinaryIO:
+    try:
+        return path.open("ab")
+    except OSError as error:
+        raise RunlistError(
+            f"{path} cannot be written ({error.strerror}): set {paths.SOCKET_VARIABLE} to a path in a folder of yours"
+        ) from None
+
+
 def _start_private(device: str) -> None:
     """Start a private daemon and wait until it listens. Raises what kept it from starting."""
     ours, theirs = os.pipe()
@@ -234,7 +254,7 @@ def _start_private(device: str) -> None:
     environment = {**os.environ, DEVICE_VARIABLE: device}
     for name in environment.keys() & {EMULATED_GPU_VARIABLE, paths.SOCKET_VARIABLE}:
         environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
-    with (directory / "daemon.log").open("ab") as log:
+    with _opened_log(directory / "daemon.log") as log:
         subprocess.run(  # returns at once: the daemon makes itself nobody's child
             [sys.executable, "-m", "runlist.daemon", "--private", "--ready-fd", str(theirs)],
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 MAX_FRAME = 16 << 20
+MAX_REQUEST = 32 << 10
+"""Of a client: what it asks for comes in one piece, with the descriptors that belong to it."""
 _LENGTH = struct.Struct("<I")
 _MAX_FDS = 16
 

@@ -140,6 +140,7 @@ def by_hand(guests: Guests, **variables: str) -> dict[str, str]:
         ({}, None),
         ({"RUNLIST_MEMORY": "3G"}, 3 * GiB),
         ({"RUNLIST_MEMORY": "1.5GiB"}, 3 * GiB // 2),
+        ({"RUNLIST_MEMORY": "2 g"}, 2 * GiB),
         ({"RUNLIST_MEMORY": "700M"}, 700 * MiB),
         ({"RUNLIST_MEMORY": str(5 * GiB)}, 5 * GiB),
         ({"RUNLIST_MEMORY": "max"}, None),

@@ -101,6 +101,20 @@ def test_a_path_too_long_is_one_line(commands: Commands) -> None:
     assert "too long" in refused(commands, 1)
 
 
+def test_a_folder_that_takes_no_file_is_one_line(commands: Commands) -> None:
+    commands.environment["RUNLIST_SOCKET"] = "/proc/daemon.sock"
+    line = commands.fails(1 if os.geteuid() == 0 else 3, "run", "--", "true")
+    assert "/proc" in line
+
+
+@pytest.mark.parametrize("group", ["\udcff", "x" * 40_000])
+def test_what_no_daemon_would_take_is_one_line(commands: Commands, group: str) -> None:
+    line = commands.fails(2, "run", "--group", group, "--", "true")
+    assert line.startswith(("a setting is no text", "the settings are too long together: "))
+    with Client.open() as client:
+        client.stop()
+
+
 def test_without_a_device_it_does_not_start(commands: Commands) -> None:
     commands.environment.update({"RUNLIST_DEVICE": "emulated", "RUNLIST_EMULATED_GPU": str(commands.folder / "none")})
     assert "no emulated GPU runs in" in refused(commands, 5)

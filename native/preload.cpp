@@ -132,7 +132,7 @@ void limit(const Settings& settings) {
     settings::Path path;
     const Fault fault = find_region(settings, path, region);
     if (fault != Fault::kNone) return fail(settings, "region ", Quoted{path.text}, " ", region::describe(fault));
-    for (int index = 0; index < rm::kMachineDevices; ++index) {
+    for (int index = 0; region.header().by_hand != 0 && index < rm::kMachineDevices; ++index) {
         rm::device_limits[index] = {.memory = settings.device[index].memory, .cap = settings.device[index].cap};
     }
     region::quota.start(region);

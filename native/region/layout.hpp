@@ -45,7 +45,8 @@ struct alignas(kLine) Header {
                 // kNoLimit: on no GPU, whatever its entry says; 10,000: on none but those that have one of their own
     std::atomic<std::uint32_t> slots_used;  // slots from here on were never claimed
     std::uint32_t strict;                   // 1: a process that cannot be limited is not to start
-    std::uint32_t reserved[6];
+    std::uint32_t by_hand;                  // 1: made by a tenant, whose environment may limit single GPUs
+    std::uint32_t reserved[5];
 };
 
 // A GPU. Its entry is claimed by whoever meets it first.

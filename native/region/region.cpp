@@ -235,6 +235,7 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
         header.creator_pid = creator.pid;
         header.owner = static_cast<std::uint32_t>(call(SYS_geteuid));
         header.strict = limits.strict ? 1 : 0;
+        header.by_hand = 1;
         region.limit(limits);
         const long linked = call(SYS_linkat, directory, word(temporary.text), directory, word(place.name), 0L);
         exists = linked == -EEXIST;

@@ -135,15 +135,6 @@ void take_entry(const char* entry, Found& found, Complaints& complaints) {
     }
 }
 
-// A GPU's own limit. Where another one has its own, this one has that of all GPUs: `runlist run` leaves both to us
-// then.
-std::optional<std::uint64_t> own_or(const std::optional<std::uint64_t> (&own)[kDevices], int index,
-                                    std::optional<std::uint64_t> of_all) {
-    if (own[index]) return own[index];
-    const bool any = std::any_of(std::begin(own), std::end(own), [](const auto& one) { return one.has_value(); });
-    return any ? of_all : std::nullopt;
-}
-
 }  // namespace
 
 bool Settings::has_caps() const {
@@ -195,8 +186,8 @@ void read(const char* const* environment, Settings& settings, Complaints& compla
     settings.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));
     for (int index = 0; index < kDevices; ++index) {
         DeviceSettings& device = settings.device[index];
-        if (!found.memory) device.memory = own_or(found.device_memory, index, found.hami_memory);
-        if (!found.cap && !uncapped) device.cap = own_or(found.device_cap, index, found.hami_cap);
+        if (!found.memory) device.memory = found.device_memory[index];
+        if (!found.cap && !uncapped) device.cap = found.device_cap[index];
     }
     settings.makes_region = found.region == nullptr && found.shared_cache != nullptr;
     if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {

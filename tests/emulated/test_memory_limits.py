@@ -220,25 +220,6 @@ def test_a_child_that_drops_the_library_is_reported_and_held(
     assert "a process is not limited from inside" in daemon.log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("hami", "limit"),
-    [
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_SM_LIMIT_0": "30"}, 2),
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g"}, 1),
-        ({"RUNLIST_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}, 1),
-    ],
-)
-def test_limits_of_single_gpus_in_hamis_place(
-    run: Run, daemon: Daemon, commands: Commands, hami: dict[str, str], limit: int
-) -> None:
-    holder = run(environment=hami)
-    assert [holder.do(f"take {1024 * limit}"), holder.do("total")] == [OUT_OF_MEMORY, 1024 * limit]
-    task = managed(daemon, holder.pid)
-    assert (task.memory_limit_bytes, task.cap_by) == (limit * GiB, "process" if len(hami) == 3 else "")
-    commands.ok("set", str(holder.pid), "memory=5G")
-    assert [holder.do(f"take {1024 * limit}"), holder.do("total")] == [0, 5 * 1024]
-
-
 def test_a_run_within_a_run_keeps_the_outer_limit(run: Run, commands: Commands) -> None:
     holder = run("--memory", "1G", "--", *RUN, "--class", "batch", "--")
     assert [holder.do("take 1500"), holder.do("total")] == [OUT_OF_MEMORY, 1024]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from runlist.emulated import EmulatedGpu
 from tests.conftest import ON_NVIDIA
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests, MiB
 from tests.native.regions import FILE_BYTES, NO_LIMIT, Region
@@ -188,6 +190,20 @@ def test_children_of_a_limit_by_hand_share_it(guests: Guests) -> None:
 
 
 @pytest.mark.skipif(ON_NVIDIA, reason="needs two GPUs of its own")
+def test_each_gpu_has_its_own_limit(guests: Guests, fresh_gpu: type[EmulatedGpu]) -> None:
+    two = Guests(guests.folder, fresh_gpu(gpus=2).environment())
+    variables = {"CUDA_DEVICE_MEMORY_LIMIT": "3g", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g"}
+    program = """
+from cuda.bindings import driver as cu
+cu.cuInit(0)
+for gpu in range(2):
+    cu.cuCtxSetCurrent(cu.cuDevicePrimaryCtxRetain(gpu)[1])
+    print(cu.cuMemGetInfo()[2], int(cu.cuMemAlloc(2 << 30)[0]))
+"""
+    lines = two.lines(sys.executable, "-c", program, env=by_hand(two, **variables))
+    assert lines == [f"{3 * GiB} 0", f"{2 * GiB} {OUT_OF_MEMORY}"]
+
+
 def test_many_small_pieces(guests: Guests) -> None:
     """They are cut out of larger ones, which are what is counted."""
     region = guests.region(overhead(guests) + 64 * MiB)

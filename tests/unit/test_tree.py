@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runlist.cli.tree import defaults, of_single_gpus
+from runlist.cli.tree import defaults
 
 
 @pytest.mark.parametrize(
@@ -26,26 +26,7 @@ from runlist.cli.tree import defaults, of_single_gpus
         ({"RUNLIST_MEMORY": "8G", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}, {"memory": "8G"}),
         ({"RUNLIST_MEMORY": "8G", "RUNLIST_CAP": "30", "RUNLIST_REGION": "/r"}, {"cap": "30"}),
         ({"RUNLIST_CAP": "max", "CUDA_DEVICE_SM_LIMIT": "30"}, {}),
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g"}, {}),
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT_1": "20"}, {"memory": "4g"}),
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_MEMORY_LIMIT_1": ""}, {"memory": "4g"}),
-        ({"RUNLIST_MEMORY": "8G", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g"}, {"memory": "8G"}),
     ],
 )
 def test_defaults(environment: dict[str, str], settings: dict[str, str]) -> None:
     assert defaults(environment) == settings
-
-
-@pytest.mark.parametrize(
-    ("environment", "single"),
-    [
-        ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DEVICE_SM_LIMIT": "30"}, set()),
-        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g", "CUDA_DEVICE_SM_LIMIT_15": "30"}, {"memory", "cap"}),
-        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "", "CUDA_DEVICE_SM_LIMIT_X": "1", "A_CUDA_DEVICE_SM_LIMIT_0": "1"}, set()),
-        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g", "CUDA_DISABLE_CONTROL": "true"}, set()),
-        ({"CUDA_DEVICE_SM_LIMIT_0": "30", "GPU_CORE_UTILIZATION_POLICY": "disable"}, set()),
-        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g", "RUNLIST_REGION": "/r"}, set()),
-    ],
-)
-def test_what_is_for_single_gpus(environment: dict[str, str], single: set[str]) -> None:
-    assert of_single_gpus(environment) == single

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,7 @@ from runlist.errors import RunlistError, UsageError
 from runlist.native import library
 from runlist.rm.transport import Driver
 
-_SM_LIMIT = "CUDA_DEVICE_SM_LIMIT"
-_HAMI_SETTINGS = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", _SM_LIMIT: "cap"}
-_HAMI_SINGLE = re.compile(f"({'|'.join(_HAMI_SETTINGS)})_[0-9]+")
+_HAMI_SETTINGS = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", "CUDA_DEVICE_SM_LIMIT": "cap"}
 _OWN_SETTINGS = {"RUNLIST_MEMORY": "memory", "RUNLIST_CAP": "cap"}
 _NO_CAP = {"", "0", "max", "none"}
 
@@ -32,28 +29,18 @@ class Tree:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def _hami(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that count where HAMi's have a say."""
-    if environment.get("CUDA_DISABLE_CONTROL", "").lower() == "true":
-        return {}
-    uncapped = environment.get("GPU_CORE_UTILIZATION_POLICY", "").lower() == "disable"
-    return {name: value for name, value in environment.items() if value and not (uncapped and _SM_LIMIT in name)}
-
-
-def of_single_gpus(environment: Mapping[str, str]) -> set[str]:
-    """Settings that the environment has for single GPUs, in HAMi's way. The library in the command sees to them."""
-    if environment.get(preload.REGION_VARIABLE):
-        return set()  # whoever made the region took them
-    return {_HAMI_SETTINGS[match[1]] for name in _hami(environment) if (match := _HAMI_SINGLE.fullmatch(name))}
-
-
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Settings that the environment asks for, under our names and HAMi's. Ours win."""
-    hami, single = _hami(environment), of_single_gpus(environment)
-    settings = {key: hami[name] for name, key in _HAMI_SETTINGS.items() if name in hami and key not in single}
-    if hami.get("CUDA_TASK_PRIORITY") == "1":
-        settings["class"] = "batch"
-    settings |= {key: environment[name] for name, key in _OWN_SETTINGS.items() if environment.get(name)}
+    if environment.get("CUDA_DISABLE_CONTROL", "").lower() == "true":
+        hami: dict[str, str] = {}
+    else:
+        hami = {key: environment[name] for name, key in _HAMI_SETTINGS.items() if environment.get(name)}
+        if environment.get("GPU_CORE_UTILIZATION_POLICY", "").lower() == "disable":
+            hami.pop("cap", None)
+        if environment.get("CUDA_TASK_PRIORITY") == "1":
+            hami["class"] = "batch"
+    own = {key: environment[name] for name, key in _OWN_SETTINGS.items() if environment.get(name)}
+    settings = {**hami, **own}
     if environment.get(preload.REGION_VARIABLE):
         settings.pop("memory", None)  # whoever made the region took it
     if _is_no_cap(settings.get("cap", "max")):
@@ -77,8 +64,7 @@ def prepared(
     Raises UsageError for a memory limit without the library, and, where `strict`, RunlistError when there can be no
     region. Without `strict` that is said, and the command runs all the same.
     """
-    single = of_single_gpus(os.environ)
-    limited = "memory" in settings or "memory" in single
+    limited = "memory" in settings
     if os.environ.get(preload.REGION_VARIABLE):
         if limited:
             raise UsageError("this runs inside another `runlist run`, which has the memory limit: give it there")
@@ -90,7 +76,7 @@ def prepared(
         yield Tree()
         return
     try:
-        made = _make(driver, strict if limited else None, single_caps="cap" in single)
+        made = _make(driver, strict if limited else None)
     except RunlistError as error:
         if strict:
             raise
@@ -108,7 +94,7 @@ def prepared(
             path.unlink(missing_ok=True)
 
 
-def _make(driver: Driver, strict: bool | None, *, single_caps: bool) -> tuple[Path, Tree, region.Region]:
+def _make(driver: Driver, strict: bool | None) -> tuple[Path, Tree, region.Region]:
     try:
         found = library()
     except FileNotFoundError as error:
@@ -116,7 +102,7 @@ def _make(driver: Driver, strict: bool | None, *, single_caps: bool) -> tuple[Pa
     directory = paths.regions_dir(driver)
     paths.make_private(directory)
     region.sweep(directory)
-    path, opened = region.create(directory, strict=bool(strict), single_caps=single_caps)
+    path, opened = region.create(directory, strict=bool(strict))
     try:
         variables = preload.variables(found, path, strict=strict, inherited=os.environ)
     except BaseException:

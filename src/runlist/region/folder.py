@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from runlist.region.file import CAP_UNIT, FIXED, Region, RegionError
+from runlist.region.file import FIXED, Region, RegionError
 from runlist.region.layout import FILE_BYTES, HEADER, NO_LIMIT
 from runlist.region.process import pid_namespace, start_of
 
@@ -17,9 +17,8 @@ _HALF_MADE_S = 60.0
 """A file without its name, or that is none of ours, is not being made any more after so long."""
 
 
-def create(directory: Path, *, strict: bool, single_caps: bool = False) -> tuple[Path, Region]:
-    """A new region without limits, complete before it has its name. `directory` is ours alone. With `single_caps`,
-    processes may bring caps of single GPUs; without, they look at no launch.
+def create(directory: Path, *, strict: bool) -> tuple[Path, Region]:
+    """A new region without limits, complete before it has its name. `directory` is ours alone.
 
     Raises RegionError, which says what to do.
     """
@@ -30,7 +29,7 @@ def create(directory: Path, *, strict: bool, single_caps: bool = False) -> tuple
         try:
             os.fchmod(fd, 0o600)  # whatever the umask
             os.posix_fallocate(fd, 0, FILE_BYTES)  # a disk that is full must not show as SIGBUS in a tenant
-            os.pwrite(fd, _header(strict, CAP_UNIT if single_caps else NO_LIMIT), 0)
+            os.pwrite(fd, _header(strict), 0)
             os.rename(unnamed, path)
         except BaseException:
             os.close(fd)
@@ -44,7 +43,7 @@ def create(directory: Path, *, strict: bool, single_caps: bool = False) -> tuple
     return path, Region(fd)
 
 
-def _header(strict: bool, cap: int) -> bytes:
+def _header(strict: bool) -> bytes:
     pid = os.getpid()
     return bytes(
         HEADER.pack(
@@ -54,8 +53,7 @@ def _header(strict: bool, cap: int) -> bytes:
             creator_pid=pid,
             owner=os.geteuid(),
             memory_value=NO_LIMIT,
-            cap_value=cap,
-            cap_check=cap ^ NO_LIMIT,
+            cap_value=NO_LIMIT,
             strict=int(strict),
         )
     )

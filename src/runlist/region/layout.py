@@ -18,7 +18,7 @@ NO_LIMIT = (1 << 64) - 1
 HEADER = Layout(
     "magic:Q version:I header_bytes:I device_bytes:I slot_bytes:I device_count:I slot_count:I file_bytes:Q "
     "creator_start:Q pid_namespace:Q creator_pid:i owner:I "
-    "memory_value:Q memory_check:Q cap_value:Q cap_check:Q slots_used:I strict:I 24x"
+    "memory_value:Q memory_check:Q cap_value:Q cap_check:Q slots_used:I strict:I by_hand:I 20x"
 )
 DEVICE = Layout("key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q 48x")
 USE = Layout("held:Q overhead:Q asking:Q gpu_ns:Q")

@@ -11,13 +11,13 @@
 #include "cap/gate.hpp"
 #include "core/guest.hpp"
 #include "core/say.hpp"
+#include "hooks/single.hpp"
 #include "region/process.hpp"
 #include "region/quota.hpp"
 #include "region/region.hpp"
 #include "region/slots.hpp"
 #include "region/sweep.hpp"
 #include "resolve/copies.hpp"
-#include "rm/devices.hpp"
 #include "rm/door.hpp"
 #include "settings/environment.hpp"
 #include "settings/place.hpp"
@@ -51,12 +51,13 @@ void read_settings(Settings& settings) {
     set_say_level(settings.say_level);
     for (int i = 0; i < complaints.count; ++i) {
         const auto& one = complaints.list[i];
+        const bool about_limits = settings::is_about_limits(one.bad);
+        if (about_limits && settings.in_tree()) continue;  // the tree has its own
         char name[64] = "";
         std::memcpy(name, one.variable, std::min(one.name_length, sizeof(name) - 1));
         const Quoted value{one.variable + one.name_length + 1};
         const char* what = settings::describe(one.bad);
-        if (settings.strict && settings::is_about_limits(one.bad))
-            fail(settings, static_cast<const char*>(name), "=", value, " ", what);
+        if (settings.strict && about_limits) fail(settings, static_cast<const char*>(name), "=", value, " ", what);
         say(Level::kWarning, static_cast<const char*>(name), "=", value, " ", what);
     }
 }
@@ -97,7 +98,11 @@ Fault agree_on_region(const char* named, const region::Limits& limits, settings:
 // A region by a name that processes agreed on may be left over from others before them: then the limits of now hold.
 Fault named_region(const char* named, const region::Limits& limits, settings::Path& path, region::Region& out) {
     Fault fault = open_or_create(named, limits, out);
-    if (fault == Fault::kForeign || fault == Fault::kMissing) fault = agree_on_region(named, limits, path, out);
+    if (fault == Fault::kDamaged || fault == Fault::kVersion) {
+        say(Level::kWarning, "region ", Quoted{named}, " ", region::describe(fault),
+            ": remove it; another one holds now");
+    }
+    if (fault != Fault::kNone) fault = agree_on_region(named, limits, path, out);
     if (fault == Fault::kNone && region::is_vacant(out)) out.limit(limits);
     return fault;
 }
@@ -127,14 +132,12 @@ cap::Account account_of(const std::uint8_t (&uuid)[16]) {
 }
 
 void limit(const Settings& settings) {
-    if (!settings.has_limits() && (settings.region[0] == '\0' || settings.makes_region)) return;
+    if (!settings.has_limits() && !settings.in_tree()) return;
     region::Region region;
     settings::Path path;
     const Fault fault = find_region(settings, path, region);
     if (fault != Fault::kNone) return fail(settings, "region ", Quoted{path.text}, " ", region::describe(fault));
-    for (int index = 0; region.header().by_hand != 0 && index < rm::kMachineDevices; ++index) {
-        rm::device_limits[index] = {.memory = settings.device[index].memory, .cap = settings.device[index].cap};
-    }
+    if (region.header().by_hand != 0) hooks::set_single_limits(settings);
     region::quota.start(region);
     cap::start(region.header().cap, account_of);
     hooking.store(true, std::memory_order_release);

@@ -50,7 +50,7 @@ struct PrimaryDrop<id, row, CUresult(CUdevice)> {
         const CUresult result = call_real<id, row>(ordinal);
         if (result != CUDA_SUCCESS) return result;
         cap::released(calls_of(row), ordinal);
-        if (primary != nullptr && !has_primary<row>(ordinal)) refund_context(primary);
+        if (primary != nullptr && primary_of<row>(ordinal) != primary) refund_context(primary);
         return result;
     }
 };

@@ -9,6 +9,7 @@
 #include "hooks/memory.hpp"
 #include "hooks/nvml.hpp"
 #include "hooks/proc_address.hpp"
+#include "hooks/single.hpp"
 
 namespace runlist::hooks {
 namespace {

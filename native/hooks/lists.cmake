@@ -1,5 +1,5 @@
 # write_lists(FOLDER): FOLDER/hooks/cuda.inc and nvml.inc, the lists that lie here without the functions that the cuda.h
-# and nvml.h at hand do not declare. Those of CUDA 12 lack some: what they lack goes past the library, and the log names it.
+# and nvml.h at hand do not declare. Those of CUDA 12 lack some, which then go past the library; the log names them.
 function(write_lists folder)
   get_target_property(_directories cuda_headers INTERFACE_INCLUDE_DIRECTORIES)
   list(TRANSFORM _directories PREPEND -I)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include "hooks/table.hpp"
 #include "region/quota.hpp"

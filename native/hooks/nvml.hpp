@@ -5,6 +5,7 @@
 
 #include "core/uuid.hpp"
 #include "hooks/memory.hpp"
+#include "hooks/single.hpp"
 #include "region/layout.hpp"
 
 namespace runlist::hooks {
@@ -14,7 +15,13 @@ int device_of(nvmlDevice_t device) {
     char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     std::uint8_t uuid[16];
     if (call_real<Id::nvmlDeviceGetUUID, row>(device, text, unsigned{sizeof(text)}) != NVML_SUCCESS) return -1;
-    return parse_gpu_uuid(text, uuid) ? rm::device_by_uuid(uuid) : -1;
+    if (!parse_gpu_uuid(text, uuid)) return -1;
+    const int index = rm::device_by_uuid(uuid);
+    unsigned number = 0;
+    if (has_single_limits && call_real<Id::nvmlDeviceGetIndex, row>(device, &number) == NVML_SUCCESS) {
+        limit_single(index, static_cast<int>(number));
+    }
+    return index;
 }
 
 // What the tree uses; free as cuMemGetInfo has it. Memory that the driver reserved for itself is not of the limit.

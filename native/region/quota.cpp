@@ -74,7 +74,7 @@ Slot* Quota::claim_slot() {
         const int index = claim(region_);
         if (index < 0) return nullptr;
         const std::uint64_t claimed = std::uint64_t{static_cast<std::uint32_t>(pid)} << 32 | (index + 1u);
-        region_.slot(index).enforced.store(enforced_.load());
+        region_.slot(index).enforced.fetch_or(enforced_.load());
         if (own_.compare_exchange_strong(own, claimed)) {
             own = claimed;
         } else if (own != claimed) {  // another thread was first

@@ -45,6 +45,14 @@ bool look_at(int fd, struct stat& found) {
 
 void close(int fd) { call(SYS_close, long{fd}); }
 
+// Unless somebody else was first.
+void write_first(Limit& limit, std::uint64_t value) {
+    std::uint64_t none = 0;
+    std::uint64_t unchecked = 0;
+    if (limit.check.load() != 0 || !limit.value.compare_exchange_strong(none, value)) return;
+    limit.check.compare_exchange_strong(unchecked, ~value);
+}
+
 bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
 
 void clear(Limit& limit) {
@@ -305,8 +313,8 @@ void Region::limit(const Limits& limits) const {
 
 void Region::limit(int index, const OwnLimits& own) const {
     Device& one = device(index);
-    if (own.memory && !is_written(one.memory)) write(one.memory, *own.memory);
-    if (own.cap && !is_written(one.cap)) write(one.cap, *own.cap);
+    if (own.memory) write_first(one.memory, *own.memory);
+    if (own.cap) write_first(one.cap, *own.cap);
 }
 
 std::uint64_t read(const Limit& limit) {

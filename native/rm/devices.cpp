@@ -10,40 +10,28 @@ using region::quota;
 
 constexpr std::uint8_t kNoUuid[16]{};
 
-constinit std::atomic<int> machine_indices[region::kDevices]{};  // 1-based; 0: not known
-
 }  // namespace
-
-constinit region::OwnLimits device_limits[kMachineDevices]{};
 
 int device_by_uuid(const std::uint8_t (&uuid)[16]) { return quota.on() ? quota.region().device_index(uuid) : -1; }
 
-int machine_index(int device) {
-    if (device < 0 || device >= static_cast<int>(region::kDevices)) return -1;
-    return machine_indices[device].load(std::memory_order_relaxed) - 1;
-}
-
-void Devices::add(std::uint32_t client, std::uint32_t object, std::uint32_t parent, std::uint32_t number) {
+void Devices::add(std::uint32_t client, std::uint32_t object, std::uint32_t parent) {
     Table* table = made(table_);
     if (table == nullptr) return;
     for (Entry& entry : table->entries) {
         std::uint64_t free = 0;
         if (!entry.key.compare_exchange_strong(free, kInTheMaking, std::memory_order_acq_rel)) continue;
         entry.parent.store(parent, std::memory_order_relaxed);
-        entry.number.store(number, std::memory_order_relaxed);
         entry.region.store(0, std::memory_order_relaxed);
         entry.key.store(key(client, object), std::memory_order_release);
         return;
     }
 }
 
-void Devices::add_device(std::uint32_t client, std::uint32_t object, std::uint32_t number) {
-    add(client, object, 0, number);
-}
+void Devices::add_device(std::uint32_t client, std::uint32_t object) { add(client, object, 0); }
 
 void Devices::add_subdevice(std::uint32_t client, std::uint32_t device, std::uint32_t object) {
     const int parent = find(client, device);
-    if (parent != kUnknownParent) add(client, object, static_cast<std::uint32_t>(parent) + 1, 0);
+    if (parent != kUnknownParent) add(client, object, static_cast<std::uint32_t>(parent) + 1);
 }
 
 std::uint32_t Devices::to_ask(int index) const {
@@ -65,9 +53,6 @@ void Devices::identify(std::uint32_t client, std::uint32_t subdevice, const std:
     if (device == nullptr || device->region.load(std::memory_order_relaxed) != 0) return;
     const int index = device_by_uuid(uuid);
     if (index < 0) return;
-    const std::uint32_t number = device->number.load(std::memory_order_relaxed);
-    machine_indices[index].store(static_cast<int>(number) + 1, std::memory_order_relaxed);
-    if (number < kMachineDevices) quota.region().limit(index, device_limits[number]);
     device->region.store(static_cast<std::uint32_t>(index) + 1, std::memory_order_release);
 }
 

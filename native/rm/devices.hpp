@@ -9,21 +9,13 @@
 
 namespace runlist::rm {
 
-// Limits of single GPUs by their place in the machine, filled in before the first RM call. They go to a GPU's entry in
-// the region when its UUID becomes known, unless somebody gave it others before.
-inline constexpr int kMachineDevices = 16;
-extern constinit region::OwnLimits device_limits[kMachineDevices];
-
 // A GPU's index in the region; its first use claims one. -1 when there is none.
 int device_by_uuid(const std::uint8_t (&uuid)[16]);
 
-// A GPU's place in the machine, by its index in the region. -1 when this process did not open it.
-int machine_index(int device);
-
 class Devices {
   public:
-    // A device object was made. `number` is its GPU's place in the machine.
-    void add_device(std::uint32_t client, std::uint32_t object, std::uint32_t number);
+    // A device object was made.
+    void add_device(std::uint32_t client, std::uint32_t object);
 
     // A subdevice was made below a device.
     void add_subdevice(std::uint32_t client, std::uint32_t device, std::uint32_t object);
@@ -51,7 +43,6 @@ class Devices {
     struct Entry {
         std::atomic<std::uint64_t> key;     // client << 32 | object; 0: free
         std::atomic<std::uint32_t> parent;  // of a subdevice: its device's entry, 1-based; 0 for a device
-        std::atomic<std::uint32_t> number;  // place in the machine
         std::atomic<std::uint32_t> region;  // index in the region, 1-based; 0: not known
     };
 
@@ -65,7 +56,7 @@ class Devices {
         return std::uint64_t{client} << 32 | object;
     }
 
-    void add(std::uint32_t client, std::uint32_t object, std::uint32_t parent, std::uint32_t number);
+    void add(std::uint32_t client, std::uint32_t object, std::uint32_t parent);
     Entry* device_of(int index) const;
 
     std::atomic<Table*> table_{nullptr};

@@ -169,9 +169,7 @@ int alloc(const Request& request, Parameters& alloc) {
         case class_number::kDevice: {
             if (!quota.on()) break;
             const int result = request.pass();
-            std::uint32_t number = 0;  // deviceId, the first of NV0080_ALLOC_PARAMETERS
-            if (alloc.parameters != nullptr) std::memcpy(&number, alloc.parameters, sizeof(number));
-            if (made(result)) devices.add_device(alloc.client, alloc.object, number);
+            if (made(result)) devices.add_device(alloc.client, alloc.object);
             return result;
         }
         case class_number::kSubdevice: {

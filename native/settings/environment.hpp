@@ -26,9 +26,10 @@ struct Settings {
     char region[kPathBytes] = "";  // its path; "" for none
     std::uint64_t memory = kNone;  // bytes on each GPU
     std::uint64_t cap = kNone;     // ten-thousandths of each GPU's time
-    DeviceSettings device[kDevices];  // by place in the machine, whatever CUDA_VISIBLE_DEVICES says
+    DeviceSettings device[kDevices];  // by number, whatever CUDA_VISIBLE_DEVICES hides
     int say_level = 1;                // Level of core/say.hpp
 
+    bool in_tree() const { return region[0] != '\0' && !makes_region; }  // that somebody else began
     bool has_limits() const;
     bool has_caps() const;  // on any GPU
 };

@@ -181,6 +181,18 @@ def test_hamis_names_are_taken_and_ours_win(run: Run, daemon: Daemon) -> None:
     assert (task.memory_limit_bytes, task.cap_percent, task.task_class) == (3 * GiB, None, "normal")
 
 
+def test_of_hamis_limits_of_single_gpus_the_smallest_holds(run: Run, daemon: Daemon) -> None:
+    holder = run(environment={"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "1g"})
+    assert [holder.do("take 1100"), holder.do("total")] == [OUT_OF_MEMORY, 1024]
+    assert managed(daemon, holder.pid).memory_limit_bytes == GiB
+
+
+def test_what_run_takes_from_the_environment_is_no_matter_for_the_library(run: Run, daemon: Daemon) -> None:
+    holder = run("--memory", "1G", environment={"RUNLIST_CAP": "30000 100000"})  # which is more than the library knows
+    assert managed(daemon, holder.pid).cap_percent == 30.0
+    assert holder.quit() == ""
+
+
 def test_the_region_goes_with_the_tree(run: Run, commands: Commands) -> None:
     folder = commands.folder / "regions"
     holder = run("--memory", "1G")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -196,12 +197,32 @@ def test_each_gpu_has_its_own_limit(guests: Guests, fresh_gpu: type[EmulatedGpu]
     program = """
 from cuda.bindings import driver as cu
 cu.cuInit(0)
+print(*(cu.cuDeviceTotalMem(gpu)[1] for gpu in range(2)))
 for gpu in range(2):
     cu.cuCtxSetCurrent(cu.cuDevicePrimaryCtxRetain(gpu)[1])
     print(cu.cuMemGetInfo()[2], int(cu.cuMemAlloc(2 << 30)[0]))
 """
     lines = two.lines(sys.executable, "-c", program, env=by_hand(two, **variables))
-    assert lines == [f"{3 * GiB} 0", f"{2 * GiB} {OUT_OF_MEMORY}"]
+    assert lines == [f"{3 * GiB} {2 * GiB}", f"{3 * GiB} 0", f"{2 * GiB} {OUT_OF_MEMORY}"]
+    reordered = by_hand(two, **variables, CUDA_VISIBLE_DEVICES=" 1, 0")  # as CUDA then counts them
+    assert two.lines(sys.executable, "-c", program, env=reordered)[0] == f"{2 * GiB} {3 * GiB}"
+    nvml = """
+import pynvml as nv
+nv.nvmlInit()
+print(*(nv.nvmlDeviceGetMemoryInfo(nv.nvmlDeviceGetHandleByIndex(gpu)).total for gpu in range(2)))
+"""
+    assert two.lines(sys.executable, "-c", nvml, env=reordered) == [f"{3 * GiB} {2 * GiB}"]
+
+
+def test_what_lies_at_a_shared_path_is_left_alone(guests: Guests) -> None:
+    path = guests.new_path()
+    path.write_bytes(os.urandom(1 << 20))
+    before = path.read_bytes()
+    env = by_hand(guests, CUDA_DEVICE_MEMORY_LIMIT="3g", CUDA_DEVICE_MEMORY_SHARED_CACHE=str(path))
+    done = guests.run("routes", env=env)
+    assert done.lines[0] == f"linked {3 * GiB}"
+    assert "is damaged: remove it; another one holds now" in done.err
+    assert path.read_bytes() == before
 
 
 def test_many_small_pieces(guests: Guests) -> None:

@@ -38,13 +38,16 @@ def register(app: typer.Typer) -> None:
         private daemon when none runs.
         """
         from runlist.cli.launch import run_command
-        from runlist.cli.tree import defaults, prepared
+        from runlist.cli.tree import defaults, made_one, prepared, say
         from runlist.client import Client
         from runlist.rm.transport import choose_driver
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
-            asked = {**defaults(os.environ), **settings}
+            taken = {key: value for key, value in defaults(os.environ).items() if key not in settings}
+            for line in made_one(os.environ, taken):
+                say(line)
+            asked = {**taken, **settings}
             driver = choose_driver(device)
             with prepared(driver, command, asked, with_library=preload, strict=strict) as tree:
                 if tree.region is None:

@@ -1,0 +1,41 @@
+// Limits of single GPUs, which the environment of a program gives by their numbers. A GPU's limits go to its entry in
+// the region before the program can use it, unless somebody gave it others before.
+#pragma once
+
+#include "hooks/memory.hpp"
+#include "settings/environment.hpp"
+
+namespace runlist::hooks {
+
+// By the number that CUDA and NVML give a GPU among those that the process may use, as if CUDA_VISIBLE_DEVICES hid
+// none.
+extern constinit region::OwnLimits single_limits[settings::kDevices];
+extern constinit bool has_single_limits;
+
+void set_single_limits(const settings::Settings& settings);  // before other threads are there
+
+// That number, of the GPU that CUDA calls `ordinal` under CUDA_VISIBLE_DEVICES. Where that has UUIDs, the ordinal.
+int number_of(int ordinal, const char* visible);
+
+// Takes a GPU's limits to the region, where it has that index.
+void limit_single(int device, int number);
+
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Init;
+
+template <Id id, int row>
+struct Init<id, row, CUresult(unsigned)> {
+    static CUresult CUDAAPI call(unsigned flags) {
+        const CUresult result = call_real<id, row>(flags);
+        int count = 0;
+        if (result != CUDA_SUCCESS || !has_single_limits) return result;
+        if (call_real<Id::cuDeviceGetCount, row>(&count) != CUDA_SUCCESS) return result;
+        const char* visible = ::getenv("CUDA_VISIBLE_DEVICES");
+        for (int ordinal = 0; ordinal < count; ++ordinal) {
+            limit_single(device_of<row>(ordinal), number_of(ordinal, visible));
+        }
+        return result;
+    }
+};
+
+}  // namespace runlist::hooks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,6 +236,10 @@ def test_a_child_that_drops_the_library_is_reported_and_held(
 def test_a_run_within_a_run_keeps_the_outer_limit(run: Run, commands: Commands) -> None:
     holder = run("--memory", "1G", "--", *RUN, "--class", "batch", "--")
     assert [holder.do("take 1500"), holder.do("total")] == [OUT_OF_MEMORY, 1024]
+    said = commands.run("run", "--", *RUN, "--cap", "30", "--", "true").stderr
+    assert re.fullmatch(
+        r"runlist: this is below process \d+, which is managed: its settings hold for all below it; .*\n", said
+    )
     commands.environment["RUNLIST_REGION"] = "/some/region"
     assert "inside another `runlist run`" in commands.fails(2, "run", "--memory", "9G", "--", "true")
 

@@ -7,12 +7,11 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-from runlist.cli.tree import Tree
+from runlist.cli.tree import Tree, say
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.paths import MESSAGES_VARIABLE
@@ -40,7 +39,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], dr
     client.launch(os.getpid(), None, settings, tree.region)  # returns when there is room for it
     patience.cancel()
     for note in client.notes:
-        print(f"runlist: {note}", file=sys.stderr, flush=True)
+        say(note)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
     child = _start(command, driver, {MESSAGES_VARIABLE: str(client.messages), **tree.variables})
@@ -106,7 +105,7 @@ def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], N
 
 
 def _say_that_it_waits() -> None:
-    print("runlist: waits for room on a GPU; `runlist policy show` says who else does", file=sys.stderr, flush=True)
+    say("waits for room on a GPU; `runlist policy show` says who else does")
 
 
 def _lend(client: Client) -> None:

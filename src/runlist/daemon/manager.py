@@ -117,16 +117,23 @@ class Manager:
         region = None if region_fd is None else await self._region(region_fd, uid)
         try:
             settings = await self._room_for(pid, settings, uid)
+            outer = self.processes.root_of(pid)
             root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
         except BaseException:
             if region is not None:
                 region.close()
             raise
         try:
-            return self._limit_memory(root)
+            remarks = self._limit_memory(root)
         except BaseException:
             self.processes.remove_root(root)
             raise
+        if outer is not None and settings:
+            remarks.append(
+                f"this is below process {outer.pid}, which is managed: its settings hold for all below it; "
+                f"change them with `runlist set {outer.pid}`"
+            )
+        return remarks
 
     async def _region(self, fd: int, uid: int) -> Region:
         try:

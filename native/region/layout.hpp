@@ -2,7 +2,8 @@
 // the daemon reads and writes with pread and pwrite, as runlist/region.py.
 //
 // Everything is fixed-width and little-endian, and each cache line has one writer: a slot is its process', a limit the
-// daemon's. No lock: whoever is killed leaves at worst a slot that the next one to look takes back.
+// daemon's (in a tree by hand its processes' first). No lock: whoever is killed leaves at worst a slot that the next
+// one to look takes back.
 #pragma once
 
 #include <atomic>

@@ -16,6 +16,10 @@ REGION_VARIABLE = "RUNLIST_REGION"
 STRICT_VARIABLE = "RUNLIST_STRICT"
 LIBRARY = "librunlist.so"
 
+SWITCHES = ("RUNLIST_DISABLE", "CUDA_DISABLE_CONTROL")
+"""Of an environment, what turns the library off."""
+
+_ON = {"1", "true", "yes", "on"}
 _SEPARATORS = " :"
 _MAX_SCRIPTS = 5  # a script may be run by a script; the kernel follows so many
 _PT_INTERP = 3
@@ -41,6 +45,12 @@ def variables(
     if region is not None:
         named[REGION_VARIABLE] = str(region)
     return named if strict is None else {**named, STRICT_VARIABLE: str(int(strict))}
+
+
+def turned_off(environment: Mapping[str, str]) -> str | None:
+    """The variable by which an environment turns the library off, if it does. Ours wins over HAMi's."""
+    said = next((name for name in SWITCHES if environment.get(name)), None)
+    return said if said is not None and environment[said].lower() in _ON else None
 
 
 def obstacle(program: str, search: str | None = None) -> str:

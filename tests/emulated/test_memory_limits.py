@@ -182,6 +182,14 @@ def test_hamis_names_are_taken_and_ours_win(run: Run, daemon: Daemon) -> None:
     assert (task.memory_limit_bytes, task.cap_percent, task.task_class) == (3 * GiB, None, "normal")
 
 
+@pytest.mark.parametrize("switch", ["RUNLIST_DISABLE", "CUDA_DISABLE_CONTROL"])
+def test_a_library_that_is_turned_off_is_told(run: Run, daemon: Daemon, commands: Commands, switch: str) -> None:
+    holder = run("--no-strict", "--memory", "1G", environment={switch: "true"})
+    assert managed(daemon, holder.pid).enforcement == f"not loaded: {switch} is set"
+    commands.environment["RUNLIST_DISABLE"] = "1"
+    assert "which RUNLIST_DISABLE turns off" in commands.fails(2, "run", "--memory", "1G", "--", "true")
+
+
 def test_of_hamis_limits_of_single_gpus_the_smallest_holds(run: Run, daemon: Daemon) -> None:
     holder = run(environment={"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "1g"})
     assert [holder.do("take 1100"), holder.do("total")] == [OUT_OF_MEMORY, 1024]

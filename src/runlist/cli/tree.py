@@ -117,6 +117,8 @@ def prepared(
             raise UsageError("a memory limit needs the library in the command: leave out --no-preload")
         yield Tree()
         return
+    if limited and strict and (switch := preload.turned_off(os.environ)) == "RUNLIST_DISABLE":
+        raise UsageError(f"a memory limit needs the library, which {switch} turns off: unset it, or use --no-strict")
     try:
         made = _make(driver, strict if limited else None)
     except RunlistError as error:

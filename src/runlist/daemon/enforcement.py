@@ -35,6 +35,8 @@ def _why_not(pid: int) -> str:
         return "it cannot be looked at"
     if preload.LIBRARY not in environment.get(preload.PRELOAD_VARIABLE, ""):
         return f"{preload.PRELOAD_VARIABLE} does not name it"
+    if (switch := preload.turned_off(environment)) is not None:
+        return f"{switch} is set"
     if preload.REGION_VARIABLE not in environment:
         return f"{preload.REGION_VARIABLE} is not set"
     return preload.obstacle(program).removeprefix(f"{program} ") or "it is not in its tree's region"

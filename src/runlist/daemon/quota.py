@@ -109,7 +109,8 @@ class Quota:
             raise NotSupportedError(
                 f"its memory region is of no more use ({self.trouble})"
                 if self.trouble
-                else "its memory cannot be limited from outside: start it with `runlist run --memory`"
+                else "its memory cannot be limited from outside: start it with `runlist run --memory` "
+                "(one that was detached since keeps the limit that it had)"
             )
         if self._region is not None:
             try:

@@ -254,6 +254,14 @@ def test_what_a_tree_brought_along_is_its_own_until_somebody_limits_it(region: R
     assert region.read().limit(GPU) == 3 * GiB
 
 
+def test_a_rule_gives_no_gpu_more_than_its_tree_does(region: Region) -> None:
+    os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT)  # 9 GiB on this GPU, no limit on the others
+    quota = Quota()
+    quota.take(region)
+    quota.tighten(10 * GiB)
+    assert (quota.limit_on(GPU), region.read().limit(GPU)) == (9 * GiB, 9 * GiB)
+
+
 def test_a_limit_that_was_set_holds_for_what_a_tree_brings_along(region: Region) -> None:
     quota = Quota()
     quota.tighten(GiB)

@@ -122,12 +122,14 @@ class Quota:
         self._snapshot = None
 
     def tighten(self, limit: int | None) -> None:
-        """Take a limit of the rules: the smallest that they give to one of the processes. Without a region only the
-        daemon sees to it.
+        """Take a limit of the rules: the smallest that they give to one of the processes, or that the tree gave a GPU.
+        Without a region only the daemon sees to it.
         """
         if limit is None or (self.limit is not None and self.limit <= limit and not self._brought):
             return
-        self.limit = limit if self.limit is None else min(self.limit, limit)
+        snapshot = self.look() if self._brought else None
+        theirs = () if snapshot is None else (device.limit for device in snapshot.devices.values())
+        self.limit = min(one for one in (limit, self.limit, *theirs) if one is not None)
         with contextlib.suppress(NotSupportedError):
             self.set_limit(self.limit)
 

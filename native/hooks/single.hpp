@@ -2,6 +2,8 @@
 // the region before the program can use it, unless somebody gave it others before.
 #pragma once
 
+#include <cstdlib>
+
 #include "hooks/memory.hpp"
 #include "settings/environment.hpp"
 

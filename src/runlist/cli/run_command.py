@@ -37,8 +37,9 @@ def register(app: typer.Typer) -> None:
         The command runs as it would alone, with the same input, output and signals; its exit code is ours. Starts a
         private daemon when none runs.
         """
+        from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
-        from runlist.cli.tree import defaults, made_one, prepared, say
+        from runlist.cli.tree import prepared, say
         from runlist.client import Client
         from runlist.rm.transport import choose_driver
 

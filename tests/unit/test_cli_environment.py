@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runlist.cli.tree import defaults, made_one
+from runlist.cli.environment import defaults, made_one
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ def test_defaults(environment: dict[str, str], settings: dict[str, str]) -> None
         ({"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "2g"}, 0),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g"}, 1),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g", "RUNLIST_REGION": "/r"}, 0),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g", "RUNLIST_MEMORY": "8g"}, 0),
     ],
 )
 def test_where_single_gpus_have_different_limits_it_says_which_holds(environment: dict[str, str], said: int) -> None:

@@ -1,0 +1,80 @@
+"""What the environment of `runlist run` asks for: settings under our names and under HAMi-core's."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping
+
+from runlist import preload
+from runlist.sizes import parse_size
+
+_HAMI = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", "CUDA_DEVICE_SM_LIMIT": "cap"}
+_OWN = {"RUNLIST_MEMORY": "memory", "RUNLIST_CAP": "cap"}
+_NO_CAP = {"", "0", "max", "none"}
+_NO_MEMORY = {"max", "none"}
+
+
+def defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings that the environment asks for, under our names and HAMi's. Ours win."""
+    settings = {**_hami(environment), **{key: environment[name] for name, key in _OWN.items() if environment.get(name)}}
+    if environment.get(preload.REGION_VARIABLE):
+        settings.pop("memory", None)  # whoever made the region took it
+    if _is_no_cap(settings.get("cap", "max")):
+        settings.pop("cap", None)
+    return settings
+
+
+def made_one(environment: Mapping[str, str], taken: Mapping[str, str]) -> list[str]:
+    """What to say of the settings that were `taken` for every GPU, where the environment has others for single ones."""
+    return [
+        f"{name}_N: on every GPU the smallest holds under `runlist run`: {key}={taken[key]}"
+        for name, key in _HAMI.items()
+        if taken.get(key) in (values := _values(environment, name)) and len(set(values)) > 1
+    ]
+
+
+def _values(environment: Mapping[str, str], name: str) -> list[str]:
+    """Of one of HAMi's variables, for all GPUs and for single ones."""
+    pattern = re.compile(f"{name}(_[0-9]+)?")
+    return [value for each, value in environment.items() if value and pattern.fullmatch(each)]
+
+
+def _hami(environment: Mapping[str, str]) -> dict[str, str]:
+    if environment.get("CUDA_DISABLE_CONTROL", "").lower() == "true":
+        return {}
+    found = {  # our limits hold on every GPU: the smallest, so that none has more than was meant
+        key: min(values, key=_AMOUNTS[key]) for name, key in _HAMI.items() if (values := _values(environment, name))
+    }
+    if environment.get("GPU_CORE_UTILIZATION_POLICY", "").lower() == "disable":
+        found.pop("cap", None)
+    if environment.get("CUDA_TASK_PRIORITY") == "1":
+        found["class"] = "batch"
+    return found
+
+
+def _bytes(text: str) -> float:
+    """For comparing. What is malformed comes first: then the daemon says what is wrong with it."""
+    octets = parse_size(text)
+    if octets is None:
+        return math.inf if text.strip().lower() in _NO_MEMORY else -1
+    return octets or math.inf
+
+
+def _percent(text: str) -> float:
+    if _is_no_cap(text):
+        return math.inf
+    with contextlib.suppress(ValueError):
+        return float(text.strip().removesuffix("%"))
+    return -1
+
+
+_AMOUNTS = {"memory": _bytes, "cap": _percent}
+
+
+def _is_no_cap(text: str) -> bool:
+    number = text.strip().removesuffix("%").strip()
+    with contextlib.suppress(ValueError):
+        return not 0 < float(number) < 100
+    return number.lower() in _NO_CAP

@@ -50,7 +50,12 @@ def variables(
 def turned_off(environment: Mapping[str, str]) -> str | None:
     """The variable by which an environment turns the library off, if it does. Ours wins over HAMi's."""
     said = next((name for name in SWITCHES if environment.get(name)), None)
-    return said if said is not None and environment[said].lower() in _ON else None
+    return said if said is not None and is_on(environment[said]) else None
+
+
+def is_on(text: str) -> bool:
+    """Whether a switch's value turns it on, as the library reads it."""
+    return text.lower() in _ON
 
 
 def obstacle(program: str, search: str | None = None) -> str:

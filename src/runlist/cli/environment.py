@@ -42,7 +42,7 @@ def _values(environment: Mapping[str, str], name: str) -> list[str]:
 
 
 def _hami(environment: Mapping[str, str]) -> dict[str, str]:
-    if environment.get("CUDA_DISABLE_CONTROL", "").lower() == "true":
+    if preload.is_on(environment.get("CUDA_DISABLE_CONTROL", "")):
         return {}
     found = {  # our limits hold on every GPU: the smallest, so that none has more than was meant
         key: min(values, key=_AMOUNTS[key]) for name, key in _HAMI.items() if (values := _values(environment, name))

@@ -18,6 +18,7 @@
 #include "region/slots.hpp"
 #include "region/sweep.hpp"
 #include "resolve/copies.hpp"
+#include "rm/devices.hpp"
 #include "rm/door.hpp"
 #include "settings/environment.hpp"
 #include "settings/place.hpp"

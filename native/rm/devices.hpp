@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "region/region.hpp"
 #include "rm/objects.hpp"
 
 namespace runlist::rm {

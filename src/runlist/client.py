@@ -186,9 +186,9 @@ class Client:
             os.close(fd)
 
     def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
-        _checked(request)
+        frame = _frame(request)
         try:
-            self._connection.send(request, fds)
+            self._connection.send_frame(frame, fds)
             body = self._connection.receive()
         except TimeoutError:
             raise DaemonGone(_NO_ANSWER) from None
@@ -225,14 +225,15 @@ def _with_class(task_class: str | None, settings: Mapping[str, str] | None) -> d
     return {**({} if task_class is None else {"class": task_class}), **(settings or {})}
 
 
-def _checked(request: wire.Message) -> None:
-    """Raises UsageError for what no daemon would take."""
+def _frame(request: wire.Message) -> bytes:
+    """A request, encoded. Raises UsageError for one that no daemon would take."""
     try:
-        size = len(wire.encode(request))
+        frame = wire.encode(request)
     except UnicodeEncodeError:
         raise UsageError("a setting is no text in UTF-8: write it anew") from None
-    if size > wire.MAX_REQUEST:
-        raise UsageError(f"the settings are too long together: {size} bytes, {wire.MAX_REQUEST} at most")
+    if len(frame) > wire.MAX_REQUEST:
+        raise UsageError(f"the settings are too long together: {len(frame)} bytes, {wire.MAX_REQUEST} at most")
+    return frame
 
 
 def _opened_log(path: Path) -> BinaryIO:

@@ -289,7 +289,10 @@ class Connection:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Send one message, with descriptors. Raises OSError when the peer is gone."""
-        frame = encode(message)
+        self.send_frame(encode(message), fds)
+
+    def send_frame(self, frame: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a message that is encoded already."""
         sent = socket.send_fds(self.sock, [frame], list(fds), socket.MSG_NOSIGNAL) if fds else 0
         self.sock.sendall(frame[sent:], socket.MSG_NOSIGNAL)
 

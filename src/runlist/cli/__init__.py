@@ -8,7 +8,7 @@ from importlib import import_module
 
 import typer
 
-from runlist.cli.common import report_error
+from runlist.cli.common import report_error, say
 from runlist.errors import ExitCode, RunlistError
 
 _COMMANDS = (
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(ExitCode.FAILED)
     except OSError as error:
         _drop_output()
-        print(f"runlist: {error.strerror or error}", file=sys.stderr)
+        say(str(error.strerror or error))
         sys.exit(ExitCode.FAILED)
     except Exception as error:
         if (code := _usage_error(error)) is not None:

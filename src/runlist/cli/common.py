@@ -49,11 +49,16 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
+def say(line: str) -> None:
+    """A remark or an error, beside what the command prints."""
+    print(f"runlist: {line}", file=sys.stderr, flush=True)
+
+
 def report_error(error: RunlistError, words: Sequence[str]) -> int:
     """One line on standard error, and the error as JSON on standard output where JSON was asked for; returns the exit
     code.
     """
-    print(f"runlist: {error}", file=sys.stderr)
+    say(str(error))
     own = words[: words.index("--")] if "--" in words else words
     if "--json" in own:
         print_json({"error": str(error), "exit_code": int(error.exit_code)})
@@ -76,7 +81,7 @@ def show_tasks(
 ) -> None:
     """Tasks as a table or as JSON, remarks on standard error."""
     for note in notes:
-        print(f"runlist: {note}", file=sys.stderr)
+        say(note)
     if as_json:
         print_json(tasks)
     else:

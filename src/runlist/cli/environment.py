@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     settings = {**_hami(environment), **{key: environment[name] for name, key in _OWN.items() if environment.get(name)}}
     if environment.get(preload.REGION_VARIABLE):
         settings.pop("memory", None)  # whoever made the region took it
-    if _is_no_cap(settings.get("cap", "max")):
+    if math.isinf(_percent(settings.get("cap", "max"))):
         settings.pop("cap", None)
     return settings
 
@@ -63,18 +62,15 @@ def _bytes(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    if _is_no_cap(text):
+    """Likewise; what is no cap comes last."""
+    number = text.strip().removesuffix("%").strip()
+    if number.lower() in _NO_CAP:
         return math.inf
-    with contextlib.suppress(ValueError):
-        return float(text.strip().removesuffix("%"))
-    return -1
+    try:
+        percent = float(number)
+    except ValueError:
+        return -1
+    return percent if 0 < percent < 100 else math.inf
 
 
 _AMOUNTS = {"memory": _bytes, "cap": _percent}
-
-
-def _is_no_cap(text: str) -> bool:
-    number = text.strip().removesuffix("%").strip()
-    with contextlib.suppress(ValueError):
-        return not 0 < float(number) < 100
-    return number.lower() in _NO_CAP

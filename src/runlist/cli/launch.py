@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-from runlist.cli.tree import Tree, say
+from runlist.cli.common import say
+from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.paths import MESSAGES_VARIABLE

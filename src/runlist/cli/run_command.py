@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runlist.cli.common import Device, PolicyOption, PolicyOptions
+from runlist.cli.common import Device, PolicyOption, PolicyOptions, say
 from runlist.cli.policy_command import use_if_asked
 from runlist.cli.settings import with_settings
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
-        from runlist.cli.tree import prepared, say
+        from runlist.cli.tree import prepared
         from runlist.client import Client
         from runlist.rm.transport import choose_driver
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runlist import paths, preload, region
+from runlist.cli.common import say
 from runlist.errors import RunlistError, UsageError
 from runlist.native import library
 from runlist.rm.transport import Driver
@@ -90,8 +90,3 @@ def _has_children() -> bool:
         return os.waitpid(-1, os.WNOHANG) == (0, 0)
     except ChildProcessError:
         return False
-
-
-def say(line: str) -> None:
-    """A remark of the launcher's, beside what the command says."""
-    print(f"runlist: {line}", file=sys.stderr, flush=True)

@@ -124,16 +124,16 @@ class Manager:
                 region.close()
             raise
         try:
-            remarks = self._limit_memory(root)
+            notes = self._limit_memory(root)
         except BaseException:
             self.processes.remove_root(root)
             raise
         if outer is not None and settings:
-            remarks.append(
+            notes.append(
                 f"this is below process {outer.pid}, which is managed: its settings hold for all below it; "
                 f"change them with `runlist set {outer.pid}`"
             )
-        return remarks
+        return notes
 
     async def _region(self, fd: int, uid: int) -> Region:
         try:

@@ -29,7 +29,7 @@ def _find(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def rooms(graph: Graph, folder: Path) -> dict[str, set[str]]:
-    """The same between the folders directly below `folder`; a file that lies in `folder` itself is a room of its own."""
+    """The same between the folders directly below `folder`; a file in `folder` itself is a room of its own."""
     arrows: dict[str, set[str]] = {}
     for file, targets in graph.items():
         arrows.setdefault(_room(file, folder), set()).update(_room(target, folder) for target in targets)

@@ -45,11 +45,12 @@ from bench import (
     weights,
 )
 from bench.figures import Figure
-from runlist import __version__, nvml
+from runlist import __version__
 from runlist.client import Client
 from runlist.demo.device import use_device
 from runlist.errors import RunlistError
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "demo": demo.measure,

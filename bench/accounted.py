@@ -15,9 +15,9 @@ from bench.child import Child, python
 from bench.figures import AT_MOST, Figure
 from bench.memory_watch import MemoryWatch, card_used, uses
 from bench.steps import CONTEXT, ON_THE_CARD, STEPS
-from runlist import nvml
-from runlist.region import Region, Use
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.planes.process.region import Region, Use
 
 MIB = 1 << 20
 AMPLE = 100 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench import library, peers
 from bench.figures import AT_MOST, Figure
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 ROUNDS = 8
 BATCHES = {"nvidia": 40, "emulated": 4}

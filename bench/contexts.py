@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 
-from runlist.rm import borrow
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer, OwnRight
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer, OwnRight
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.proc import borrow
 
 
 def contexts_of(pid: int, stack: contextlib.ExitStack) -> list[GpuContext]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from runlist.demo.statistics import percentile
+from runlist.statistics import percentile
 
 AT_MOST, AT_LEAST = "≤", "≥"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from bench.figures import rounded
-from runlist import nvml
-from runlist.rm.transport import choose_driver
-from runlist.usage import Residency
-from runlist.usage.switch_log import SwitchLogUsage
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.planes.nvidia.usage.switch_log import SwitchLogUsage
+from runlist.planes.usage import Residency
 
 READ_EVERY_S = 0.05
 _NS = 1e9

@@ -12,7 +12,7 @@ import time
 from bench.contexts import contexts_of
 from bench.figures import AT_LEAST, AT_MOST, Figure, spread
 from runlist.client import Client
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 KILLS = {"nvidia": 20, "emulated": 200}

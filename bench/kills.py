@@ -17,8 +17,8 @@ from bench.figures import AT_MOST, Figure, spread
 from bench.ledger import Ledger
 from bench.memory_watch import MemoryWatch, uses
 from bench.racers import Racers, exit_codes
-from runlist import nvml
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 KILLS, TOGETHER = {"nvidia": 1000, "emulated": 60}, {"nvidia": 25, "emulated": 6}
 SURVIVORS = 2

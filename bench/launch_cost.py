@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bench import library, peers
 from bench.figures import AT_MOST, Figure
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 PROCESSES = {"nvidia": 5, "emulated": 1}
 ROUNDS = {"nvidia": 120, "emulated": 5}

@@ -18,7 +18,7 @@ from msgspec import structs
 import runlist
 from bench.child import ROOT
 from bench.figures import Figure, rounded
-from runlist.region import Region, create
+from runlist.planes.process.region import Region, create
 
 Result = TypeVar("Result")
 

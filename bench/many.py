@@ -12,7 +12,7 @@ from bench.cpu import cpu_s
 from bench.figures import AT_MOST, Figure, rounded
 from runlist.client import Client
 from runlist.emulated import EmulatedGpu
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 GPUS, TENANTS_A_GPU = 8, 4

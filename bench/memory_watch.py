@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pynvml
 
-from runlist import nvml
-from runlist.region import Region, RegionError, Use
+from runlist.planes.nvidia import nvml
+from runlist.planes.process.region import Region, RegionError, Use
 
 NVML, CARD, REGION = "NVML", "card", "region"
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 CONTROL = "nvidia-cuda-mps-control"
 _PIPE, _LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench import jobs, library, peers
 from bench.figures import AT_LEAST, AT_MOST, Figure, rounded
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 
 WINDOW_S, WINDOWS = 2.5, 4

@@ -12,8 +12,8 @@ from bench.figures import AT_MOST, Figure
 from bench.ledger import Ledger
 from bench.memory_watch import MemoryWatch, largest
 from bench.racers import Racers, exit_codes
-from runlist import nvml
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 PROCESSES = {"nvidia": 64, "emulated": 12}
 SECONDS = 8.0

@@ -13,7 +13,7 @@ from typing import Any
 from bench import jobs
 from bench.figures import AT_LEAST, Figure, p99, rounded, spread
 from runlist.client import Client
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)

@@ -10,11 +10,11 @@ from bench import jobs
 from bench.figures import AT_MOST, Figure, p99
 from bench.gpu_log import GpuLog
 from runlist.client import Client
-from runlist.demo.statistics import percentile
 from runlist.model import TaskClass
 from runlist.policies import PolicySpec
 from runlist.sim import Trace, simulate
 from runlist.sim.workload import Periodic, TenantSpec
+from runlist.statistics import percentile
 from runlist.workloads.process import WorkloadProcess
 
 WITHIN = 0.10

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import runlist
 from bench import library, peers
 from bench.figures import AT_MOST, Figure, p99, rounded, spread
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 ROUNDS = {"nvidia": 20, "emulated": 5}
 TOGETHER = {"nvidia": 64, "emulated": 16}

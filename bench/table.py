@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from bench.contexts import contexts_of
 from bench.figures import AT_MOST, Figure, spread
-from runlist.rm.commands import Interleave, PreemptionMode
-from runlist.rm.context import GpuContext
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.rm.commands import Interleave, PreemptionMode
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
 WINDOW_S = 3.0

@@ -20,8 +20,9 @@ from typing import BinaryIO, Self
 import msgspec
 
 from runlist import paths, wire
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
-from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _OTHER_VERSION = "the daemon is of another version: stop it, and try again"

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from runlist import nvml, preload
-from runlist.daemon.watch import OpenWatch
 from runlist.errors import ExitCode, RunlistError
-from runlist.native import library
-from runlist.rm import borrow
-from runlist.rm.client import free_client, open_client
-from runlist.rm.transport import Driver, choose_driver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.client import free_client, open_client
+from runlist.planes.nvidia.rm.transport import Driver, choose_driver
+from runlist.planes.process import preload
+from runlist.planes.process.library import library
+from runlist.proc import borrow
+from runlist.proc.inotify import OpenWatch
 
 CGROUPS = Path("/sys/fs/cgroup")
 

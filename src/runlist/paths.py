@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from runlist.errors import NoPermissionError
-from runlist.rm.transport import Driver
+from runlist.planes.nvidia.rm.transport import Driver
 
 SYSTEM_DIR = Path("/run/runlist")
 SOCKET_NAME = "daemon.sock"

@@ -21,10 +21,10 @@ import runlist
 from runlist import tenant
 from runlist.client import Client
 from runlist.errors import RunlistError
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer, OwnRight
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer, OwnRight
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.accumulator import Accumulator
 from runlist.workloads.gpu import Gpu
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import runlist
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.containers import Container, container, deny, first_process, lend, need_containers, record
 from tests.fixtures.daemon import NOBODY, ROOT, Commands, Daemon, Slices, needs_root, task_of, wait_for

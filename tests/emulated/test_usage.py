@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from runlist.daemon.gpu.choice import open_source
 from runlist.emulated import EmulatedGpu
-from runlist.nvml import gpus, session
-from runlist.rm.transport import EmulatedDriver, choose_driver
-from runlist.usage import Reading, Residency, UsageSource, open_source
-from runlist.usage.nvml import NvmlUsage
+from runlist.planes.nvidia.nvml import gpus, session
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, choose_driver
+from runlist.planes.nvidia.usage.nvml import NvmlUsage
+from runlist.planes.usage import Reading, Residency, UsageSource
 from tests.conftest import ON_NVIDIA
 from tests.emulated.raw import Running, Target
 from tests.fixtures.daemon import NOBODY, As, needs_root
@@ -212,7 +213,7 @@ def test_a_lone_job_at_work_is_not_idle(source: UsageSource, job: Start) -> None
 
 
 def test_nvml_as_the_source(on_device: None, job: Start) -> None:
-    from runlist.nvml import Utilisation
+    from runlist.planes.nvidia.nvml import Utilisation
 
     source = NvmlUsage(Utilisation(choose_driver(), _uuids()[0]))
     tenant = job()

@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import adoption, gpus
-from runlist.daemon.adoption import Adoption
-from runlist.daemon.checks import Checks
-from runlist.daemon.gpus import Gpus
-from runlist.daemon.managed import Root
-from runlist.daemon.placement import Placement
-from runlist.daemon.processes import Processes
-from runlist.daemon.search import Search
+from runlist.daemon.gpu import gpus
+from runlist.daemon.gpu.choice import Choice
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tree import adoption
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, RunlistError
+from runlist.planes.nvidia.context import GpuContext
 from runlist.policies import PolicySpec
-from runlist.rm.context import GpuContext
-from runlist.usage.choice import Choice
 from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
 from tests.fixtures.usage import FakeSource
 
@@ -274,7 +275,7 @@ def test_another_file_under_the_same_number(monkeypatch: pytest.MonkeyPatch) -> 
         client = world.tenant()
         first = world.borrower.copies[0]
         monkeypatch.setattr(
-            "runlist.daemon.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
+            "runlist.daemon.tasks.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
         )
         await world.adopt(root, new_only=True)
         assert slices(client) != FOUND

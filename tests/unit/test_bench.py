@@ -15,7 +15,7 @@ from bench import __main__ as bench
 from bench import jobs
 from bench.figures import AT_LEAST, AT_MOST, Figure
 from bench.gpu_log import Span, points, worst_points
-from runlist.usage import Residency
+from runlist.planes.usage import Residency
 
 MS = 1_000_000
 S = 1000 * MS

@@ -26,8 +26,8 @@ from bench.child import Child
 from bench.figures import Figure
 from bench.ledger import PROGRAMS, Ledger
 from bench.steps import CONTEXT, ON_THE_CARD, STEPS
-from runlist import native
-from runlist.region import create
+from runlist.planes.process import library as native
+from runlist.planes.process.region import create
 
 PROGRAM_SOURCES = sorted(path.stem for path in library.SOURCES.glob("*.c") if path.stem != "runtime")
 PRELOADED_SOURCES = {"behind", "nothing"}

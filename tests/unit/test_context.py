@@ -6,13 +6,13 @@ import struct
 
 import pytest
 
-from runlist.daemon.managed import put_back
+from runlist.daemon.tasks.managed import put_back
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.rm.client import RawControl, RmClient
-from runlist.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
-from runlist.rm.context import GpuContext, Setting
-from runlist.rm.discover import Discoverer
-from runlist.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
+from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.rm.client import RawControl, RmClient
+from runlist.planes.nvidia.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
+from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
 from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
 
 SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (

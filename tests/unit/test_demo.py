@@ -16,8 +16,9 @@ from runlist.demo import DemoOptions, picture, report, run
 from runlist.demo import device as demo_device
 from runlist.demo.device import use_device
 from runlist.demo.measure import Plan
-from runlist.demo.statistics import Latency, Result, Row, percentile
+from runlist.demo.result import Latency, Result, Row
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.statistics import percentile
 
 LATENCY = Latency.of([float(value) for value in range(1, 1001)])
 RESULT = Result(

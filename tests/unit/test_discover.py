@@ -9,8 +9,8 @@ import pytest
 
 from runlist.errors import NoPermissionError
 from runlist.model import Engine
-from runlist.rm.discover import Discoverer, Found
-from runlist.rm.status import RmError
+from runlist.planes.nvidia.discover import Discoverer, Found
+from runlist.planes.nvidia.rm.status import RmError
 from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
 
 PID = 4242

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import lending
-from runlist.daemon.descriptors import MAX_WAITING, Descriptors
-from runlist.daemon.lending import MAX_FILES, Lending
-from runlist.daemon.watch import peak_of
+from runlist.daemon.tasks import lending
+from runlist.daemon.tasks.lending import MAX_FILES, Lending
+from runlist.daemon.tree.descriptors import MAX_WAITING, Descriptors
 from runlist.errors import NoTargetError
-from runlist.region import RegionError, create
-from runlist.rm.transport import EmulatedDriver
+from runlist.planes.nvidia.rm.transport import EmulatedDriver
+from runlist.planes.process.region import RegionError, create
+from runlist.proc.process import peak_of
 from tests.fixtures.daemon import wait_for
 
 ROOT = 1

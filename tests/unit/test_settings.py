@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.settings import (
+from runlist.errors import UsageError
+from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
+from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.nvidia.rm.commands import Interleave
+from runlist.settings.table import (
     NO_SETTINGS,
     ContextChange,
     MemoryChange,
@@ -22,10 +26,6 @@ from runlist.daemon.settings import (
     parse_setting,
     parse_settings,
 )
-from runlist.errors import UsageError
-from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
-from runlist.rm.commands import Interleave
-from runlist.rm.context import GpuContext, Setting
 
 TASK = Task(TaskKey(1, "GPU-0"), TaskClass.NORMAL, "x", 0, 0.0, timeslice_us=9)
 

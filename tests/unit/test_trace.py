@@ -12,11 +12,11 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
-from runlist.nvml import DeviceSample, GpuInfo, NvmlError
+from runlist.planes.nvidia.nvml import DeviceSample, GpuInfo, NvmlError
+from runlist.planes.usage import Residency
 from runlist.trace import recorder
 from runlist.trace.recorder import choose_gpus, process_name, record
 from runlist.trace.writer import TraceWriter
-from runlist.usage.interface import Residency
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 from tests.fixtures.trace import Parsed

@@ -7,13 +7,15 @@ from typing import Any
 import pynvml
 import pytest
 
-from runlist import nvml
-from runlist.nvml import DeviceSample, NvmlError, ProcessSample
-from runlist.rm.transport import NvidiaDriver
-from runlist.usage import choice, open_source, switch_log
-from runlist.usage.book import BookUsage
-from runlist.usage.nvml import NvmlUsage
-from runlist.usage.switch_log import SwitchLogUsage
+from runlist.daemon.gpu import choice
+from runlist.daemon.gpu.book import BookUsage
+from runlist.daemon.gpu.choice import open_source
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
+from runlist.planes.nvidia.rm.transport import NvidiaDriver
+from runlist.planes.nvidia.usage import switch_log
+from runlist.planes.nvidia.usage.nvml import NvmlUsage
+from runlist.planes.nvidia.usage.switch_log import SwitchLogUsage
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 
@@ -73,7 +75,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
     driver = FakeLogDriver({0: UUIDS[0]}, records=16384)
     driver.now_ns = 1_700_000_000_000_000_000  # type: ignore[attr-defined]
     driver.time_ns = lambda: driver.now_ns  # type: ignore[attr-defined]
-    monkeypatch.setattr("runlist.rm.switch_log.time.monotonic_ns", lambda: driver.now_ns)  # type: ignore[attr-defined]
+    monkeypatch.setattr("runlist.planes.nvidia.switch_log.time.monotonic_ns", lambda: driver.now_ns)  # type: ignore[attr-defined]
     return driver
 
 
@@ -232,7 +234,7 @@ def test_the_book_is_always_there(driver: Any, utilisation: FakeUtilisation) -> 
     assert utilisation.closed == 1
 
 
-# -- runlist.nvml --------------------------------------------------------------------------------
+# -- runlist.planes.nvidia.nvml --------------------------------------------------------------------------------
 
 
 def test_nvmls_ways_to_say_that_there_are_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,19 +13,21 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import view
-from runlist.daemon.accounting import Accounting
-from runlist.daemon.managed import ManagedTask, Root
-from runlist.daemon.quota import Quota
-from runlist.daemon.view import Memory, views
+from runlist.daemon.gpu.accounting import Accounting
+from runlist.daemon.memory import census
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.quota import Quota
+from runlist.daemon.requests import view
+from runlist.daemon.requests.view import views
+from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
-from runlist.nvml import NvmlError
-from runlist.region import create, gpu_key
-from runlist.region.layout import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
-from runlist.region.process import pid_namespace, start_of
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.nvml import NvmlError
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.process.region import create, gpu_key
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
+from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.fake_rm import UUIDS, FakeRm
 from tests.fixtures.usage import FakeSource
 
@@ -218,7 +220,7 @@ class Nvml:
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     fake = Nvml()
-    monkeypatch.setattr(view, "nvml", fake)
+    monkeypatch.setattr(census, "nvml", fake)
     return fake
 
 
@@ -226,6 +228,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(census, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

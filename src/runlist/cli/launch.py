@@ -16,8 +16,8 @@ from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.paths import MESSAGES_VARIABLE
-from runlist.rm import borrow
-from runlist.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.proc import borrow
 
 AnyDriver = NvidiaDriver | EmulatedDriver
 

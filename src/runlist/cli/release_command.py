@@ -24,8 +24,8 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.client import Client
         from runlist.errors import NoTargetError
-        from runlist.rm.rescue import rescue
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.nvidia.rescue import rescue
+        from runlist.planes.nvidia.rm.transport import choose_driver
 
         try:
             with Client.open(device=device) as client:

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.launch import run_command
         from runlist.cli.tree import prepared
         from runlist.client import Client
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.nvidia.rm.transport import choose_driver
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.client import Client
         from runlist.errors import NotSupportedError
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.nvidia.rm.transport import choose_driver
         from runlist.top.app import TopApp
         from runlist.top.feed import Feed
 

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         import dataclasses
         import signal
 
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.nvidia.rm.transport import choose_driver
         from runlist.trace.recorder import record
 
         enough = {signal.SIGINT, signal.SIGTERM}

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runlist import paths, preload, region
+from runlist import paths
 from runlist.cli.common import say
 from runlist.errors import RunlistError, UsageError
-from runlist.native import library
-from runlist.rm.transport import Driver
+from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.process import preload, region
+from runlist.planes.process.library import library
 
 
 @dataclass(frozen=True)

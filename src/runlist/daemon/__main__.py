@@ -22,14 +22,14 @@ from typing import Any
 import structlog
 
 from runlist import paths
-from runlist.daemon.manager import Manager
-from runlist.daemon.messages import Messages
-from runlist.daemon.quiet import SETTLE_S
-from runlist.daemon.server import Server
-from runlist.daemon.watch import OpenWatch
+from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.messages import Messages
+from runlist.daemon.requests.server import Server
+from runlist.daemon.tree.settling import SETTLE_S
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.planes.nvidia.rm.transport import Driver, choose_driver
 from runlist.policies import DEFAULT_POLICY, PolicySpec
-from runlist.rm.transport import Driver, choose_driver
+from runlist.proc.inotify import OpenWatch
 
 _log = structlog.get_logger()
 

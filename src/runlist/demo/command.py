@@ -17,7 +17,7 @@ from runlist.client import Client
 from runlist.demo import picture, report
 from runlist.demo.device import Device, use_device
 from runlist.demo.measure import Bench, Plan
-from runlist.demo.statistics import Result
+from runlist.demo.result import Result
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 

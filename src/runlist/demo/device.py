@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from runlist import nvml
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError, RunlistError, UsageError
-from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, NvidiaDriver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import NvidiaDriver
 
 
 @dataclass(frozen=True)

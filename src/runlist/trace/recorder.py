@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Self
 
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
-from runlist.nvml import GpuInfo, NvmlError, Utilisation, gpus, session
-from runlist.rm.switch_log import SwitchLog
-from runlist.rm.transport import Driver
+from runlist.planes.nvidia.nvml import GpuInfo, NvmlError, Utilisation, gpus, session
+from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.nvidia.switch_log import SwitchLog
+from runlist.planes.nvidia.usage.residencies import Residencies
 from runlist.trace.writer import GpuTracks, TraceWriter
-from runlist.usage.residencies import Residencies
 
 _READ_S = 0.1  # the log's ring holds seconds
 _NAME_LENGTH = 60

@@ -1,0 +1,1 @@
+"""The driver plane: NVIDIA's resource manager (RM) spoken to over descriptors borrowed from other processes."""

@@ -6,10 +6,11 @@ import contextlib
 import os
 
 from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.discover import Discoverer, OwnRight
+from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.proc import borrow
+from runlist.proc.borrow import OwnRight
 
 
 def contexts_of(pid: int, stack: contextlib.ExitStack) -> list[GpuContext]:
@@ -21,6 +22,6 @@ def contexts_of(pid: int, stack: contextlib.ExitStack) -> list[GpuContext]:
     finally:
         os.close(pidfd)
         discoverer.close()
-    for file in {id(client.file): client.file for client in found}.values():
+    for file in {id(client.handle): client.handle for client in found}.values():
         stack.callback(file.close)
-    return [GpuContext(RmClient(client.file, client.client), gpu) for client in found for gpu in client.gpus]
+    return [GpuContext(RmClient(client.handle, client.client), gpu) for client in found for gpu in client.gpus]

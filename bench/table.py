@@ -107,8 +107,8 @@ def _window(
         latencies: list[float] = critical.measure(WINDOW_S)["latency_us"]
     finally:
         for context, _ in contexts:
-            for control in context.undo():
-                context.client.send(control)
+            for control in context.undo_controls():
+                context.rm.send(control)
             # MAKE_REALTIME leaves the others at block boundaries until their own mode is set again.
             context.set_preemption(PreemptionMode.CILP)
         for process, _ in working:

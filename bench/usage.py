@@ -75,8 +75,8 @@ def _cost() -> dict[float, dict[str, Any]]:
                     costs[pace] = _read_at(pace, [job.pid for job in pair])
             finally:
                 for context in contexts:
-                    for control in context.undo():
-                        context.client.send(control)
+                    for control in context.undo_controls():
+                        context.rm.send(control)
     return costs
 
 

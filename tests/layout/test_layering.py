@@ -28,45 +28,56 @@ FLOW: dict[str, set[str]] = {
     "scheduling": {"errors", "model"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
-    "planes.interface": set(),
     "planes.usage": set(),
-    "planes.registry": {"planes.interface"},
+    "planes.interface": {"errors", "model", "planes.usage"},
+    "planes.registry": {"environment", "errors", "planes.interface"},
     "planes.nvidia": {
         "emulated", "environment", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",
     },
     "planes.process": {"errors", "proc", "structure"},
     "emulated": {"environment", "errors"},
     # what users ask for, and what they are shown
-    "settings": {"errors", "model", "planes.nvidia", "units"},
+    "settings": {"errors", "model", "planes.interface", "planes.nvidia", "units"},
     "wire": set(),
     "views": {"model", "units", "wire"},
-    "paths": {"errors", "planes.nvidia.rm.transport"},
+    "paths": {"errors"},
     # the daemon, from the ground up
-    "daemon.memory": {"errors", "planes.nvidia", "planes.process", "proc"},
-    "daemon.undo": {"environment", "planes.nvidia", "wire"},
-    "daemon.tasks": {"daemon.memory", "model", "planes.nvidia", "proc"},
-    "daemon.gpu": {"daemon.tasks", "errors", "model", "planes", "policies", "scheduling"},
+    "daemon.memory": {"errors", "planes.interface", "planes.process", "proc"},
+    "daemon.undo": {"environment", "planes.interface", "planes.registry", "wire"},
+    "daemon.tasks": {"daemon.memory", "model", "planes.interface", "proc"},
+    "daemon.gpu": {
+        "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
+    },
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units",
     },
     "daemon.tree": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",
-        "planes", "proc", "scheduling", "units",
+        "planes.interface", "planes.process", "proc", "scheduling", "units",
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
-        "errors", "model", "planes", "policies", "proc", "settings", "tenant", "units", "wire",
+        "errors", "model", "planes.interface", "planes.nvidia", "planes.process", "policies", "proc", "settings",
+        "tenant", "units", "wire",
+    },
+    "daemon.compose": {
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks", "daemon.tree",
+        "daemon.undo", "planes.interface", "policies",
     },
     "daemon.__main__": {
-        "daemon.requests", "daemon.tree", "errors", "paths", "planes.nvidia", "policies", "proc",
+        "daemon.compose", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface", "planes.registry",
+        "policies", "proc",
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"environment", "errors", "paths", "planes.nvidia.rm.transport", "wire"},
+    "client": {"environment", "errors", "paths", "planes.interface", "planes.registry", "wire"},
     "top": {"client", "errors", "model", "views", "wire"},
-    "trace": {"errors", "planes"},
-    "doctor": {"client", "errors", "planes", "proc"},
-    "demo": {"client", "emulated", "environment", "errors", "planes.nvidia", "statistics", "workloads"},
+    "trace": {"errors", "planes.interface", "planes.usage"},
+    "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc"},
+    "demo": {
+        "client", "emulated", "environment", "errors", "planes.interface", "planes.registry", "statistics",
+        "workloads",
+    },
     # those who need none
     "__init__": {"planes.process.library", "tenant"},
     "tenant": set(),

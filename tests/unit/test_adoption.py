@@ -19,6 +19,7 @@ from runlist.daemon.gpu import gpus
 from runlist.daemon.gpu.choice import Choice
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
+from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree import adoption
 from runlist.daemon.tree.adoption import Adoption
@@ -27,6 +28,7 @@ from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.policies import PolicySpec
 from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
 from tests.fixtures.usage import FakeSource
@@ -88,14 +90,17 @@ class World:
 
     def __init__(self) -> None:
         self.rm = FakeRm()
+        self.plane = NvidiaPlane(self.rm)
         self.borrower = Borrower(self.rm)
-        self.gpus = Gpus(self.rm, PolicySpec(), lambda pid: None)
+        self.gpus = Gpus(self.plane, PolicySpec(), lambda pid: None)
         self.keeping: Any = Keeping()
         memory: Any = SimpleNamespace(pids=set)
         self.placement = Placement(None, self.gpus, memory)
         limits: Any = SimpleNamespace(work=False)
         self.processes = Processes(self.gpus, self.keeping, limits)
-        self.adoption = Adoption(self.rm, self.processes, self.gpus, self.keeping, self.placement)
+        self.adoption = Adoption(
+            self.plane.finder(), Lending(self.plane), self.processes, self.gpus, self.keeping, self.placement
+        )
         self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
         self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
 

@@ -140,7 +140,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 
 def test_nvidia_is_not_replaced_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_device, "why_no_nvidia_gpu", lambda: "Driver Not Loaded")
+    monkeypatch.setattr(demo_device, "why_no_gpu", lambda name: "Driver Not Loaded")
     with pytest.raises(RunlistError, match="Driver Not Loaded") as caught, use_device("nvidia"):
         pass
     assert caught.value.exit_code == ExitCode.NOT_SUPPORTED
@@ -148,7 +148,7 @@ def test_nvidia_is_not_replaced_when_it_was_asked_for(monkeypatch: pytest.Monkey
 
 def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNLIST_DEVICE", raising=False)
-    monkeypatch.setattr(demo_device, "why_no_nvidia_gpu", lambda: None)
+    monkeypatch.setattr(demo_device, "why_no_gpu", lambda name: None)
     before = dict(os.environ)
     with use_device(None) as device:
         assert device.name == "nvidia"

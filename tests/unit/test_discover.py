@@ -41,7 +41,7 @@ def test_a_cuda_process(rm: FakeRm) -> None:
     device = client.device()
     groups = client.context(device)
     (found,) = discover(rm)
-    assert (found.fd, found.file, found.client) == (8, rm.tenant(PID), client.handle)
+    assert (found.fd, found.handle, found.client) == (8, rm.tenant(PID), client.handle)
     (gpu,) = found.gpus
     assert gpu.gpu == UUIDS[0]
     assert gpu.subdevice == client.of_class(0x2080)[0]

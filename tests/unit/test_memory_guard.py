@@ -17,7 +17,7 @@ from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests.limit_notes import remarks
 from runlist.daemon.tasks.managed import Hold, ManagedTask, Root
 from runlist.daemon.tree import memory_guard
-from runlist.daemon.tree.memory_guard import Holding
+from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap, Task, TaskClass, TaskKey
 from runlist.planes.process.region import Region, create
@@ -47,7 +47,7 @@ class World:
         self.size = 140 * GiB
         self.ran: list[set[str]] = []
         self.cap: Cap | None = None
-        self.holding = Holding(self, self, self, self)  # type: ignore[arg-type]
+        self.holding = MemoryGuard(self, self, self, self)  # type: ignore[arg-type]
 
     # -- as Processes, Gpus, Memory and Placement --------------------------------------------------
 
@@ -405,11 +405,12 @@ def childless() -> Iterator[int]:
 
 def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, childless: int) -> None:
     calls: list[tuple[str, Path, int | None]] = []
-    monkeypatch.setattr("runlist.planes.nvidia.nvml.set_memory_limit", lambda *call: calls.append(call))
     monkeypatch.setattr("runlist.daemon.memory.driver_limits._cgroup_of", lambda pid: "/a.slice")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "a.slice").mkdir()
-    memory: Any = SimpleNamespace(limits_supported=lambda cgroup: True, gpus=lambda: [GPU])
+    memory: Any = SimpleNamespace(
+        limits_supported=lambda cgroup: True, gpus=lambda: [GPU], limit=lambda *call: calls.append(call)
+    )
     limits = DriverLimits(memory, tmp_path)
     assert not limits.work  # not the unified hierarchy
     (tmp_path / "cgroup.controllers").touch()

@@ -16,7 +16,7 @@ from runlist.daemon.placement.rules import Facts, Over
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
-from runlist.planes.nvidia.discover import OwnRight
+from runlist.proc.borrow import OwnRight
 
 GPU, OTHER = "GPU-1", "GPU-2"
 TRAIN = Facts(1000, "python train.py")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
 from runlist.planes.nvidia.context import GpuContext, Setting
-from runlist.planes.nvidia.rm.commands import Interleave
 from runlist.settings.table import (
     NO_SETTINGS,
     ContextChange,
@@ -60,14 +59,14 @@ class Recorder:
         self.calls: list[tuple[str, object]] = []
 
     def __getattr__(self, name: str) -> object:
-        return lambda value: self.calls.append((name, value))
+        return lambda *values: self.calls.append((name, *values))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "setting", "default", "call"),
     [
-        ("interleave", "low", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.LOW)),
-        ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.HIGH)),
+        ("interleave", "low", Setting.INTERLEAVE, "low", ("set_control", "interleave", "low")),
+        ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_control", "interleave", "high")),
     ],
 )
 def test_driver_settings(key: str, value: str, setting: Setting, default: str, call: tuple[str, object]) -> None:

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.client import Client
         from runlist.environment import DEVICE_VARIABLE
-        from runlist.planes.nvidia.rm.transport import choose_driver
+        from runlist.planes.registry import choose_plane
 
         if status or stop:
             with Client.open(device=device) as client:
@@ -54,4 +54,4 @@ def register(app: typer.Typer) -> None:
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
-        os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_driver(device).name})
+        os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_plane(device).name})

@@ -68,3 +68,20 @@ class UsageSource(Protocol):
 
     def close(self) -> None:
         """Let go of the device. Nothing can be read afterwards."""
+
+
+class TurnLog(Protocol):
+    """Every turn on one GPU, for a trace. `samples_busy` says whether there are samples of the GPU's utilisation, too.
+    Methods raise RunlistError or OSError when the log has failed.
+    """
+
+    samples_busy: bool
+
+    def read(self) -> Reading:
+        """What happened since the last call, or since the log was opened."""
+
+    def busy(self) -> list[tuple[int, int]]:
+        """Samples of how busy the GPU was since the last call: when each ended (CLOCK_REALTIME, ns), and percent."""
+
+    def close(self) -> None:
+        """Let go of it."""

@@ -50,6 +50,17 @@ def borrow(pidfd: int, fd: int) -> int:
     return _syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
 
 
+class OwnRight:
+    """Borrowing by the right of this process itself."""
+
+    way = "own right"
+
+    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        """A copy, owned by the caller. Raises OSError as pidfd_getfd does."""
+        del pid
+        return borrow(pidfd, fd)
+
+
 def no_right(pid: int, reason: str) -> NoPermissionError:
     """The error for a process that this user may not borrow from."""
     return NoPermissionError(

@@ -115,3 +115,8 @@ def _status(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())}
+
+
+def capable(capability: int) -> bool:
+    """Whether this process has a capability in force, by its number."""
+    return bool(int(_status(os.getpid())["CapEff"], 16) >> capability & 1)

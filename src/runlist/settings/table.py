@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from runlist.errors import UsageError
 from runlist.model import MAX_TIMESLICE_US, Cap, Deadline, Task, TaskClass, TaskKey, check_weight
-from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.interface import Context
+from runlist.planes.nvidia.context import Setting
 from runlist.planes.nvidia.rm.commands import Interleave
 from runlist.units import parse_size
 
@@ -34,7 +35,7 @@ class ContextChange:
     setting: Setting
     value: str
     default: str
-    act: Callable[[GpuContext, str], None]
+    act: Callable[[Context, str], None]
     privileged: bool
 
 
@@ -270,13 +271,14 @@ def _words(
     setting: Setting,
     words: Mapping[str, int],
     default: str,
-    act: Callable[[GpuContext, int], None],
     *,
     privileged: bool = False,
 ) -> Callable[[str], ContextChange]:
     def parse(value: str) -> ContextChange:
         word = _one_of(setting.value, value, list(words))
-        return ContextChange(setting, word, default, lambda context, which: act(context, words[which]), privileged)
+        return ContextChange(
+            setting, word, default, lambda context, which: context.set_control(setting, which), privileged
+        )
 
     return parse
 
@@ -296,7 +298,6 @@ _SETTINGS: dict[str, Callable[[str], Change]] = {
         Setting.INTERLEAVE,
         {level.name.lower(): level for level in Interleave},
         "low",
-        lambda context, level: context.set_interleave(Interleave(level)),
         privileged=True,
     ),
 }

@@ -14,7 +14,7 @@ from runlist.daemon.gpu.stall import Stalled, Watchdog
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey
-from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.interface import Plane
 from runlist.policies import STALL_S, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures
 
@@ -33,18 +33,18 @@ class Gpus:
     `release` is called with the process id of a task that can no longer be controlled.
     """
 
-    def __init__(self, driver: Driver, spec: PolicySpec, release: Callable[[int], None]) -> None:
+    def __init__(self, plane: Plane, spec: PolicySpec, release: Callable[[int], None]) -> None:
         self._watchdog = Watchdog(STALL_S)
         self._load(spec)  # a bad policy is refused at start
         self.spec = spec
-        self._driver = driver
+        self._plane = plane
         self._release = release
         self._schedulers: dict[str, Scheduler] = {}
 
     def scheduler(self, gpu: str) -> Scheduler:
         """The scheduler of a GPU, by UUID."""
         if gpu not in self._schedulers:
-            choice = open_source(self._driver, gpu)
+            choice = open_source(self._plane, gpu)
             accounting = Accounting(gpu, choice.source, choice.refusals)
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(accounting, self.spec, policy, self._watchdog, self._drop)

@@ -21,7 +21,6 @@ from runlist.daemon.gpu.stall import Watchdog
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Appear, Event, Share, Task, TaskKey, Tick, Used, Vanish
-from runlist.planes.nvidia.context import GpuContext
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
@@ -202,7 +201,7 @@ class Scheduler:
     def _preempt(self, managed: ManagedTask) -> None:
         """Take a task off the GPU once. A failure does no harm: a lost task shows at the next control."""
         with contextlib.suppress(RunlistError, OSError):
-            managed.each(GpuContext.preempt)
+            managed.preempt()
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """What the policy answers; None when it failed and was dropped for the default one."""

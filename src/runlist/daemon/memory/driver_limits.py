@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
 
 from runlist.daemon.memory.census import Memory
 from runlist.errors import NotSupportedError
-from runlist.planes.nvidia import nvml
-from runlist.planes.nvidia.nvml import NvmlError
+from runlist.planes.interface import CensusError
 from runlist.proc.process import descendants
 
 _log = structlog.get_logger()
@@ -45,7 +43,7 @@ class DriverLimits:
     def enter(self, pid: int) -> CgroupLimit:
         """Put a process and its descendants into a cgroup of their own. Raises NotSupportedError."""
         parent = self._mount / _cgroup_of(pid).lstrip("/")
-        group = CgroupLimit(parent / f"runlist-{pid}", self._memory.gpus())
+        group = CgroupLimit(parent / f"runlist-{pid}", self._memory)
         group.take(pid)
         return group
 
@@ -53,9 +51,9 @@ class DriverLimits:
 class CgroupLimit:
     """The cgroup of a tree."""
 
-    def __init__(self, path: Path, gpus: Iterable[str]) -> None:
+    def __init__(self, path: Path, memory: Memory) -> None:
         self._path = path
-        self._gpus = list(gpus)
+        self._memory = memory
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
@@ -73,9 +71,9 @@ class CgroupLimit:
     def set(self, limit: int | None) -> None:
         """Limit each GPU's memory, in bytes; None for no limit. Raises NotSupportedError when the driver refuses."""
         try:
-            for gpu in self._gpus:
-                nvml.set_memory_limit(gpu, self._path, limit)
-        except NvmlError as error:
+            for gpu in self._memory.gpus():
+                self._memory.limit(gpu, self._path, limit)
+        except CensusError as error:
             raise NotSupportedError(f"the driver refuses a memory limit: {error}") from None
 
     def close(self) -> None:

@@ -11,13 +11,11 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import Memory
-from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.placement.placement import Placement, first_changes
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.limit_notes import remarks
@@ -25,19 +23,17 @@ from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
 from runlist.daemon.tree.adoption import Adoption
-from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.descriptors import Descriptors
-from runlist.daemon.tree.memory_guard import Holding
+from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
-from runlist.daemon.undo.link import Keeping
+from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Appear, TaskClass
+from runlist.planes.interface import Borrower
 from runlist.planes.nvidia.context import Setting
-from runlist.planes.nvidia.discover import Borrower, OwnRight
-from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.process.region import Region, RegionError
-from runlist.policies import PolicySpec
+from runlist.proc.borrow import OwnRight
 from runlist.proc.process import owner_of
 from runlist.settings.table import ContextChange, MemoryChange, TaskChange, memory_change, override, parse_settings
 
@@ -59,24 +55,33 @@ class Manager:
 
     Methods that take `uid` act for a user: they raise NoPermissionError for another user's process, NoTargetError for
     one that is gone or not managed, and leave everything as it was when they raise.
-    `on_hopeless` is called when nothing can be managed safely any more.
+    `opened` is set when it is worth looking for new processes and contexts.
     """
 
     def __init__(
-        self, driver: Driver, spec: PolicySpec, rules_file: Path | None, on_hopeless: Callable[[], None]
+        self,
+        *,
+        gpus: Gpus,
+        memory: Memory,
+        placement: Placement,
+        link: KeeperLink,
+        processes: Processes,
+        adoption: Adoption,
+        search: Search,
+        guard: MemoryGuard,
+        descriptors: Descriptors,
+        opened: asyncio.Event,
     ) -> None:
-        self.driver = driver
-        self.gpus = Gpus(driver, spec, self._release_process)
-        self.memory = Memory(driver)
-        self.placement = Placement(rules_file, self.gpus, self.memory)  # bad rules are refused before anything starts
-        self.keeping = Keeping(driver, on_hopeless)
-        self.processes = Processes(self.gpus, self.keeping, DriverLimits(self.memory))
-        self.adoption = Adoption(driver, self.processes, self.gpus, self.keeping, self.placement)
-        self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
-        self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
-        self.holding = Holding(self.processes, self.gpus, self.memory, self.placement)
-        self.descriptors = Descriptors(driver)
-        self.opened = asyncio.Event()  # set when it is worth looking for new processes and contexts
+        self.gpus = gpus
+        self.memory = memory
+        self.placement = placement
+        self.processes = processes
+        self.link = link
+        self._adoption = adoption
+        self._search = search
+        self._guard = guard
+        self.descriptors = descriptors
+        self._opened = opened
         self._joining: set[asyncio.Task[None]] = set()
         self._launches: dict[int, int] = {}  # users of `runlist run` processes that wait, the longest waiting first
 
@@ -92,7 +97,7 @@ class Manager:
         root = self.processes.add_root(pid, settings)
         try:
             self._limit_memory(root)
-            await self.search.everything_of(root)
+            await self._search.everything_of(root)
             tasks = self._tasks(self.processes.under(pid))
             if self.processes.roots.get(pid) is not root:
                 raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
@@ -287,15 +292,15 @@ class Manager:
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
         """Take what a process sent of itself, once it was looked at."""
-        if self.search.root_for(pid, uid) is None:
+        if self._search.root_for(pid, uid) is None:
             return False
 
         async def take() -> None:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            self.adoption.take_sent(self.search.root_for(pid, uid), pid, message.nanoseconds, sent)
-            self.opened.set()
+            self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent)
+            self._opened.set()
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)
@@ -313,18 +318,13 @@ class Manager:
 
     def visible(self, uid: int) -> list[ManagedTask]:
         """The same, with those that are below a root and cannot be managed."""
-        outside = self.holding.outside.values()
+        outside = self._guard.outside.values()
         return self.tasks(uid) + [task for task in outside if uid in (0, task.task.uid)]
 
     def close(self) -> None:
-        """Put everything back and end the keeper."""
+        """Drop what is under way."""
         for job in self._joining:
             job.cancel()
-        self.processes.close()
-        self.adoption.close()
-        self.gpus.close()
-        self.keeping.close()
-        self.memory.close()
 
     # -- targets and rights ------------------------------------------------------------------------
 
@@ -379,14 +379,9 @@ class Manager:
     def _set_context(self, task: ManagedTask, change: ContextChange, value: str) -> None:
         for key, context in task.contexts.items():
             if context.will_touch(change.setting):
-                self.keeping.renew(key)
+                self.link.renew(key)
             change.act(context, value)
         task.settings[change.setting] = value
-
-    def _release_process(self, pid: int) -> None:
-        process = self.processes.managed.get(pid)
-        if process is not None:
-            self.processes.forget(process, restore=True)
 
 
 def _set_limit(root: Root, pid: int, limit: int | None) -> None:

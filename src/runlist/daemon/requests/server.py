@@ -29,7 +29,10 @@ _MAX_WAITING_REQUESTS = 64
 class Server:
     """Accepts connections on a listening socket and serves them. A client that asks the daemon to end sets `stop`."""
 
-    def __init__(self, listener: socket.socket, manager: Manager, private: bool, stop: asyncio.Event) -> None:
+    def __init__(
+        self, listener: socket.socket, manager: Manager, device: str, private: bool, stop: asyncio.Event
+    ) -> None:
+        self._device = device
         self._listener = listener
         self._manager = manager
         self._private = private
@@ -68,11 +71,11 @@ class Server:
         return wire.DaemonStatus(
             pid=os.getpid(),
             version=__version__,
-            driver=self._manager.driver.name,
+            driver=self._device,
             policy=self._manager.gpus.spec.name,
             policy_options=dict(self._manager.gpus.spec.options),
             private=self._private,
-            keeper_pid=self._manager.keeping.pid,
+            keeper_pid=self._manager.link.pid,
             tasks=len(self._manager.tasks(0)),
             rules=str(self._manager.placement.path or ""),
             waiting=waiting,

@@ -27,7 +27,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
     task = managed.task
     scheduler = gpus.scheduler(task.key.gpu)
     accounting = scheduler.accounting
-    groups = [group for context in managed.contexts.values() for group in context.groups.values()]
+    contexts = managed.contexts.values()
     history = accounting.history(task.key.pid)
     inside = _inside(managed)
     cap = inside.cap if task.cap is None else task.cap.fraction
@@ -57,8 +57,8 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         history=history,
         turns_per_s=round(accounting.turns_per_s(task.key.pid), 1),
         memory_bytes=memory.get(task.key.pid, None if inside.use is None else inside.use.total),
-        groups=len(groups),
-        channels=sum(len(group.channels) for group in groups),
+        groups=sum(len(context.groups) for context in contexts),
+        channels=sum(context.channels for context in contexts),
         corrections=managed.corrections,
         discovery_ms=round(managed.discovery_ms, 3),
         attach_ms=round(managed.attach_ms, 3),

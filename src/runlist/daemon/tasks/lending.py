@@ -12,13 +12,12 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from runlist.planes.nvidia.discover import Lent
-from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.planes.interface import Handle, Lent, Plane
 from runlist.proc import borrow
 from runlist.proc.process import peak_of
 
 MAX_FILES = 8
-"""How many a process may have with us: a program has one RM client for CUDA and one for NVML."""
+"""How many a process may have with us: a program has one client for CUDA and one for NVML."""
 
 MAX_TREE_FILES = 256
 """How many the processes of one tree may have with us: a tree must not use up all of our descriptors."""
@@ -42,15 +41,15 @@ class _Lender:
 class Lending:
     """What each process has lent, in the running event loop."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
         self._lenders: dict[int, _Lender] = {}
         self._loop = asyncio.get_running_loop()
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._lenders
 
-    def take(self, root: int, pid: int, client: int, file: OpenFile) -> bool:
+    def take(self, root: int, pid: int, client: int, file: Handle) -> bool:
         """Keep a control file that one client of a process below `root` is on. False where there is no use or no room
         for it: the caller closes it. Raises NoTargetError for a process that is gone.
         """
@@ -74,7 +73,7 @@ class Lending:
         lender = self._lenders.get(pid)
         if lender is None:
             return []
-        copied = [(one, self._driver.adopt(os.dup(one.file.fileno()))) for one in lender.files.values()]
+        copied = [(one, self._plane.adopt(os.dup(one.handle.fileno()))) for one in lender.files.values()]
         return [Lent(one.key, file, one.client) for one, file in copied if file is not None]
 
     def holds(self, pid: int, key: int) -> bool:
@@ -94,7 +93,7 @@ class Lending:
             self._loop.remove_reader(lender.pidfd)
             os.close(lender.pidfd)
             for one in lender.files.values():
-                one.file.close()
+                one.handle.close()
 
     def check(self) -> None:
         """Drop what is of programs that are no more: exec does not end a process."""

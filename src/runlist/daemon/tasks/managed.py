@@ -10,12 +10,8 @@ from enum import StrEnum
 
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
-from runlist.model import DEFAULT_SHARE, Engine, Share, Task
-from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.discover import Borrower, OwnRight
-from runlist.planes.nvidia.rm import status
-from runlist.planes.nvidia.rm.status import InvalidClient
-from runlist.planes.nvidia.rm.transport import OpenFile
+from runlist.model import DEFAULT_SHARE, Share, Task
+from runlist.planes.interface import Borrower, Context, ContextGone, Group, Handle
 from runlist.proc import borrow
 
 REPORTS_KEPT_S = 5.0
@@ -35,7 +31,7 @@ class Root:
     pidfd: int
     uid: int
     settings: dict[str, str]
-    borrowers: tuple[Borrower, ...] = (OwnRight(),)
+    borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
     quota: Quota = field(default_factory=Quota)
     ended: bool = False
     old: bool = False  # it may have had its contexts for long, and nobody looked yet
@@ -57,7 +53,7 @@ class ManagedTask:
     """
 
     task: Task
-    contexts: dict[int, GpuContext] = field(default_factory=dict)  # by the key that the keeper knows them by
+    contexts: dict[int, Context] = field(default_factory=dict)  # by the key that the keeper knows them by
     share: Share = DEFAULT_SHARE
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
@@ -95,7 +91,7 @@ class ManagedTask:
         """The compute slice that a share means for this task, in µs."""
         if share.timeslice_us is not None:
             return share.timeslice_us
-        return max((us for context in self.contexts.values() for us in context.original_us.values()), default=0)
+        return max((context.found_us for context in self.contexts.values()), default=0)
 
     def set_timeslice(self, microseconds: int | None) -> None:
         """Set the slice of all groups; None for the slices that they were found with."""
@@ -104,22 +100,25 @@ class ManagedTask:
 
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend all channels."""
-        self.each(GpuContext.resume if enabled else GpuContext.suspend)
+        self.each(lambda context: context.resume() if enabled else context.suspend())
         self.share = replace(self.share, enabled=enabled)
 
-    def each(self, action: Callable[[GpuContext], None]) -> None:
+    def preempt(self) -> None:
+        """Take it off the GPU once; it competes again at once."""
+        self.each(lambda context: context.preempt())
+
+    def each(self, action: Callable[[Context], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""
         for context in list(self.contexts.values()):
             try:
                 action(context)
-            except InvalidClient:
-                context.groups.clear()  # nothing is left of it: the next check takes it away
+            except ContextGone:
+                context.forget_groups()  # the next check takes it away
 
     def recount(self) -> None:
         """Tell the policy how many compute groups there are now."""
-        groups = [group for context in self.contexts.values() for group in context.groups.values()]
-        compute = sum(group.engine == Engine.COMPUTE for group in groups)
-        self.task = replace(self.task, compute_groups=max(1, compute))
+        competing = sum(context.competing for context in self.contexts.values())
+        self.task = replace(self.task, compute_groups=max(1, competing))
 
     def reported_p99_us(self, now: float) -> float | None:
         """99th percentile of the latencies that the task reported in the last seconds, or None."""
@@ -137,39 +136,37 @@ class ManagedProcess:
         self.pid = pid
         self.pidfd = pidfd
         self.root = root
-        self.files: dict[int, OpenFile] = {}
+        self.files: dict[int, Handle] = {}
         self.tasks: dict[str, ManagedTask] = {}
 
-    def contexts(self) -> Iterator[GpuContext]:
+    def contexts(self) -> Iterator[Context]:
         """All contexts on all GPUs."""
         for task in self.tasks.values():
             yield from task.contexts.values()
 
-    def keys(self, where: Callable[[GpuContext], bool] = lambda _: True) -> list[int]:
+    def keys(self, where: Callable[[Context], bool] = lambda _: True) -> list[int]:
         """The keeper's keys of the contexts of which something holds."""
         return [key for task in self.tasks.values() for key, context in task.contexts.items() if where(context)]
 
-    def groups(self) -> set[tuple[int, int]]:
-        """RM client and handle of every channel group that is managed. A client is on one open file, however many
-        descriptors the process has of that.
-        """
-        return {(context.client.handle, group) for context in self.contexts() for group in context.groups}
+    def groups(self) -> set[Group]:
+        """Every channel group that is managed."""
+        return {(context.client, group) for context in self.contexts() for group in context.groups}
 
     def has_client(self, client: int) -> bool:
-        """Whether a context of an RM client is managed here."""
-        return any(context.client.handle == client for context in self.contexts())
+        """Whether a context of a client is managed here."""
+        return any(context.client == client for context in self.contexts())
 
     def on_lost_files(self, lending: Lending) -> list[int]:
         """The keeper's keys of the contexts on files that the process no longer holds: it closed them, or exec did."""
         lost = [file for fd, file in self.files.items() if not self._holds(lending, fd, file)]
-        return self.keys(lambda context: any(context.client.file is file for file in lost)) if lost else []
+        return self.keys(lambda context: any(context.handle is file for file in lost)) if lost else []
 
-    def _holds(self, lending: Lending, fd: int, file: OpenFile) -> bool:
+    def _holds(self, lending: Lending, fd: int, file: Handle) -> bool:
         return lending.holds(self.pid, fd) if fd < 0 else borrow.still_holds(self.pid, fd, file.fileno())
 
     def close_unused(self) -> None:
         """Close our copies of files that no context is on."""
-        used = {id(context.client.file) for context in self.contexts()}
+        used = {id(context.handle) for context in self.contexts()}
         for fd, file in list(self.files.items()):
             if id(file) not in used:
                 del self.files[fd]
@@ -177,7 +174,7 @@ class ManagedProcess:
 
     def put_back(self) -> list[str]:
         """Undo everything in every context; returns what could not be undone."""
-        return [trouble for context in self.contexts() for trouble in put_back(context)]
+        return [trouble for context in self.contexts() for trouble in context.put_back()]
 
     def close(self) -> None:
         """Close our copies. The process itself is untouched."""
@@ -187,19 +184,3 @@ class ManagedProcess:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-
-
-def put_back(context: GpuContext) -> list[str]:
-    """Send a context's undo, all of it whatever fails; returns what failed.
-
-    What was freed meanwhile did not fail, nor did what we have no right to: we had none to change it either.
-    """
-    troubles = []
-    for control in context.undo():
-        try:
-            code, _ = context.client.send(control)
-            if code not in (status.NV_OK, status.NO_PERMISSION, status.CLIENT_MISSING, status.OBJECT_MISSING):
-                troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
-        except OSError as error:
-            troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")
-    return troubles

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -16,17 +16,14 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.tasks.lending import Lending
-from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root, put_back
+from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
 from runlist.daemon.tree.descriptors import Sent
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.settling import SETTLE_S
-from runlist.daemon.undo.link import Keeping
+from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass
-from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.discover import ANY_REACH, NEW_REACH, Discoverer, Found, GpuObjects
-from runlist.planes.nvidia.rm.client import RmClient
-from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.planes.interface import Context, Finder, Found, Handle
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
 from runlist.scheduling.guard import TINY_US
@@ -41,21 +38,26 @@ class Adoption:
     """
 
     def __init__(
-        self, driver: Driver, processes: Processes, gpus: Gpus, keeping: Keeping, placement: Placement
+        self,
+        finder: Finder,
+        lending: Lending,
+        processes: Processes,
+        gpus: Gpus,
+        link: KeeperLink,
+        placement: Placement,
     ) -> None:
-        self.lending = Lending(driver)
-        self._driver = driver
-        self._discoverer = Discoverer(driver)
+        self.lending = lending
+        self._finder = finder
         self._processes = processes
         self._gpus = gpus
-        self._keeping = keeping
+        self._link = link
         self._placement = placement
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # of processes that are looked at
 
     def close(self) -> None:
         """Close what was lent."""
         self.lending.close()
-        self._discoverer.close()
+        self._finder.close()
 
     def take_sent(self, root: Root | None, pid: int, client: int, sent: Sent) -> None:
         """Take over what there is a use for of what a process below `root` sent of itself: its control file, and
@@ -73,7 +75,7 @@ class Adoption:
         finally:
             Sent(file, region).close()
 
-    def _lend(self, root: Root, pid: int, client: int, file: OpenFile) -> bool:
+    def _lend(self, root: Root, pid: int, client: int, file: Handle) -> bool:
         if self._processes.owner_of_client(client) == pid:
             return False
         with contextlib.suppress(RunlistError):
@@ -87,13 +89,13 @@ class Adoption:
             if new_only and not self._may_have_work(pid):
                 return
             started = time.perf_counter()
-            reach = NEW_REACH if new_only and not root.old else ANY_REACH
+            new = new_only and not root.old
             root.old = False
             pidfd = borrow.open_process(pid)
             try:
                 if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
                     return
-                found, way = await self._discover(root, pid, pidfd, reach)
+                found, way = await self._discover(root, pid, pidfd, new)
                 discovery_ms = _ms_since(started)
                 process = self._process(root, pid, pidfd, found)
                 if process is None:
@@ -109,13 +111,9 @@ class Adoption:
     # -- finding -----------------------------------------------------------------------------------
 
     def _may_have_work(self, pid: int) -> bool:
-        if pid in self._processes.managed or pid in self.lending:
-            return True
-        with contextlib.suppress(OSError):
-            return any(True for _ in self._driver.control_files(pid))
-        return False
+        return pid in self._processes.managed or pid in self.lending or self._finder.may_have_work(pid)
 
-    async def _discover(self, root: Root, pid: int, pidfd: int, reach: int) -> tuple[list[Found], str]:
+    async def _discover(self, root: Root, pid: int, pidfd: int, new: bool) -> tuple[Sequence[Found], str]:
         """What a process has, and on which way that was seen: the first of those that are open. One that is reached by
         what it lent stays so: the same file must not be had twice.
         """
@@ -124,7 +122,7 @@ class Adoption:
         if process is None or all(fd >= 0 for fd in process.files):
             for borrower in root.borrowers:
                 try:
-                    found = await asyncio.to_thread(self._discoverer.discover, pid, pidfd, borrower, reach)
+                    found = await asyncio.to_thread(self._finder.find, pid, pidfd, borrower, new=new)
                 except NoPermissionError as error:
                     denied = denied or error
                 else:
@@ -132,9 +130,9 @@ class Adoption:
                     return found, borrower.way
         if denied is not None and pid not in self.lending:
             raise denied
-        return await asyncio.to_thread(self._discoverer.examine, self.lending.copies(pid)), "lent"
+        return await asyncio.to_thread(self._finder.examine, self.lending.copies(pid)), "lent"
 
-    def _process(self, root: Root, pid: int, pidfd: int, found: list[Found]) -> ManagedProcess | None:
+    def _process(self, root: Root, pid: int, pidfd: int, found: Sequence[Found]) -> ManagedProcess | None:
         """The process that what was found is to be managed in, if any: it may have been let go while we looked, and
         may have another file under a number that we know.
         """
@@ -150,7 +148,7 @@ class Adoption:
 
     # -- managing ----------------------------------------------------------------------------------
 
-    def _manage(self, process: ManagedProcess, found: list[Found], settles_at: float) -> None:
+    def _manage(self, process: ManagedProcess, found: Sequence[Found], settles_at: float) -> None:
         """Manage the contexts that are new. On failure they are put back, and a process without others is forgotten."""
         try:
             with contextlib.ExitStack() as undo:
@@ -164,23 +162,21 @@ class Adoption:
         finally:
             self._processes.drop(process, ())  # one that has no task now is none of ours
 
-    def _new_contexts(self, process: ManagedProcess, found: list[Found]) -> list[GpuContext]:
+    def _new_contexts(self, process: ManagedProcess, found: Sequence[Found]) -> list[Context]:
         """A context for each client and GPU with groups that are not managed yet. Its file goes to the process; files
         of which there is no need are closed.
         """
         known = process.groups()
-        contexts = []
+        contexts: list[Context] = []
         try:
             for client in found:
                 if self._is_anothers(process.pid, client):
                     continue
-                for gpu in client.gpus:
-                    groups = tuple(group for group in gpu.groups if (client.client, group.handle) not in known)
-                    known |= {(client.client, group.handle) for group in groups}
-                    if groups:
-                        file = process.files.setdefault(client.fd, client.file)
-                        objects = GpuObjects(gpu.gpu, gpu.subdevice, groups)
-                        contexts.append(GpuContext(RmClient(file, client.client), objects))
+                handle = process.files.get(client.fd, client.handle)
+                for context in client.contexts(handle, known):
+                    process.files[client.fd] = handle
+                    known |= {(context.client, group) for group in context.groups}
+                    contexts.append(context)
         finally:
             _close(found, process.files.values())
         return contexts
@@ -191,13 +187,13 @@ class Adoption:
         if owner is not None:
             return owner != pid
         parent = parent_of(pid)
-        return parent is not None and borrow.still_holds(parent, client.fd, client.file.fileno())
+        return parent is not None and borrow.still_holds(parent, client.fd, client.handle.fileno())
 
-    def _add(self, process: ManagedProcess, context: GpuContext, undo: contextlib.ExitStack) -> ManagedTask:
+    def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
         """Guard a context, then bring it to the share of its task. `undo` gets what takes that back."""
-        key = self._keeping.guard(process.pid, context)
+        key = self._link.guard(process.pid, context)
         undo.callback(self._processes.drop, process, (key,))
-        undo.callback(put_back, context)
+        undo.callback(context.put_back)
         task = process.tasks.get(context.gpu)
         if task is None:
             task = self._placement.new_task(process.pid, context.gpu, process.root)
@@ -238,9 +234,9 @@ class Adoption:
                 task.hold(Hold.ROOM, reason)
 
 
-def _close(found: Iterable[Found], kept: Iterable[OpenFile] = ()) -> None:
+def _close(found: Iterable[Found], kept: Iterable[Handle] = ()) -> None:
     """Close the files of what was found, each once; not those that are kept."""
-    files = {id(client.file): client.file for client in found}
+    files = {id(client.handle): client.handle for client in found}
     for key in files.keys() - {id(file) for file in kept}:
         files[key].close()
 

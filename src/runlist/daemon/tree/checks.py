@@ -11,7 +11,7 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.undo.link import Keeping
+from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
 
 _log = structlog.get_logger()
@@ -21,11 +21,11 @@ class Checks:
     """Looks after what is managed."""
 
     def __init__(
-        self, processes: Processes, gpus: Gpus, keeping: Keeping, placement: Placement, lending: Lending
+        self, processes: Processes, gpus: Gpus, link: KeeperLink, placement: Placement, lending: Lending
     ) -> None:
         self._processes = processes
         self._gpus = gpus
-        self._keeping = keeping
+        self._link = link
         self._placement = placement
         self._lending = lending
 
@@ -66,7 +66,7 @@ class Checks:
                 for key, context in task.contexts.items():
                     if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
                         context.take_as_original()
-                        self._keeping.renew(key)
+                        self._link.renew(key)
             task.set_timeslice(wanted)
         task.recount()
         if closed := process.keys(lambda context: not context.groups):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.planes.interface import Handle, Plane
 from runlist.planes.process.region import Region, RegionError
 
 MAX_WAITING = 64
@@ -30,7 +30,7 @@ class Sent:
     region.
     """
 
-    file: OpenFile | None = None
+    file: Handle | None = None
     region: Region | None = None
     trouble: str = ""
 
@@ -44,8 +44,8 @@ class Sent:
 class Descriptors:
     """The thread. Everything it is given is closed, or handed back as something that is known."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
         self._loop = asyncio.get_running_loop()
         self._waiting = 0
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -104,7 +104,7 @@ class Descriptors:
         region: Region | None = None
         if fds:
             try:
-                file = self._driver.adopt(fds[0])
+                file = self._plane.adopt(fds[0])
             except OSError:  # it was not taken over
                 _close(fds[:1])
         if len(fds) > 1:

@@ -33,7 +33,7 @@ SLACK = 64 << 20
 """How much more a process may hold than its library says: the two agree to the byte, but not at the same moment."""
 
 
-class Holding:
+class MemoryGuard:
     """Looks after the trees that have a limit or a cap, and after those whose processes have a region.
 
     `outside` are the tasks that are there and not managed.

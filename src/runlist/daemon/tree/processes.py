@@ -13,9 +13,9 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.managed import ManagedProcess, Root
-from runlist.daemon.undo.link import Keeping
+from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
-from runlist.planes.nvidia.discover import Borrower, OwnRight
+from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
@@ -27,12 +27,12 @@ class Processes:
     `left` says why processes below roots are not managed.
     """
 
-    def __init__(self, gpus: Gpus, keeping: Keeping, driver_limits: DriverLimits) -> None:
+    def __init__(self, gpus: Gpus, link: KeeperLink, driver_limits: DriverLimits) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self._gpus = gpus
-        self._keeping = keeping
+        self._link = link
         self._driver_limits = driver_limits
         self._loop = asyncio.get_running_loop()
 
@@ -72,7 +72,7 @@ class Processes:
         self,
         pid: int,
         settings: dict[str, str],
-        borrowers: tuple[Borrower, ...] = (OwnRight(),),
+        borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),),
         region: Region | None = None,
     ) -> Root:
         """Manage a process and its descendants. The root takes the region over."""
@@ -128,12 +128,18 @@ class Processes:
         self.drop(process, process.keys())
         return troubles
 
+    def release(self, pid: int) -> None:
+        """Put a process back, if it is managed, and stop managing it."""
+        process = self.managed.get(pid)
+        if process is not None:
+            self.forget(process, restore=True)
+
     def drop(self, process: ManagedProcess, keys: Iterable[int]) -> None:
         """Forget contexts of a process, by the keys that the keeper knows them by. With its last context a task goes,
         with its last task the process. The others get its share at the next run.
         """
         for key in keys:
-            self._keeping.unguard(key)
+            self._link.unguard(key)
             for task in process.tasks.values():
                 task.contexts.pop(key, None)
         for gpu, task in list(process.tasks.items()):

@@ -11,8 +11,8 @@ from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.settling import QUIET_S, Quiet
-from runlist.daemon.undo.link import Keeping
+from runlist.daemon.tree.settling import QUIET_S, Settling
+from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
 from runlist.proc.process import descendants, descriptor_count, owner_of
 
@@ -23,14 +23,14 @@ class Search:
     """Knows which processes are worth a look: those whose open files changed a moment ago."""
 
     def __init__(
-        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, keeping: Keeping
+        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, link: KeeperLink
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
-        self._keeping = keeping
-        self._quiet = Quiet()
+        self._link = link
+        self._settling = Settling()
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
 
     async def everything_of(self, root: Root) -> None:
@@ -42,7 +42,7 @@ class Search:
                 if pid == root.pid:
                     raise  # a descendant may end meanwhile
             if pid in self._processes.managed:
-                self._quiet.looked_at(pid)
+                self._settling.looked_at(pid)
 
     async def scan(self) -> None:
         """Look for new processes and contexts under every root."""
@@ -56,7 +56,7 @@ class Search:
                     break
                 if pid not in root.excluded and not self._is_ours(pid) and self._worth_a_look(pid):
                     await self._look(root, pid)
-        self._quiet.forget_gone()
+        self._settling.forget_gone()
         left = self._processes.left
         for pid in [pid for pid in left if owner_of(pid) is None]:
             del left[pid]
@@ -100,9 +100,9 @@ class Search:
         _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
 
     def _is_ours(self, pid: int) -> bool:
-        return pid in (os.getpid(), self._keeping.pid)
+        return pid in (os.getpid(), self._link.pid)
 
     def _worth_a_look(self, pid: int) -> bool:
         """Whether something may be new in a process. Of one whose descriptors nobody may list, what it lent tells."""
         count = descriptor_count(pid)
-        return self._quiet.ripe(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+        return self._settling.ripe(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)

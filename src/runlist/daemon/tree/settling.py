@@ -26,7 +26,7 @@ class _Descriptors:
     unseen_since: float | None
 
 
-class Quiet:
+class Settling:
     """What is known of the processes that were asked about."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The keeper: a small process that outlives the daemon and puts everything back when it dies.
 
-It is told, before the daemon changes anything, which controls undo it and on which open file; it needs to know nothing
-else. When the daemon's end of the socket closes, whatever the reason, it sends them all and ends. Run as `python -m
+It is told, before the daemon changes anything, which steps undo it and on which open file; what they do only the plane
+knows. When the daemon's end of the socket closes, whatever the reason, it replays them all and ends. Run as `python -m
 runlist.daemon.undo.keeper`.
 """
 
@@ -16,29 +16,27 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runlist.planes.nvidia.rm.client import RawControl, RmClient
-from runlist.planes.nvidia.rm.transport import Driver, OpenFile, choose_driver
+from runlist.planes.interface import Plane, Replayer, Undo
+from runlist.planes.registry import choose_plane
 from runlist.wire import Connection, KeeperMessage, Unguard
 
 
 @dataclass
 class _Guarded:
-    pid: int
     pidfd: int
-    file: OpenFile
-    client: RmClient
-    undo: list[RawControl]
+    replayer: Replayer
+    undo: Undo
 
     def close(self) -> None:
-        self.file.close()
+        self.replayer.close()
         os.close(self.pidfd)
 
 
 class Keeper:
     """What is to be undone, by the daemon's keys."""
 
-    def __init__(self, driver: Driver, daemon: socket.socket) -> None:
-        self._driver = driver
+    def __init__(self, plane: Plane, daemon: socket.socket) -> None:
+        self._plane = plane
         self._connection = Connection(daemon)
         self._guarded: dict[int, _Guarded] = {}
         self._selector = selectors.DefaultSelector()
@@ -64,17 +62,18 @@ class Keeper:
         if isinstance(message, Unguard):
             return
         fd = self._connection.inbox.fds.popleft()
-        file = self._driver.adopt(fd)
+        replayer = self._plane.replayer(fd)
         try:
             pidfd = os.pidfd_open(message.pid)
         except OSError:
             pidfd = None
-        if file is None or pidfd is None:
-            if file is not None:
-                file.close()
+        if replayer is None or pidfd is None:
+            if replayer is not None:
+                replayer.close()
+            if pidfd is not None:
+                os.close(pidfd)
             return
-        undo = [RawControl(control.object, control.command, control.params) for control in message.undo]
-        self._guarded[message.key] = _Guarded(message.pid, pidfd, file, RmClient(file, message.client), undo)
+        self._guarded[message.key] = _Guarded(pidfd, replayer, message.undo)
         self._selector.register(pidfd, selectors.EVENT_READ, message.key)
 
     def _forget(self, key: int) -> None:
@@ -89,7 +88,7 @@ class Keeper:
             for guarded in self._guarded.values():
                 if step < len(guarded.undo):
                     try:
-                        guarded.client.send(guarded.undo[step])
+                        guarded.replayer.replay(guarded.undo[step])
                     except OSError:
                         continue
         for key in list(self._guarded):
@@ -100,7 +99,7 @@ def main() -> None:
     """Entry point: the socket to the daemon is standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    Keeper(choose_driver(), socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
+    Keeper(choose_plane(), socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from collections.abc import Callable
 import structlog
 
 from runlist.environment import DEVICE_VARIABLE
-from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.rm.transport import Driver
-from runlist.wire import Connection, Guard, UndoControl, Unguard
+from runlist.planes.interface import Context
+from runlist.wire import Connection, Guard, Unguard
 
 _log = structlog.get_logger()
 
@@ -24,17 +23,17 @@ _SHORT_LIFE_S = 2.0
 _MAX_SHORT_LIVES = 3
 
 
-class Keeping:
+class KeeperLink:
     """The running keeper, and all that it has been told, so that a successor can be told the same.
 
     `on_hopeless` is called when keepers end as soon as they start: without one, nothing must be managed.
     """
 
-    def __init__(self, driver: Driver, on_hopeless: Callable[[], None]) -> None:
-        self._driver = driver
+    def __init__(self, plane: str, on_hopeless: Callable[[], None]) -> None:
+        self._plane = plane
         self._on_hopeless = on_hopeless
         self._short_lives = 0
-        self._guards: dict[int, tuple[int, GpuContext]] = {}  # pid and context by key
+        self._guards: dict[int, tuple[int, Context]] = {}  # pid and context by key
         self._next_key = 1
         self._loop = asyncio.get_running_loop()
         self._start()
@@ -44,7 +43,7 @@ class Keeping:
         """Process id of the keeper."""
         return self._process.pid
 
-    def guard(self, pid: int, context: GpuContext) -> int:
+    def guard(self, pid: int, context: Context) -> int:
         """Have a context undone should the daemon die; returns the key to `unguard` it by."""
         key = self._next_key
         self._next_key += 1
@@ -74,7 +73,7 @@ class Keeping:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, DEVICE_VARIABLE: self._driver.name}
+        environment = {**os.environ, DEVICE_VARIABLE: self._plane}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "runlist.daemon.undo.keeper"],
             stdin=theirs.fileno(),
@@ -91,8 +90,7 @@ class Keeping:
 
     def _tell(self, key: int) -> None:
         pid, context = self._guards[key]
-        undo = [UndoControl(control.object, control.command, control.params) for control in context.undo()]
-        self._send(Guard(key, pid, context.client.handle, undo), [context.client.file.fileno()])
+        self._send(Guard(key, pid, context.undo()), [context.handle.fileno()])
 
     def _send(self, message: Guard | Unguard, fds: list[int]) -> None:
         try:

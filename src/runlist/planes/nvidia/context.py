@@ -11,7 +11,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.planes.nvidia.discover import GpuObjects, Group
+from runlist.planes.interface import Undo
+from runlist.planes.nvidia import undo
+from runlist.planes.nvidia.objects import GpuObjects, Group
+from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
 from runlist.planes.nvidia.rm.commands import (
     COMMAND_NAMES,
@@ -23,6 +26,7 @@ from runlist.planes.nvidia.rm.commands import (
     SchedulingPolicy,
 )
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
+from runlist.planes.nvidia.rm.transport import OpenFile
 
 
 class Setting(StrEnum):
@@ -43,14 +47,37 @@ class GpuContext:
     """
 
     def __init__(self, client: RmClient, objects: GpuObjects) -> None:
-        self.client = client
+        self.rm = client
         self.gpu = objects.gpu
         self.subdevice = objects.subdevice
         self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
         self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
         self.original_us: dict[int, int] = self.timeslices()
         self._given_us: dict[int, int] = {}  # slices that we set
-        self._touched: set[Setting] = set()
+        self._touched: set[str] = set()
+
+    @property
+    def client(self) -> int:
+        return self.rm.handle
+
+    @property
+    def handle(self) -> OpenFile:
+        return self.rm.file
+
+    @property
+    def channels(self) -> int:
+        return sum(len(group.channels) for group in self.groups.values())
+
+    @property
+    def competing(self) -> int:
+        return len(self._groups(Engine.COMPUTE))
+
+    @property
+    def found_us(self) -> int:
+        return max(self.original_us.values(), default=0)
+
+    def forget_groups(self) -> None:
+        self.groups.clear()
 
     # -- slices ------------------------------------------------------------------------------------
 
@@ -59,7 +86,7 @@ class GpuContext:
         slices = {}
         for group in self._groups(engine):
             try:
-                reply = self.client.control(group.handle, "GET_TIMESLICE")
+                reply = self.rm.control(group.handle, "GET_TIMESLICE")
             except ObjectNotFound:
                 self._drop(group)
                 continue
@@ -113,7 +140,7 @@ class GpuContext:
     def restart_runlist(self) -> None:
         """Expire the current slice of the compute runlist (root or CAP_SYS_NICE)."""
         for group in self._groups(Engine.COMPUTE)[:1]:
-            self.client.control(group.channels[0], "RESTART_RUNLIST")
+            self.rm.control(group.channels[0], "RESTART_RUNLIST")
 
     def schedule(self, enable: bool) -> None:
         """Put the groups on their runlist or take them off. Taking off does not stop a group that runs: use
@@ -123,6 +150,10 @@ class GpuContext:
             self._on_group(group, "GPFIFO_SCHEDULE", enable=int(enable))
 
     # -- other settings ----------------------------------------------------------------------------
+
+    def set_control(self, name: str, word: str) -> None:
+        assert name == Setting.INTERLEAVE
+        self.set_interleave(Interleave[word.upper()])
 
     def set_interleave(self, level: Interleave) -> None:
         """How often the runlist names the groups (root or CAP_SYS_NICE)."""
@@ -153,24 +184,37 @@ class GpuContext:
         """The policy of all the GPU's runlists (root or CAP_SYS_NICE); None gives the choice back to the driver."""
         self.will_touch(Setting.SCHEDULING_POLICY)
         flags = SCHED_POLICY_RESTORE if policy is None else 0
-        self.client.control(self.subdevice, "FIFO_RUNLIST_SET_SCHED_POLICY", flags=flags, policy=policy or 0)
+        self.rm.control(self.subdevice, "FIFO_RUNLIST_SET_SCHED_POLICY", flags=flags, policy=policy or 0)
 
     def group_ids(self) -> dict[int, int]:
         """The groups' ids on their runlists, by handle."""
         return {
-            group.handle: int(self.client.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
+            group.handle: int(self.rm.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
             for group in self._groups()
         }
 
     # -- undo --------------------------------------------------------------------------------------
 
-    def will_touch(self, setting: Setting) -> bool:
-        """Make `undo()` cover a setting. True when it did not before, so that the keeper has to be told."""
-        new = setting not in self._touched
-        self._touched.add(setting)
+    def will_touch(self, name: str) -> bool:
+        new = name not in self._touched
+        self._touched.add(name)
         return new
 
-    def undo(self) -> list[RawControl]:
+    def undo(self) -> Undo:
+        return [undo.pack(self.client, control) for control in self.undo_controls()]
+
+    def put_back(self) -> list[str]:
+        troubles = []
+        for control in self.undo_controls():
+            try:
+                code, _ = self.rm.send(control)
+                if code not in (status.NV_OK, status.NO_PERMISSION, status.CLIENT_MISSING, status.OBJECT_MISSING):
+                    troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
+            except OSError as error:
+                troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")
+        return troubles
+
+    def undo_controls(self) -> list[RawControl]:
         """The controls that put everything back, in the order to send them."""
         groups = self._groups()
         compute = self._groups(Engine.COMPUTE)
@@ -200,13 +244,13 @@ class GpuContext:
 
     def _on_group(self, group: Group, name: str, **values: int) -> None:
         try:
-            self.client.control(group.handle, name, **values)
+            self.rm.control(group.handle, name, **values)
         except ObjectNotFound:
             self._drop(group)
 
     def _send(self, control: RawControl) -> None:
-        code, _ = self.client.send(control)
-        check(code, f"{COMMAND_NAMES[control.command]} on 0x{control.object:08x} of client 0x{self.client.handle:08x}")
+        code, _ = self.rm.send(control)
+        check(code, f"{COMMAND_NAMES[control.command]} on 0x{control.object:08x} of client 0x{self.rm.handle:08x}")
 
     def _disable(self, disable: bool) -> None:
         def send_all() -> None:
@@ -234,7 +278,7 @@ class GpuContext:
                         self.subdevice,
                         disable=int(disable),
                         count=len(part),
-                        clients=[self.client.handle] * len(part),
+                        clients=[self.rm.handle] * len(part),
                         channels=part,
                     )
                 )

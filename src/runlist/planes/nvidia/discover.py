@@ -14,13 +14,18 @@ Each try is one GET_HANDLE_INFO, about 3 µs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import cast
 
 from runlist.model import Engine
+from runlist.planes import interface
+from runlist.planes.interface import Borrower, Handle, Lent
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, free_client, open_client, raw
 from runlist.planes.nvidia.rm.commands import COMMANDS, HANDLE_INFO_CLASS, HANDLE_INFO_PARENT, Class
@@ -40,63 +45,22 @@ _USUAL_BASE = 0x5C000000  # where CUDA's handles start when RM cannot be asked (
 
 
 @dataclass(frozen=True)
-class Group:
-    """A channel group: its handle, the engine it runs on, and the handles of its channels."""
-
-    handle: int
-    engine: Engine
-    channels: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class GpuObjects:
-    """What one RM client has on one GPU. `gpu` is the UUID, `subdevice` the handle that GPU-wide controls go to."""
-
-    gpu: str
-    subdevice: int
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True)
 class Found:
     """One RM client of a process with work on GPUs: the number of the descriptor there, our copy of it, and its
     objects.
     """
 
     fd: int
-    file: OpenFile
+    handle: OpenFile
     client: int
     gpus: tuple[GpuObjects, ...]
 
-
-@dataclass(frozen=True)
-class Lent:
-    """A file that a process sent of itself, and the RM client on it. `key` stands for the number of the descriptor,
-    which nobody knows: it is negative.
-    """
-
-    key: int
-    file: OpenFile
-    client: int
-
-
-class Borrower(Protocol):
-    """Whoever has the right to copy a descriptor out of a process; `way` is what people are told of it."""
-
-    way: str
-
-    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
-        """A copy, owned by the caller. Raises OSError as pidfd_getfd does."""
-
-
-class OwnRight:
-    """Borrowing by the right of this process itself."""
-
-    way = "own right"
-
-    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
-        del pid
-        return borrow.borrow(pidfd, fd)
+    def contexts(self, handle: Handle, known: Collection[interface.Group]) -> list[GpuContext]:
+        return [
+            GpuContext(RmClient(cast("OpenFile", handle), self.client), GpuObjects(gpu.gpu, gpu.subdevice, groups))
+            for gpu in self.gpus
+            if (groups := tuple(group for group in gpu.groups if (self.client, group.handle) not in known))
+        ]
 
 
 class Discoverer:
@@ -113,8 +77,16 @@ class Discoverer:
         """Close the own file."""
         self._own_file.close()
 
+    def may_have_work(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return any(True for _ in self._driver.control_files(pid))
+        return False
+
+    def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> list[Found]:
+        return self.discover(pid, pidfd, borrower, NEW_REACH if new else ANY_REACH)
+
     def discover(self, pid: int, pidfd: int, borrower: Borrower, reach: int = ANY_REACH) -> list[Found]:
-        """All GPU work of a process; empty when it has no context now. The caller closes each distinct `file`.
+        """All GPU work of a process; empty when it has no context now. The caller closes each distinct `handle`.
 
         `reach` is how many client handles are tried, from the newest down.
 
@@ -142,15 +114,15 @@ class Discoverer:
         found: list[Found] = []
         try:
             found += [
-                Found(one.key, one.file, one.client, gpus)
+                Found(one.key, file, one.client, gpus)
                 for one in lent
-                if (gpus := _gpus(RmClient(one.file, one.client)))
+                if (gpus := _gpus(RmClient(file := cast("OpenFile", one.handle), one.client)))
             ]
         except BaseException:
             found.clear()
             raise
         finally:
-            _close_unused([one.file for one in lent], found)
+            _close_unused([one.handle for one in lent], found)
         return found
 
     def _newest_client(self) -> int:
@@ -160,10 +132,10 @@ class Discoverer:
         return own.handle - _CLIENT_BASE
 
 
-def _close_unused(copies: Iterable[OpenFile], found: Sequence[Found]) -> None:
+def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
     """A copy left open would keep the process' memory when it dies."""
     for file in copies:
-        if not any(client.file is file for client in found):
+        if not any(client.handle is file for client in found):
             file.close()
 
 

@@ -8,28 +8,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pynvml
 
-from runlist.planes.nvidia.rm.transport import Driver, EmulatedDriver
+from runlist.planes.interface import CensusError, GpuInfo
+from runlist.planes.nvidia.rm.transport import Driver
 
 _UNLIMITED = (1 << 64) - 1
 
 
-class NvmlError(Exception):
+class NvmlError(CensusError):
     """NVML is missing or refused; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class GpuInfo:
-    """A GPU: UUID, product name, and memory in bytes."""
-
-    uuid: str
-    name: str
-    memory: int
 
 
 class DeviceSample(NamedTuple):
@@ -47,53 +38,59 @@ class ProcessSample(NamedTuple):
     percent: int
 
 
-@contextlib.contextmanager
-def session(driver: Driver) -> Iterator[None]:
-    """NVML initialised for a driver. Raises NvmlError."""
+def open_session(driver: Driver) -> contextlib.ExitStack:
+    """NVML initialised for a driver, until it is closed. Raises NvmlError."""
     try:
-        if isinstance(driver, EmulatedDriver):
-            from runlist.emulated import artefacts
-
-            ctypes.CDLL(str(artefacts() / "libnvidia-ml.so.1"))
+        if (library := driver.nvml_library()) is not None:
+            ctypes.CDLL(str(library))
         pynvml.nvmlInit()
     except (pynvml.NVMLError, OSError) as error:
         raise NvmlError(f"NVML: {error}: install or load the NVIDIA driver") from None
+    stack = contextlib.ExitStack()
+    stack.callback(pynvml.nvmlShutdown)
+    return stack
+
+
+@contextlib.contextmanager
+def session(driver: Driver) -> Iterator[None]:
+    """NVML initialised for a driver. Raises NvmlError."""
+    with open_session(driver), _as_nvml_error():
+        yield
+
+
+@contextlib.contextmanager
+def _as_nvml_error() -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
         raise NvmlError(f"NVML: {error}") from None
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def driver_version() -> str:
-    """The driver's version."""
-    return _text(pynvml.nvmlSystemGetDriverVersion())
+    """The driver's version. Raises NvmlError."""
+    with _as_nvml_error():
+        return _text(pynvml.nvmlSystemGetDriverVersion())
 
 
 def gpus() -> list[GpuInfo]:
-    """All GPUs, in NVML's order."""
-    found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        found.append(
+    """All GPUs, in NVML's order. Raises NvmlError."""
+    with _as_nvml_error():
+        return [
             GpuInfo(
                 _text(pynvml.nvmlDeviceGetUUID(handle)),
                 _text(pynvml.nvmlDeviceGetName(handle)),
                 int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
             )
-        )
-    return found
+            for handle in (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        ]
 
 
 def memory_by_pid(uuid: str) -> dict[int, int]:
     """Bytes that each process with a compute context holds on a GPU; processes that NVML hides are missing. Raises
     NvmlError.
     """
-    try:
+    with _as_nvml_error():
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}") from None
     return {int(process.pid): int(process.usedGpuMemory or 0) for process in processes}
 
 
@@ -116,19 +113,8 @@ def set_memory_limit(uuid: str, cgroup: Path, limit: int | None) -> None:
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
         nameSpace=bytes(cgroup), softLimit=0, hardLimit=_UNLIMITED if limit is None else limit
     )
-    try:
+    with _as_nvml_error():
         pynvml.nvmlDeviceSetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
-    except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}") from None
-
-
-def uuids() -> list[str]:
-    """UUIDs of all GPUs, in NVML's order. Raises NvmlError."""
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}") from None
 
 
 def compute_pids() -> set[int]:
@@ -136,13 +122,11 @@ def compute_pids() -> set[int]:
     NvmlError.
     """
     found: set[int] = set()
-    try:
+    with _as_nvml_error():
         for index in range(pynvml.nvmlDeviceGetCount()):
             with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 found |= {int(process.pid) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}") from None
     return found
 
 
@@ -151,8 +135,9 @@ class Utilisation:
 
     def __init__(self, driver: Driver, uuid: str) -> None:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(session(driver))
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            stack.enter_context(open_session(driver))
+            with _as_nvml_error():
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             self._session = stack.pop_all()
 
     def device(self, since_us: int) -> list[DeviceSample]:

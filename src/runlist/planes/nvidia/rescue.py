@@ -6,7 +6,7 @@ import os
 
 from runlist.model import Engine
 from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.discover import Discoverer, OwnRight
+from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.proc import borrow
@@ -21,10 +21,10 @@ def rescue(driver: Driver, pid: int) -> list[str]:
     notes = []
     discoverer = Discoverer(driver)
     try:
-        found = discoverer.discover(pid, pidfd, OwnRight())
+        found = discoverer.discover(pid, pidfd, borrow.OwnRight())
         for client in found:
             for objects in client.gpus:
-                context = GpuContext(RmClient(client.file, client.client), objects)
+                context = GpuContext(RmClient(client.handle, client.client), objects)
                 for handle, microseconds in context.original_us.items():
                     wanted = DRIVER_SLICE_US[context.groups[handle].engine]
                     if microseconds != wanted:
@@ -32,7 +32,7 @@ def rescue(driver: Driver, pid: int) -> list[str]:
                         context.original_us[handle] = wanted
                 context.set_timeslice(None)
                 context.resume()
-        for file in {id(client.file): client.file for client in found}.values():
+        for file in {id(client.handle): client.handle for client in found}.values():
             file.close()
     finally:
         discoverer.close()

@@ -7,6 +7,7 @@ NV_ERR_INVALID_CLIENT raises `InvalidClient`. Those that a caller meets in pract
 from __future__ import annotations
 
 from runlist.errors import ExitCode, RunlistError
+from runlist.planes.interface import ContextGone
 from runlist.planes.nvidia.rm.status_autogen import NAMES
 
 NV_OK = 0x00
@@ -61,7 +62,7 @@ class InvalidArgument(RmError):
     """A value or the size of the parameters is wrong (0x1F)."""
 
 
-class InvalidClient(RmError):
+class InvalidClient(RmError, ContextGone):
     """The client handle does not exist on this open file (0x23)."""
 
 

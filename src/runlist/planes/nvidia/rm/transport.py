@@ -70,6 +70,12 @@ class Driver(Protocol):
     def state_dir(self) -> Path | None:
         """Where this driver's daemon keeps its socket, when not in the usual place."""
 
+    def environment(self) -> dict[str, str]:
+        """Variables that a program needs to reach it."""
+
+    def nvml_library(self) -> Path | None:
+        """Its own NVML, when that is not the machine's: loading it first makes nvidia-ml-py use it."""
+
 
 class NvidiaDriver:
     """The kernel driver, through /dev/nvidiactl."""
@@ -114,6 +120,12 @@ class NvidiaDriver:
         return [path for path in sorted(Path("/dev").glob("nvidia*")) if stat.S_ISCHR(path.stat().st_mode)]
 
     def state_dir(self) -> Path | None:
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def nvml_library(self) -> Path | None:
         return None
 
 
@@ -162,6 +174,16 @@ class EmulatedDriver:
 
     def state_dir(self) -> Path | None:
         return self.directory
+
+    def environment(self) -> dict[str, str]:
+        from runlist.emulated import environment
+
+        return environment(self.directory)
+
+    def nvml_library(self) -> Path | None:
+        from runlist.emulated import artefacts
+
+        return artefacts() / "libnvidia-ml.so.1"
 
 
 def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:

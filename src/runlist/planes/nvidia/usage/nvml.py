@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from runlist.planes.nvidia.nvml import ProcessSample
+from runlist.planes.nvidia.nvml import ProcessSample, Utilisation
+from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.usage import Reading
 
 _ASK_S = 0.4
@@ -61,3 +62,13 @@ class NvmlUsage:
         for sample in self._utilisation.processes(stale_us):
             self._newest[sample.pid] = sample
         self._newest = {pid: sample for pid, sample in self._newest.items() if sample.end_us >= stale_us}
+
+
+def open_usage(driver: Driver, gpu: str) -> NvmlUsage:
+    """The source for a GPU. Raises NvmlError."""
+    utilisation = Utilisation(driver, gpu)
+    try:
+        return NvmlUsage(utilisation)
+    except BaseException:
+        utilisation.close()
+        raise

@@ -15,36 +15,35 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import (
+from bench.benchmarks import (
     accounted,
-    alloc,
     alloc_cost,
     attach,
-    beside,
     caps,
+    daemon_alloc,
+    daemon_kills,
     demo,
     hook_cost,
     idle,
     idle_share,
-    kill,
-    kills,
+    latency_table,
     launch_cost,
     many,
     process_cap,
-    race,
+    quota_kills,
+    quota_race,
     reaction,
     runtimes,
     service,
-    sim,
+    sim_accuracy,
     start_cost,
     suspend,
-    table,
     throughput,
-    unchanged,
     usage,
     weights,
 )
-from bench.figures import Figure
+from bench.harness import beside, framework_limit
+from bench.harness.figures import Figure
 from runlist import __version__, nvml
 from runlist.client import Client
 from runlist.demo.device import use_device
@@ -53,13 +52,13 @@ from runlist.rm.transport import choose_driver
 
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "demo": demo.measure,
-    "torch": demo.measure_torch,
+    "demo_torch": demo.measure_torch,
     "attach": attach.measure,
     "suspend": suspend.measure,
     "three_batch": beside.three,
     "idle": idle.measure,
-    "kill": kill.measure,
-    "table": table.measure,
+    "daemon_kills": daemon_kills.measure,
+    "latency_table": latency_table.measure,
     "weights": weights.measure,
     "throughput": throughput.measure,
     "caps": caps.measure,
@@ -67,23 +66,23 @@ BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "reaction": reaction.measure,
     "eight_batch": beside.eight,
     "service": service.measure,
-    "alloc": alloc.measure,
+    "daemon_alloc": daemon_alloc.measure,
     "usage": usage.measure,
-    "sim": sim.measure,
+    "sim_accuracy": sim_accuracy.measure,
     "many": many.measure,
     "launch_cost": launch_cost.measure,
     "alloc_cost": alloc_cost.measure,
     "hook_cost": hook_cost.measure,
     "start_cost": start_cost.measure,
-    "race": race.measure,
+    "quota_race": quota_race.measure,
     "accounted": accounted.measure,
     "process_cap": process_cap.measure,
-    "kills": kills.measure,
-    "torch_limit": unchanged.torch,
-    "jax_limit": unchanged.jax,
-    "cupy_limit": unchanged.cupy,
-    "nccl_limit": unchanged.nccl,
-    "smi_limit": unchanged.smi,
+    "quota_kills": quota_kills.measure,
+    "torch_limit": framework_limit.torch,
+    "jax_limit": framework_limit.jax,
+    "cupy_limit": framework_limit.cupy,
+    "nccl_limit": framework_limit.nccl,
+    "smi_limit": framework_limit.smi,
     "runtimes": runtimes.measure,
 }
 

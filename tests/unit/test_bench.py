@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import __main__ as bench
-from bench import jobs
-from bench.figures import AT_LEAST, AT_MOST, Figure
-from bench.gpu_log import Span, points, worst_points
+from bench.harness import jobs
+from bench.harness.figures import AT_LEAST, AT_MOST, Figure
+from bench.harness.gpu_log import Span, points, worst_points
 from runlist.usage import Residency
 
 MS = 1_000_000

@@ -10,22 +10,12 @@ from typing import Any
 
 import pytest
 
-from bench import (
-    accounted,
-    hook_cost,
-    kills,
-    launch_cost,
-    library,
-    memory_watch,
-    process_cap,
-    race,
-    start_cost,
-    unchanged,
-)
-from bench.child import Child
-from bench.figures import Figure
-from bench.ledger import PROGRAMS, Ledger
-from bench.steps import CONTEXT, ON_THE_CARD, STEPS
+from bench.benchmarks import accounted, hook_cost, launch_cost, process_cap, quota_kills, quota_race, start_cost
+from bench.harness import framework_limit, library, memory_watch
+from bench.harness.child import Child
+from bench.harness.figures import Figure
+from bench.harness.ledger import PROGRAMS, Ledger
+from bench.programs.memory_steps import CONTEXT, ON_THE_CARD, STEPS
 from runlist import native
 from runlist.region import create
 
@@ -258,7 +248,7 @@ def test_a_program_that_fails_is_told_by_its_last_words() -> None:
 
 
 def child(body: str) -> Child:
-    return Child([sys.executable, "-c", f"from bench.child import serve\n{body}"], library.without())
+    return Child([sys.executable, "-c", f"from bench.harness.child import serve\n{body}"], library.without())
 
 
 def test_a_child_answers_line_by_line() -> None:
@@ -351,21 +341,21 @@ def test_every_way_to_take_memory_begins_with_the_context() -> None:
 def test_a_slower_round_does_not_hide_the_others() -> None:
     rounds = [{library.LIMITED: 10.1, library.WITHOUT: 10.0}, {library.LIMITED: 20.2, library.WITHOUT: 20.0},
               {library.LIMITED: 30.0, library.WITHOUT: 10.0}]  # fmt: skip
-    assert unchanged.ratio(rounds) == pytest.approx(1.01)
+    assert framework_limit.ratio(rounds) == pytest.approx(1.01)
 
 
-@pytest.mark.parametrize(("seen", "right"), [(unchanged.LIMIT, 1.0), (150 << 30, 0.0)])
+@pytest.mark.parametrize(("seen", "right"), [(framework_limit.LIMIT, 1.0), (150 << 30, 0.0)])
 def test_a_framework_is_to_see_the_limit(seen: int, right: float) -> None:
     facts: dict[str, list[Mapping[str, Any]]] = {
-        library.LIMITED: [{"total": unchanged.LIMIT, "properties": seen, "pool": unchanged.LIMIT * 3 // 4}],
+        library.LIMITED: [{"total": framework_limit.LIMIT, "properties": seen, "pool": framework_limit.LIMIT * 3 // 4}],
         library.WITHOUT: [{"total": 150 << 30}],
     }
-    shown, pool = unchanged.in_sight("it", facts)
+    shown, pool = framework_limit.in_sight("it", facts)
     assert (shown.value, pool.value) == (right, 0.75)
 
 
 def test_bytes_over_the_limit_are_never_fewer_than_none() -> None:
-    assert (race.over(10, 9), race.over(10, 10), race.over(10, 12)) == (0, 0, 2)
+    assert (quota_race.over(10, 9), quota_race.over(10, 10), quota_race.over(10, 12)) == (0, 0, 2)
 
 
 class Process:
@@ -381,14 +371,14 @@ class Process:
 
 
 def test_each_victim_dies_at_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kills, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(quota_kills, "_PATIENCE_S", 0.05)
     processes: list[Any] = [Process() for _ in range(4)]
-    victims = [kills.Victim(process, 0.01 * index) for index, process in enumerate(processes)]
-    assert kills.count_undead(victims) == 4
+    victims = [quota_kills.Victim(process, 0.01 * index) for index, process in enumerate(processes)]
+    assert quota_kills.count_undead(victims) == 4
     with Ledger(tmp_path / "ledger") as ledger:  # none gets ready: those that wait for it die all the same
-        kills.kill_all(victims, ledger)
+        quota_kills.kill_all(victims, ledger)
     assert all(process.killed for process in processes)
-    assert kills.count_undead(victims) == 0
+    assert quota_kills.count_undead(victims) == 0
     assert all(victim.due is not None for victim in victims)
 
 

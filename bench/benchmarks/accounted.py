@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench.harness import library
 from bench.harness.child import Child, python
-from bench.harness.figures import AT_MOST, Figure
+from bench.harness.figures import AT_MOST, MIB, Figure
 from bench.harness.memory_watch import MemoryWatch, card_used, uses
 from bench.programs.memory_steps import CONTEXT, ON_THE_CARD, STEPS
 from runlist import nvml
 from runlist.region import Region, Use
 from runlist.rm.transport import choose_driver
 
-MIB = 1 << 20
 AMPLE = 100 << 30
 RELATIVE, ABSOLUTE = 0.02, 2 * MIB
 _SETTLE_S = 0.05
@@ -35,8 +32,7 @@ def measure() -> list[Figure]:
     failed: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(nvml.session(driver))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runlist-bench-")))
-        region, environment = stack.enter_context(library.shared_region(folder))
+        _, region, environment = stack.enter_context(library.shared_region())
         region.set_memory(AMPLE)
         child = stack.enter_context(Child(python("bench.programs.memory_steps"), environment))
         watch = MemoryWatch([child.pid], region)

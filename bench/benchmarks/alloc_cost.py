@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bench.harness import library, peers
-from bench.harness.figures import AT_MOST, Figure
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import built, quiet_cpu
+from bench.harness.costs import Costs, turns
+from bench.harness.figures import AT_MOST, KIB, MIB, Figure, with_details
 from runlist.rm.transport import choose_driver
 
+NEEDS = Needs(programs=("cc",))
 ROUNDS = 8
 BATCHES = {"nvidia": 40, "emulated": 4}
 LIVE = {"nvidia": (100, 100_000), "emulated": (100, 10_000)}
-KIB, MIB = 1 << 10, 1 << 20
 KINDS = (
     ("cuMemAlloc+cuMemFree of 1 MiB", f"sync {MIB}", 300),
     ("cuMemAlloc+cuMemFree of 4 KiB", f"sync {4 * KIB}", 300),
@@ -24,12 +27,9 @@ def measure() -> list[Figure]:
     """Processes in turn: each measures beside few live allocations, then beside many."""
     device = choose_driver().name
     lives = LIVE[device]
-    with library.built("alloc") as program:
-        words = list(map(str, (program, library.quiet_cpu(), BATCHES[device], *lives)))
-        runs = library.taking_turns(
-            library.setups(), ROUNDS, lambda environment: library.readings(library.run(words, environment))
-        )
-    costs = library.Costs(runs)
+    with built("alloc") as program:
+        runs = turns([program, quiet_cpu(), BATCHES[device], *lives], ROUNDS, library.setups())
+    costs = Costs(runs)
     details = {"ns of each process": costs.details(), "by others, ns": peers.CALLS_NS}
     figures = [
         Figure(
@@ -43,4 +43,4 @@ def measure() -> list[Figure]:
         for live in lives
         if f"{key} {live}" in costs.keys
     ]
-    return library.with_details(figures, details)
+    return with_details(figures, details)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.harness import jobs
-from bench.harness.figures import AT_LEAST, AT_MOST, Figure, rounded
+from bench.harness.figures import AT_MOST, Figure, holds, rounded
 from bench.harness.gpu_log import GpuLog, Span
 from runlist.client import Client
 from runlist.workloads.process import WorkloadError, WorkloadProcess
@@ -31,11 +31,10 @@ def measure() -> list[Figure]:
     """Each set of caps, from the moment that all jobs are managed and work."""
     found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         log = stack.enter_context(GpuLog())
         processes, note = _both_kinds(stack)
-        alone = {kind: _alone(process) for kind, process in processes.items()}
+        alone = {kind: jobs.rate_alone(process, ALONE_S) for kind, process in processes.items()}
         for run, seconds in RUNS:
             found += _capped(client, log, {kind: processes[kind] for kind in run}, run, alone, seconds)
         correct = jobs.all_correct(list(processes.values()))
@@ -50,8 +49,7 @@ def measure() -> list[Figure]:
             Figure(f"cap {percent} %: share over 10 s off by", off, AT_MOST, 1.5, "points"),
             Figure(f"cap {percent} %: worst 1 s window off by", worst, AT_MOST, 4, "points"),
         ]
-    correct_figure = Figure("caps: all results are bit-exact", float(correct), AT_LEAST, 1, details=details)
-    return [*figures, correct_figure]
+    return [*figures, holds("caps: all results are bit-exact", correct, details)]
 
 
 def _both_kinds(stack: contextlib.ExitStack) -> tuple[dict[str, WorkloadProcess], str]:
@@ -61,11 +59,6 @@ def _both_kinds(stack: contextlib.ExitStack) -> tuple[dict[str, WorkloadProcess]
         return {EAGER: eager, GRAPH: stack.enter_context(WorkloadProcess("batch", "--graph"))}, "measured"
     except WorkloadError as error:
         return {EAGER: eager, GRAPH: jobs.like(stack, eager, 1)[0]}, f"an eager job in their place: {error}"
-
-
-def _alone(process: WorkloadProcess) -> float:
-    with jobs.working([process]):
-        return jobs.rate(process.measure(ALONE_S))
 
 
 def _capped(

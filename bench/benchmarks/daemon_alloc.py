@@ -6,7 +6,6 @@ import contextlib
 
 from bench.harness import jobs
 from bench.harness.figures import AT_MOST, Figure, p99, spread
-from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
 
 BATCHES = 8
@@ -21,8 +20,7 @@ def measure(rounds: int = 3) -> list[Figure]:
     """
     samples: dict[str, list[float]] = {"managed": [], "no daemon's doing": []}
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         tenant = stack.enter_context(WorkloadProcess("alloc"))
         critical = stack.enter_context(WorkloadProcess("latency"))
         batches = jobs.batch_jobs(stack, BATCHES)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from bench.harness import library
-from bench.harness.figures import AT_MOST, Figure
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import built, quiet_cpu
+from bench.harness.costs import Costs, turns
+from bench.harness.figures import AT_MOST, Figure, with_details
 
+NEEDS = Needs(programs=("cc",))
 PROCESSES, ROUNDS = 5, 200
 CALLS = {
     "launch": ("cuLaunchKernel", 50),
@@ -18,14 +22,11 @@ CALLS = {
 def measure() -> list[Figure]:
     """Processes that call a driver whose functions return at once, with a limit and without the library."""
     setups = {name: each for name, each in library.setups().items() if name != library.PRELOADED}
-    with library.built("hooks", "nothing") as program:
-        words = [program, str(library.quiet_cpu()), str(ROUNDS)]
-        runs = library.taking_turns(
-            setups, PROCESSES, lambda environment: library.readings(library.run(words, environment))
-        )
+    with built("hooks", "nothing") as program:
+        runs = turns([program, quiet_cpu(), ROUNDS], PROCESSES, setups)
     if any(one["hooked"] != [setup == library.LIMITED] for setup, each in runs.items() for one in each):
         raise RuntimeError("the library does not stand before the driver, or something else does")
-    costs = library.Costs(runs)
+    costs = Costs(runs)
     figures = [
         Figure(
             f"hooks of {what}: added",
@@ -36,4 +37,4 @@ def measure() -> list[Figure]:
         )
         for call, (what, most) in CALLS.items()
     ]
-    return library.with_details(figures, {"CPU ns of each process": costs.details()})
+    return with_details(figures, {"CPU ns of each process": costs.details()})

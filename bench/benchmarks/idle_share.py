@@ -10,7 +10,6 @@ from typing import Any
 from bench.harness import jobs
 from bench.harness.figures import AT_LEAST, Figure, rounded
 from bench.harness.gpu_log import GpuLog, Span
-from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
 
 TENANTS = 3
@@ -24,8 +23,7 @@ def measure(rounds: int = 2) -> list[Figure]:
     """Three equal batch jobs, one of which pauses; then the same beside a latency-critical program."""
     figures = []
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         log = stack.enter_context(GpuLog())
         critical = stack.enter_context(WorkloadProcess("latency"))
         batches = jobs.batch_jobs(stack, TENANTS)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bench.harness.contexts import contexts_of
+from bench.harness.contexts import contexts_of, put_back
 from bench.harness.figures import AT_MOST, Figure, spread
 from runlist.rm.commands import Interleave, PreemptionMode
 from runlist.rm.context import GpuContext
@@ -107,8 +107,7 @@ def _window(
         latencies: list[float] = critical.measure(WINDOW_S)["latency_us"]
     finally:
         for context, _ in contexts:
-            for control in context.undo():
-                context.client.send(control)
+            put_back(context)
             # MAKE_REALTIME leaves the others at block boundaries until their own mode is set again.
             context.set_preemption(PreemptionMode.CILP)
         for process, _ in working:

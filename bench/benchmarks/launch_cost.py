@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.harness import library, peers
-from bench.harness.figures import AT_MOST, Figure
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import PTX, built, quiet_cpu
+from bench.harness.costs import Costs, turns
+from bench.harness.figures import AT_MOST, Figure, with_details
 from runlist.rm.transport import choose_driver
 
+NEEDS = Needs(programs=("cc",))
 PROCESSES = {"nvidia": 5, "emulated": 1}
 ROUNDS = {"nvidia": 120, "emulated": 5}
 ITSELF = "itself"
@@ -29,15 +33,12 @@ def measure() -> list[Figure]:
     the difference within a process; the one between processes is told beside it.
     """
     device = choose_driver().name
-    with library.built("launch") as program:
-        words = list(map(str, (program, library.PTX, library.quiet_cpu(), ROUNDS[device])))
-        runs = library.taking_turns(
-            library.setups(), PROCESSES[device], lambda environment: library.readings(library.run(words, environment))
-        )
+    with built("launch") as program:
+        runs = turns([program, PTX, quiet_cpu(), ROUNDS[device]], PROCESSES[device], library.setups())
     for setup, each in runs.items():
         for one in each:
             check(setup, one)
-    costs = library.Costs({setup: list(map(_times, each)) for setup, each in runs.items()})
+    costs = Costs({setup: list(map(_times, each)) for setup, each in runs.items()})
     kinds = {kind: what for kind, what in KINDS.items() if f"{kind} {ITSELF}" in costs.keys}
     noise = {
         f"{kind} {route}": round(costs.within(library.WITHOUT, f"{kind} {route}", f"{kind} {ITSELF}"), 1)
@@ -57,7 +58,7 @@ def measure() -> list[Figure]:
             between = max(costs.added(setup, key) for key in keys)
             figures.append(Figure(f"{what}, {setup}: added", within, AT_MOST, TARGET_NS, "ns"))
             figures.append(Figure(f"{what}, {setup}: added, between processes", between, unit="ns"))
-    return library.with_details(figures, details)
+    return with_details(figures, details)
 
 
 def check(setup: str, readings: Readings) -> None:

@@ -8,21 +8,20 @@ import time
 from unittest import mock
 
 from bench.harness import jobs
+from bench.harness.benchmark import Needs
 from bench.harness.cpu import cpu_s
 from bench.harness.figures import AT_MOST, Figure, rounded
 from runlist.client import Client
 from runlist.emulated import EmulatedGpu
-from runlist.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
+NEEDS = Needs("emulated")
 GPUS, TENANTS_A_GPU = 8, 4
 SETTLE_S = 3.0
 
 
 def measure(seconds: float = 10.0) -> list[Figure]:
-    """Busy tenants with weights 100 to 400 on each GPU, of a device of our own; nothing on a real one."""
-    if choose_driver().name != "emulated":
-        return []
+    """Busy tenants with weights 100 to 400 on each GPU, of a device of our own."""
     with contextlib.ExitStack() as stack:
         gpu = stack.enter_context(EmulatedGpu(gpus=GPUS))
         stack.enter_context(mock.patch.dict(os.environ, gpu.environment()))
@@ -40,7 +39,7 @@ def measure(seconds: float = 10.0) -> list[Figure]:
             status = client.status()
             pids = {"daemon": [status.pid], "keeper": [status.keeper_pid]}
             before, began = {name: cpu_s(each) for name, each in pids.items()}, time.perf_counter()
-            windows, _ = jobs.measured(tenants, lambda: jobs.wait(seconds))
+            windows = jobs.windows(tenants, seconds)
             elapsed = time.perf_counter() - began
             used = {name: (cpu_s(each) - before[name]) / elapsed * 100 for name, each in pids.items()}
             switches = sum(task.turns_per_s for task in client.ps())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.harness import library, peers
+from bench.harness.benchmark import Needs
 from bench.harness.child import Child
+from bench.harness.compiled import built
 from bench.harness.figures import AT_MOST, Figure, spread
 from bench.harness.ledger import Ledger
 from bench.harness.memory_watch import MemoryWatch, uses
@@ -20,6 +20,7 @@ from bench.harness.racers import Racers, exit_codes
 from runlist import nvml
 from runlist.rm.transport import choose_driver
 
+NEEDS = Needs(programs=("cc",))
 KILLS, TOGETHER = {"nvidia": 1000, "emulated": 60}, {"nvidia": 25, "emulated": 6}
 SURVIVORS = 2
 """Processes of the same tree that nobody kills, and that are to go on."""
@@ -60,10 +61,9 @@ def measure() -> list[Figure]:
     stuck = undead = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(nvml.session(driver))
-        program = stack.enter_context(library.built("race"))
-        filler = stack.enter_context(library.built("fill"))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runlist-bench-")))
-        region, environment = stack.enter_context(library.shared_region(folder))
+        program = stack.enter_context(built("race"))
+        filler = stack.enter_context(built("fill"))
+        folder, region, environment = stack.enter_context(library.shared_region())
         ledger = stack.enter_context(Ledger(folder / "ledger"))
         fill = stack.enter_context(Child([filler], environment))
         fill.line()

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
-from pathlib import Path
 
 from bench.harness import library, peers
-from bench.harness.figures import AT_MOST, Figure
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import built
+from bench.harness.figures import AT_MOST, MIB, Figure
 from bench.harness.ledger import Ledger
 from bench.harness.memory_watch import MemoryWatch, largest
 from bench.harness.racers import Racers, exit_codes
 from runlist import nvml
 from runlist.rm.transport import choose_driver
 
+NEEDS = Needs(programs=("cc",))
 PROCESSES = {"nvidia": 64, "emulated": 12}
 SECONDS = 8.0
 ROOM, LARGEST_MIB = 12 << 30, 512
 """Bytes that the limit leaves beside the contexts, and the largest allocation."""
-
-MIB = 1 << 20
 
 
 def measure() -> list[Figure]:
@@ -31,9 +30,8 @@ def measure() -> list[Figure]:
     indices = range(PROCESSES[driver.name])
     with contextlib.ExitStack() as stack:
         stack.enter_context(nvml.session(driver))
-        program = stack.enter_context(library.built("race"))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runlist-bench-")))
-        region, environment = stack.enter_context(library.shared_region(folder))
+        program = stack.enter_context(built("race"))
+        folder, region, environment = stack.enter_context(library.shared_region())
         ledger = stack.enter_context(Ledger(folder / "ledger"))
         racers = Racers(program, ledger, LARGEST_MIB, environment)
         with racers.running(indices) as running:

@@ -22,8 +22,7 @@ FIRST_S = 0.3
 def measure(repeats: int = 10) -> list[Figure]:
     """Start it so many times under management that waits for its first context."""
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         with WorkloadProcess("latency") as sized:
             rounds = str(sized.ready["rounds"])
         batches = jobs.batch_jobs(stack, len(WEIGHTS))

@@ -6,7 +6,6 @@ The runtimes come from the wheels nvidia-cuda-runtime-cu12 and nvidia-cuda-runti
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import runlist
-from bench.harness import library
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import SOURCES
 from bench.harness.figures import AT_LEAST, Figure
 
+NEEDS = Needs("nvidia", programs=("cc",))
 LIMIT = 2 << 30
 TOO_MUCH = 3 << 30
 OUT_OF_MEMORY = 2
-SOURCE = library.SOURCES / "runtime.c"
+SOURCE = SOURCES / "runtime.c"
 TIMEOUT_S = 60
 WHEELS = (
     ("12", "nvidia/cuda_runtime", "cudaGetDeviceProperties_v2"),
@@ -52,15 +53,12 @@ def runtimes() -> Iterator[Runtime]:
 
 def measure() -> list[Figure]:
     """How many of the runtimes show the limit, refuse what is above it by every function, and then go on."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise RuntimeError("no C compiler here: install one to build the program")
     seen: dict[str, dict[str, int]] = {}
     faults: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for runtime in runtimes():
             program = Path(folder) / "runtime"
-            subprocess.run([compiler, SOURCE, *runtime.words, "-o", program], check=True)
+            subprocess.run(["cc", SOURCE, *runtime.words, "-o", program], check=True)
             seen[runtime.name] = _run(program)
             faults[runtime.name] = _faults(seen[runtime.name])
     if not seen:

@@ -77,8 +77,7 @@ def measure() -> list[Figure]:
     """PyTorch programs where there is PyTorch on a real GPU, else the demo's own kernels."""
     torch = choose_driver().name == "nvidia" and importlib.util.find_spec("torch") is not None
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         pair = _start(stack, torch)
         with jobs.working([pair.service]):
             with_target = _with(client, pair, {"p99": f"{pair.target_us:.0f}us"}, {}, STEP_S)

@@ -50,13 +50,11 @@ Found = Mapping[str, float]
 def measure() -> list[Figure]:
     """Each case live for a short time, and simulated under the same policy file; one figure for each quantity."""
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         log = stack.enter_context(GpuLog())
         service = stack.enter_context(WorkloadProcess("latency"))
         batches = jobs.batch_jobs(stack, max(len(case.weights) for case in CASES))
-        with jobs.working(batches[:1]):
-            alone = jobs.rate(batches[0].measure(ALONE_S))
+        alone = jobs.rate_alone(batches[0], ALONE_S)
         figures = []
         for case in CASES:
             live, simulated = _live(client, log, case, service, batches, alone), _simulated(case)

@@ -13,9 +13,13 @@ from typing import NamedTuple
 
 import runlist
 from bench.harness import library, peers
+from bench.harness.benchmark import Needs
+from bench.harness.compiled import built
+from bench.harness.costs import taking_turns
 from bench.harness.figures import AT_MOST, Figure, p99, rounded, spread
 from runlist.rm.transport import choose_driver
 
+NEEDS = Needs(programs=("cc",))
 ROUNDS = {"nvidia": 20, "emulated": 5}
 TOGETHER = {"nvidia": 64, "emulated": 16}
 _LOADED_S = 0.7
@@ -48,14 +52,14 @@ def measure() -> list[Figure]:
     """
     device = choose_driver().name
     many = TOGETHER[device]
-    with library.built("start", "behind") as program, tempfile.TemporaryDirectory(prefix="runlist-bench-") as folder:
+    with built("start", "behind") as program, tempfile.TemporaryDirectory(prefix="runlist-bench-") as folder:
         preloads = f"{runlist.library()}:{program.with_name('behind.so')}"
         limited = library.environment(RUNLIST_MEMORY=library.AMPLE, LD_PRELOAD=preloads)
         region = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(Path(folder) / "region")}
         single = {library.WITHOUT: library.without(), library.LIMITED: limited}
         shared = {library.WITHOUT: library.without(), library.LIMITED: {**limited, **region}}
-        one = joined(library.taking_turns(single, ROUNDS[device], lambda env: started(program, 1, env)))
-        all_ = joined(library.taking_turns(shared, 1, lambda env: started(program, many, env)))
+        one = joined(taking_turns(single, ROUNDS[device], lambda env: started(program, 1, env)))
+        all_ = joined(taking_turns(shared, 1, lambda env: started(program, many, env)))
     details = {
         "one, ms": {setup: columns(runs) for setup, runs in one.items()},
         f"{many} together, ms": {

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from bench.harness import jobs, mps
-from bench.harness.figures import AT_LEAST, Figure, rounded
-from runlist.client import Client
+from bench.harness.figures import AT_LEAST, Figure, holds, rounded
 from runlist.workloads.process import WorkloadProcess
 
 TARGETS = {2: 0.95, 4: 0.93, 8: 0.90}
@@ -25,8 +24,7 @@ def measure(rounds: int = ROUNDS) -> list[Figure]:
     alone: list[float] = []
     sums: dict[tuple[str, int], list[list[float]]] = {}
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         batches = jobs.batch_jobs(stack, most)
         server = stack.enter_context(mps.server())
         clients = [] if server.missing else jobs.like(stack, batches[0], most, environment=server.client())
@@ -56,11 +54,10 @@ def measure(rounds: int = ROUNDS) -> list[Figure]:
         }
         name = f"throughput: sum of {count} equal batch jobs / one alone"
         figures.append(Figure(name, relative["Runlist"], AT_LEAST, target, details=details))
-    return [*figures, Figure("throughput: all results are bit-exact", float(correct), AT_LEAST, 1)]
+    return [*figures, holds("throughput: all results are bit-exact", correct)]
 
 
 def _rates(processes: Sequence[WorkloadProcess]) -> list[float]:
     with jobs.working(processes):
         jobs.wait(SETTLE_S)
-        windows, _ = jobs.measured(processes, lambda: jobs.wait(WINDOW_S))
-    return [jobs.rate(window) for window in windows]
+        return [jobs.rate(window) for window in jobs.windows(processes, WINDOW_S)]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from bench.harness import jobs
-from bench.harness.contexts import contexts_of
+from bench.harness.contexts import contexts_of, put_back
 from bench.harness.figures import AT_MOST, Figure, rounded
 from bench.harness.gpu_log import GpuLog
 from runlist.workloads.process import WorkloadProcess
@@ -75,8 +75,7 @@ def _cost() -> dict[float, dict[str, Any]]:
                     costs[pace] = _read_at(pace, [job.pid for job in pair])
             finally:
                 for context in contexts:
-                    for control in context.undo():
-                        context.client.send(control)
+                    put_back(context)
     return costs
 
 

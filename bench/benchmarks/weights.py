@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.harness import jobs, mps
-from bench.harness.figures import AT_LEAST, AT_MOST, Figure, rounded
+from bench.harness.figures import AT_MOST, Figure, holds, rounded
 from bench.harness.gpu_log import GpuLog, as_details, points, worst_points
 from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
@@ -24,8 +24,7 @@ def measure(seconds: float = SECONDS) -> list[Figure]:
     figures = []
     most = max(len(weights) for weights in WEIGHTS)
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(Client.open(start=True))
-        client.use_policy("priority", {})
+        client = jobs.scheduler(stack)
         log = stack.enter_context(GpuLog())
         batches = jobs.batch_jobs(stack, most)
         for weights in WEIGHTS:
@@ -36,8 +35,7 @@ def measure(seconds: float = SECONDS) -> list[Figure]:
             "MPS, active thread percentage 75:25": _under_mps(batches[0]),
         }
         correct = jobs.all_correct(batches)
-    exact = Figure("weights: all results are bit-exact", float(correct), AT_LEAST, 1, details={"compared": compared})
-    return [*figures, exact]
+    return [*figures, holds("weights: all results are bit-exact", correct, {"compared": compared})]
 
 
 def _weighted(
@@ -89,7 +87,7 @@ def _under_mps(like: WorkloadProcess) -> dict[str, Any]:
             return {"missing": server.missing}
         pair = [jobs.like(stack, like, 1, environment=server.client(percent))[0] for percent in (75, 25)]
         with jobs.working(pair):
-            windows, _ = jobs.measured(pair, lambda: jobs.wait(COMPARED_S))
+            windows = jobs.windows(pair, COMPARED_S)
         return {"work": rounded(_work_shares(windows)), "kernels/s": rounded([jobs.rate(one) for one in windows], 2)}
 
 

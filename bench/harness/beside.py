@@ -31,26 +31,12 @@ class Case:
     compared: bool = False
 
 
-THREE = Case("three", 3, 6.0, 4, p99=1.4, total=0.85, smallest=0.8)
-EIGHT = Case("eight", 8, 3.2, 2, p99=1.15, compared=True)
-
-
 @dataclass
 class _Samples:
     """What the windows of one configuration gave: latencies in µs, and kernels/s of each batch job by round."""
 
     latency: list[float] = field(default_factory=list)
     rates: list[list[float]] = field(default_factory=list)
-
-
-def three() -> list[Figure]:
-    """Three batch jobs."""
-    return measure(THREE)
-
-
-def eight() -> list[Figure]:
-    """Eight batch jobs; also by default time slicing and under MPS."""
-    return measure(EIGHT)
 
 
 def measure(case: Case) -> list[Figure]:
@@ -63,8 +49,7 @@ def measure(case: Case) -> list[Figure]:
         critical = stack.enter_context(WorkloadProcess("latency"))
         batches = jobs.batch_jobs(stack, case.batches)
         for _ in range(case.rounds):
-            with jobs.working(batches[:1]):
-                alone.append(jobs.rate(batches[0].measure(ALONE_S)))
+            alone.append(jobs.rate_alone(batches[0], ALONE_S))
             for samples, some, seconds in ((one, batches[:1], ONE_S), (many, batches, case.window_s)):
                 settings = {critical: jobs.LATENCY, **dict.fromkeys(some, jobs.BATCH)}
                 with jobs.managed(client, settings):
@@ -95,7 +80,7 @@ def measure(case: Case) -> list[Figure]:
 
 def _window(samples: _Samples, processes: Sequence[WorkloadProcess], seconds: float) -> None:
     with jobs.working(processes):
-        windows, _ = jobs.measured(processes, lambda: jobs.wait(seconds))
+        windows = jobs.windows(processes, seconds)
     samples.latency += windows[0]["latency_us"]
     samples.rates.append([jobs.rate(window) for window in windows[1:]])
 

@@ -24,3 +24,9 @@ def contexts_of(pid: int, stack: contextlib.ExitStack) -> list[GpuContext]:
     for file in {id(client.file): client.file for client in found}.values():
         stack.callback(file.close)
     return [GpuContext(RmClient(client.file, client.client), gpu) for client in found for gpu in client.gpus]
+
+
+def put_back(context: GpuContext) -> None:
+    """Undo what was set on it."""
+    for control in context.undo():
+        context.client.send(control)

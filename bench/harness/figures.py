@@ -10,6 +10,7 @@ import msgspec
 from runlist.demo.statistics import percentile
 
 AT_MOST, AT_LEAST = "≤", "≥"
+KIB, MIB = 1 << 10, 1 << 20
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -60,3 +61,13 @@ def p99(samples: Sequence[float]) -> float:
 def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
     """Values as `details` show them."""
     return [round(value, digits) for value in values]
+
+
+def with_details(figures: Sequence[Figure], details: Mapping[str, Any]) -> list[Figure]:
+    """The figures, the first with the details of them all."""
+    return [msgspec.structs.replace(figures[0], details=details), *figures[1:]] if figures else []
+
+
+def holds(name: str, whether: bool, details: Mapping[str, Any] | None = None) -> Figure:
+    """A figure of 1 when something is as it must be, else of 0."""
+    return Figure(name, float(whether), AT_LEAST, 1, details=details or {})

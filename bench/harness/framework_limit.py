@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,10 +10,9 @@ from typing import Any
 
 from bench.harness import library
 from bench.harness.child import Child, python
-from bench.harness.figures import AT_LEAST, AT_MOST, Figure, rounded
+from bench.harness.figures import AT_MOST, Figure, holds, rounded
 
 LIMIT = 24 << 30
-MIB = 1 << 20
 ROUNDS, WINDOW_S, WARM_UP_S = 10, 0.5, 0.5
 START_S = 180.0
 TARGET = 1.01
@@ -30,43 +28,6 @@ class Framework:
     processes: int = 2
 
 
-TORCH = Framework("PyTorch", "torch_parts", ("training", "inference", "decode"))
-JAX = Framework("JAX", "jax_parts", ("training",), processes=1)  # each takes three quarters of the memory
-CUPY = Framework("CuPy", "cupy_parts", ("arrays",))
-NCCL = Framework("NCCL on two GPUs", "nccl_parts", ("all_reduce",), processes=1)
-
-
-def torch() -> list[Figure]:
-    """Training and inference of a transformer, and a decode loop as a CUDA graph."""
-    return measure(TORCH)
-
-
-def jax() -> list[Figure]:
-    """Gradient steps, with JAX's own preallocation."""
-    return measure(JAX)
-
-
-def cupy() -> list[Figure]:
-    """Products, element-wise kernels and sorting."""
-    return measure(CUPY)
-
-
-def nccl() -> list[Figure]:
-    """An all-reduce."""
-    return measure(NCCL)
-
-
-def smi() -> list[Figure]:
-    """What nvidia-smi shows."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return [_missing("nvidia-smi", "not installed here")]
-    words = [program, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    shown, whole = ([int(line) for line in library.run(words, each).split()] for each in _setups().values())
-    details = {"limit, MiB": LIMIT / MIB, "shown, MiB": shown, "without the library, MiB": whole}
-    return [Figure("nvidia-smi: total memory shown / limit", max(shown) * MIB / LIMIT, AT_MOST, 1, details=details)]
-
-
 def measure(framework: Framework) -> list[Figure]:
     """Processes with the limit and without the library at the same time; each in turn works while the others wait."""
     with contextlib.ExitStack() as stack:
@@ -75,24 +36,18 @@ def measure(framework: Framework) -> list[Figure]:
                 stack.enter_context(Child(python(f"bench.frameworks.{framework.module}"), environment))
                 for _ in range(framework.processes)
             ]
-            for setup, environment in _setups().items()
+            for setup, environment in setups().items()
         }
-        try:
-            facts = {setup: [child.ask_json("facts", START_S) for child in each] for setup, each in children.items()}
-        except RuntimeError as error:
-            return [_missing(framework.name, str(error))]
+        facts = {setup: [child.ask_json("facts", START_S) for child in each] for setup, each in children.items()}
         figures = in_sight(framework.name, facts)
         for part in framework.parts:
             figures += _compared(framework.name, part, children)
     return figures
 
 
-def _setups() -> dict[str, dict[str, str]]:
+def setups() -> dict[str, dict[str, str]]:
+    """The environments that are compared, by name."""
     return {library.LIMITED: library.environment(RUNLIST_MEMORY=LIMIT), library.WITHOUT: library.without()}
-
-
-def _missing(name: str, why: str) -> Figure:
-    return Figure(f"{name}: not measured, {why}", 0)
 
 
 def in_sight(name: str, facts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
@@ -102,8 +57,8 @@ def in_sight(name: str, facts: Mapping[str, Sequence[Mapping[str, Any]]]) -> lis
     pools = [one["pool"] for one in facts[library.LIMITED] if "pool" in one]
     figures = []
     if shown:
-        right = float(all(each == LIMIT for each in shown))
-        figures.append(Figure(f"{name}: total memory seen is the limit", right, AT_LEAST, 1, details=details))
+        right = all(each == LIMIT for each in shown)
+        figures.append(holds(f"{name}: total memory seen is the limit", right, details))
     if pools:
         figures.append(Figure(f"{name}: preallocated / limit", max(pools) / LIMIT, AT_MOST, 1, details=details))
     return figures
@@ -126,7 +81,7 @@ def _compared(name: str, part: str, children: Mapping[str, Sequence[Child]]) -> 
         "hashes": hashes,
     }
     return [
-        Figure(f"{name}, {part}: same results bit for bit", float(same), AT_LEAST, 1),
+        holds(f"{name}, {part}: same results bit for bit", same),
         Figure(f"{name}, {part}: time / without the library", ratio(rounds), AT_MOST, TARGET, details=details),
     ]
 

@@ -18,6 +18,13 @@ BATCH: Settings = {"class": "batch"}
 LATENCY: Settings = {"class": "latency"}
 
 
+def scheduler(stack: contextlib.ExitStack) -> Client:
+    """A connection to the daemon, which shares by weight and class from now on."""
+    client = stack.enter_context(Client.open(start=True))
+    client.use_policy("priority", {})
+    return client
+
+
 def start(stack: contextlib.ExitStack, starts: Sequence[Callable[[], WorkloadProcess]]) -> list[WorkloadProcess]:
     """Start several programs at the same time; `stack` ends them."""
     with ThreadPoolExecutor(max(1, len(starts))) as pool:
@@ -81,14 +88,25 @@ def measured(processes: Sequence[WorkloadProcess], wait: Callable[[], Any]) -> t
     return stop_all(processes), result
 
 
+def windows(processes: Sequence[WorkloadProcess], seconds: float) -> list[dict[str, Any]]:
+    """A window of so many seconds of each, where nothing is to be watched meanwhile."""
+    return measured(processes, lambda: wait(seconds))[0]
+
+
 def wait(seconds: float) -> None:
-    """Where nothing is to be watched meanwhile."""
+    """Let them work."""
     time.sleep(seconds)
 
 
 def rate(window: Mapping[str, Any]) -> float:
     """Kernels a second."""
     return float(window["kernels"] / window["seconds"])
+
+
+def rate_alone(process: WorkloadProcess, seconds: float) -> float:
+    """Its kernels a second when nobody else works."""
+    with working([process]):
+        return rate(process.measure(seconds))
 
 
 def all_correct(processes: Sequence[WorkloadProcess]) -> bool:

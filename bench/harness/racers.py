@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench.harness import library
+from bench.harness.compiled import PTX
 from bench.harness.ledger import Ledger
 
 READY_S, END_S = 120.0, 30.0
@@ -27,7 +27,7 @@ class Racers:
     def start(self, index: int) -> subprocess.Popen[bytes]:
         """Start the one that counts as `index`."""
         self._ledger.forget(index)
-        words = list(map(str, (self._program, self._ledger.path, index, self._largest, library.PTX)))
+        words = list(map(str, (self._program, self._ledger.path, index, self._largest, PTX)))
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=self._environment)
 
     @contextlib.contextmanager

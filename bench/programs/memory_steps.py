@@ -14,10 +14,10 @@ from typing import Any
 from cuda.bindings import driver
 
 from bench.harness.child import serve
-from bench.harness.library import PTX
+from bench.harness.compiled import PTX
+from bench.harness.figures import MIB
 from runlist.workloads.gpu import GpuError, check
 
-MIB = 1 << 20
 SIZE = 64 * MIB
 ODD = 37 * MIB + 12_345
 """No multiple of anything."""

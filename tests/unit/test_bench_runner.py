@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import bench.benchmarks
+from bench import ROOT
 from bench.harness import record, runner
 from bench.harness.benchmark import Benchmark, Needs, find
 from bench.harness.figures import AT_MOST, Figure
@@ -43,6 +45,11 @@ def test_a_benchmark_says_all_of_itself(one: Benchmark) -> None:
     assert callable(one.measure)
     assert isinstance(one.needs, Needs)
     assert one.needs.device in {"", "nvidia", "emulated"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=lambda path: path.stem)
+def test_nobody_imports_a_benchmark(path: Path) -> None:
+    assert not re.search(r"^\s*(from|import) bench\.benchmarks", path.read_text(), re.MULTILINE)
 
 
 def test_what_a_benchmark_lacks_is_told() -> None:

@@ -43,7 +43,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark. `measure` raises RunlistError, RuntimeError or OSError when it cannot finish."""
+    """A benchmark. `measure` raises RunlistError, RuntimeError, OSError or SubprocessError when it cannot finish."""
 
     name: str
     summary: str

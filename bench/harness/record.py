@@ -63,7 +63,7 @@ def write(
         "command": " ".join(["python -m bench", *names, "--device", device]),
         "figures": [{"met": figure.met, **msgspec.structs.asdict(figure)} for figure in run.figures],
         "failures": run.failures,
-        "left out": run.left_out,
+        "left_out": run.left_out,
         "seconds": run.seconds,
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import textwrap
 import time
@@ -80,7 +81,7 @@ def _measure(
         began = time.perf_counter()
         try:
             found = known[name].measure()
-        except (RunlistError, RuntimeError, OSError) as error:
+        except (RunlistError, RuntimeError, OSError, subprocess.SubprocessError) as error:
             run.failures[name] = str(error)
             console.print(f"{name} did not finish: {error}", style="red")
             continue

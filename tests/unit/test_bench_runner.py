@@ -135,7 +135,7 @@ def test_what_nobody_asked_for_and_cannot_run_here_is_left_out(on_a_gpu: dict[st
     del on_a_gpu["bad"]
     assert runner.main(["--out", str(tmp_path)]) == 0
     _, result = kept(tmp_path)
-    assert (result["failures"], result["left out"]) == ({}, {"real": "needs the device nvidia"})
+    assert (result["failures"], result["left_out"]) == ({}, {"real": "needs the device nvidia"})
 
 
 def test_a_device_that_is_none_is_one_clear_line(on_a_gpu: object, tmp_path: Path, capsys: Any) -> None:

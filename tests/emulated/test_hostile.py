@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bench.gpu_log import GpuLog, Span
+from bench.harness.gpu_log import GpuLog, Span
 from runlist.statistics import percentile
 from runlist.wire import TaskView
 from runlist.workloads.process import WorkloadProcess

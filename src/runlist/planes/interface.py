@@ -1,7 +1,7 @@
 """What the rest of Runlist may know of a plane: a way to reach GPUs and the work of processes on them.
 
-A plane is a module with a function `make_plane()`; its vendor's folder has a module `controls` with what the driver lets
-users set. Whatever is of one vendor stays inside: handles, classes, limits and protocols. What travels outside of it is
+A plane is a module with a function `make_plane()`; in the folder of its vendor, a module `controls` has what its driver
+lets users set. Whatever is of one vendor stays inside: handles, classes, limits and protocols. What travels outside is
 data: GPUs by UUID, slices in µs, controls by name, and undo as bytes that only the plane itself can read.
 """
 

@@ -3,7 +3,7 @@
 
 namespace runlist {
 
-// Reads the settings and opens the region, once. Called by the constructor, and before it by whatever finds that other
+// Reads the options and opens the region, once. Called by the constructor, and before it by whatever finds that other
 // libraries' constructors use the GPU already.
 void start();
 

@@ -7,7 +7,7 @@
 
 namespace runlist {
 
-// What matters enough to be said. LIBCUDA_LOG_LEVEL chooses how much is (settings/environment.hpp).
+// What matters enough to be said. LIBCUDA_LOG_LEVEL chooses how much is (environment/options.hpp).
 enum class Level : int { kError = 0, kWarning = 1 };
 
 // A text that somebody else wrote: cut, and of printable characters only.

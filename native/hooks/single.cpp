@@ -2,12 +2,12 @@
 
 namespace runlist::hooks {
 
-constinit region::OwnLimits single_limits[settings::kDevices]{};
+constinit region::OwnLimits single_limits[environment::kDevices]{};
 constinit bool has_single_limits = false;
 
-void set_single_limits(const settings::Settings& settings) {
-    for (int number = 0; number < settings::kDevices; ++number) {
-        const settings::DeviceSettings& one = settings.device[number];
+void set_single_limits(const environment::Options& options) {
+    for (int number = 0; number < environment::kDevices; ++number) {
+        const environment::DeviceLimits& one = options.device[number];
         single_limits[number] = {.memory = one.memory, .cap = one.cap};
         has_single_limits = has_single_limits || one.memory || one.cap;
     }
@@ -29,7 +29,7 @@ int number_of(int ordinal, const char* visible) {
 }
 
 void limit_single(int device, int number) {
-    if (device < 0 || number < 0 || number >= settings::kDevices) return;
+    if (device < 0 || number < 0 || number >= environment::kDevices) return;
     region::quota.region().limit(device, single_limits[number]);
 }
 

@@ -4,17 +4,17 @@
 
 #include <cstdlib>
 
+#include "environment/options.hpp"
 #include "hooks/memory.hpp"
-#include "settings/environment.hpp"
 
 namespace runlist::hooks {
 
 // By the number that CUDA and NVML give a GPU among those that the process may use, as if CUDA_VISIBLE_DEVICES hid
 // none.
-extern constinit region::OwnLimits single_limits[settings::kDevices];
+extern constinit region::OwnLimits single_limits[environment::kDevices];
 extern constinit bool has_single_limits;
 
-void set_single_limits(const settings::Settings& settings);  // before other threads are there
+void set_single_limits(const environment::Options& options);  // before other threads are there
 
 // That number, of the GPU that CUDA calls `ordinal` under CUDA_VISIBLE_DEVICES. Where that has UUIDs, the ordinal.
 int number_of(int ordinal, const char* visible);

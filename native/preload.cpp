@@ -1,23 +1,24 @@
-#include "preload.hpp"
-
+// Puts the parts together when the library comes into a process.
 #include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 
-#include "cap/gate.hpp"
+#include "cap/context.hpp"
 #include "core/guest.hpp"
 #include "core/say.hpp"
 #include "core/text.hpp"
 #include "environment/options.hpp"
-#include "hooks/single.hpp"
+#include "hooks/entries.hpp"
+#include "hooks/launch.hpp"
+#include "hooks/own_limits.hpp"
 #include "region/find.hpp"
 #include "region/quota.hpp"
 #include "region/region.hpp"
 #include "resolve/copies.hpp"
-#include "rm/devices.hpp"
 #include "rm/door.hpp"
+#include "tenant/join.hpp"
 
 namespace runlist {
 namespace {
@@ -29,7 +30,6 @@ constexpr long kRefused = 126;  // as a shell says of what it found and could no
 
 enum class Stage : int { kNew, kStarting, kStarted };
 constinit std::atomic<Stage> stage{Stage::kNew};
-constinit std::atomic<bool> hooking{false};
 
 // Goes on without limits, or not at all where that was asked for.
 template <typename... Words>
@@ -65,7 +65,7 @@ region::Limits limits_of(const Options& options) {
 }
 
 cap::Account account_of(const std::uint8_t (&uuid)[16]) {
-    const int index = rm::device_by_uuid(uuid);
+    const int index = region::quota.device(uuid);
     if (index < 0) return {};
     region::Device& device = region::quota.region().device(index);
     region::Slot* slot = region::quota.own_slot();
@@ -80,21 +80,12 @@ void limit(const Options& options) {
     region::Path path;
     const Fault fault = region::find(options, limits_of(options), path, region);
     if (fault != Fault::kNone) return fail(options, "region ", Quoted{path.text}, " ", region::describe(fault));
-    if (region.header().by_hand != 0) hooks::set_single_limits(options);
+    if (region.header().by_hand != 0) hooks::set_own_limits(options);
     region::quota.start(region);
     cap::start(region.header().cap, account_of);
-    hooking.store(true, std::memory_order_release);
 }
 
-__attribute__((constructor)) void loaded() {
-    start();
-    if (!is_hooking()) return;
-    resolve::copy_of_base(hooks::Library::kCuda);
-    resolve::copy_of_base(hooks::Library::kNvml);
-}
-
-}  // namespace
-
+// Reads the options and opens the region, once.
 void start() {
     Stage fresh = Stage::kNew;
     if (stage.load(std::memory_order_acquire) != fresh) return;
@@ -106,6 +97,35 @@ void start() {
     stage.store(Stage::kStarted, std::memory_order_release);
 }
 
-bool is_hooking() { return hooking.load(std::memory_order_acquire); }
+// Whether programs are to get our hooks: not if nothing was asked for.
+bool is_hooking() {
+    start();
+    return region::quota.on();
+}
+
+void client_made(int control_fd, std::uint32_t client) {
+    join(control_fd, client, region::quota.on() ? region::quota.region().fd() : -1);
+    region::quota.enforce(region::kMemory);
+}
+
+__attribute__((constructor)) void loaded() {
+    if (!is_hooking()) return;
+    resolve::copy_of_base(resolve::Library::kCuda);
+    resolve::copy_of_base(resolve::Library::kNvml);
+}
+
+}  // namespace
+
+constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made};
+
+constinit const resolve::Substitutes resolve::substitutes{
+    .wanted = is_hooking,
+    .listed = hooks::is_listed,
+    .of = hooks::hook_of,
+    .of_copy = hooks::hook_of_copy,
+    .add = hooks::add_copy,
+    .added = hooks::say_enforced,
+    .emulated_ioctl = runlist_emulated_ioctl,
+};
 
 }  // namespace runlist

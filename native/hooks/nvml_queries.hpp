@@ -5,7 +5,7 @@
 
 #include "core/uuid.hpp"
 #include "hooks/memory.hpp"
-#include "hooks/single.hpp"
+#include "hooks/own_limits.hpp"
 #include "region/layout.hpp"
 
 namespace runlist::hooks {
@@ -16,10 +16,10 @@ int device_of(nvmlDevice_t device) {
     std::uint8_t uuid[16];
     if (call_real<Id::nvmlDeviceGetUUID, row>(device, text, unsigned{sizeof(text)}) != NVML_SUCCESS) return -1;
     if (!parse_gpu_uuid(text, uuid)) return -1;
-    const int index = rm::device_by_uuid(uuid);
+    const int index = region::quota.device(uuid);
     unsigned number = 0;
-    if (has_single_limits && call_real<Id::nvmlDeviceGetIndex, row>(device, &number) == NVML_SUCCESS) {
-        limit_single(index, static_cast<int>(number));
+    if (has_own_limits && call_real<Id::nvmlDeviceGetIndex, row>(device, &number) == NVML_SUCCESS) {
+        apply_own_limits(index, static_cast<int>(number));
     }
     return index;
 }

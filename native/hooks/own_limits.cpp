@@ -1,15 +1,19 @@
-#include "hooks/single.hpp"
+#include "hooks/own_limits.hpp"
 
 namespace runlist::hooks {
+namespace {
 
-constinit region::OwnLimits single_limits[environment::kDevices]{};
-constinit bool has_single_limits = false;
+constinit region::OwnLimits own_limits[environment::kDevices]{};  // by number
 
-void set_single_limits(const environment::Options& options) {
+}  // namespace
+
+constinit bool has_own_limits = false;
+
+void set_own_limits(const environment::Options& options) {
     for (int number = 0; number < environment::kDevices; ++number) {
         const environment::DeviceLimits& one = options.device[number];
-        single_limits[number] = {.memory = one.memory, .cap = one.cap};
-        has_single_limits = has_single_limits || one.memory || one.cap;
+        own_limits[number] = {.memory = one.memory, .cap = one.cap};
+        has_own_limits = has_own_limits || one.memory || one.cap;
     }
 }
 
@@ -28,9 +32,9 @@ int number_of(int ordinal, const char* visible) {
     }
 }
 
-void limit_single(int device, int number) {
+void apply_own_limits(int device, int number) {
     if (device < 0 || number < 0 || number >= environment::kDevices) return;
-    region::quota.region().limit(device, single_limits[number]);
+    region::quota.region().limit(device, own_limits[number]);
 }
 
 }  // namespace runlist::hooks

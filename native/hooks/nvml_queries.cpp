@@ -1,4 +1,4 @@
-#include "hooks/nvml.hpp"
+#include "hooks/nvml_queries.hpp"
 
 #include <sys/mman.h>
 

@@ -28,8 +28,7 @@ using region::Fault;
 
 constexpr long kRefused = 126;  // as a shell says of what it found and could not run
 
-enum class Stage : int { kNew, kStarting, kStarted };
-constinit std::atomic<Stage> stage{Stage::kNew};
+constinit std::atomic<bool> started{false};
 
 // Goes on without limits, or not at all where that was asked for.
 template <typename... Words>
@@ -53,8 +52,8 @@ void read_options(Options& options) {
         name.add({one.variable, one.name_length});
         const Quoted value{one.variable + one.name_length + 1};
         const char* what = environment::describe(one.bad);
-        if (options.strict && about_limits) fail(options, static_cast<const char*>(name.text), "=", value, " ", what);
-        say(Level::kWarning, static_cast<const char*>(name.text), "=", value, " ", what);
+        if (options.strict && about_limits) fail(options, name.text, "=", value, " ", what);
+        say(Level::kWarning, name.text, "=", value, " ", what);
     }
 }
 
@@ -87,14 +86,11 @@ void limit(const Options& options) {
 
 // Reads the options and opens the region, once.
 void start() {
-    Stage fresh = Stage::kNew;
-    if (stage.load(std::memory_order_acquire) != fresh) return;
-    if (!stage.compare_exchange_strong(fresh, Stage::kStarting, std::memory_order_acq_rel)) return;
+    if (started.load(std::memory_order_relaxed) || started.exchange(true)) return;
     Options options;
     read_options(options);
     rm::watching.store(!options.disabled, std::memory_order_relaxed);
     if (!options.disabled) limit(options);
-    stage.store(Stage::kStarted, std::memory_order_release);
 }
 
 // Whether programs are to get our hooks: not if nothing was asked for.

@@ -25,21 +25,35 @@ struct Text {
         return *this;
     }
 
-    Text& add(std::string_view more) {
+    [[gnu::noinline]] Text& add(std::string_view more) {
         for (const char character : more) add(character);
         return *this;
     }
 
-    Text& add(std::unsigned_integral auto number) {
+    [[gnu::noinline]] Text& add(std::uint64_t number) {
         char digits[24];
         std::size_t first = sizeof(digits);
-        std::uint64_t rest = number;
         do {
-            digits[--first] = static_cast<char>('0' + rest % 10);
-            rest /= 10;
-        } while (rest != 0);
+            digits[--first] = static_cast<char>('0' + number % 10);
+            number /= 10;
+        } while (number != 0);
         return add(std::string_view(digits + first, sizeof(digits) - first));
     }
+
+    Text& add(std::integral auto number) {
+        if (number < 0) add('-');
+        const auto wide = static_cast<std::uint64_t>(number);
+        return add(number < 0 ? 0 - wide : wide);
+    }
 };
+
+// The decimal number at the beginning of a text, of 19 digits at most. Returns what follows it; nullptr for none.
+inline const char* read_number(const char* text, std::uint64_t& number) {
+    const char* at = text;
+    for (number = 0; *at >= '0' && *at <= '9' && at - text < 19; ++at) {
+        number = number * 10 + static_cast<std::uint64_t>(*at - '0');
+    }
+    return at != text ? at : nullptr;
+}
 
 }  // namespace runlist

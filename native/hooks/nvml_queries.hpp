@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/pages.hpp"
 #include "core/uuid.hpp"
 #include "hooks/memory.hpp"
 #include "hooks/own_limits.hpp"
@@ -52,8 +53,10 @@ struct MemoryInfo<id, row, nvmlReturn_t(nvmlDevice_t, Memory*)> {
 // A piece of memory for as long as a call lasts; null if there is none.
 class Scratch {
   public:
-    explicit Scratch(std::size_t bytes);
-    ~Scratch();
+    explicit Scratch(std::size_t bytes) : memory_(map_pages(bytes)), bytes_(bytes) {}
+    ~Scratch() {
+        if (memory_ != nullptr) unmap_pages(memory_, bytes_);
+    }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
     void* get() const { return memory_; }

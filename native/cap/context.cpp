@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "cap/host.hpp"
 #include "region/region.hpp"
 
 namespace runlist::cap {

@@ -6,7 +6,6 @@
 #include <nvml.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

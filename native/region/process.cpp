@@ -1,11 +1,9 @@
 #include "region/process.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
-#include <cstddef>
 #include <cstring>
 #include <optional>
 

@@ -11,7 +11,7 @@ namespace runlist {
 // A text of at most `room` bytes with its end. What does not fit is cut off, and `fits` is false from then on.
 template <std::size_t room>
 struct Text {
-    char text[room] = "";
+    char text[room]{};
     std::size_t length = 0;
     bool fits = true;
 

@@ -6,7 +6,7 @@
 namespace runlist::hooks {
 namespace {
 
-constinit cap::Calls calls[kRows];
+constinit cap::Calls calls[kRows]{};
 
 }  // namespace
 

@@ -1,11 +1,11 @@
-#include "settings/environment.hpp"
+#include "environment/options.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string_view>
 
-namespace runlist::settings {
+namespace runlist::environment {
 namespace {
 
 constexpr int kLevels = 5;
@@ -22,48 +22,40 @@ struct Found {
 
 using Outcome = std::optional<Bad>;
 
+template <typename Value>
+std::optional<Value>& place_of(std::optional<Value>& one, int) {
+    return one;
+}
+
+template <typename Value>
+std::optional<Value>& place_of(std::optional<Value> (&each)[kDevices], int index) {
+    return each[index];
+}
+
 // Takes a value the first time that it is well-formed.
-template <typename Value, typename Parsed>
-Outcome take(std::optional<Value>& place, const Parsed& parsed, Bad bad) {
+template <auto parse, Bad bad, auto member>
+Outcome take(Found& found, int index, const char* value) {
+    const auto parsed = parse(value);
     if (!parsed) return bad;
+    auto& place = place_of(found.*member, index);
     if (!place) place = *parsed;
     return std::nullopt;
 }
 
 template <auto member>
-Outcome size(Found& found, int, const char* value) {
-    return take(found.*member, parse_size(value), Bad::kSize);
-}
-
+constexpr auto size = take<parse_size, Bad::kSize, member>;
 template <auto member>
-Outcome percent(Found& found, int, const char* value) {
-    return take(found.*member, parse_percent(value), Bad::kPercent);
-}
-
+constexpr auto percent = take<parse_percent, Bad::kPercent, member>;
 template <auto member>
-Outcome device_size(Found& found, int index, const char* value) {
-    return take((found.*member)[index], parse_size(value), Bad::kSize);
-}
+constexpr auto flag = take<parse_switch, Bad::kSwitch, member>;
 
-template <auto member>
-Outcome device_percent(Found& found, int index, const char* value) {
-    return take((found.*member)[index], parse_percent(value), Bad::kPercent);
-}
-
-template <auto member>
-Outcome flag(Found& found, int, const char* value) {
-    return take(found.*member, parse_switch(value), Bad::kSwitch);
-}
+std::optional<int> parse_level(const char* text) { return parse_number(text, kLevels); }
 
 template <auto member>
 Outcome path(Found& found, int, const char* value) {
     if (std::strlen(value) >= kPathBytes || *value != '/') return Bad::kPath;
     if (found.*member == nullptr) found.*member = value;
     return std::nullopt;
-}
-
-Outcome level(Found& found, int, const char* value) {
-    return take(found.level, parse_number(value, kLevels), Bad::kLevel);
 }
 
 Outcome policy(Found& found, int, const char* value) {
@@ -94,11 +86,11 @@ constexpr Variable kVariables[] = {
     {"CUDA_DISABLE_CONTROL", false, flag<&Found::hami_disabled>},
     {"CUDA_DEVICE_MEMORY_SHARED_CACHE", false, path<&Found::shared_cache>},
     {"CUDA_DEVICE_MEMORY_LIMIT", false, size<&Found::hami_memory>},
-    {"CUDA_DEVICE_MEMORY_LIMIT", true, device_size<&Found::device_memory>},
+    {"CUDA_DEVICE_MEMORY_LIMIT", true, size<&Found::device_memory>},
     {"CUDA_DEVICE_SM_LIMIT", false, percent<&Found::hami_cap>},
-    {"CUDA_DEVICE_SM_LIMIT", true, device_percent<&Found::device_cap>},
+    {"CUDA_DEVICE_SM_LIMIT", true, percent<&Found::device_cap>},
     {"GPU_CORE_UTILIZATION_POLICY", false, policy},
-    {"LIBCUDA_LOG_LEVEL", false, level},
+    {"LIBCUDA_LOG_LEVEL", false, take<parse_level, Bad::kLevel, &Found::level>},
     {"CUDA_OVERSUBSCRIBE", false, unsupported},
     {"ACTIVE_OOM_KILLER", false, unsupported},
 };
@@ -137,13 +129,13 @@ void take_entry(const char* entry, Found& found, Complaints& complaints) {
 
 }  // namespace
 
-bool Settings::has_caps() const {
-    const auto has_cap = [](const DeviceSettings& one) { return one.cap.value_or(kNone) != kNone; };
+bool Options::has_caps() const {
+    const auto has_cap = [](const DeviceLimits& one) { return one.cap.value_or(kNone) != kNone; };
     return cap != kNone || std::any_of(std::begin(device), std::end(device), has_cap);
 }
 
-bool Settings::has_limits() const {
-    const auto has_memory = [](const DeviceSettings& one) { return one.memory.value_or(kNone) != kNone; };
+bool Options::has_limits() const {
+    const auto has_memory = [](const DeviceLimits& one) { return one.memory.value_or(kNone) != kNone; };
     return has_caps() || memory != kNone || std::any_of(std::begin(device), std::end(device), has_memory);
 }
 
@@ -173,27 +165,27 @@ bool is_about_limits(Bad bad) {
     return bad == Bad::kSize || bad == Bad::kPercent || bad == Bad::kIndex || bad == Bad::kPath;
 }
 
-void read(const char* const* environment, Settings& settings, Complaints& complaints) {
+void read(const char* const* environment, Options& options, Complaints& complaints) {
     Found found;
     for (; environment != nullptr && *environment != nullptr; ++environment) {
         if (may_be_ours(*environment)) take_entry(*environment, found, complaints);
     }
-    settings.disabled = found.disabled.value_or(found.hami_disabled.value_or(false));
-    settings.strict = found.strict.value_or(false);
-    settings.say_level = std::min(found.level.value_or(1), 1);
-    settings.memory = found.memory.value_or(found.hami_memory.value_or(kNone));
+    options.disabled = found.disabled.value_or(found.hami_disabled.value_or(false));
+    options.strict = found.strict.value_or(false);
+    options.say_level = std::min(found.level.value_or(1), 1);
+    options.memory = found.memory.value_or(found.hami_memory.value_or(kNone));
     const bool uncapped = found.uncapped.value_or(false);
-    settings.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));
+    options.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));
     for (int index = 0; index < kDevices; ++index) {
-        DeviceSettings& device = settings.device[index];
+        DeviceLimits& device = options.device[index];
         if (!found.memory) device.memory = found.device_memory[index];
         if (!found.cap && !uncapped) device.cap = found.device_cap[index];
     }
-    settings.makes_region = found.region == nullptr && found.shared_cache != nullptr;
+    options.makes_region = found.region == nullptr && found.shared_cache != nullptr;
     if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {
-        std::memcpy(settings.region, region, std::strlen(region) + 1);
+        std::memcpy(options.region, region, std::strlen(region) + 1);
     }
-    settings.says = found.strict.has_value() || settings.has_limits();
+    options.expects_limits = found.strict.has_value() || options.has_limits();
 }
 
-}  // namespace runlist::settings
+}  // namespace runlist::environment

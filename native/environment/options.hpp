@@ -5,29 +5,29 @@
 #include <cstdint>
 #include <optional>
 
-#include "settings/parse.hpp"
+#include "environment/values.hpp"
 
-namespace runlist::settings {
+namespace runlist::environment {
 
 inline constexpr std::size_t kPathBytes = 4096;
 inline constexpr int kDevices = 16;
 
 // What holds on one GPU instead of what holds on each.
-struct DeviceSettings {
+struct DeviceLimits {
     std::optional<std::uint64_t> memory;
     std::optional<std::uint64_t> cap;
 };
 
-struct Settings {
-    bool disabled = false;         // everything passes through
-    bool strict = false;           // do not run without the limits
-    bool says = false;             // say it when they cannot be held: somebody asked for some
-    bool makes_region = false;     // the region's file is made if it is not there: several processes agreed on its name
-    char region[kPathBytes] = "";  // its path; "" for none
-    std::uint64_t memory = kNone;  // bytes on each GPU
-    std::uint64_t cap = kNone;     // ten-thousandths of each GPU's time
-    DeviceSettings device[kDevices];  // by number, whatever CUDA_VISIBLE_DEVICES hides
-    int say_level = 1;                // Level of core/say.hpp
+struct Options {
+    bool disabled = false;          // everything passes through
+    bool strict = false;            // do not run without the limits
+    bool expects_limits = false;    // say it when they cannot be held: somebody asked for some
+    bool makes_region = false;      // the region's file is made if it is not there: processes agreed on its name
+    char region[kPathBytes] = "";   // its path; "" for none
+    std::uint64_t memory = kNone;   // bytes on each GPU
+    std::uint64_t cap = kNone;      // ten-thousandths of each GPU's time
+    DeviceLimits device[kDevices];  // by number, whatever CUDA_VISIBLE_DEVICES hides
+    int say_level = 1;              // Level of core/say.hpp
 
     bool in_tree() const { return region[0] != '\0' && !makes_region; }  // that somebody else began
     bool has_limits() const;
@@ -69,6 +69,6 @@ struct Complaints {
 
 // From NAME=VALUE texts; nullptr ends them. Of a name that is there twice the first counts, as for getenv. What is
 // malformed is left out and complained of.
-void read(const char* const* environment, Settings& settings, Complaints& complaints);
+void read(const char* const* environment, Options& options, Complaints& complaints);
 
-}  // namespace runlist::settings
+}  // namespace runlist::environment

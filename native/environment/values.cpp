@@ -1,8 +1,8 @@
-#include "settings/parse.hpp"
+#include "environment/values.hpp"
 
 #include <cstddef>
 
-namespace runlist::settings {
+namespace runlist::environment {
 namespace {
 
 __extension__ using Wide = unsigned __int128;
@@ -122,4 +122,4 @@ std::optional<int> parse_number(const char* text, int end) {
     return number;
 }
 
-}  // namespace runlist::settings
+}  // namespace runlist::environment

@@ -3,9 +3,10 @@
 
 #include <utility>
 
+#include "core/pages.hpp"
 #include "core/uuid.hpp"
 #include "hooks/memory.hpp"
-#include "hooks/single.hpp"
+#include "hooks/own_limits.hpp"
 #include "region/layout.hpp"
 
 namespace runlist::hooks {
@@ -16,10 +17,10 @@ int device_of(nvmlDevice_t device) {
     std::uint8_t uuid[16];
     if (call_real<Id::nvmlDeviceGetUUID, row>(device, text, unsigned{sizeof(text)}) != NVML_SUCCESS) return -1;
     if (!parse_gpu_uuid(text, uuid)) return -1;
-    const int index = rm::device_by_uuid(uuid);
+    const int index = region::quota.device(uuid);
     unsigned number = 0;
-    if (has_single_limits && call_real<Id::nvmlDeviceGetIndex, row>(device, &number) == NVML_SUCCESS) {
-        limit_single(index, static_cast<int>(number));
+    if (has_own_limits && call_real<Id::nvmlDeviceGetIndex, row>(device, &number) == NVML_SUCCESS) {
+        apply_own_limits(index, static_cast<int>(number));
     }
     return index;
 }
@@ -52,8 +53,10 @@ struct MemoryInfo<id, row, nvmlReturn_t(nvmlDevice_t, Memory*)> {
 // A piece of memory for as long as a call lasts; null if there is none.
 class Scratch {
   public:
-    explicit Scratch(std::size_t bytes);
-    ~Scratch();
+    explicit Scratch(std::size_t bytes) : memory_(map_pages(bytes)), bytes_(bytes) {}
+    ~Scratch() {
+        if (memory_ != nullptr) unmap_pages(memory_, bytes_);
+    }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
     void* get() const { return memory_; }

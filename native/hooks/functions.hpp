@@ -1,26 +1,21 @@
-// The functions of the lists (cuda.inc, nvml.inc): their types, where the real ones are, and our hooks of them.
-//
-// There is a row of real functions for each copy of the driver's libraries in the process, because a hook must call the
-// copy that its caller asked for. The first row is of programs that were linked with the library: they call our
-// exports.
+// The functions of the lists (cuda.inc, nvml.inc): their types, where the real ones are (in a row for each copy of the
+// driver's libraries in the process, see resolve/copies.hpp), and which hook stands for which real one.
 #pragma once
 
 #include <cuda.h>
 #include <nvml.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-namespace runlist::resolve {
-class Object;
-}
+#include "resolve/copies.hpp"
 
 namespace runlist::hooks {
 
-enum class Library : int { kCuda, kNvml };
-inline constexpr int kLibraries = 2;
+using resolve::kLinked;
+using resolve::kRows;
+using resolve::Library;
 
 enum class Id : std::uint16_t {
 #define HOOK(behaviour, name) name,
@@ -35,9 +30,6 @@ enum class Id : std::uint16_t {
 };
 
 inline constexpr int kCount = static_cast<int>(Id::kCount);
-inline constexpr int kLinked = 0;
-inline constexpr int kFirstCopy = 1;
-inline constexpr int kRows = 5;
 
 // Its type, as the header declares it, and its name.
 template <Id id>
@@ -66,12 +58,11 @@ void* find_linked(Id id);
 // Whether the lists have a function of that name.
 bool is_listed(std::string_view name);
 
-// Our hook of a real function, or of a copy's function by its name; nullptr for none.
-void* hook_of(const void* function);
-void* hook_of(Library library, int row, const char* name);
+extern const std::string_view names[kCount];
 
-// Fills in a row. Called once for each, one at a time.
-void add_row(int row, Library library, const resolve::Object& copy);
+// Our hook of a real function; nullptr for none.
+void* hook_of(const void* function);
+void set_hook_of(const void* function, void* hook);  // one at a time
 
 // The real function; nullptr if the library lacks it.
 template <Id id>

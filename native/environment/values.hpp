@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace runlist::settings {
+namespace runlist::environment {
 
 inline constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no limit
 
@@ -15,4 +15,4 @@ std::optional<std::uint64_t> parse_percent(const char* text);  // ten-thousandth
 std::optional<bool> parse_switch(const char* text);          // 1, true, yes, on; 0, false, no, off
 std::optional<int> parse_number(const char* text, int end);  // decimal, from 0 and below `end`
 
-}  // namespace runlist::settings
+}  // namespace runlist::environment

@@ -4,23 +4,21 @@
 
 #include <cstdlib>
 
+#include "environment/options.hpp"
 #include "hooks/memory.hpp"
-#include "settings/environment.hpp"
 
 namespace runlist::hooks {
 
-// By the number that CUDA and NVML give a GPU among those that the process may use, as if CUDA_VISIBLE_DEVICES hid
-// none.
-extern constinit region::OwnLimits single_limits[settings::kDevices];
-extern constinit bool has_single_limits;
+extern constinit bool has_own_limits;
 
-void set_single_limits(const settings::Settings& settings);  // before other threads are there
+void set_own_limits(const environment::Options& options);  // before other threads are there
 
-// That number, of the GPU that CUDA calls `ordinal` under CUDA_VISIBLE_DEVICES. Where that has UUIDs, the ordinal.
+// The number that CUDA and NVML give a GPU among those that the process may use, as if CUDA_VISIBLE_DEVICES hid none;
+// of the one that CUDA calls `ordinal` under CUDA_VISIBLE_DEVICES. Where that has UUIDs, the ordinal.
 int number_of(int ordinal, const char* visible);
 
-// Takes a GPU's limits to the region, where it has that index.
-void limit_single(int device, int number);
+// Gives the GPU of that number its limits in the region, where it has the index `device`.
+void apply_own_limits(int device, int number);
 
 template <Id id, int row, typename Type = typename Function<id>::Type>
 struct Init;
@@ -30,11 +28,11 @@ struct Init<id, row, CUresult(unsigned)> {
     static CUresult CUDAAPI call(unsigned flags) {
         const CUresult result = call_real<id, row>(flags);
         int count = 0;
-        if (result != CUDA_SUCCESS || !has_single_limits) return result;
+        if (result != CUDA_SUCCESS || !has_own_limits) return result;
         if (call_real<Id::cuDeviceGetCount, row>(&count) != CUDA_SUCCESS) return result;
         const char* visible = ::getenv("CUDA_VISIBLE_DEVICES");
         for (int ordinal = 0; ordinal < count; ++ordinal) {
-            limit_single(device_of<row>(ordinal), number_of(ordinal, visible));
+            apply_own_limits(device_of<row>(ordinal), number_of(ordinal, visible));
         }
         return result;
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from runlist.model import DEFAULT_WEIGHT
-from runlist.units import part_of, size
+from runlist.units import duration, part_of, size
 from runlist.wire import TaskView
 
 NOTHING = "-"
@@ -18,7 +18,6 @@ NOTHING = "-"
 GAP = "  "
 """What stands between two columns."""
 
-_TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 _BARS = " ▁▂▃▄▅▆▇█"
 _WHY_IN_STATE = 20  # characters
 
@@ -34,12 +33,6 @@ class Column:
     text: Callable[[TaskView], str]
     usual: str | None = None
     number: bool = False
-
-
-def duration(microseconds: float) -> str:
-    """A time in its best unit, with at most three decimals."""
-    size, unit = next((pair for pair in _TIMES if microseconds >= pair[0]), _TIMES[-1])
-    return f"{round(microseconds / size, 3):g} {unit}"
 
 
 def percent(share: float) -> str:

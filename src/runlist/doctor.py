@@ -21,6 +21,7 @@ from runlist.planes.nvidia.rm.client import free_client, open_client
 from runlist.planes.nvidia.rm.transport import Driver, choose_driver
 from runlist.planes.process import preload
 from runlist.planes.process.library import library
+from runlist.planes.registry import controls
 from runlist.proc import borrow
 from runlist.proc.inotify import OpenWatch
 
@@ -173,9 +174,10 @@ def _ptrace() -> str:
 
 
 def _nice() -> str:
+    names = ", ".join(row.name for row in controls() if row.privileged)
     if _capable(_CAP_SYS_NICE):
-        return "interleave levels may be set"
-    raise _Limited("interleave levels need root or CAP_SYS_NICE; classes, slices and suspension do not")
+        return f"{names} may be set"
+    raise _Limited(f"{names}: only with root or CAP_SYS_NICE; classes, slices and suspension need neither")
 
 
 def _watching(driver: Driver) -> str:

@@ -61,8 +61,9 @@ def test_durations(text: str, microseconds: float | None) -> None:
 @pytest.mark.parametrize(
     ("text", "unit", "microseconds"),
     [
-        ("5", "ms", 5000), ("5", "µs", 5), ("0.5", "ms", 500), ("5us", "ms", 5), ("1_000", "us", 1000), ("-1", "us", -1),
-        ("nan", "ms", None), ("inf", "s", None), ("1e400", "us", None), ("", "us", None), ("5%", "us", None),
+        ("5", "ms", 5000), ("5", "µs", 5), ("0.5", "ms", 500), ("5us", "ms", 5), ("1_000", "us", 1000),
+        ("-1", "us", -1), ("nan", "ms", None), ("inf", "s", None), ("1e400", "us", None),
+        ("", "us", None), ("5%", "us", None),
     ],
 )  # fmt: skip
 def test_a_number_alone_counts_where_a_unit_is_named(text: str, unit: str, microseconds: float | None) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from runlist.model import DEFAULT_WEIGHT
+from runlist.planes.interface import Control
+from runlist.planes.registry import controls
 from runlist.units import duration, part_of, size
 from runlist.wire import TaskView
 
@@ -136,7 +138,16 @@ _ALL = (
     Column("COMMAND", lambda task: printable(task.command)),
 )
 
-COLUMNS = {column.title: column for column in _ALL}
+
+def _of_control(row: Control) -> Column:
+    return Column(row.name.upper(), lambda task: task.controls.get(row.name, row.default), usual=row.default)
+
+
+_CONTROLS = [_of_control(row) for row in controls()]
+CONTROL_TITLES = tuple(column.title for column in _CONTROLS)
+"""What can be shown of the driver's own controls."""
+
+COLUMNS = {column.title: column for column in (*_ALL, *_CONTROLS)}
 
 
 def chosen(titles: Iterable[str], tasks: Sequence[TaskView]) -> list[Column]:

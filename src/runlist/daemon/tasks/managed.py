@@ -37,6 +37,7 @@ class Root:
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (OwnRight(),)
     quota: Quota = field(default_factory=Quota)
+    refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
     ended: bool = False
     old: bool = False  # it may have had its contexts for long, and nobody looked yet
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
@@ -59,7 +60,7 @@ class ManagedTask:
     task: Task
     contexts: dict[int, GpuContext] = field(default_factory=dict)  # by the key that the keeper knows them by
     share: Share = DEFAULT_SHARE
-    settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
+    controls: dict[str, str] = field(default_factory=dict)  # of the driver, that are not at its defaults
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
     latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
@@ -106,6 +107,23 @@ class ManagedTask:
         """Resume or suspend all channels."""
         self.each(GpuContext.resume if enabled else GpuContext.suspend)
         self.share = replace(self.share, enabled=enabled)
+
+    def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
+        """Set a control of the driver in every context; None for the driver's default. Before the first time `renew`
+        is called with the keeper's key, for undoing means more from then on.
+        """
+        for key in self.contexts:
+            self.set_control_in(key, name, word, renew)
+        if word is None:
+            self.controls.pop(name, None)
+        else:
+            self.controls[name] = word
+
+    def set_control_in(self, key: int, name: str, word: str | None, renew: Callable[[int], None]) -> None:
+        """The same in one context."""
+        if self.contexts[key].will_touch(name):
+            renew(key)
+        self.contexts[key].set_control(name, word)
 
     def each(self, action: Callable[[GpuContext], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -98,7 +98,7 @@ class Adoption:
                 process = self._process(root, pid, pidfd, found)
                 if process is None:
                     return
-                self._manage(process, found, time.monotonic() + SETTLE_S if new_only else 0.0)
+                self._manage(process, found, new_only)
                 for task in process.tasks.values():
                     task.reached_by = task.reached_by or way
                     task.discovery_ms = task.discovery_ms or discovery_ms
@@ -150,11 +150,13 @@ class Adoption:
 
     # -- managing ----------------------------------------------------------------------------------
 
-    def _manage(self, process: ManagedProcess, found: list[Found], settles_at: float) -> None:
+    def _manage(self, process: ManagedProcess, found: list[Found], new_only: bool) -> None:
         """Manage the contexts that are new. On failure they are put back, and a process without others is forgotten."""
+        settles_at = time.monotonic() + SETTLE_S if new_only else 0.0
+        wanted = () if new_only else process.root.settings.keys()
         try:
             with contextlib.ExitStack() as undo:
-                tasks = [self._add(process, context, undo) for context in self._new_contexts(process, found)]
+                tasks = [self._add(process, context, wanted, undo) for context in self._new_contexts(process, found)]
                 self._enter(process)
                 for task in tasks:
                     task.settles_at = settles_at
@@ -193,8 +195,12 @@ class Adoption:
         parent = parent_of(pid)
         return parent is not None and borrow.still_holds(parent, client.fd, client.file.fileno())
 
-    def _add(self, process: ManagedProcess, context: GpuContext, undo: contextlib.ExitStack) -> ManagedTask:
-        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back."""
+    def _add(
+        self, process: ManagedProcess, context: GpuContext, wanted: Collection[str], undo: contextlib.ExitStack
+    ) -> ManagedTask:
+        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back. Whoever asked is
+        told when the driver refuses one of the `wanted` controls.
+        """
         key = self._keeping.guard(process.pid, context)
         undo.callback(self._processes.drop, process, (key,))
         undo.callback(put_back, context)
@@ -208,7 +214,23 @@ class Adoption:
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()
+        for name in list(task.controls):
+            try:
+                task.set_control_in(key, name, task.controls[name], self._keeping.renew)
+            except (RunlistError, OSError) as error:
+                if name in wanted:
+                    raise
+                self._do_without(task, process.root, name, error)
         return task
+
+    def _do_without(self, task: ManagedTask, root: Root, name: str, error: Exception) -> None:
+        """Manage a task without a control that the driver refuses, and say so once for its tree."""
+        with contextlib.suppress(RunlistError, OSError):
+            task.set_control(name, None, self._keeping.renew)
+        task.controls.pop(name, None)
+        if name not in root.refused:
+            _log.warning("managed without a control", pid=task.task.key.pid, control=name, reason=str(error))
+        root.refused.add(name)
 
     def _enter(self, process: ManagedProcess) -> None:
         """Enter a process and its tasks where they are looked up, unless a policy refuses one of them."""

@@ -24,7 +24,7 @@ FLOW: dict[str, set[str]] = {
     "proc": {"errors"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
-    "policies": {"errors", "model"},
+    "policies": {"errors", "model", "units"},
     "scheduling": {"errors", "model"},
     # the ways to GPUs and to the processes on them
     "planes": set(),

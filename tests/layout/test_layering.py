@@ -71,7 +71,7 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"planes.process.library", "tenant"},
     "tenant": set(),
     "workloads": {"tenant"},
-    "sim": {"errors", "model", "policies", "scheduling", "statistics"},
+    "sim": {"errors", "model", "policies", "scheduling", "settings", "statistics"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from runlist.planes.registry import PLANES, controls
 from tests.layout.includes import circles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,3 +248,13 @@ def test_a_command_is_a_module_whose_function_says_what_it_does() -> None:
         inner = [node for node in register.body if isinstance(node, ast.FunctionDef)]
         assert inner, path
         assert all(ast.get_docstring(node) for node in inner), path
+
+
+def test_no_control_is_named_outside_its_plane() -> None:
+    """Everybody else takes it from the table: `planes.registry.controls`."""
+    names = [row.name for row in controls()]
+    assert names
+    for path in _sources():
+        if not _short(path).startswith(tuple(f"planes.{plane}." for plane in PLANES)):
+            words = re.findall(r"[a-z]+", path.read_text().lower())
+            assert not set(names) & set(words), path

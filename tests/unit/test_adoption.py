@@ -14,12 +14,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
+import structlog.testing
 
 from runlist.daemon.gpu import gpus
 from runlist.daemon.gpu.choice import Choice
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
-from runlist.daemon.tasks.managed import Root
+from runlist.daemon.placement.rules import Limits, Match
+from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.daemon.tree import adoption
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
@@ -27,12 +30,15 @@ from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.rm.status import InsufficientPermissions
 from runlist.policies import PolicySpec
 from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
 from tests.fixtures.usage import FakeSource
 
 PID = os.getpid()
-SET_TIMESLICE = 0xA06C0103
+OF_CHILD = 20
+"""A descriptor that only a child has, and not we."""
+SET_TIMESLICE, SET_INTERLEAVE = 0xA06C0103, 0xA06C0107
 
 
 class Borrower:
@@ -110,6 +116,9 @@ class World:
     async def adopt(self, root: Root, pid: int = PID, *, new_only: bool = False) -> None:
         await self.adoption.adopt(root, pid, new_only=new_only)
 
+    def tasks(self) -> list[ManagedTask]:
+        return [task for process in self.processes.managed.values() for task in process.tasks.values()]
+
     def nothing_is_left(self) -> bool:
         assert not self.processes.managed
         assert not any(scheduler.tasks for scheduler in self.gpus.all())
@@ -120,6 +129,11 @@ def slices(client: FakeClient) -> list[int]:
     return [node.slice_us for node in client.objects.values() if node.slice_us]
 
 
+def levels(client: FakeClient) -> list[int]:
+    """Interleave levels that were set, of a client's groups."""
+    return [node.settings[SET_INTERLEAVE][0] for node in client.objects.values() if SET_INTERLEAVE in node.settings]
+
+
 FOUND = [2048, 1024, 1024, 1024]
 
 
@@ -127,7 +141,7 @@ FOUND = [2048, 1024, 1024, 1024]
 def _own_usage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The usage source, and a signal handler of the tests' own; what borrowed files are is not asked of the kernel."""
     monkeypatch.setattr(gpus, "open_source", lambda driver, gpu: Choice(FakeSource(), ()))
-    monkeypatch.setattr(adoption.borrow, "still_holds", lambda pid, fd, copy: pid == PID)
+    monkeypatch.setattr(adoption.borrow, "still_holds", lambda pid, fd, copy: (pid == PID) != (fd == OF_CHILD))
     before = signal.getsignal(signal.SIGALRM)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -225,6 +239,103 @@ def test_a_control_that_fails_later_leaves_what_was_there() -> None:
             1,
             1,
         )
+
+    in_a_daemon(test)
+
+
+def test_controls_hold_for_every_context_and_process_of_a_tree() -> None:
+    """The keeper is told first, and undoing covers them; the driver's own needs no telling."""
+
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root(interleave="high")
+        await world.adopt(root)
+        assert levels(client) == [2] * 4
+        assert world.keeping.renewed == list(world.keeping.guarded)
+        later = world.tenant(fd=9)
+        await world.adopt(root, new_only=True)
+        assert levels(later) == [2] * 4
+        with child() as pid:
+            other = world.tenant(pid, OF_CHILD)
+            await world.adopt(root, pid, new_only=True)
+            assert levels(other) == [2] * 4
+            assert [task.controls for task in world.tasks()] == [{"interleave": "high"}] * 2
+            assert world.processes.remove_root(root) == []
+        assert levels(client) == levels(later) == levels(other) == [0] * 4
+
+        world.keeping.renewed.clear()
+        await world.adopt(world.root(interleave="low"))
+        assert (world.keeping.renewed, [task.controls for task in world.tasks()]) == ([], [{}])
+
+    in_a_daemon(test)
+
+
+def test_a_control_that_the_driver_refuses_fails_the_request_that_asked_for_it() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        world.rm.privileged = False
+        with pytest.raises(InsufficientPermissions, match="root or CAP_SYS_NICE"):
+            await world.adopt(world.root(interleave="high"))
+        assert world.nothing_is_left()
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_a_process_that_nobody_waits_for_is_managed_without_a_control_that_the_driver_refuses() -> None:
+    """The log says so once for its tree."""
+
+    async def test(world: World) -> None:
+        client = world.tenant()
+        world.rm.privileged = False
+        root = world.root(interleave="high")
+        with structlog.testing.capture_logs() as log:
+            await world.adopt(root, new_only=True)
+            with child() as pid:
+                world.tenant(pid, OF_CHILD)
+                await world.adopt(root, pid, new_only=True)
+                assert [task.controls for task in world.tasks()] == [{}] * 2
+        assert [line["control"] for line in log] == ["interleave"]
+        assert "INSUFFICIENT_PERMISSIONS" in log[0]["reason"]
+        assert slices(client) != FOUND
+        world.rm.privileged = True  # the task goes on without; the next one is asked again
+        world.tenant(fd=9)
+        with child() as pid:
+            other = world.tenant(pid, OF_CHILD)
+            await world.adopt(root, new_only=True)
+            await world.adopt(root, pid, new_only=True)
+            assert [task.controls for task in world.tasks()] == [{}, {"interleave": "high"}]
+            assert levels(other) == [2] * 4
+
+    in_a_daemon(test)
+
+
+def test_a_rules_control_that_the_driver_refuses_does_not_fail_a_request() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        world.rm.privileged = False
+        rule = Match({"interleave": "high"}, "rules.toml:1")
+        world.placement.rules = SimpleNamespace(match=lambda facts: rule, limits=Limits())  # type: ignore[assignment]
+        await world.adopt(world.root())
+        ((task, rule_of_it),) = [(task.controls, task.rule) for task in world.tasks()]
+        assert (task, rule_of_it) == ({}, "rules.toml:1")
+
+    in_a_daemon(test)
+
+
+def test_a_new_context_that_refuses_a_control_takes_it_from_its_task() -> None:
+    """A control holds for all contexts of a task or for none, as `ps` says it."""
+
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root(interleave="high")
+        await world.adopt(root)
+        later = world.tenant(fd=9)
+        refused = SET_INTERLEAVE
+        world.rm.processes[PID][9].on_control = lambda call: INVALID_ARGUMENT if call.command == refused else None
+        await world.adopt(root, new_only=True)
+        assert (levels(client), levels(later)) == ([0] * 4, [])
+        assert [task.controls for task in world.tasks()] == [{}]
 
     in_a_daemon(test)
 

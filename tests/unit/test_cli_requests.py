@@ -14,12 +14,13 @@ import pytest
 from runlist import wire
 from runlist.cli import main
 from runlist.errors import ExitCode
+from runlist.planes.registry import controls
 from runlist.settings.table import SETTINGS
 from tests.fixtures.fake_daemon import FakeDaemon, status, view
 
 ALL = {
     "class": "batch", "weight": "300", "cap": "30ms/100ms", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
-    "group": "job", "memory": "8G", "timeslice": "2ms", "interleave": "high",
+    "group": "job", "memory": "8G", "timeslice": "2ms", **{row.name: row.words[-1] for row in controls()},
 }  # fmt: skip
 
 

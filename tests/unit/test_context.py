@@ -9,7 +9,7 @@ import pytest
 from runlist.daemon.tasks.managed import put_back
 from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.controls import CONTROLS, ROWS
+from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
 from runlist.planes.nvidia.rm.commands import COMMANDS, PreemptionMode, Privilege
@@ -164,6 +164,7 @@ def test_undo_sends_nothing_by_itself(tenant: Tenant) -> None:
 def test_undo_covers_only_what_was_touched(tenant: Tenant) -> None:
     plain = {control.command for control in tenant.context.undo()}
     assert plain == {SET, DISABLE}
+    assert set(OTHER_THAN_DEFAULT) == set(ROWS)
     for name, word in OTHER_THAN_DEFAULT.items():
         tenant.context.set_control(name, word)
     undo = tenant.context.undo()
@@ -208,11 +209,6 @@ def test_a_control_is_one_row(name: str) -> None:
     assert len({str(controls) for word, controls in sent.items() if word}) == len(row.words)
     undo = [(control.object, control.command, control.params) for control in tenant.context.undo()]
     assert [control for control in undo if control[1] == row.command.number] == sent[row.default]
-
-
-def test_what_users_are_offered_is_of_the_table() -> None:
-    assert [row.name for row in CONTROLS] == ["interleave"]
-    assert set(OTHER_THAN_DEFAULT) == set(ROWS)
 
 
 # -- things that vanish ----------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
-import structlog.testing
+from structlog.testing import capture_logs
 
 from runlist.daemon.gpu import gpus
 from runlist.daemon.gpu.choice import Choice
@@ -36,8 +35,7 @@ from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, Fa
 from tests.fixtures.usage import FakeSource
 
 PID = os.getpid()
-OF_CHILD = 20
-"""A descriptor that only a child has, and not we."""
+OF_CHILD = 20  # a descriptor that only a child has, and not we
 SET_TIMESLICE, SET_INTERLEAVE = 0xA06C0103, 0xA06C0107
 
 
@@ -244,8 +242,6 @@ def test_a_control_that_fails_later_leaves_what_was_there() -> None:
 
 
 def test_controls_hold_for_every_context_and_process_of_a_tree() -> None:
-    """The keeper is told first, and undoing covers them; the driver's own needs no telling."""
-
     async def test(world: World) -> None:
         client = world.tenant()
         root = world.root(interleave="high")
@@ -274,8 +270,10 @@ def test_a_control_that_the_driver_refuses_fails_the_request_that_asked_for_it()
     async def test(world: World) -> None:
         client = world.tenant()
         world.rm.privileged = False
+        root = world.root(interleave="high")
+        root.awaited = True
         with pytest.raises(InsufficientPermissions, match="root or CAP_SYS_NICE"):
-            await world.adopt(world.root(interleave="high"))
+            await world.adopt(root)
         assert world.nothing_is_left()
         assert slices(client) == FOUND
 
@@ -289,7 +287,7 @@ def test_a_process_that_nobody_waits_for_is_managed_without_a_control_that_the_d
         client = world.tenant()
         world.rm.privileged = False
         root = world.root(interleave="high")
-        with structlog.testing.capture_logs() as log:
+        with capture_logs() as log:
             await world.adopt(root, new_only=True)
             with child() as pid:
                 world.tenant(pid, OF_CHILD)
@@ -316,9 +314,10 @@ def test_a_rules_control_that_the_driver_refuses_does_not_fail_a_request() -> No
         world.rm.privileged = False
         rule = Match({"interleave": "high"}, "rules.toml:1")
         world.placement.rules = SimpleNamespace(match=lambda facts: rule, limits=Limits())  # type: ignore[assignment]
-        await world.adopt(world.root())
-        ((task, rule_of_it),) = [(task.controls, task.rule) for task in world.tasks()]
-        assert (task, rule_of_it) == ({}, "rules.toml:1")
+        root = world.root()
+        root.awaited = True
+        await world.adopt(root)
+        assert [(task.controls, task.rule) for task in world.tasks()] == [({}, "rules.toml:1")]
 
     in_a_daemon(test)
 
@@ -331,11 +330,24 @@ def test_a_new_context_that_refuses_a_control_takes_it_from_its_task() -> None:
         root = world.root(interleave="high")
         await world.adopt(root)
         later = world.tenant(fd=9)
-        refused = SET_INTERLEAVE
-        world.rm.processes[PID][9].on_control = lambda call: INVALID_ARGUMENT if call.command == refused else None
+        world.rm.tenant(PID, 9).on_control = lambda call: INVALID_ARGUMENT if call.command == SET_INTERLEAVE else None
         await world.adopt(root, new_only=True)
         assert (levels(client), levels(later)) == ([0] * 4, [])
         assert [task.controls for task in world.tasks()] == [{}]
+
+    in_a_daemon(test)
+
+
+def test_a_context_that_was_closed_does_not_take_a_control_from_the_next_one() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root(interleave="high")
+        await world.adopt(root)
+        world.rm.processes[PID][8].clients.clear()
+        later = world.tenant(fd=9)
+        await world.adopt(root, new_only=True)
+        assert levels(later) == [2] * 4
+        assert [task.controls for task in world.tasks()] == [{"interleave": "high"}]
 
     in_a_daemon(test)
 

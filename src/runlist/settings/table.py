@@ -55,56 +55,25 @@ def _of_control(row: Control) -> Setting:
 
 # In the order in which they are applied: a burst needs its cap, and a deadline says more than a class.
 _ROWS = (
-    Setting(
-        "class",
-        "CLASS",
-        "deadline, latency, normal or batch; default: what the rules say, else normal.",
-        values.task_class,
-    ),
+    Setting("class", "CLASS", "deadline, latency, normal or batch; default: what the rules say, else normal.",
+            values.task_class),
     Setting("weight", "1..10000", "Its share against others of its kind; 100 is usual.", values.weight),
-    Setting(
-        "cap",
-        "PERCENT|QUOTA/PERIOD|max",
-        'At most so much of the GPU: 30, 30% or 30ms/100ms, or "30000 100000" in µs.',
-        values.cap,
-        unit="percent",
-    ),
-    Setting(
-        "burst",
-        "DURATION|none",
-        "How much unused time of its cap it may save up, such as 20ms: its quota at most.",
-        values.burst,
-    ),
-    Setting(
-        "deadline",
-        "BUDGET/PERIOD|none",
-        "GPU time that it gets in every period, such as 5ms/20ms; sets the class, too.",
-        values.deadline,
-    ),
-    Setting(
-        "p99",
-        "DURATION|none",
-        "Tail latency that its requests are to keep, such as 5ms; it must report them.",
-        values.p99,
-    ),
+    Setting("cap", "PERCENT|QUOTA/PERIOD|max",
+            'At most so much of the GPU: 30, 30% or 30ms/100ms, or "30000 100000" in µs.', values.cap, "percent"),
+    Setting("burst", "DURATION|none",
+            "How much unused time of its cap it may save up, such as 20ms: its quota at most.", values.burst),
+    Setting("deadline", "BUDGET/PERIOD|none",
+            "GPU time that it gets in every period, such as 5ms/20ms; sets the class, too.", values.deadline),
+    Setting("p99", "DURATION|none", "Tail latency that its requests are to keep, such as 5ms; it must report them.",
+            values.p99),
     Setting("group", "NAME|none", "Share as one with all processes of this group.", values.group),
-    Setting(
-        "memory",
-        "SIZE|max",
-        "What all of it together may hold on each GPU, such as 8G or 1.5GiB; for trees with the library.",
-        values.memory,
-        unit="bytes",
-        changes=Scope.TREE,
-    ),
-    Setting(
-        "timeslice",
-        "DURATION|auto",
-        "A slice held whatever the policy says, such as 500us or 2ms, up to 60s.",
-        values.timeslice,
-        unit="µs",
-    ),
+    Setting("memory", "SIZE|max",
+            "What all of it together may hold on each GPU, such as 8G or 1.5GiB; for trees with the library.",
+            values.memory, "bytes", Scope.TREE),
+    Setting("timeslice", "DURATION|auto", "A slice held whatever the policy says, such as 500us or 2ms, up to 60s.",
+            values.timeslice, "µs"),
     *map(_of_control, controls()),
-)
+)  # fmt: skip
 
 SETTINGS = {row.key: row for row in _ROWS}
 

@@ -71,10 +71,8 @@ def cap(value: str) -> TaskChange:
     new = _cap(value.strip())
 
     def change(task: Task) -> Task:
-        if new is None or task.cap is None or task.cap.burst_us == 0:
-            return replace(task, cap=new)
         try:
-            return replace(task, cap=replace(new, burst_us=task.cap.burst_us))
+            return replace(task, cap=new and replace(new, burst_us=task.cap.burst_us if task.cap else 0))
         except ValueError as error:
             raise ValueError(f"{error}: give a smaller burst with it") from None
 

@@ -91,6 +91,7 @@ class Manager:
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
         root = self.processes.add_root(pid, settings)
+        root.awaited = True
         try:
             self._limit_memory(root)
             await self.search.everything_of(root)
@@ -105,6 +106,7 @@ class Manager:
         except BaseException:
             self.processes.remove_root(root)
             raise
+        root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return Done(tasks)
@@ -235,12 +237,8 @@ class Manager:
             if memory is not None:
                 root.quota.set_limit(before)
             raise
-        lasting = {
-            key: value
-            for key, value in settings.items()
-            if SETTINGS[key].lasting and (pid == root.pid or SETTINGS[key].changes is Scope.TREE)
-        }
-        root.settings = override(root.settings, lasting)
+        of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
+        root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
         return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:

@@ -37,6 +37,7 @@ class Root:
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (OwnRight(),)
     quota: Quota = field(default_factory=Quota)
+    awaited: bool = False  # whoever asked for it waits, and is to be told when the driver refuses
     refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
     ended: bool = False
     old: bool = False  # it may have had its contexts for long, and nobody looked yet
@@ -109,21 +110,16 @@ class ManagedTask:
         self.share = replace(self.share, enabled=enabled)
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
-        """Set a control of the driver in every context; None for the driver's default. Before the first time `renew`
-        is called with the keeper's key, for undoing means more from then on.
+        """Set a control of the driver in every context; None for the driver's default. `renew` is called with the
+        keeper's key first where undoing means more from then on.
         """
-        for key in self.contexts:
-            self.set_control_in(key, name, word, renew)
-        if word is None:
-            self.controls.pop(name, None)
-        else:
+        for key, context in self.contexts.items():
+            if context.will_touch(name):
+                renew(key)
+        self.each(lambda context: context.set_control(name, word))
+        self.controls.pop(name, None)
+        if word is not None:
             self.controls[name] = word
-
-    def set_control_in(self, key: int, name: str, word: str | None, renew: Callable[[int], None]) -> None:
-        """The same in one context."""
-        if self.contexts[key].will_touch(name):
-            renew(key)
-        self.contexts[key].set_control(name, word)
 
     def each(self, action: Callable[[GpuContext], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -98,7 +98,7 @@ class Adoption:
                 process = self._process(root, pid, pidfd, found)
                 if process is None:
                     return
-                self._manage(process, found, new_only)
+                self._manage(process, found, time.monotonic() + SETTLE_S if new_only else 0.0)
                 for task in process.tasks.values():
                     task.reached_by = task.reached_by or way
                     task.discovery_ms = task.discovery_ms or discovery_ms
@@ -150,13 +150,11 @@ class Adoption:
 
     # -- managing ----------------------------------------------------------------------------------
 
-    def _manage(self, process: ManagedProcess, found: list[Found], new_only: bool) -> None:
+    def _manage(self, process: ManagedProcess, found: list[Found], settles_at: float) -> None:
         """Manage the contexts that are new. On failure they are put back, and a process without others is forgotten."""
-        settles_at = time.monotonic() + SETTLE_S if new_only else 0.0
-        wanted = () if new_only else process.root.settings.keys()
         try:
             with contextlib.ExitStack() as undo:
-                tasks = [self._add(process, context, wanted, undo) for context in self._new_contexts(process, found)]
+                tasks = [self._add(process, context, undo) for context in self._new_contexts(process, found)]
                 self._enter(process)
                 for task in tasks:
                     task.settles_at = settles_at
@@ -195,12 +193,8 @@ class Adoption:
         parent = parent_of(pid)
         return parent is not None and borrow.still_holds(parent, client.fd, client.file.fileno())
 
-    def _add(
-        self, process: ManagedProcess, context: GpuContext, wanted: Collection[str], undo: contextlib.ExitStack
-    ) -> ManagedTask:
-        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back. Whoever asked is
-        told when the driver refuses one of the `wanted` controls.
-        """
+    def _add(self, process: ManagedProcess, context: GpuContext, undo: contextlib.ExitStack) -> ManagedTask:
+        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back."""
         key = self._keeping.guard(process.pid, context)
         undo.callback(self._processes.drop, process, (key,))
         undo.callback(put_back, context)
@@ -214,11 +208,11 @@ class Adoption:
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()
-        for name in list(task.controls):
+        for name, word in list(task.controls.items()):
             try:
-                task.set_control_in(key, name, task.controls[name], self._keeping.renew)
+                task.set_control(name, word, self._keeping.renew)
             except (RunlistError, OSError) as error:
-                if name in wanted:
+                if process.root.awaited and name in process.root.settings:
                     raise
                 self._do_without(task, process.root, name, error)
         return task

@@ -9,10 +9,10 @@ calls `will_touch` first.
 from __future__ import annotations
 
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.planes.nvidia.controls import ROWS, RmControl, SentTo
+from runlist.planes.nvidia.controls import ROWS, RmControl
 from runlist.planes.nvidia.discover import GpuObjects, Group
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
-from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, MAX_DISABLE_CHANNELS
+from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, MAX_DISABLE_CHANNELS, Target
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 
 
@@ -196,13 +196,11 @@ class GpuContext:
 
     def _controls(self, row: RmControl, word: str | None = None) -> list[RawControl]:
         """What sets a control of the table to a word, or back to its default."""
-        params = row.params[row.default if word is None else word]
-        groups = self._groups(None if row.sent_to is SentTo.GROUPS else Engine.COMPUTE)
-        match row.sent_to:
-            case SentTo.GROUPS | SentTo.COMPUTE_GROUPS:
-                return [raw(row.command, group.handle, **params) for group in groups]
-            case SentTo.COMPUTE_CHANNELS:
-                channels = [channel for group in groups for channel in group.channels]
-                return [raw(row.command, self.subdevice, channel=channel, **params) for channel in channels]
-            case SentTo.GPU:
-                return [raw(row.command, self.subdevice, **params)]
+        command, params = row.command, row.params[row.default if word is None else word]
+        groups = self._groups(Engine.COMPUTE if row.compute else None)
+        if command.target is Target.GROUP:
+            return [raw(command, group.handle, **params) for group in groups]
+        if "channel" not in command.layout.names:
+            return [raw(command, self.subdevice, **params)]
+        channels = [channel for group in groups for channel in group.channels]
+        return [raw(command, self.subdevice, channel=channel, **params) for channel in channels]

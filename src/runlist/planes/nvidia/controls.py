@@ -7,86 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from runlist.planes.interface import Control
-from runlist.planes.nvidia.rm.commands import (
-    COMMANDS,
-    SCHED_POLICY_RESTORE,
-    Command,
-    Interleave,
-    PreemptionMode,
-    Privilege,
-    SchedulingPolicy,
-)
-
-
-class SentTo(Enum):
-    """What a control is sent to, once for each."""
-
-    GROUPS = "every channel group"
-    COMPUTE_GROUPS = "every compute group"
-    COMPUTE_CHANNELS = "the subdevice, naming a channel of a compute group"
-    GPU = "the subdevice"
+from runlist.planes.nvidia.rm.commands import COMMANDS, Command, Privilege
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmControl(Control):
-    """A control that is one command of RM. `params` are the command's parameters, by word."""
+    """A control that is one command of RM, sent for all channel groups or only those for `compute`. `params` are the
+    command's parameters, by word.
+    """
 
     command: Command
-    sent_to: SentTo
     params: Mapping[str, Mapping[str, int]]
+    compute: bool
 
 
 def _row(
-    name: str, command: str, sent_to: SentTo, params: Mapping[str, Mapping[str, int]], default: str, about: str
+    name: str, command: str, params: Mapping[str, Mapping[str, int]], default: str, about: str, compute: bool = True
 ) -> RmControl:
     sent = COMMANDS[command]
     privileged = sent.privilege is not Privilege.NONE
-    return RmControl(name, tuple(params), default, about, privileged, command=sent, sent_to=sent_to, params=params)
+    return RmControl(name, tuple(params), default, about, privileged, command=sent, params=params, compute=compute)
 
 
-INTERLEAVE = _row(
-    "interleave",
-    "SET_INTERLEAVE_LEVEL",
-    SentTo.GROUPS,
-    {level.name.lower(): {"level": level} for level in Interleave},
-    default="low",
-    about="How often the runlist names its channel groups; no effect on latency was seen.",
-)
-REALTIME = _row(
-    "realtime",
-    "MAKE_REALTIME",
-    SentTo.COMPUTE_GROUPS,
-    {"off": {"realtime": 0}, "on": {"realtime": 1}},
-    default="off",
-    about="Measured to worsen latency. What it does to the other groups of the GPU outlives it: they go on yielding "
-    "only at block boundaries until the preemption of each of them is set again.",
-)
-PREEMPTION = _row(
-    "preemption",
-    "SET_CTXSW_PREEMPTION_MODE",
-    SentTo.COMPUTE_CHANNELS,
-    {mode.name.lower(): {"flags": 1, "compute": mode} for mode in PreemptionMode},
-    default="cilp",
-    about="Where compute work may be interrupted. Changed while the work was being suspended and resumed, it left "
-    "wrong numbers in the result (H200, driver 580).",
-)
-SCHEDULING_POLICY = _row(
-    "scheduling-policy",
-    "FIFO_RUNLIST_SET_SCHED_POLICY",
-    SentTo.GPU,
-    {
-        "driver": {"flags": SCHED_POLICY_RESTORE},
-        **{policy.name.lower(): {"policy": policy} for policy in SchedulingPolicy},
-    },
-    default="driver",
-    about="The policy of all the GPU's runlists.",
-)
-
-CONTROLS = (INTERLEAVE,)
+CONTROLS = (
+    _row("interleave", "SET_INTERLEAVE_LEVEL", {"low": {"level": 0}, "medium": {"level": 1}, "high": {"level": 2}},
+         "low", "How often the runlist names its channel groups; no effect on latency was seen.", compute=False),
+)  # fmt: skip
 """What users are offered."""
 
-ROWS = {row.name: row for row in (*CONTROLS, REALTIME, PREEMPTION, SCHEDULING_POLICY)}
-"""These, and those for experiments, in the order in which they are undone."""
+_EXPERIMENTS = (
+    _row("realtime", "MAKE_REALTIME", {"off": {"realtime": 0}, "on": {"realtime": 1}}, "off",
+         "Measured to worsen latency. What it does to the other groups of the GPU outlives it: they go on yielding "
+         "only at block boundaries until the preemption of each of them is set again."),
+    _row("preemption", "SET_CTXSW_PREEMPTION_MODE",
+         {word: {"flags": 1, "compute": mode} for mode, word in enumerate(("wfi", "cta", "cilp"))}, "cilp",
+         "Compute work may be interrupted at its end, at that of a block, or of an instruction. Changed while the work "
+         "was being suspended and resumed, it left wrong numbers in the result (H200, driver 580)."),
+    _row("scheduling-policy", "FIFO_RUNLIST_SET_SCHED_POLICY",
+         {"driver": {"flags": 1}, "default": {"policy": 0}, "interleaved": {"policy": 1}, "wddm": {"policy": 2}},
+         "driver", "The policy of all the GPU's runlists; with flags 1 this client no longer asks for one."),
+)  # fmt: skip
+
+ROWS = {row.name: row for row in (*CONTROLS, *_EXPERIMENTS)}
+"""All, in the order in which they are undone."""

@@ -7,9 +7,11 @@ from collections.abc import MutableMapping
 from runlist.units import parse_duration_us
 
 
-def number(options: MutableMapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    """Take an option out of `options`; the default when it is not there. Raises ValueError, with one clear line, for
-    what is no number from `least` to `most`.
+def number(
+    options: MutableMapping[str, str], name: str, default: float, least: float, most: float, *, ms: bool = False
+) -> float:
+    """Take an option out of `options`; the default when it is not there. With `ms` it is a length of time: a number of
+    milliseconds, or one with its unit. Raises ValueError, with one clear line, for what is not from `least` to `most`.
     """
     text = options.pop(name, None)
     if text is None:
@@ -17,24 +19,12 @@ def number(options: MutableMapping[str, str], name: str, default: float, least: 
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{name}={text} is not a number") from None
-    return _within(f"{name}={text}", value, least, most)
-
-
-def milliseconds(options: MutableMapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    """The same of a length of time: a number of milliseconds, or one with its unit."""
-    text = options.pop(name, None)
-    if text is None:
-        return default
-    microseconds = parse_duration_us(text, bare="ms")
-    if microseconds is None:
-        raise ValueError(f"{name}={text} is not a number of ms, nor one with its unit, such as 20ms or 1s")
-    return _within(f"{name}={text}", microseconds / 1e3, least, most, " ms")
-
-
-def _within(words: str, value: float, least: float, most: float, unit: str = "") -> float:
+        if not ms or (microseconds := parse_duration_us(text)) is None:
+            also = " of ms, nor one with its unit, such as 20ms or 1s" if ms else ""
+            raise ValueError(f"{name}={text} is not a number{also}") from None
+        value = microseconds / 1e3
     if not least <= value <= most:
-        raise ValueError(f"{words} is not within {least:g} to {most:g}{unit}")
+        raise ValueError(f"{name}={text} is not within {least:g} to {most:g}{' ms' if ms else ''}")
     return value
 
 

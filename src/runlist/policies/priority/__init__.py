@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from runlist.model import Event, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.hints import Hints
-from runlist.policies.parts.options import milliseconds, no_more
+from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.slices import WeightedSlices
 from runlist.policies.parts.turns import WeightedTurns
 
@@ -42,7 +42,7 @@ class Priority(Policy):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         values = dict(options)
-        quantum_ms = milliseconds(values, "quantum_ms", 100.0, 5.0, 10_000.0)
+        quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0, ms=True)
         no_more(values, "quantum_ms")
         self._slices = WeightedSlices()
         self._turns = WeightedTurns(quantum_ms / 1e3)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,9 @@ from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.memory import census
 from runlist.daemon.memory.census import Memory
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.requests import view
+from runlist.daemon.requests import tenants, view
+from runlist.daemon.requests.messages import TenantMessage
+from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.view import views
 from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
@@ -27,8 +31,11 @@ from runlist.planes.nvidia.nvml import NvmlError
 from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.process.region import create, gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
+from runlist.policies import PolicySpec, load_policy
 from runlist.proc.process import pid_namespace, start_of
+from runlist.tenant import Kind
 from tests.fixtures.fake_rm import UUIDS, FakeRm
+from tests.fixtures.scheduler import World
 from tests.fixtures.usage import FakeSource
 
 GPU = UUIDS[0]
@@ -174,14 +181,38 @@ def test_usage_up_to_now() -> None:
     assert gpus.accounting.usage(7).held_s == pytest.approx(1.85)  # looking reads
 
 
-def test_the_p99_of_the_last_reports() -> None:
-    task, now = managed(), time.monotonic()
-    task.latencies.extend((now - 60, 9.0) for _ in range(100))  # long ago
-    assert one(task).p99_us is None
-    task.latencies.extend((now, 0.001 * number) for number in range(1, 101))
-    assert one(task).p99_us == pytest.approx(100_000)
-    task.latencies.extend((now, 0.001) for _ in range(100))
-    assert one(task).p99_us == pytest.approx(99_000)
+def report(managed: ManagedTask, scheduler: Any, milliseconds: float) -> None:
+    message = TenantMessage(Kind.REPORT_LATENCY, 0, 0, round(milliseconds * 1e6))
+    hear(managed, scheduler, message, lambda: None)
+
+
+@pytest.mark.parametrize("every_s", [0.01, 0.3], ids=["often", "seldom"])
+def test_the_p99_that_is_shown_is_the_one_that_slo_acts_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    for module in (view, tenants):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=world.clock.monotonic))
+    slo: Any = load_policy(PolicySpec())
+    world.use(slo, "priority")
+    service = world.add(1, TaskClass.LATENCY, target_p99_us=10_000.0)
+    world.add(2)
+    world.run()
+    gpus = SimpleNamespace(scheduler=lambda gpu: world.scheduler, read_usage=lambda kept_s: None)
+    assert one(service, gpus).p99_us is None
+    seen = set()
+    for number in range(400):
+        latency_ms = 1 + number * 7 % 40 * 0.2 + number // 4 * 0.01
+        world.do(partial(report, service, world.scheduler, latency_ms))
+        world.pass_time(every_s)
+        world.run()
+        shown = one(service, gpus)
+        said = re.match(r"p99 ([0-9.]+) ms of 10 ms", shown.why)
+        if said is not None and slo._looked == world.clock.now:  # else it is of an earlier moment
+            assert f"{shown.p99_us / 1e3:.3g}" == f"{float(said[1]):.3g}"
+            seen.add(said[1])
+    assert len(seen) > 3
+    world.pass_time(60)
+    assert one(service, gpus).p99_us is None
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
     groups = [group for context in managed.contexts.values() for group in context.groups.values()]
     history = accounting.history(task.key.pid)
     inside = _inside(managed)
+    p99_s = managed.tail.p99_s(time.monotonic())
     cap = inside.cap if task.cap is None else task.cap.fraction
     return TaskView(
         pid=task.key.pid,
@@ -43,7 +44,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         budget_us=None if task.deadline is None else task.deadline.budget_us,
         period_us=None if task.deadline is None else task.deadline.period_us,
         target_p99_us=task.target_p99_us,
-        p99_us=managed.reported_p99_us(time.monotonic()),
+        p99_us=None if p99_s is None else p99_s * 1e6,
         segment=task.segment,
         timeslice_us=managed.share.timeslice_us,
         enabled=managed.share.enabled,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,10 +15,8 @@ from runlist.planes.nvidia.discover import Borrower, OwnRight
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.status import InvalidClient
 from runlist.planes.nvidia.rm.transport import OpenFile
+from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-
-REPORTS_KEPT_S = 5.0
-MAX_REPORTS = 8192
 
 
 @dataclass
@@ -62,7 +59,7 @@ class ManagedTask:
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
-    latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
+    tail: Tail = field(default_factory=Tail)  # of the latencies that it reports
     corrections: int = 0
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
@@ -120,11 +117,6 @@ class ManagedTask:
         groups = [group for context in self.contexts.values() for group in context.groups.values()]
         compute = sum(group.engine == Engine.COMPUTE for group in groups)
         self.task = replace(self.task, compute_groups=max(1, compute))
-
-    def reported_p99_us(self, now: float) -> float | None:
-        """99th percentile of the latencies that the task reported in the last seconds, or None."""
-        recent = sorted(latency for at, latency in self.latencies if now - at <= REPORTS_KEPT_S)
-        return recent[min(len(recent) - 1, int(len(recent) * 0.99))] * 1e6 if recent else None
 
 
 class ManagedProcess:

@@ -29,7 +29,7 @@ FLOW: dict[str, set[str]] = {
     # the ways to GPUs and to the processes on them
     "planes": set(),
     "planes.interface": set(),
-    "planes.usage": set(),
+    "planes.usage": {"model"},
     "planes.registry": {"planes.interface"},
     "planes.nvidia": {
         "emulated", "environment", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",

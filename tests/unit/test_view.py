@@ -178,7 +178,7 @@ def test_usage_up_to_now() -> None:
     gpus.source.hold(7, 0.5)
     gpus.accounting.read_at = 0.0
     one(managed(), gpus)
-    assert gpus.accounting.usage(7).held_s == pytest.approx(1.85)  # looking reads
+    assert gpus.accounting.of(7).usage.held_s == pytest.approx(1.85)  # looking reads
 
 
 def report(managed: ManagedTask, scheduler: Any, milliseconds: float) -> None:

@@ -70,10 +70,9 @@ class Scheduler:
         self.tasks[managed.task.key] = managed
         self.accounting.set_enabled(pid, managed.share.enabled)
         self.accounting.read(time.monotonic())
-        if self.accounting.usage(pid) == NO_USAGE:
+        if self.accounting.of(pid).usage == NO_USAGE:
             self._preempt(managed)  # one that held the GPU since before the log was opened becomes known by this
-        # What it used before it was managed is no surprise, and nothing that it has to pay for.
-        managed.task = replace(managed.task, usage=self.accounting.usage(pid))
+        self.accounting.begin(pid)  # what it used before it was managed is nothing that it has to pay for
         self.tell(Appear(managed.task))
 
     def remove(self, key: TaskKey) -> None:
@@ -184,9 +183,9 @@ class Scheduler:
             return
         held = {}
         for key, managed in self.tasks.items():
-            if (part := reading.held.get(key.pid)) is not None:
-                managed.task = replace(managed.task, usage=self.accounting.usage(key.pid))
-                held[key] = part.seconds
+            if (part := reading.usage.get(key.pid)) is not None:
+                managed.task = replace(managed.task, usage=self.accounting.of(key.pid).usage)
+                held[key] = part.held_s
         if held:
             self.tell(Used(held))
 

@@ -26,9 +26,9 @@ def views(tasks: Iterable[ManagedTask], gpus: Gpus, memory: Memory) -> list[Task
 def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
     task = managed.task
     scheduler = gpus.scheduler(task.key.gpu)
-    accounting = scheduler.accounting
+    account = scheduler.accounting.of(task.key.pid)
     groups = [group for context in managed.contexts.values() for group in context.groups.values()]
-    history = accounting.history(task.key.pid)
+    history = account.history
     inside = _inside(managed)
     p99_s = managed.tail.p99_s(time.monotonic())
     cap = inside.cap if task.cap is None else task.cap.fraction
@@ -52,11 +52,11 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         policy=scheduler.policy_name,
         rule=managed.rule,
         why=managed.remark or scheduler.why(task.key),
-        usage_source=accounting.source_name,
+        usage_source=scheduler.accounting.source_name,
         share_1s=mean_of_last(history, 1),
         share_60s=round(mean_of_last(history, 60), 4),
         history=history,
-        turns_per_s=round(accounting.turns_per_s(task.key.pid), 1),
+        turns_per_s=round(account.turns_per_s, 1),
         memory_bytes=memory.get(task.key.pid, None if inside.use is None else inside.use.total),
         groups=len(groups),
         channels=sum(len(group.channels) for group in groups),

@@ -12,7 +12,8 @@ from runlist.daemon.placement.rules import Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass, TaskKey
-from runlist.proc.process import command_of
+from runlist.proc.cgroup import cgroup_of
+from runlist.proc.process import command_line, short_command
 from runlist.settings.table import Change, ContextChange, apply_changes, memory_change, override, parse_settings
 
 
@@ -46,10 +47,11 @@ class Placement:
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
         """A task of a process that was just found on a GPU. Processes of one root share as one job."""
         place = self.place(pid, root.settings)
+        line = command_line(pid)
         task = Task(
             key=TaskKey(pid, gpu),
             task_class=TaskClass.NORMAL,
-            command=command_of(pid),
+            command=short_command(line),
             uid=root.uid,
             since=time.monotonic(),
             group=f"job {root.pid}",
@@ -59,7 +61,8 @@ class Placement:
             task = replace(task, group_of=None)  # the rule's group is one for all users
         if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
             root.quota.tighten(change.limit)
-        return ManagedTask(task, root=root, rule=place.rule)
+        cgroup, container = cgroup_of(pid)
+        return ManagedTask(task, root=root, rule=place.rule, command_line=line, cgroup=cgroup, container=container)
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""

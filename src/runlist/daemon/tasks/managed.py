@@ -59,6 +59,9 @@ class ManagedTask:
     settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
+    command_line: str = ""
+    cgroup: str = ""
+    container: str = ""
     tail: Tail = field(default_factory=Tail)  # of the latencies that it reports
     corrections: int = 0
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making

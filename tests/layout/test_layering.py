@@ -38,8 +38,8 @@ FLOW: dict[str, set[str]] = {
     "emulated": {"environment", "errors"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.nvidia", "units"},
-    "wire": set(),
-    "views": {"model", "units", "wire"},
+    "views": {"model", "units"},
+    "wire": {"views"},
     "paths": {"errors", "planes.nvidia.rm.transport"},
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.nvidia", "planes.process", "proc"},
@@ -55,15 +55,15 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
-        "errors", "model", "planes", "policies", "proc", "settings", "tenant", "units", "wire",
+        "errors", "model", "planes", "policies", "proc", "settings", "tenant", "units", "views", "wire",
     },
     "daemon.__main__": {
         "daemon.requests", "daemon.tree", "errors", "paths", "planes.nvidia", "policies", "proc",
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"environment", "errors", "paths", "planes.nvidia.rm.transport", "wire"},
-    "top": {"client", "errors", "model", "views", "wire"},
+    "client": {"environment", "errors", "paths", "planes.nvidia.rm.transport", "views", "wire"},
+    "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes"},
     "doctor": {"client", "errors", "planes", "proc"},
     "demo": {"client", "emulated", "environment", "errors", "planes.nvidia", "statistics", "workloads"},
@@ -85,6 +85,7 @@ STANDARD_ONLY = {
     "units": set(),
     "policies": set(),
     "statistics": set(),
+    "views": {"msgspec"},
     "wire": {"msgspec"},
     "paths": set(),
     "tenant": set(),

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -18,7 +19,7 @@ import structlog
 
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.stall import Watchdog
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Appear, Event, Share, Task, TaskKey, Tick, Used, Vanish
 from runlist.planes.nvidia.context import GpuContext
@@ -36,7 +37,7 @@ class Scheduler:
     """The tasks of one GPU and the policy that decides their shares.
 
     `on_failure` is told of tasks whose controls failed when the timer, not a request, asked; requests get failures
-    returned. `trouble` says why a policy was dropped, or is empty.
+    returned. `trouble` says why a policy was dropped, or is empty. `ended` is what was counted of tasks that are gone.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Scheduler:
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.policy_name = spec.name
         self.trouble = ""
+        self.ended: Counter[Count] = Counter()
         self._policy = policy
         self._watchdog = watchdog
         self._on_failure = on_failure
@@ -77,7 +79,8 @@ class Scheduler:
 
     def remove(self, key: TaskKey) -> None:
         """Forget a task; the others get its share at the next `run`."""
-        if self.tasks.pop(key, None) is not None:
+        if (managed := self.tasks.pop(key, None)) is not None:
+            self.ended.update(managed.counts)
             self.accounting.forget(key.pid)
             self.tell(Vanish(key))
 

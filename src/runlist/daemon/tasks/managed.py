@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -47,6 +48,14 @@ class Hold(StrEnum):
     MEMORY = "memory"  # its tree holds more than it may, and nothing in this process sees to it
 
 
+class Count(StrEnum):
+    """What is counted beside usage, for views: of each task, and of a GPU with all that it ever had."""
+
+    SUSPENSIONS = "suspensions"
+    SLICES_PUT_BACK = "slices_put_back"
+    MEMORY_REFUSALS = "memory_refusals"  # of trees: the library counts them
+
+
 @dataclass
 class ManagedTask:
     """One process' contexts on one GPU, and the share that is in force there. `reached_by` is the way on which its
@@ -63,7 +72,7 @@ class ManagedTask:
     cgroup: str = ""
     container: str = ""
     tail: Tail = field(default_factory=Tail)  # of the latencies that it reports
-    corrections: int = 0
+    counts: Counter[Count] = field(default_factory=Counter)
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
@@ -105,6 +114,7 @@ class ManagedTask:
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend all channels."""
         self.each(GpuContext.resume if enabled else GpuContext.suspend)
+        self.counts[Count.SUSPENSIONS] += self.share.enabled and not enabled
         self.share = replace(self.share, enabled=enabled)
 
     def each(self, action: Callable[[GpuContext], None]) -> None:

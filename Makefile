@@ -30,6 +30,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@tools/make_ptx --check
+	@$(BIN)/python tools/make_fields --check
 
 setup: $(READY)
 

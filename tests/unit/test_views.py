@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -17,6 +19,7 @@ from runlist.model import Usage
 from runlist.views.columns import GPU_COLUMNS, aligned, chosen
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import DaemonView, GpuView, Measured, TaskView
+from tests.fixtures.daemon import ROOT
 from tests.fixtures.fake_daemon import gpu_view, status, view
 
 VIEWS = (TaskView, GpuView, DaemonView)
@@ -53,6 +56,10 @@ def test_all_that_is_counted_is_told() -> None:
     counted = [field.of or name for name, field in fields(Measured).items() if field.kind is Kind.COUNTER]
     usage = [field.name for field in dataclasses.fields(Usage)]
     assert sorted(counted) == sorted([*usage, "worked_s", *Count])
+
+
+def test_the_guide_says_the_same() -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "make_fields", "--check"], check=True)
 
 
 # -- other versions --------------------------------------------------------------------------------

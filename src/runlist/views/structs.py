@@ -22,7 +22,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     turns_per_s: Annotated[float, gauge("how often it was switched in, in the last second", "1/s")]
     gpu_seconds_held: Annotated[float, counter("time on the GPU", "s", of="held_s")] = 0.0
     gpu_seconds_idle: Annotated[float, counter("part of it that is known to have been idle", "s", of="idle_s")] = 0.0
-    gpu_seconds_worked: Annotated[float, counter("time on the GPU without idle time", "s", of="worked_s")] = 0.0
+    gpu_seconds_worked: Annotated[float, counter("the rest, at most 1.3 s too much", "s", of="worked_s")] = 0.0
     switches: Annotated[int, counter("how often it was switched in, where the source sees that", of="turns")] = 0
     suspensions: Annotated[int, counter("how often the daemon took it off the GPU")] = 0
     slices_put_back: Annotated[int, counter("how often it had changed its own slice, and that was put back")] = 0

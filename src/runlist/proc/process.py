@@ -98,10 +98,12 @@ def read(pid: int, name: str, limit: int) -> str:
 
 
 def command_line(pid: int) -> str:
-    """A process' words, separated by spaces, without what could move a terminal's cursor; its first 32 KiB, empty
-    where there is none.
-    """
-    text = read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip()
+    """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
+    return printable(read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip())
+
+
+def printable(text: str) -> str:
+    """Text without what could move a terminal's cursor."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -13,7 +13,7 @@ from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, short_command
+from runlist.proc.process import command_line, printable, short_command
 from runlist.settings.table import Change, ContextChange, apply_changes, memory_change, override, parse_settings
 
 
@@ -61,7 +61,7 @@ class Placement:
             task = replace(task, group_of=None)  # the rule's group is one for all users
         if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
             root.quota.tighten(change.limit)
-        cgroup, container = cgroup_of(pid)
+        cgroup, container = map(printable, cgroup_of(pid))
         return ManagedTask(task, root=root, rule=place.rule, command_line=line, cgroup=cgroup, container=container)
 
     def gpu_pids(self) -> set[int]:

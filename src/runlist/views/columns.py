@@ -143,58 +143,33 @@ _task = partial(_of, TaskView)
 _gpu = partial(_of, GpuView)
 
 _TASK = (
-    _task("PID", "pid"),
-    _task("USER", "user", written=user_name),
-    _task("GPU", "gpu", written=lambda gpu: gpu.removeprefix("GPU-")[:8]),
-    _task("CLASS", "task_class"),
-    _task("WEIGHT", "weight", usual=str(DEFAULT_WEIGHT)),
-    _task("CAP", "cap_percent", usual="max", nothing="max"),
-    Column("DEADLINE", _budget, usual=NOTHING),
-    Column("P99", _p99, usual=NOTHING),
-    _task("SEGMENT", "segment", usual=NOTHING),
-    _task("SLICE", "timeslice_us", nothing="default"),
+    _task("PID", "pid"), _task("USER", "user", written=user_name), _task("CLASS", "task_class"),
+    _task("GPU", "gpu", written=lambda uuid: uuid.removeprefix("GPU-")[:8]),
+    _task("WEIGHT", "weight", usual=str(DEFAULT_WEIGHT)), _task("CAP", "cap_percent", usual="max", nothing="max"),
+    Column("DEADLINE", _budget, usual=NOTHING), Column("P99", _p99, usual=NOTHING),
+    _task("SEGMENT", "segment", usual=NOTHING), _task("SLICE", "timeslice_us", nothing="default"),
     _task("SHARE", "share_1s"),
     Column("LAST MINUTE", lambda task: sparkline(task.history, _BARS, _SECONDS_PER_BAR)),
-    _task("MINUTE", "share_60s"),
-    _task("MEMORY", "memory_bytes"),
-    Column("QUOTA", _quota, usual=NOTHING, number=True),
-    _task("OVERHEAD", "memory_overhead_bytes", usual=NOTHING),
-    _task("REFUSED", "memory_refusals", usual="0"),
-    _task("ENFORCED", "enforcement", usual=NOTHING),
-    _task("CAP BY", "cap_by", usual=NOTHING),
-    _task("REACHED BY", "reached_by", usual="own right"),
-    _task("TURNS/S", "turns_per_s"),
-    Column("STATE", state),
-    _task("SOURCE", "usage_source"),
-    _task("GROUPS", "groups"),
-    _task("FIXED", "slices_put_back", usual="0"),
-    _task("GROUP", "group", usual=NOTHING),
-    _task("POLICY", "policy"),
-    _task("RULE", "rule", usual=NOTHING),
-    _task("WHY", "why", usual=NOTHING),
+    _task("MINUTE", "share_60s"), _task("MEMORY", "memory_bytes"), Column("QUOTA", _quota, usual=NOTHING, number=True),
+    _task("OVERHEAD", "memory_overhead_bytes", usual=NOTHING), _task("REFUSED", "memory_refusals", usual="0"),
+    _task("ENFORCED", "enforcement", usual=NOTHING), _task("CAP BY", "cap_by", usual=NOTHING),
+    _task("REACHED BY", "reached_by", usual="own right"), _task("TURNS/S", "turns_per_s"), Column("STATE", state),
+    _task("SOURCE", "usage_source"), _task("GROUPS", "groups"), _task("FIXED", "slices_put_back", usual="0"),
+    _task("GROUP", "group", usual=NOTHING), _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),
+    _task("WHY", "why", usual=NOTHING), _task("COMMAND", "command"),
     _task("CONTAINER", "container", usual=NOTHING, written=lambda container: container[:12]),
-    _task("COMMAND", "command"),
-)
-
+)  # fmt: skip
 COLUMNS = {column.title: column for column in _TASK}
+"""Of a task, by title."""
 
 GPU_COLUMNS = (
-    _gpu("GPU", "gpu"),
-    _gpu("POLICY", "policy"),
-    _gpu("TASKS", "tasks"),
-    _gpu("SHARE", "share_1s"),
-    _gpu("MINUTE", "share_60s"),
-    _gpu("MEMORY", "memory_used_bytes"),
-    _gpu("SIZE", "memory_size_bytes"),
-    _gpu("HELD", "gpu_seconds_held"),
-    _gpu("WORKED", "gpu_seconds_worked"),
-    _gpu("SWITCHES", "switches"),
-    _gpu("SUSPENDED", "suspensions"),
-    _gpu("FIXED", "slices_put_back", usual="0"),
-    _gpu("REFUSED", "memory_refusals", usual="0"),
-    _gpu("LOST", "records_lost", usual="0"),
+    _gpu("GPU", "gpu"), _gpu("POLICY", "policy"), _gpu("TASKS", "tasks"), _gpu("SHARE", "share_1s"),
+    _gpu("MINUTE", "share_60s"), _gpu("MEMORY", "memory_used_bytes"), _gpu("SIZE", "memory_size_bytes"),
+    _gpu("HELD", "gpu_seconds_held"), _gpu("WORKED", "gpu_seconds_worked"), _gpu("SWITCHES", "switches"),
+    _gpu("SUSPENDED", "suspensions"), _gpu("FIXED", "slices_put_back", usual="0"),
+    _gpu("REFUSED", "memory_refusals", usual="0"), _gpu("LOST", "records_lost", usual="0"),
     _gpu("SOURCE", "usage_source"),
-)
+)  # fmt: skip
 
 
 def columns_of(*titles: str) -> list[Column]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +85,22 @@ def test_without_rules_nobody_looks_into_the_process(make: Make, monkeypatch: py
     placed = make()
     monkeypatch.delattr(placement, "facts_of")
     assert placed.place(1, {}).settings == {}
+
+
+def test_a_task_knows_where_it_runs_in_printable_words(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["sleep", "20", "\x1b[2J", "x" * 100_000]
+    monkeypatch.setattr(placement, "cgroup_of", lambda pid: ("/a\x9b/b", "9" * 64))
+    with subprocess.Popen(words) as process:
+        try:
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"):
+                time.sleep(0.001)
+            task = make().new_task(process.pid, "GPU-1", Root(process.pid, -1, 0, {}))
+        finally:
+            process.kill()
+    assert task.command_line.startswith("sleep 20 ?[2J xxx")
+    assert len(task.command_line) == 32 << 10
+    assert len(task.task.command) == 80
+    assert (task.cgroup, task.container) == ("/a?/b", "9" * 64)
 
 
 def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:

@@ -19,7 +19,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from runlist import paths, wire
+from runlist import __version__, paths, wire
 from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.planes.interface import Plane
@@ -27,7 +27,7 @@ from runlist.planes.registry import choose_plane
 from runlist.views.structs import TaskView
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
-_OTHER_VERSION = "the daemon is of another version: stop it, and try again"
+_OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
 
 
 class DaemonGone(RunlistError):
@@ -206,14 +206,26 @@ class Client:
         except msgspec.MsgspecError:
             raise DaemonGone(_OTHER_VERSION) from None
         if isinstance(answer, wire.Failure):
-            raise RunlistError(answer.message, ExitCode(answer.exit_code))
+            other = self._another_version(answer)
+            raise RunlistError(f"{answer.message} ({other})" if other else answer.message, ExitCode(answer.exit_code))
         return answer
+
+    def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
+        """What to say where the daemon is of another version than we: it may not know what this one knows."""
+        if answer.version == __version__:
+            return ""
+        old = self.status()
+        return (
+            f"process {old.pid} is a daemon of Runlist {old.version}, and this is {__version__}: end it with "
+            "`runlist daemon --stop`, which puts everything back, and start again what is to be managed"
+        )
 
     def _tasks(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Tasks:
         answer = self._ask(request, fds)
         if not isinstance(answer, wire.Tasks):
             raise DaemonGone(_OTHER_VERSION)
-        self.notes = answer.notes
+        other = self._another_version(answer)
+        self.notes = [*answer.notes, other] if other else answer.notes
         return answer
 
     def _status(self, request: wire.Message) -> wire.DaemonStatus:

@@ -101,10 +101,13 @@ class Stop(Message, frozen=True):
 
 
 class Tasks(Message, frozen=True):
-    """The tasks that a request touched or asked for, and remarks for the person who made it."""
+    """The tasks that a request touched or asked for, and remarks for the person who made it. `version` is of the
+    daemon; those before 0.4 do not tell.
+    """
 
     tasks: list[TaskView]
     notes: list[str] = []
+    version: str = ""
 
 
 class DaemonStatus(Message, DaemonView, frozen=True):
@@ -112,10 +115,11 @@ class DaemonStatus(Message, DaemonView, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The request was refused, and nothing changed."""
+    """The request was refused, and nothing changed. `version` as in `Tasks`."""
 
     message: str
     exit_code: int
+    version: str = ""
 
 
 # -- daemon to `runlist run`, and back -------------------------------------------------------------

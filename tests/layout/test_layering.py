@@ -72,7 +72,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"environment", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
+    "client": {"__init__", "environment", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc"},

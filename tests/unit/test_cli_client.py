@@ -8,7 +8,7 @@ import pytest
 
 from runlist import wire
 from runlist.client import Client, DaemonGone
-from runlist.errors import NoTargetError, RunlistError
+from runlist.errors import ExitCode, NoTargetError, RunlistError
 from tests.fixtures.fake_daemon import FakeDaemon, StartFake, status, view
 
 
@@ -67,3 +67,20 @@ def test_a_daemon_that_ends(start_fake: StartFake) -> None:
     start_fake()
     with Client.open() as client:
         assert client.ps()
+
+
+@pytest.mark.parametrize("version", ["0.3.0", ""])
+def test_a_daemon_of_another_version_is_named_with_what_to_do(start_fake: StartFake, version: str) -> None:
+    """Those before 0.4 tell their version only when they are asked for their status."""
+    fake = start_fake()
+    fake.status = status(version="0.3.0")
+    fake.version = version
+    with Client.open() as client:
+        assert client.ps() == [view()]
+        (note,) = client.notes
+        assert note.startswith("process 7 is a daemon of Runlist 0.3.0, and this is ")
+        assert "`runlist daemon --stop`" in note
+        fake.answers[wire.Suspend] = wire.Failure("no such thing", ExitCode.USAGE)
+        with pytest.raises(RunlistError, match=r"no such thing \(process 7 is a daemon of Runlist 0.3.0") as caught:
+            client.suspend(42)
+        assert caught.value.exit_code == ExitCode.USAGE

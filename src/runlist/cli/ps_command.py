@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, Device, Json, show
+from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, Device, Json, say, show
 from runlist.views.columns import GPU_COLUMNS
 from runlist.views.structs import GpuView, TaskView
 
@@ -40,8 +40,10 @@ def register(app: typer.Typer) -> None:
         columns = GPU_COLUMNS if gpus else LONG_COLUMNS if long else USUAL_COLUMNS
         terminal = sys.stdout.isatty()
         while True:
-            found = _ask(device, gpus)
+            found, notes = _ask(device, gpus)
             print(_CLEAR if watch and terminal else "", end="")
+            for note in notes:
+                say(note)
             show(found, json, columns, "no GPUs" if gpus else "no tasks")
             if not watch:
                 return
@@ -49,12 +51,13 @@ def register(app: typer.Typer) -> None:
             time.sleep(seconds or _WATCH_EVERY_S)
 
 
-def _ask(device: str | None, gpus: bool) -> Sequence[TaskView | GpuView]:
+def _ask(device: str | None, gpus: bool) -> tuple[Sequence[TaskView | GpuView], list[str]]:
+    """What there is, and the daemon's remarks."""
     from runlist.client import Client
     from runlist.errors import NoTargetError
 
     try:
         with Client.open(device=device) as client:
-            return client.status().gpus if gpus else client.ps()
+            return client.status().gpus if gpus else client.ps(), client.notes
     except NoTargetError:  # without a daemon, nothing is managed
-        return []
+        return [], []

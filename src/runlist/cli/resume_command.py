@@ -16,4 +16,4 @@ def register(app: typer.Typer) -> None:
         from runlist.client import Client
 
         with Client.open(device=device) as client:
-            show_tasks(client.resume(pid), [], json)
+            show_tasks(client.resume(pid), client.notes, json)

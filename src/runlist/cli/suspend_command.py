@@ -16,4 +16,4 @@ def register(app: typer.Typer) -> None:
         from runlist.client import Client
 
         with Client.open(device=device) as client:
-            show_tasks(client.suspend(pid), [], json)
+            show_tasks(client.suspend(pid), client.notes, json)

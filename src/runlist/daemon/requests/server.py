@@ -175,15 +175,15 @@ class _Peer:
         try:
             return await _HANDLERS[type(message)](self, message)
         except RunlistError as error:
-            return wire.Failure(str(error), error.exit_code)
+            return _failure(str(error), error.exit_code)
         except OSError as error:
-            return wire.Failure(f"the driver could not be reached: {error.strerror or error}", ExitCode.FAILED)
+            return _failure(f"the driver could not be reached: {error.strerror or error}", ExitCode.FAILED)
         except Exception as error:
             _log.exception("a request failed in the daemon")
-            return wire.Failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
+            return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
-        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.memory), notes or [])
+        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.memory), notes or [], __version__)
 
     # -- one method per request --------------------------------------------------------------------
 
@@ -242,6 +242,10 @@ class _Peer:
         self._borrowing.append(borrowing)
         await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
         return await asyncio.wait_for(borrowing, _BORROW_PATIENCE_S)
+
+
+def _failure(message: str, code: ExitCode) -> wire.Failure:
+    return wire.Failure(message, code, __version__)
 
 
 class _Launcher:

@@ -163,7 +163,7 @@ void leave_capture(Stream& stream) {
 using namespace emulator;
 using namespace emulator::cuda;
 
-CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     EMULATOR_ENTER();
     static cuuint64_t next_id = 0;
     Stream* stream = find_stream(driver, handle);
@@ -176,10 +176,6 @@ CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mo
     captures().insert(capture.get());
     stream->capture = std::move(capture);
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamBeginCapture(CUstream handle) {
-    return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
@@ -235,10 +231,6 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatu
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
                                            CUgraph* graph, const CUgraphNode** nodes, std::size_t* count) {
     return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
-}
-
-CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
-    return cuStreamGetCaptureInfo_v3(handle, status, id, nullptr, nullptr, nullptr, nullptr);
 }
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {

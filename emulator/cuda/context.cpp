@@ -158,13 +158,6 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice devi
     return CUDA_SUCCESS;
 }
 
-// Affinity to a share of the processors is not modelled: a context gets the whole GPU.
-CUresult CUDAAPI cuCtxCreate_v3(CUcontext* handle, CUexecAffinityParam* affinity, int count, unsigned flags,
-                                CUdevice device) {
-    if (affinity || count != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    return cuCtxCreate_v2(handle, flags, device);
-}
-
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
     if (parameters && (parameters->execAffinityParams || parameters->cigParams)) return CUDA_ERROR_NOT_SUPPORTED;
     return cuCtxCreate_v2(handle, flags, device);
@@ -210,28 +203,6 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
     EMULATOR_ENTER_CONTEXT();
     if (!device) return CUDA_ERROR_INVALID_VALUE;
     *device = context.gpu;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetFlags(unsigned* flags) {
-    EMULATOR_ENTER_CONTEXT();
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = context.flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxSetFlags(unsigned flags) {
-    EMULATOR_ENTER_CONTEXT();
-    context.flags = flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
-    constexpr unsigned kApiVersion = 3020;
-    EMULATOR_ENTER();
-    if (handle ? !driver.contexts.contains(from(handle)) : !current_context(driver)) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = kApiVersion;
     return CUDA_SUCCESS;
 }
 

@@ -12,8 +12,6 @@ using namespace emulator::cuda;
 namespace {
 
 constexpr char kName[] = "Emulated H200";
-constexpr int kMajor = 9;
-constexpr int kMinor = 0;
 
 struct Attribute {
     CUdevice_attribute attribute;
@@ -42,8 +40,8 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, timing::kProcessors},
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, timing::kWarpsPerProcessor * timing::kWarp},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, timing::kBlocksPerProcessor},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kMajor},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, kMinor},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
@@ -128,21 +126,4 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     const auto* it = std::ranges::find(kAttributes, attribute, &Attribute::attribute);
     *value = it == std::end(kAttributes) ? 0 : it->value;
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
-    EMULATOR_ENTER();
-    if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
-    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
-    *major = kMajor;
-    *minor = kMinor;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
-    EMULATOR_ENTER();
-    if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
-    const int written = std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", device + 1);
-    return written < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -84,7 +84,6 @@ struct Allocation {
 
 struct HostAllocation {
     std::size_t bytes;
-    unsigned flags;
     Context* context;
     bool managed = false;
     std::uint64_t id = new_id();

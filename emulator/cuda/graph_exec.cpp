@@ -205,27 +205,6 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, un
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-    if (!params) return CUDA_ERROR_INVALID_VALUE;
-    const auto flags = params->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
-    const CUresult result = cuGraphInstantiateWithFlags(out, graph, flags);
-    params->hErrNode_out = nullptr;
-    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-    return result;
-}
-
-CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                                       std::size_t log_bytes) {
-    if (error_node) *error_node = nullptr;
-    if (log && log_bytes > 0) *log = '\0';
-    return cuGraphInstantiateWithFlags(out, graph, 0);
-}
-
-CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                                    std::size_t log_bytes) {
-    return cuGraphInstantiate_v2(out, graph, error_node, log, log_bytes);
-}
-
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Exec> exec;  // let go after the lock
     EMULATOR_ENTER_CONTEXT();
@@ -262,8 +241,8 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node_handle,
-                                                   const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec handle, CUgraphNode node_handle,
+                                                const CUDA_KERNEL_NODE_PARAMS* parameters) {
     std::shared_ptr<Exec> exec;
     EMULATOR_ENTER();
     exec = find_exec(handle);
@@ -276,7 +255,7 @@ CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNo
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
     std::shared_ptr<Exec> exec;
     std::shared_ptr<Exec> fresh;  // and then what it replaces
     EMULATOR_ENTER();
@@ -309,13 +288,4 @@ CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph, CUgraph
     std::swap(exec->pinned, fresh->pinned);
     std::swap(exec->freed, fresh->freed);
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
-                                   CUgraphExecUpdateResult* updated) {
-    CUgraphExecUpdateResultInfo info{};
-    const CUresult result = cuGraphExecUpdate_v2(exec, graph, &info);
-    if (error_node) *error_node = info.errorNode;
-    if (updated) *updated = info.result;
-    return result;
 }

@@ -1,5 +1,4 @@
 // Adding nodes to graphs, and what kernel nodes are asked.
-#include <optional>
 #include <span>
 
 #include "graph.hpp"
@@ -24,57 +23,15 @@ CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* needs, std::si
     return CUDA_SUCCESS;
 }
 
-CUDA_KERNEL_NODE_PARAMS newest(const CUDA_KERNEL_NODE_PARAMS_v1& old) {
-    return {.func = old.func,
-            .gridDimX = old.gridDimX,
-            .gridDimY = old.gridDimY,
-            .gridDimZ = old.gridDimZ,
-            .blockDimX = old.blockDimX,
-            .blockDimY = old.blockDimY,
-            .blockDimZ = old.blockDimZ,
-            .sharedMemBytes = old.sharedMemBytes,
-            .kernelParams = old.kernelParams,
-            .extra = old.extra};
-}
-
 Node* find_kernel(CUgraphNode handle) {
     Node* node = find_node(handle);
     return node && node->type == CU_GRAPH_NODE_TYPE_KERNEL ? node : nullptr;
 }
 
-// What versions of the parameters have in common.
-template <typename Parameters>
-void describe(Node& node, Parameters& out) {
-    wire::KernelLaunch& launch = node.work.front().launch;
-    node.values.clear();
-    for (const std::uint32_t offset : node.function->parameter_offsets)
-        node.values.push_back(launch.parameters + offset);
-    out = {};
-    out.func = reinterpret_cast<CUfunction>(const_cast<Function*>(node.function));
-    out.gridDimX = launch.grid[0];
-    out.gridDimY = launch.grid[1];
-    out.gridDimZ = launch.grid[2];
-    out.blockDimX = launch.block[0];
-    out.blockDimY = launch.block[1];
-    out.blockDimZ = launch.block[2];
-    out.sharedMemBytes = node.shared_bytes;
-    out.kernelParams = node.values.data();
-}
-
-template <typename Parameters>
-CUresult get_parameters(CUgraphNode handle, Parameters* out) {
-    EMULATOR_ENTER();
-    Node* node = find_kernel(handle);
-    if (!node || !out || !find_function(node->function)) return CUDA_ERROR_INVALID_VALUE;
-    describe(*node, *out);
-    return CUDA_SUCCESS;
-}
-
 }  // namespace
 
 CUresult set_kernel(Node& node, const CUDA_KERNEL_NODE_PARAMS& parameters) {
-    const void* handle = parameters.func ? static_cast<const void*>(parameters.func) : parameters.kern;
-    const Function* function = find_function(handle);
+    const Function* function = find_function(parameters.func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     const Shape shape{{parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ},
                       {parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ},
@@ -93,8 +50,8 @@ CUresult set_kernel(Node& node, const CUDA_KERNEL_NODE_PARAMS& parameters) {
 using namespace emulator;
 using namespace emulator::cuda;
 
-CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,
-                                         const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,
+                                      const CUDA_KERNEL_NODE_PARAMS* parameters) {
     EMULATOR_ENTER();
     if (!parameters) return CUDA_ERROR_INVALID_VALUE;
     Node node{.type = CU_GRAPH_NODE_TYPE_KERNEL};
@@ -102,35 +59,30 @@ CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const 
     return add(out, graph, needs, count, std::move(node));
 }
 
-CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,
-                                      const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-    const auto full = parameters ? std::optional(newest(*parameters)) : std::nullopt;
-    return cuGraphAddKernelNode_v2(out, graph, needs, count, full ? &*full : nullptr);
+CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* out) {
+    EMULATOR_ENTER();
+    Node* node = find_kernel(handle);
+    if (!node || !out || !find_function(node->function)) return CUDA_ERROR_INVALID_VALUE;
+    wire::KernelLaunch& launch = node->work.front().launch;
+    node->values.clear();
+    for (const std::uint32_t offset : node->function->parameter_offsets)
+        node->values.push_back(launch.parameters + offset);
+    *out = {.func = reinterpret_cast<CUfunction>(const_cast<Function*>(node->function)),
+            .gridDimX = launch.grid[0],
+            .gridDimY = launch.grid[1],
+            .gridDimZ = launch.grid[2],
+            .blockDimX = launch.block[0],
+            .blockDimY = launch.block[1],
+            .blockDimZ = launch.block[2],
+            .sharedMemBytes = node->shared_bytes,
+            .kernelParams = node->values.data()};
+    return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* out) {
-    return get_parameters(node, out);
-}
-
-CUresult CUDAAPI cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* out) {
-    return get_parameters(node, out);
-}
-
-CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS* parameters) {
     EMULATOR_ENTER();
     Node* node = find_kernel(handle);
     return node && parameters ? set_kernel(*node, *parameters) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-    const auto full = parameters ? std::optional(newest(*parameters)) : std::nullopt;
-    return cuGraphKernelNodeSetParams_v2(node, full ? &*full : nullptr);
-}
-
-CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                                const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-    const auto full = parameters ? std::optional(newest(*parameters)) : std::nullopt;
-    return cuGraphExecKernelNodeSetParams_v2(exec, node, full ? &*full : nullptr);
 }
 
 CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, std::size_t count,

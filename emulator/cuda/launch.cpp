@@ -57,11 +57,23 @@ CUresult check(const Shape& shape) {
     return CUDA_SUCCESS;
 }
 
+// Blocks that fit on a processor together.
+CUresult active_blocks(int threads, std::size_t shared_bytes, int& blocks) {
+    if (threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    blocks = 0;
+    if (threads > 1024 || shared_bytes > kMaxShared) return CUDA_SUCCESS;
+    const std::uint32_t warps = (static_cast<std::uint32_t>(threads) + timing::kWarp - 1) / timing::kWarp;
+    const std::size_t by_shared = kSharedPerProcessor / (shared_bytes + kSharedReserved);
+    blocks = static_cast<int>(
+        std::min<std::size_t>({timing::kWarpsPerProcessor / warps, timing::kBlocksPerProcessor, by_shared}));
+    return CUDA_SUCCESS;
+}
+
 // Blocks that wait for each other have to be there together.
-CUresult check_cooperative(const Function& function, const Shape& shape) {
+CUresult check_cooperative(const Shape& shape) {
     const unsigned threads = shape.block[0] * shape.block[1] * shape.block[2];
     int fit = 0;
-    const CUresult result = active_blocks(function, static_cast<int>(threads), shape.shared_bytes, fit);
+    const CUresult result = active_blocks(static_cast<int>(threads), shape.shared_bytes, fit);
     if (result != CUDA_SUCCESS) return result;
     const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
     const std::uint64_t room = std::uint64_t{timing::kProcessors} * static_cast<unsigned>(fit);
@@ -78,7 +90,7 @@ CUresult launch(CUfunction handle, const Shape& shape, bool cooperative, CUstrea
     if (const CUresult result = make_launch(*function, shape, parameters, extra, request); result != CUDA_SUCCESS)
         return result;
     if (cooperative)
-        if (const CUresult result = check_cooperative(*function, shape); result != CUDA_SUCCESS) return result;
+        if (const CUresult result = check_cooperative(shape); result != CUDA_SUCCESS) return result;
     Stream* stream = nullptr;
     if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
         return result;
@@ -175,17 +187,6 @@ CUresult append_host(Driver& driver, Stream& stream, CUhostFn function, void* ar
     return result;
 }
 
-CUresult active_blocks(const Function&, int threads, std::size_t shared_bytes, int& blocks) {
-    if (threads <= 0) return CUDA_ERROR_INVALID_VALUE;
-    blocks = 0;
-    if (threads > 1024 || shared_bytes > kMaxShared) return CUDA_SUCCESS;
-    const std::uint32_t warps = (static_cast<std::uint32_t>(threads) + timing::kWarp - 1) / timing::kWarp;
-    const std::size_t by_shared = kSharedPerProcessor / (shared_bytes + kSharedReserved);
-    blocks = static_cast<int>(
-        std::min<std::size_t>({timing::kWarpsPerProcessor / warps, timing::kBlocksPerProcessor, by_shared}));
-    return CUDA_SUCCESS;
-}
-
 }  // namespace emulator::cuda
 
 using namespace emulator;
@@ -250,15 +251,9 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argu
     return append_host(driver, *stream, function, argument);
 }
 
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction handle, int threads,
-                                                                      std::size_t shared_bytes, unsigned) {
-    EMULATOR_ENTER();
-    const Function* function = find_function(handle);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    return blocks ? active_blocks(*function, threads, shared_bytes, *blocks) : CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                              std::size_t shared_bytes) {
-    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+    EMULATOR_ENTER();
+    if (!find_function(function)) return CUDA_ERROR_INVALID_HANDLE;
+    return blocks ? active_blocks(threads, shared_bytes, *blocks) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -24,7 +24,4 @@ CUresult wait_for_room(Driver& driver, CUstream handle, std::unique_lock<std::mu
 // Queues a host function behind the last operation, whatever other streams do.
 CUresult append_host(Driver& driver, Stream& stream, CUhostFn function, void* argument);
 
-// Blocks of the function that fit on a processor together.
-CUresult active_blocks(const Function& function, int threads, std::size_t shared_bytes, int& blocks);
-
 }  // namespace emulator::cuda

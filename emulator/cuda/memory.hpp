@@ -40,7 +40,7 @@ void free_all_memory(Driver& driver, Context& context);
 // ---- host memory (memory_host.cpp)
 // ----------------------------------------------------------------------------------------
 
-CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, unsigned flags, void*& made);
+CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, void*& made);
 // The host memory that an address is in; nullptr when it is in none.
 const HostAllocation* find_host(const Driver& driver, std::uint64_t address, std::uint64_t& start);
 bool is_pinned(const Driver& driver, std::uint64_t address, std::uint64_t bytes);

@@ -181,19 +181,12 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray handle) {
+CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR* shape, CUarray handle) {
     EMULATOR_ENTER();
     const Array* array = from(handle);
     if (!array) return CUDA_ERROR_INVALID_HANDLE;
     if (!shape) return CUDA_ERROR_INVALID_VALUE;
-    *shape = array->shape;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR* shape, CUarray handle) {
-    if (!shape) return CUDA_ERROR_INVALID_VALUE;
-    CUDA_ARRAY3D_DESCRIPTOR whole{};
-    if (const CUresult result = cuArray3DGetDescriptor(&whole, handle); result != CUDA_SUCCESS) return result;
+    const CUDA_ARRAY3D_DESCRIPTOR& whole = array->shape;
     *shape = {.Width = whole.Width, .Height = whole.Height, .Format = whole.Format, .NumChannels = whole.NumChannels};
     return CUDA_SUCCESS;
 }

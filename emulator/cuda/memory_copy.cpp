@@ -17,7 +17,7 @@ class Staging {
     // A piece that no copy uses any more. Waits without the lock.
     CUresult take(Driver& driver, Context& context, std::unique_lock<std::mutex>& guard, std::size_t& piece) {
         if (!memory_) {
-            if (const CUresult result = allocate_host(driver, context, kPiece * kPieces, 0, memory_);
+            if (const CUresult result = allocate_host(driver, context, kPiece * kPieces, memory_);
                 result != CUDA_SUCCESS)
                 return result;
         }

@@ -9,7 +9,7 @@
 
 namespace emulator::cuda {
 
-CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, unsigned flags, void*& made) {
+CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, void*& made) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t rounded = (bytes + page - 1) / page * page;
     // The address is reserved first: the device knows the memory by it.
@@ -27,7 +27,7 @@ CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, unsi
         ::munmap(address, rounded);
         return result;
     }
-    driver.host_memory[address_of(address)] = {rounded, flags, &context};
+    driver.host_memory[address_of(address)] = {rounded, &context};
     made = address;
     return CUDA_SUCCESS;
 }
@@ -58,15 +58,13 @@ CUresult free_host(Driver& driver, std::uint64_t address) {
 using namespace emulator;
 using namespace emulator::cuda;
 
-CUresult CUDAAPI cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+CUresult CUDAAPI cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
     EMULATOR_ENTER_CONTEXT();
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = allow_unsafe_call(driver); result != CUDA_SUCCESS) return result;
     // All of it can be reached by the device: addresses are unified.
-    return allocate_host(driver, context, bytes, flags | CU_MEMHOSTALLOC_DEVICEMAP, *pointer);
+    return allocate_host(driver, context, bytes, *pointer);
 }
-
-CUresult CUDAAPI cuMemAllocHost(void** pointer, std::size_t bytes) { return cuMemHostAlloc(pointer, bytes, 0); }
 
 CUresult CUDAAPI cuMemFreeHost(void* pointer) {
     EMULATOR_ENTER_CONTEXT();
@@ -86,16 +84,6 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* address, void* pointer, 
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* pointer) {
-    EMULATOR_ENTER_CONTEXT();
-    (void)context;
-    std::uint64_t start = 0;
-    const HostAllocation* found = find_host(driver, address_of(pointer), start);
-    if (!flags || !found) return CUDA_ERROR_INVALID_VALUE;
-    *flags = found->flags;
-    return CUDA_SUCCESS;
-}
-
 // Managed memory stays in host memory, where both reach it: it takes none of the GPU's.
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned flags) {
     EMULATOR_ENTER_CONTEXT();
@@ -103,7 +91,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsi
         return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = allow_unsafe_call(driver); result != CUDA_SUCCESS) return result;
     void* made = nullptr;
-    const CUresult result = allocate_host(driver, context, bytes, 0, made);
+    const CUresult result = allocate_host(driver, context, bytes, made);
     if (result != CUDA_SUCCESS) return result;
     driver.host_memory.at(address_of(made)).managed = true;
     *address = address_of(made);
@@ -158,17 +146,4 @@ CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr address, std::size_t bytes, C
 
 CUresult CUDAAPI cuMemPrefetchAsync(CUdeviceptr address, std::size_t bytes, CUdevice device, CUstream stream) {
     return cuMemPrefetchAsync_v2(address, bytes, place_of(device), 0, stream);
-}
-
-CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUmemLocation place) {
-    if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_managed(address, bytes); result != CUDA_SUCCESS) return result;
-    const bool placed = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
-                        advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-    return placed ? check_place(place) : CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemAdvise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUdevice device) {
-    return cuMemAdvise_v2(address, bytes, advice, place_of(device));
 }

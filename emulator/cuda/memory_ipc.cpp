@@ -72,7 +72,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) 
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
     EMULATOR_ENTER_CONTEXT();
     if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     Ticket ticket;
@@ -91,10 +91,6 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle hand
     *address = block.address + ticket.offset;
     driver.memory.emplace(*address, Allocation{ticket.bytes, &context, Allocation::Kind::kImported, block});
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-    return cuIpcOpenMemHandle_v2(address, handle, flags);
 }
 
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {

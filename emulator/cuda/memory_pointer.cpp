@@ -79,33 +79,3 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     if (!data || !find(driver, address, pointer)) return CUDA_ERROR_INVALID_VALUE;
     return get(driver, pointer, attribute, data);
 }
-
-// For an address that is none of the driver's, answers zeros, as CUDA does.
-CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
-                                        CUdeviceptr address) {
-    EMULATOR_ENTER();
-    if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-    Pointer pointer{};
-    const bool known = find(driver, address, pointer);
-    for (unsigned i = 0; i < count; ++i) {
-        if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
-        const CUresult result = known ? get(driver, pointer, attributes[i], data[i]) : CUDA_ERROR_INVALID_VALUE;
-        if (result == CUDA_ERROR_NOT_SUPPORTED) return result;
-        if (result == CUDA_SUCCESS) continue;
-        switch (attributes[i]) {
-            case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-            case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-                *static_cast<unsigned*>(data[i]) = 0;
-                break;
-            case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-                *static_cast<int*>(data[i]) = -2;
-                break;
-            case CU_POINTER_ATTRIBUTE_MAPPED:
-                *static_cast<int*>(data[i]) = 0;
-                break;
-            default:
-                *static_cast<std::uint64_t*>(data[i]) = 0;
-        }
-    }
-    return CUDA_SUCCESS;
-}

@@ -17,7 +17,6 @@ constexpr std::size_t kInternalDependencies = 2;  // among Pool::reuse
 struct Pools {
     std::set<Pool*> all;
     std::vector<Pool*> defaults;  // by GPU
-    std::vector<Pool*> current;
 };
 
 Pools& pools() {
@@ -30,7 +29,6 @@ void make_defaults(const Driver& driver) {
         auto* pool = new Pool{.heap = Heap(static_cast<std::uint32_t>(pools().defaults.size())), .is_default = true};
         pools().all.insert(pool);
         pools().defaults.push_back(pool);
-        pools().current.push_back(pool);
     }
 }
 
@@ -91,9 +89,9 @@ std::vector<Pool*> all_pools() { return {pools().all.begin(), pools().all.end()}
 
 }  // namespace
 
-Pool& current_pool(const Driver& driver, std::uint32_t gpu) {
+Pool& default_pool(const Driver& driver, std::uint32_t gpu) {
     make_defaults(driver);
-    return *pools().current.at(gpu);
+    return *pools().defaults.at(gpu);
 }
 
 CUresult allocate_from(Driver& driver, Pool& pool, Context& context, Stream& stream, std::uint64_t bytes,
@@ -156,13 +154,6 @@ bool valid(const Driver& driver, int device) {
     return device >= 0 && static_cast<std::size_t>(device) < driver.primaries.size();
 }
 
-// The pool's own device is the only one that reaches its memory.
-CUresult check_place(const Driver& driver, const Pool& pool, const CUmemLocation& place) {
-    if (place.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (!valid(driver, place.id)) return CUDA_ERROR_INVALID_DEVICE;
-    return static_cast<std::uint32_t>(place.id) == pool.heap.gpu() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult allocate_in_order(Driver& driver, Context& context, CUdeviceptr* address, std::size_t bytes, Pool& pool,
                            CUstream handle) {
     Stream* stream = find_stream(driver, handle);
@@ -185,7 +176,7 @@ CUresult allocate_in_order(Driver& driver, Context& context, CUdeviceptr* addres
 
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream stream) {
     EMULATOR_ENTER_CONTEXT();
-    Pool& pool = current_pool(driver, static_cast<std::uint32_t>(context.gpu));
+    Pool& pool = default_pool(driver, static_cast<std::uint32_t>(context.gpu));
     return allocate_in_order(driver, context, address, bytes, pool, stream);
 }
 
@@ -215,27 +206,13 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) 
     EMULATOR_ENTER();
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
-    make_defaults(driver);
-    *pool = to(pools().defaults[static_cast<std::size_t>(device)]);
+    *pool = to(&default_pool(driver, static_cast<std::uint32_t>(device)));
     return CUDA_SUCCESS;
 }
 
+// A device's pool is its default one: it cannot be set.
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-    EMULATOR_ENTER();
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
-    *pool = to(&current_pool(driver, static_cast<std::uint32_t>(device)));
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-    EMULATOR_ENTER();
-    if (!valid(driver, device)) return CUDA_ERROR_INVALID_DEVICE;
-    make_defaults(driver);
-    Pool* pool = from(handle);
-    if (!pool || pool->heap.gpu() != static_cast<std::uint32_t>(device)) return CUDA_ERROR_INVALID_VALUE;
-    pools().current[static_cast<std::size_t>(device)] = pool;
-    return CUDA_SUCCESS;
+    return cuDeviceGetDefaultMemPool(pool, device);
 }
 
 // Pools cannot be shared with other processes.
@@ -258,8 +235,6 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
     EMULATOR_ENTER();
     Pool* pool = from(handle);
     if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
-    Pool*& current = pools().current[pool->heap.gpu()];
-    if (current == pool) current = pools().defaults[pool->heap.gpu()];
     pool->destroyed = true;
     pool->threshold = 0;
     trim_pools(driver);
@@ -330,27 +305,4 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
         default:
             return CUDA_ERROR_INVALID_VALUE;
     }
-}
-
-CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* wanted, std::size_t count) {
-    EMULATOR_ENTER();
-    const Pool* pool = from(handle);
-    if (!pool || !wanted || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    for (std::size_t i = 0; i < count; ++i) {
-        if (const CUresult result = check_place(driver, *pool, wanted[i].location); result != CUDA_SUCCESS)
-            return result;
-        // The pool's own device cannot be kept from it.
-        if (wanted[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* place) {
-    EMULATOR_ENTER();
-    const Pool* pool = from(handle);
-    if (!pool || !flags || !place) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = check_place(driver, *pool, *place);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED) return result;
-    *flags = result == CUDA_SUCCESS ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
 }

@@ -28,7 +28,7 @@ struct Pool {
 };
 
 // The pool that a GPU's allocations come from.
-Pool& current_pool(const Driver& driver, std::uint32_t gpu);
+Pool& default_pool(const Driver& driver, std::uint32_t gpu);
 
 // Memory for use in a stream; `address` is where.
 CUresult allocate_from(Driver& driver, Pool& pool, Context& context, Stream& stream, std::uint64_t bytes,

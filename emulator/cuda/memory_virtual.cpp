@@ -217,18 +217,6 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CU
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* place, CUdeviceptr address) {
-    EMULATOR_ENTER();
-    if (!flags || !place) return CUDA_ERROR_INVALID_VALUE;
-    const auto after = known().mappings.upper_bound(address);
-    if (after == known().mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
-    const auto& [start, mapping] = *std::prev(after);
-    if (address - start >= mapping.bytes) return CUDA_ERROR_INVALID_VALUE;
-    const CUmemLocation& own = mapping.physical->properties.location;
-    *flags = own.type == place->type && own.id == place->id ? mapping.access : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* pointer) {
     EMULATOR_ENTER();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -239,14 +227,5 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
     if (address - start >= mapping.bytes) return CUDA_ERROR_INVALID_VALUE;
     ++mapping.physical->handles;
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(mapping.physical);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
-                                                        CUmemGenericAllocationHandle handle) {
-    EMULATOR_ENTER();
-    const Physical* physical = find_physical(handle);
-    if (!properties || !physical) return CUDA_ERROR_INVALID_VALUE;
-    *properties = physical->properties;
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// Modules, libraries and the kernels found in them.
+// Modules and the kernels found in them.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,9 @@
 namespace emulator::cuda {
 
 struct Context;
-struct Module;
 
 struct Function {
-    Module* module;
     std::uint32_t kernel;  // index into the table of emulated kernels
-    std::string name;
     std::vector<std::uint32_t> parameter_sizes;
     std::vector<std::uint32_t> parameter_offsets;
     std::uint32_t parameter_bytes;
@@ -25,12 +22,12 @@ struct Function {
 
 struct Module {
     std::map<std::string, std::unique_ptr<Function>> functions;
-    Context* context = nullptr;    // whose memory has its code; none for a library, whose code is not modelled
-    std::uint64_t context_id = 0;  // a context that is destroyed takes the code along
-    std::uint64_t code = 0;        // where it is
+    Context* context;          // whose memory has its code, and
+    std::uint64_t context_id;  // its id: a context that is destroyed takes the code along
+    std::uint64_t code;        // where it is
 };
 
-// The function that a CUfunction or CUkernel names; nullptr when it names none. The driver's lock is held.
+// The function that a CUfunction names; nullptr when it names none. The driver's lock is held.
 const Function* find_function(const void* handle);
 
 }  // namespace emulator::cuda

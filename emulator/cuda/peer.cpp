@@ -6,14 +6,6 @@ using namespace emulator::cuda;
 
 namespace {
 
-// Do the two devices exist?
-CUresult check_pair(const Driver& driver, CUdevice one, CUdevice other) {
-    const auto valid = [&](CUdevice device) {
-        return device >= 0 && static_cast<std::size_t>(device) < driver.primaries.size();
-    };
-    return valid(one) && valid(other) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
 CUresult check_same_gpu(CUcontext to, CUcontext from) {
     EMULATOR_ENTER();
     const auto* target = reinterpret_cast<Context*>(to);
@@ -28,17 +20,9 @@ CUresult check_same_gpu(CUcontext to, CUcontext from) {
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
     EMULATOR_ENTER();
     if (!can) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_pair(driver, device, peer); result != CUDA_SUCCESS) return result;
+    for (const CUdevice each : {device, peer})
+        if (each < 0 || static_cast<std::size_t>(each) >= driver.primaries.size()) return CUDA_ERROR_INVALID_DEVICE;
     *can = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute, CUdevice from, CUdevice to) {
-    EMULATOR_ENTER();
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_pair(driver, from, to); result != CUDA_SUCCESS || from == to)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *value = 0;
     return CUDA_SUCCESS;
 }
 

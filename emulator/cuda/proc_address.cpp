@@ -30,8 +30,7 @@ const EntryPoint kEntryPoints[] = {
 
 // Functions that take no stream, copies that wait, have another ending to their per-thread form's name.
 template <typename T>
-constexpr bool names_stream = std::is_same_v<T, CUstream> || std::is_same_v<T, const CUlaunchConfig*> ||
-                              std::is_same_v<T, CUDA_GRAPH_INSTANTIATE_PARAMS*>;
+constexpr bool names_stream = std::is_same_v<T, CUstream> || std::is_same_v<T, const CUlaunchConfig*>;
 template <typename... Arguments>
 constexpr bool takes_stream(CUresult(CUDAAPI*)(Arguments...)) {
     return (names_stream<Arguments> || ...);

@@ -159,14 +159,6 @@ constexpr int kGreatestPriority = -5;
 
 }  // namespace
 
-CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-    EMULATOR_ENTER_CONTEXT();
-    (void)context;
-    if (least) *least = kLeastPriority;
-    if (greatest) *greatest = kGreatestPriority;
-    return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
     EMULATOR_ENTER_CONTEXT();
     if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -228,15 +220,6 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (!priority) return CUDA_ERROR_INVALID_VALUE;
     *priority = stream->priority;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
-    EMULATOR_ENTER();
-    const Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (!flags) return CUDA_ERROR_INVALID_VALUE;
-    *flags = stream->flags;
     return CUDA_SUCCESS;
 }
 

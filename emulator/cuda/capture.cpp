@@ -1,9 +1,9 @@
-#include "capture.hpp"
+#include "cuda/capture.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "graph_memory.hpp"
+#include "cuda/graph_memory.hpp"
 
 namespace emulator::cuda {
 namespace {

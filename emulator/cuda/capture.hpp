@@ -5,8 +5,8 @@
 #include <set>
 #include <thread>
 
-#include "driver.hpp"
-#include "graph.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/graph.hpp"
 
 namespace emulator::cuda {
 

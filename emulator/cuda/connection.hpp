@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "../clock.hpp"
-#include "../protocol.hpp"
-#include "exports.hpp"
-#include "rm_client.hpp"
+#include "cuda/exports.hpp"
+#include "cuda/rm_client.hpp"
+#include "shared/protocol.hpp"
+#include "shared/unique_fd.hpp"
 
 namespace emulator::cuda {
 
@@ -16,14 +16,16 @@ class Connection {
     // Opens both, and an RM client on the first.
     CUresult open();
 
-    // One answered call. The descriptor that came with the answer, or -1, goes to `fd`.
-    CUresult call(wire::Request& request, wire::Reply& reply, int* fd = nullptr);
+    // One answered call. The descriptor that came with the answer, or none, goes to `fd`.
+    CUresult call(const wire::Request& request, wire::Reply& reply, UniqueFd* fd = nullptr);
+    // One of which only the result is of interest.
+    CUresult call(const wire::Request& request);
     // One call that is not answered.
     CUresult post(const wire::Request& request) const;
     // Has the device gone?
     bool lost() const;
-    // A descriptor of the node that watchers of the directory watch; -1 where it cannot be opened.
-    int open_node() const;
+    // A descriptor of the node that watchers of the directory watch; none where it cannot be opened.
+    UniqueFd open_node() const;
 
     std::uint32_t gpus() const { return rm.gpus(); }
     wire::ControlPage& page() const { return *page_; }
@@ -31,11 +33,11 @@ class Connection {
     RmClient rm;
 
   private:
-    bool connect_to(const char* name, int& fd) const;
+    CUresult open_both();
 
     std::string directory_;
-    int control_ = -1;
-    int gpu_ = -1;
+    UniqueFd control_;
+    UniqueFd gpu_;
     wire::ControlPage* page_ = nullptr;
 };
 

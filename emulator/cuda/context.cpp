@@ -1,13 +1,11 @@
 // Contexts: the primary one of each GPU, those made by hand, and the stack of the calling thread.
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "capture.hpp"
-#include "driver.hpp"
-#include "memory.hpp"
-#include "memory_pool.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/memory_pool.hpp"
 
 namespace emulator::cuda {
 namespace {
@@ -48,7 +46,6 @@ CUresult destroy_context(Driver& driver, Context& context) {
     const CUresult result = driver.connection.call(request, reply);
     driver.contexts.erase(&context);
     std::erase(stack, &context);
-    if (context.node >= 0) ::close(context.node);
     delete &context;
     return result;
 }
@@ -58,13 +55,12 @@ CUresult make_context(Driver& driver, int gpu, unsigned flags, bool primary, Con
     wire::Reply reply{};
     std::vector<DeviceMemory> overhead;
     if (const CUresult result = take_overhead(driver, request.gpu, overhead); result != CUDA_SUCCESS) return result;
-    const int node = driver.connection.open_node();
+    UniqueFd node = driver.connection.open_node();
     if (const CUresult result = driver.connection.call(request, reply); result != CUDA_SUCCESS) {
         give_overhead(driver, overhead);
-        if (node >= 0) ::close(node);
         return result;
     }
-    made = new Context{reply.value, gpu, flags, primary, node};
+    made = new Context{reply.value, gpu, flags, primary, std::move(node)};
     made->overhead = std::move(overhead);
     driver.contexts.insert(made);
     const CUresult result = make_stream(driver, *made, 0, CU_STREAM_DEFAULT, made->legacy);

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "../model/timing.hpp"
-#include "driver.hpp"
+#include "cuda/driver.hpp"
+#include "model/timing.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;

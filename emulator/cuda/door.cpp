@@ -1,4 +1,4 @@
-#include "door.hpp"
+#include "cuda/door.hpp"
 
 #include <linux/ioctl.h>
 
@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "../datagram.hpp"
-#include "../protocol.hpp"
+#include "shared/datagram.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "connection.hpp"
-#include "exports.hpp"
-#include "heap.hpp"
+#include "cuda/connection.hpp"
+#include "cuda/exports.hpp"
+#include "cuda/heap.hpp"
 
 namespace emulator::cuda {
 
@@ -57,7 +57,7 @@ struct Context {
     int gpu;
     unsigned flags;
     bool primary;
-    int node;                                            // a context keeps device nodes open, as on a real GPU
+    UniqueFd node;                                       // a context keeps device nodes open, as on a real GPU
     Stream* legacy = nullptr;                            // the default stream, which all blocking streams order with
     std::map<std::thread::id, Stream*> per_thread = {};  // CU_STREAM_PER_THREAD
     std::set<Stream*> streams = {};                      // all of them

@@ -1,7 +1,7 @@
 // The forms of entry points for programs whose default stream is the thread's own (the _ptsz and _ptds of cuda.h).
 #pragma once
 
-#include "exports.hpp"
+#include "cuda/exports.hpp"
 
 namespace emulator::cuda::per_thread {
 

@@ -1,10 +1,10 @@
 // Events: points in a stream, with the model time at which they were passed.
 #include <algorithm>
 
-#include "capture.hpp"
-#include "driver.hpp"
-#include "launch.hpp"
-#include "memory_pool.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/memory_pool.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;

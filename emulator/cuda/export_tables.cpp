@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace {
 

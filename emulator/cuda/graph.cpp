@@ -1,4 +1,4 @@
-#include "graph.hpp"
+#include "cuda/graph.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "../protocol.hpp"
-#include "exports.hpp"
+#include "cuda/exports.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator::cuda {
 

@@ -1,12 +1,12 @@
-#include "graph_exec.hpp"
+#include "cuda/graph_exec.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "capture.hpp"
-#include "graph_memory.hpp"
-#include "launch.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/graph_memory.hpp"
+#include "cuda/launch.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "driver.hpp"
-#include "graph.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/graph.hpp"
 
 namespace emulator::cuda {
 

@@ -1,11 +1,11 @@
-#include "graph_memory.hpp"
+#include "cuda/graph_memory.hpp"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "graph.hpp"
-#include "heap.hpp"
+#include "cuda/graph.hpp"
+#include "cuda/heap.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 

@@ -1,11 +1,11 @@
 // Adding nodes to graphs, and what kernel nodes are asked.
 #include <span>
 
-#include "graph.hpp"
-#include "graph_memory.hpp"
-#include "launch.hpp"
-#include "memory.hpp"
-#include "shapes.hpp"
+#include "cuda/graph.hpp"
+#include "cuda/graph_memory.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/shapes.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -1,10 +1,10 @@
-#include "heap.hpp"
+#include "cuda/heap.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-#include "driver.hpp"
-#include "memory_pool.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/memory_pool.hpp"
 
 namespace emulator::cuda {
 

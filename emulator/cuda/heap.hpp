@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <map>
 
-#include "../free_ranges.hpp"
-#include "rm_client.hpp"
+#include "cuda/rm_client.hpp"
+#include "shared/free_ranges.hpp"
 
 namespace emulator::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 namespace {

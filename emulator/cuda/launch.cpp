@@ -1,4 +1,4 @@
-#include "launch.hpp"
+#include "cuda/launch.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "../model/timing.hpp"
-#include "capture.hpp"
+#include "cuda/capture.hpp"
+#include "model/timing.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <mutex>
 
-#include "driver.hpp"
-#include "module.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/module.hpp"
 
 namespace emulator::cuda {
 

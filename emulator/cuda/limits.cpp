@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;

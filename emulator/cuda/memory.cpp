@@ -1,12 +1,12 @@
 // Device memory: allocated, freed and asked about.
-#include "memory.hpp"
+#include "cuda/memory.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-#include "capture.hpp"
-#include "graph_memory.hpp"
-#include "memory_pool.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/graph_memory.hpp"
+#include "cuda/memory_pool.hpp"
 
 namespace emulator::cuda {
 namespace {

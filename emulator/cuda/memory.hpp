@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 

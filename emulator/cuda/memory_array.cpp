@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include "capture.hpp"
-#include "memory.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "launch.hpp"
-#include "memory.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 namespace {

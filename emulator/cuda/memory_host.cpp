@@ -4,8 +4,8 @@
 
 #include <iterator>
 
-#include "capture.hpp"
-#include "memory.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 
@@ -17,12 +17,11 @@ CUresult allocate_host(Driver& driver, Context& context, std::size_t bytes, void
     if (address == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Request request{.call = wire::Call::kAllocateHost, .address = address_of(address), .bytes = rounded};
     wire::Reply reply{};
-    int fd = -1;
+    UniqueFd fd;
     CUresult result = driver.connection.call(request, reply, &fd);
     if (result == CUDA_SUCCESS &&
-        ::mmap(address, rounded, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        ::mmap(address, rounded, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED)
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (fd >= 0) ::close(fd);
     if (result != CUDA_SUCCESS) {
         ::munmap(address, rounded);
         return result;

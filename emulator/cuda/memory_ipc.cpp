@@ -4,9 +4,9 @@
 
 #include <cstring>
 
-#include "../unique_fd.hpp"
-#include "memory.hpp"
-#include "memory_virtual.hpp"
+#include "cuda/memory.hpp"
+#include "cuda/memory_virtual.hpp"
+#include "shared/unique_fd.hpp"
 
 namespace emulator::cuda {
 namespace {

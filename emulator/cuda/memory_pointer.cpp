@@ -1,5 +1,5 @@
 // What an address is.
-#include "memory.hpp"
+#include "cuda/memory.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;

@@ -1,12 +1,12 @@
-#include "memory_pool.hpp"
+#include "cuda/memory_pool.hpp"
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
-#include "capture.hpp"
-#include "graph_memory.hpp"
-#include "memory.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/graph_memory.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 

@@ -1,11 +1,11 @@
-#include "memory_virtual.hpp"
+#include "cuda/memory_virtual.hpp"
 
 #include <algorithm>
 #include <iterator>
 #include <set>
 
-#include "capture.hpp"
-#include "memory.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Physical memory that programs map at addresses themselves. The driver's lock is held.
 #pragma once
 
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 namespace emulator::cuda {
 

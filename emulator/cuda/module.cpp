@@ -1,13 +1,13 @@
 // Loading modules: the same PTX as a real GPU takes, of which the emulated kernels are used by name.
-#include "module.hpp"
+#include "cuda/module.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <set>
 
-#include "../kernels.hpp"
-#include "driver.hpp"
-#include "ptx.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/ptx.hpp"
+#include "shared/kernels.hpp"
 
 namespace emulator::cuda {
 namespace {

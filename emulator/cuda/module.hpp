@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "exports.hpp"
+#include "cuda/exports.hpp"
 
 namespace emulator::cuda {
 

@@ -1,5 +1,5 @@
 // Several GPUs in one process: none of them reaches another's memory.
-#include "driver.hpp"
+#include "cuda/driver.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;

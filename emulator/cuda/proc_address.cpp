@@ -4,8 +4,8 @@
 #include <iterator>
 #include <type_traits>
 
-#include "driver.hpp"
-#include "entry_points.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/entry_points.hpp"
 
 namespace {
 
@@ -22,7 +22,7 @@ struct EntryPoint {
     {#name, since, reinterpret_cast<void*>(&symbol), \
      reinterpret_cast<void*>(&emulator::cuda::per_thread::Of<&symbol>::call)},
 const EntryPoint kEntryPoints[] = {
-#include "entry_points.inc"
+#include "cuda/entry_points.inc"
 };
 
 #undef ENTRY_POINT
@@ -48,7 +48,7 @@ template <typename = void>
     else                                                                                  \
         asm volatile(".globl " #symbol "_ptds\n.set " #symbol                             \
                      "_ptds, %c0" ::"i"(&emulator::cuda::per_thread::Of<&symbol>::call));
-#include "entry_points.inc"
+#include "cuda/entry_points.inc"
 }
 [[gnu::used]] constexpr auto kNamed = &name_per_thread_forms<>;
 

@@ -1,4 +1,4 @@
-#include "ptx.hpp"
+#include "cuda/ptx.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "rm_client.hpp"
+#include "cuda/rm_client.hpp"
 
 #include <sys/ioctl.h>
 
@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../protocol.hpp"
-#include "door.hpp"
+#include "cuda/door.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <set>
 
-#include "exports.hpp"
+#include "cuda/exports.hpp"
 
 namespace emulator::cuda {
 

@@ -1,9 +1,9 @@
-#include "shapes.hpp"
+#include "cuda/shapes.hpp"
 
 #include <utility>
 
-#include "capture.hpp"
-#include "memory.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/memory.hpp"
 
 namespace emulator::cuda {
 namespace {

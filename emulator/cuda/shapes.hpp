@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "../protocol.hpp"
-#include "exports.hpp"
+#include "cuda/exports.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator::cuda {
 

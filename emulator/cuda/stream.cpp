@@ -6,11 +6,12 @@
 
 #include <algorithm>
 
-#include "capture.hpp"
-#include "driver.hpp"
-#include "entry_points.hpp"
-#include "launch.hpp"
-#include "memory_pool.hpp"
+#include "cuda/capture.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/entry_points.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/memory_pool.hpp"
+#include "shared/clock.hpp"
 
 namespace emulator::cuda {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "physical_memory.hpp"
+#include "device/physical_memory.hpp"
 
 namespace emulator {
 

@@ -1,4 +1,4 @@
-#include "event_buffer.hpp"
+#include "device/event_buffer.hpp"
 
 #include <atomic>
 #include <cstddef>

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "../protocol.hpp"
-#include "shared_memory.hpp"
+#include "device/shared_memory.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator {
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "../model/copy_engine.hpp"
-#include "../model/runlist.hpp"
-#include "physical_memory.hpp"
-#include "switch_log.hpp"
+#include "device/physical_memory.hpp"
+#include "device/switch_log.hpp"
+#include "model/copy_engine.hpp"
+#include "model/runlist.hpp"
 
 namespace emulator {
 

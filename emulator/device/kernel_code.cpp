@@ -1,11 +1,11 @@
-#include "kernel_code.hpp"
+#include "device/kernel_code.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
 
-#include "../model/timing.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "../kernels.hpp"
-#include "../model/runlist.hpp"
-#include "address_space.hpp"
+#include "device/address_space.hpp"
+#include "model/runlist.hpp"
+#include "shared/kernels.hpp"
 
 namespace emulator {
 

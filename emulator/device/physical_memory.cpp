@@ -1,4 +1,4 @@
-#include "physical_memory.hpp"
+#include "device/physical_memory.hpp"
 
 #include <sys/mman.h>
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "../free_ranges.hpp"
-#include "shared_memory.hpp"
+#include "device/shared_memory.hpp"
+#include "shared/free_ranges.hpp"
 
 namespace emulator {
 

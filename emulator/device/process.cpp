@@ -1,11 +1,11 @@
-#include "process.hpp"
+#include "device/process.hpp"
 
 #include <cuda.h>
 
 #include <algorithm>
 #include <set>
 
-#include "../model/timing.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 namespace {

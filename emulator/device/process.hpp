@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "address_space.hpp"
-#include "kernel_code.hpp"
-#include "rm_tree.hpp"
+#include "device/address_space.hpp"
+#include "device/kernel_code.hpp"
+#include "device/rm_tree.hpp"
 
 namespace emulator {
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <utility>
 
-#include "../model/timing.hpp"
-#include "process.hpp"
+#include "device/process.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 namespace {

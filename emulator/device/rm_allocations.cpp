@@ -1,9 +1,9 @@
-#include "rm_allocations.hpp"
+#include "device/rm_allocations.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-#include "rm_status.hpp"
+#include "device/rm_status.hpp"
 
 namespace emulator {
 namespace {

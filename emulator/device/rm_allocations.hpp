@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "rm_tree.hpp"
+#include "device/rm_tree.hpp"
 
 namespace emulator {
 

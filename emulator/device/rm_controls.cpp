@@ -1,12 +1,12 @@
-#include "rm_controls.hpp"
+#include "device/rm_controls.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <limits>
 
-#include "../model/timing.hpp"
-#include "switch_log_controls.hpp"
-#include "uuid.hpp"
+#include "device/switch_log_controls.hpp"
+#include "model/timing.hpp"
+#include "shared/uuid.hpp"
 
 namespace emulator {
 namespace {

@@ -1,11 +1,11 @@
-#include "rm_service.hpp"
+#include "device/rm_service.hpp"
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "rm_allocations.hpp"
-#include "rm_controls.hpp"
+#include "device/rm_allocations.hpp"
+#include "device/rm_controls.hpp"
 
 namespace emulator {
 namespace {

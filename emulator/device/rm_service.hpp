@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "rm_tree.hpp"
+#include "device/rm_tree.hpp"
 
 namespace emulator {
 

@@ -1,4 +1,4 @@
-#include "rm_tree.hpp"
+#include "device/rm_tree.hpp"
 
 #include <sys/random.h>
 
@@ -7,7 +7,7 @@
 #include <bit>
 #include <utility>
 
-#include "../model/timing.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 namespace {

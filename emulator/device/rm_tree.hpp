@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "gpu.hpp"
+#include "device/gpu.hpp"
 
 namespace emulator {
 

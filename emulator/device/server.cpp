@@ -1,4 +1,4 @@
-#include "server.hpp"
+#include "device/server.hpp"
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,10 +16,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../clock.hpp"
-#include "../datagram.hpp"
-#include "../model/timing.hpp"
-#include "uuid.hpp"
+#include "model/timing.hpp"
+#include "shared/clock.hpp"
+#include "shared/datagram.hpp"
+#include "shared/uuid.hpp"
 
 namespace emulator {
 namespace {
@@ -92,15 +91,13 @@ void Server::take_directory() {
 
 UniqueFd Server::listen_on(const std::string& name) const {
     const std::string path = options_.directory + "/" + name;
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path)
-        fail("the path " + path + " is too long for a socket (" + std::to_string(sizeof address.sun_path - 1) +
+    const auto address = socket_address(path);
+    if (!address)
+        fail("the path " + path + " is too long for a socket (" + std::to_string(sizeof address->sun_path - 1) +
              " bytes)");
-    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
     ::unlink(path.c_str());
     UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
         ::listen(fd.get(), 128) != 0)
         fail("cannot listen on " + path + ": " + std::strerror(errno));
     // Who may reach the directory may use the GPU, as with the device nodes of a real one.

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "../unique_fd.hpp"
-#include "process.hpp"
-#include "rm_service.hpp"
+#include "device/process.hpp"
+#include "device/rm_service.hpp"
+#include "shared/unique_fd.hpp"
 
 namespace emulator {
 

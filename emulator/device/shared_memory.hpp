@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../unique_fd.hpp"
+#include "shared/unique_fd.hpp"
 
 namespace emulator {
 

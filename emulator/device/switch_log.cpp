@@ -1,9 +1,9 @@
-#include "switch_log.hpp"
+#include "device/switch_log.hpp"
 
 #include <algorithm>
 
-#include "../clock.hpp"
-#include "../model/timing.hpp"
+#include "model/timing.hpp"
+#include "shared/clock.hpp"
 
 namespace emulator {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "../model/runlist.hpp"
-#include "event_buffer.hpp"
+#include "device/event_buffer.hpp"
+#include "model/runlist.hpp"
 
 namespace emulator {
 

@@ -1,6 +1,6 @@
-#include "switch_log_controls.hpp"
+#include "device/switch_log_controls.hpp"
 
-#include "../clock.hpp"
+#include "shared/clock.hpp"
 
 namespace emulator {
 

@@ -1,7 +1,7 @@
 // The controls of the context-switch log: rows of the table in rm_controls.cpp.
 #pragma once
 
-#include "rm_controls.hpp"
+#include "device/rm_call.hpp"
 
 namespace emulator {
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "../protocol.hpp"
-#include "busy_history.hpp"
+#include "model/busy_history.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator {
 

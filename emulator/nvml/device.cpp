@@ -1,10 +1,9 @@
 // Devices: names and memory.
-#include <cstdio>
 #include <cstring>
 #include <string>
 
-#include "../device/uuid.hpp"
-#include "session.hpp"
+#include "nvml/session.hpp"
+#include "shared/uuid.hpp"
 
 namespace {
 
@@ -17,12 +16,6 @@ nvmlReturn_t give(const std::string& text, char* out, unsigned length) {
     if (text.size() + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
     std::memcpy(out, text.c_str(), text.size() + 1);
     return NVML_SUCCESS;
-}
-
-emulator::Uuid uuid_of(const emulator::nvml::Session::Memory& memory) {
-    emulator::Uuid uuid;
-    std::memcpy(uuid.data(), memory.uuid, uuid.size());
-    return uuid;
 }
 
 }  // namespace
@@ -47,7 +40,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* d
     for (emulator::nvml::Device& candidate : session.devices) {
         const auto memory = session.memory(candidate.index);
         if (!memory) return NVML_ERROR_GPU_IS_LOST;
-        if (emulator::uuid_text(uuid_of(*memory)) != uuid) continue;
+        if (emulator::uuid_text(memory->uuid) != uuid) continue;
         *device = handle_of(candidate);
         return NVML_SUCCESS;
     }
@@ -70,7 +63,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned
     EMULATOR_NVML_ENTER_DEVICE(device);
     const auto memory = session.memory(index);
     if (!memory) return NVML_ERROR_GPU_IS_LOST;
-    return give(emulator::uuid_text(uuid_of(*memory)), uuid, length);
+    return give(emulator::uuid_text(memory->uuid), uuid, length);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* out) {

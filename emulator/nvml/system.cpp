@@ -1,7 +1,7 @@
 // Versions and errors.
 #include <cstring>
 
-#include "session.hpp"
+#include "nvml/session.hpp"
 
 namespace {
 

@@ -1,10 +1,26 @@
-#include "datagram.hpp"
+#include "shared/datagram.hpp"
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 namespace emulator {
+
+std::optional<sockaddr_un> socket_address(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) return std::nullopt;
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    return address;
+}
+
+UniqueFd connect_to(const std::string& path) {
+    const auto address = socket_address(path);
+    UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const bool connected =
+        address && fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
+    return connected ? std::move(fd) : UniqueFd();
+}
 
 bool send_datagram(int socket, std::span<const std::byte> bytes, int fd, int flags) {
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};

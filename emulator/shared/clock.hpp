@@ -4,7 +4,7 @@
 #include <ctime>
 #include <limits>
 
-#include "protocol.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator {
 

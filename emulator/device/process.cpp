@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t kMaxHostAllocations = 4096;
 constexpr std::uint64_t kMaxHostBytes = 1ULL << 40;
-constexpr std::uint32_t kComputeChannels = 8;
 constexpr int kMpsBelowNormal = 100;            // further than any stream priority reaches
 constexpr std::uint64_t kAddressesPerByte = 4;  // device addresses that a process may reserve, for each byte of memory
 constexpr std::uint32_t kLastHandle = 0xFFFFF000;  // leaves room for the objects of one more context
@@ -33,7 +32,7 @@ bool is_device_range(std::uint64_t address, std::uint64_t bytes) {
 }  // namespace
 
 Process::Process(pid_t pid, uid_t uid, std::vector<Gpu>& gpus, RmTree& rm)
-    : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm), memory_(address_limit(gpus)) {}
+    : pid_(pid), uid_(uid), gpus_(gpus), rm_(rm), memory_(address_limit(gpus)), streams_(gpus, memory_) {}
 
 Process::~Process() { end(gpus_.empty() ? 0 : gpus_.front().runlist.now()); }
 
@@ -80,21 +79,16 @@ std::optional<Process::Answer> Process::handle(const wire::Request& request, Tim
         case wire::Call::kOpenStream:
             return open_stream(request);
         case wire::Call::kCloseStream:
-            return close_stream(request, now);
+            return refused(streams_.close(request.stream, now) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
         case wire::Call::kSubmit:
-            submit(request, now);
+            streams_.submit(request, now);
             return std::nullopt;
         case wire::Call::kWatch:
-            watch(request);
+            streams_.watch(request);
             return std::nullopt;
-        case wire::Call::kHostDone: {
-            const auto it = streams_.find(request.stream);
-            if (it != streams_.end() && it->second.started && !it->second.operations.empty() &&
-                it->second.operations.front().request.operation == wire::Operation::kHost &&
-                it->second.operations.front().request.sequence == request.sequence)
-                finish_head(request.stream, now);
+        case wire::Call::kHostDone:
+            streams_.host_done(request, now);
             return std::nullopt;
-        }
     }
     broken_ = true;
     return std::nullopt;
@@ -104,6 +98,7 @@ Process::Answer Process::hello(const wire::Request& request) {
     if (page_.valid() || !rm_.client(request.hello.client)) return refused(CUDA_ERROR_INVALID_VALUE);
     page_ = SharedMemory("emulated-gpu-control", sizeof(wire::ControlPage));
     if (!page_.valid()) return refused(CUDA_ERROR_OPERATING_SYSTEM);
+    streams_.share(page());
     client_ = request.hello.client;
     rm_.adopt_devices(client_);
     mps_ = request.hello.mps != 0;
@@ -149,10 +144,7 @@ void Process::leave_group(const Context& context, Time now) {
 Process::Answer Process::close_context(const wire::Request& request, Time now) {
     const auto it = contexts_.find(request.context);
     if (it == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
-    std::vector<std::uint32_t> gone;
-    for (const auto& [slot, stream] : streams_)
-        if (stream.context == request.context) gone.push_back(slot);
-    for (const std::uint32_t slot : gone) release_stream(slot, now);
+    streams_.close_context(request.context, now);
     leave_group(it->second, now);
     rm_.remove_context(client_, it->second.compute_group, now);
     contexts_.erase(it);
@@ -210,45 +202,13 @@ Process::Answer Process::free_host(const wire::Request& request) {
 Process::Answer Process::open_stream(const wire::Request& request) {
     const auto context = contexts_.find(request.context);
     if (context == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
-    if (request.stream >= wire::kStreamSlots || streams_.contains(request.stream))
-        return refused(CUDA_ERROR_INVALID_VALUE);
-    Runlist& runlist = gpus_[context->second.gpu].runlist;
-    const QueueId queue = runlist.add_queue(
-        context->second.group, base_priority_ + std::clamp(request.priority, -kMpsBelowNormal / 2, kMpsBelowNormal / 2),
-        request.stream % kComputeChannels);
-    streams_[request.stream] = {
-        .context = request.context, .gpu = context->second.gpu, .queue = queue, .operations = {}};
-    queues_[{context->second.gpu, queue}] = request.stream;
-    return {};
-}
-
-Process::Answer Process::close_stream(const wire::Request& request, Time now) {
-    if (!streams_.contains(request.stream)) return refused(CUDA_ERROR_INVALID_HANDLE);
-    release_stream(request.stream, now);
-    return {};
-}
-
-// Closes a stream whose owner lives: whoever waits for what will not come goes on, and the slot's numbers do.
-void Process::release_stream(std::uint32_t slot, Time now) {
-    const Stream& stream = streams_.at(slot);
-    if (!stream.operations.empty()) page().streams[slot].completed = stream.operations.back().request.sequence;
-    drop_stream(slot, now);
-    wake(slot);
-}
-
-void Process::drop_stream(std::uint32_t slot, Time now) {
-    const auto it = streams_.find(slot);
-    Gpu& gpu = gpus_[it->second.gpu];
-    const std::uint64_t key = (static_cast<std::uint64_t>(it->second.gpu) << 32) | it->second.queue;
-    for (CopyEngine& engine : gpu.engines) engine.cancel(key);
-    gpu.runlist.remove_queue(now, it->second.queue);
-    queues_.erase({it->second.gpu, it->second.queue});
-    streams_.erase(it);
-    notify_dependents(slot, now);
+    const int priority = std::clamp(request.priority, -kMpsBelowNormal / 2, kMpsBelowNormal / 2);
+    const bool opened = streams_.open(request, context->second.gpu, context->second.group, base_priority_ + priority);
+    return refused(opened ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 void Process::end(Time now) {
-    while (!streams_.empty()) drop_stream(streams_.begin()->first, now);
+    streams_.end(now);
     for (const auto& [slot, context] : contexts_) leave_group(context, now);
     contexts_.clear();
 }

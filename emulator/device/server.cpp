@@ -252,16 +252,16 @@ bool Server::list_samples(int fd, std::uint32_t gpu) {
 
 Process* Server::owner(std::uint32_t gpu, QueueId queue) {
     for (auto& [fd, connection] : connections_)
-        if (connection.process && connection.process->owns(gpu, queue)) return connection.process.get();
+        if (connection.process && connection.process->streams().owns(gpu, queue)) return connection.process.get();
     return nullptr;
 }
 
 void Server::on_progress(std::uint32_t gpu, QueueId queue, double fraction) {
-    if (Process* process = owner(gpu, queue)) process->on_progress(gpu, queue, fraction);
+    if (Process* process = owner(gpu, queue)) process->streams().on_progress(gpu, queue, fraction);
 }
 
 void Server::on_complete(std::uint32_t gpu, QueueId queue, Time at) {
-    if (Process* process = owner(gpu, queue)) process->on_complete(gpu, queue, at);
+    if (Process* process = owner(gpu, queue)) process->streams().on_complete(gpu, queue, at);
 }
 
 void Server::advance(Time now) {
@@ -281,9 +281,9 @@ Time Server::next_deadline(Time now) {
     Time next = replies_.empty() ? kNever : replies_.begin()->first;
     // Flags first, everywhere: a kernel that one lets end may bring the deadline of another nearer.
     for (auto& [fd, connection] : connections_)
-        if (connection.process) next = std::min(next, connection.process->poll_flags(now));
+        if (connection.process) next = std::min(next, connection.process->streams().poll_flags(now));
     for (auto& [fd, connection] : connections_)
-        if (connection.process) next = std::min(next, connection.process->next_deadline(now));
+        if (connection.process) next = std::min(next, connection.process->streams().next_deadline(now));
     return next;
 }
 
@@ -339,7 +339,7 @@ void Server::run() {
         send_due_replies(now);
         for (Gpu& gpu : gpus_) gpu.switch_log.deliver_if_due(now);
         for (auto& [fd, connection] : connections_)
-            if (connection.process) connection.process->prepare(now + kEarly, now);
+            if (connection.process) connection.process->streams().prepare(now + kEarly, now);
     }
 }
 

@@ -79,6 +79,13 @@ def test_a_header_declares_what_its_own_source_defines() -> None:
             assert set(DECLARATION.findall(text)) <= defined.get(unit(path), set()), path.name
 
 
+def test_a_source_defines_members_of_its_own_headers_classes() -> None:
+    classes = {unit(path): set(CLASS.findall(text)) for path, text in sources(".hpp")}
+    for path, text in sources(".cpp"):
+        own = classes.get(unit(path), set()) | set(CLASS.findall(text))
+        assert set(MEMBER.findall(text)) <= own, path.name
+
+
 def test_includes_are_written_from_the_emulators_folder() -> None:
     for path in EMULATOR.rglob("*.?pp"):
         for name in re.findall(r'#include "([^"]+)"', path.read_text()):

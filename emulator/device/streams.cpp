@@ -1,4 +1,5 @@
-// The streams of a process: operations in order, their effect on memory, and when somebody has to be told.
+#include "device/streams.hpp"
+
 #include <cuda.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -9,18 +10,57 @@
 #include <cstring>
 #include <utility>
 
-#include "device/process.hpp"
 #include "model/timing.hpp"
 
 namespace emulator {
 namespace {
 
 constexpr std::size_t kMaxPending = 4 * wire::kStreamDepth;
+constexpr std::uint32_t kComputeChannels = 8;
 constexpr std::uint64_t kMaxFill = 1ULL << 40;  // elements
 
 }  // namespace
 
-void Process::submit(const wire::Request& request, Time now) {
+bool Streams::open(const wire::Request& request, std::uint32_t gpu, GroupId group, int priority) {
+    if (request.stream >= wire::kStreamSlots || streams_.contains(request.stream)) return false;
+    const QueueId queue = gpus_[gpu].runlist.add_queue(group, priority, request.stream % kComputeChannels);
+    streams_[request.stream] = {.context = request.context, .gpu = gpu, .queue = queue};
+    queues_[{gpu, queue}] = request.stream;
+    return true;
+}
+
+bool Streams::close(std::uint32_t slot, Time now) {
+    const auto it = streams_.find(slot);
+    if (it == streams_.end()) return false;
+    const std::deque<Pending>& operations = it->second.operations;
+    if (!operations.empty()) page_->streams[slot].completed = operations.back().request.sequence;
+    drop(slot, now);
+    wake(slot);
+    return true;
+}
+
+void Streams::close_context(std::uint32_t context, Time now) {
+    std::vector<std::uint32_t> gone;
+    for (const auto& [slot, stream] : streams_)
+        if (stream.context == context) gone.push_back(slot);
+    for (const std::uint32_t slot : gone) close(slot, now);
+}
+
+void Streams::end(Time now) {
+    while (!streams_.empty()) drop(streams_.begin()->first, now);
+}
+
+void Streams::drop(std::uint32_t slot, Time now) {
+    const auto it = streams_.find(slot);
+    Gpu& gpu = gpus_[it->second.gpu];
+    for (CopyEngine& engine : gpu.engines) engine.cancel(it->second.key());
+    gpu.runlist.remove_queue(now, it->second.queue);
+    queues_.erase({it->second.gpu, it->second.queue});
+    streams_.erase(it);
+    notify_dependents(slot, now);
+}
+
+void Streams::submit(const wire::Request& request, Time now) {
     const auto it = streams_.find(request.stream);
     if (it == streams_.end()) return;
     Stream& stream = it->second;
@@ -43,7 +83,7 @@ void Process::submit(const wire::Request& request, Time now) {
     pump(request.stream, std::min(request.arrival, now));
 }
 
-void Process::watch(const wire::Request& request) {
+void Streams::watch(const wire::Request& request) {
     const auto it = streams_.find(request.stream);
     if (it == streams_.end()) return;
     const std::deque<Pending>& operations = it->second.operations;
@@ -53,8 +93,15 @@ void Process::watch(const wire::Request& request) {
     if (completed(request.stream) >= request.sequence) wake(request.stream);
 }
 
+void Streams::host_done(const wire::Request& request, Time now) {
+    const auto it = streams_.find(request.stream);
+    if (it == streams_.end() || !it->second.started || it->second.operations.empty()) return;
+    const wire::Request& head = it->second.operations.front().request;
+    if (head.operation == wire::Operation::kHost && head.sequence == request.sequence) finish_head(request.stream, now);
+}
+
 // Starts what can start at the head of a stream.
-void Process::pump(std::uint32_t slot, Time at) {
+void Streams::pump(std::uint32_t slot, Time at) {
     for (auto it = streams_.find(slot); it != streams_.end() && !it->second.started && !it->second.operations.empty();
          it = streams_.find(slot)) {
         it->second.started = true;
@@ -65,7 +112,7 @@ void Process::pump(std::uint32_t slot, Time at) {
 }
 
 // Starts the head. True when it is done at once.
-bool Process::start(std::uint32_t slot, Time at) {
+bool Streams::start(std::uint32_t slot, Time at) {
     Stream& stream = streams_.at(slot);
     Pending& head = stream.operations.front();
     if (head.request.operation == wire::Operation::kHost) return false;
@@ -88,7 +135,7 @@ bool Process::start(std::uint32_t slot, Time at) {
             return false;
         }
         case wire::Operation::kRecord:
-            if (head.request.record.event < wire::kEventSlots) page().event_time[head.request.record.event] = at;
+            if (head.request.record.event < wire::kEventSlots) page_->event_time[head.request.record.event] = at;
             return true;
         case wire::Operation::kHost:
             return false;
@@ -97,7 +144,7 @@ bool Process::start(std::uint32_t slot, Time at) {
     return true;
 }
 
-void Process::start_copy(std::uint32_t slot, Time at) {
+void Streams::start_copy(std::uint32_t slot, Time at) {
     Stream& stream = streams_.at(slot);
     const wire::Request& request = stream.operations.front().request;
     const auto on_device = [](std::uint64_t address) { return address >= wire::kDeviceAddressBase; };
@@ -113,15 +160,15 @@ void Process::start_copy(std::uint32_t slot, Time at) {
             direction = CopyDirection::kToHost;
     }
     const double rate = direction == CopyDirection::kOnDevice ? timing::kDeviceBytesPerNs : timing::kLinkBytesPerNs;
-    const std::uint64_t key = (static_cast<std::uint64_t>(stream.gpu) << 32) | stream.queue;
     gpus_[stream.gpu].engines[static_cast<std::size_t>(direction)].submit(
-        at, key, timing::kCopyLatency + static_cast<Time>(std::min(bytes / rate, 1e15)), [this, slot](Time end) {
+        at, stream.key(), timing::kCopyLatency + static_cast<Time>(std::min(bytes / rate, 1e15)),
+        [this, slot](Time end) {
             move_data(streams_.at(slot).operations.front().request);
             finish_head(slot, end);
         });
 }
 
-void Process::move_data(const wire::Request& request) {
+void Streams::move_data(const wire::Request& request) {
     const std::uint32_t context = streams_.at(request.stream).context;
     if (request.operation == wire::Operation::kCopy) {
         std::byte* to = memory_.find(request.copy.destination, request.copy.bytes);
@@ -141,26 +188,26 @@ void Process::move_data(const wire::Request& request) {
     if (fill.width == 4) std::fill_n(reinterpret_cast<std::uint32_t*>(to), fill.count, fill.value);
 }
 
-void Process::on_progress(std::uint32_t gpu, QueueId queue, double fraction) {
+void Streams::on_progress(std::uint32_t gpu, QueueId queue, double fraction) {
     const auto it = queues_.find({gpu, queue});
     if (it == queues_.end()) return;
     Stream& stream = streams_.at(it->second);
     if (!stream.operations.front().run->run_to(fraction, memory_)) fail(stream.context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-void Process::on_complete(std::uint32_t gpu, QueueId queue, Time at) {
+void Streams::on_complete(std::uint32_t gpu, QueueId queue, Time at) {
     const auto it = queues_.find({gpu, queue});
     if (it == queues_.end()) return;
     on_progress(gpu, queue, 1.0);
     finish_head(it->second, at);
 }
 
-void Process::finish_head(std::uint32_t slot, Time at) {
+void Streams::finish_head(std::uint32_t slot, Time at) {
     Stream& stream = streams_.at(slot);
     const std::uint64_t sequence = stream.operations.front().request.sequence;
     stream.operations.pop_front();
     stream.started = false;
-    page().streams[slot].completed.store(sequence, std::memory_order_release);
+    page_->streams[slot].completed.store(sequence, std::memory_order_release);
     if (stream.watched >= sequence ||
         (!stream.operations.empty() && stream.operations.front().request.operation == wire::Operation::kHost))
         wake(slot);
@@ -168,7 +215,7 @@ void Process::finish_head(std::uint32_t slot, Time at) {
     pump(slot, at);
 }
 
-void Process::notify_dependents(std::uint32_t slot, Time at) {
+void Streams::notify_dependents(std::uint32_t slot, Time at) {
     const auto it = dependents_.find(slot);
     if (it == dependents_.end()) return;
     const std::vector<std::uint32_t> waiting = std::exchange(it->second, {});
@@ -185,26 +232,26 @@ void Process::notify_dependents(std::uint32_t slot, Time at) {
     }
 }
 
-void Process::wake(std::uint32_t slot) {
-    std::atomic<std::uint32_t>& word = page().streams[slot].wake;
+void Streams::wake(std::uint32_t slot) {
+    std::atomic<std::uint32_t>& word = page_->streams[slot].wake;
     word.fetch_add(1, std::memory_order_release);
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Process::fail(std::uint32_t context, std::uint32_t result) {
+void Streams::fail(std::uint32_t context, std::uint32_t result) {
     if (context >= wire::kContextSlots) return;
     std::uint32_t none = CUDA_SUCCESS;
-    page().context_error[context].compare_exchange_strong(none, result);
+    page_->context_error[context].compare_exchange_strong(none, result);
 }
 
-bool Process::sound(std::uint32_t context) const { return page().context_error[context] == CUDA_SUCCESS; }
+bool Streams::sound(std::uint32_t context) const { return page_->context_error[context] == CUDA_SUCCESS; }
 
-std::uint64_t Process::completed(std::uint32_t slot) const {
-    return page().streams[slot].completed.load(std::memory_order_relaxed);
+std::uint64_t Streams::completed(std::uint32_t slot) const {
+    return page_->streams[slot].completed.load(std::memory_order_relaxed);
 }
 
 // A time before which operation `sequence` of a stream cannot have ended.
-Time Process::deadline(std::uint32_t slot, std::uint64_t sequence, Time now, int depth) const {
+Time Streams::deadline(std::uint32_t slot, std::uint64_t sequence, Time now, int depth) const {
     const auto it = streams_.find(slot);
     if (it == streams_.end() || it->second.operations.empty() || completed(slot) >= sequence || depth > 8) return now;
     const Stream& stream = it->second;
@@ -232,19 +279,19 @@ Time Process::deadline(std::uint32_t slot, std::uint64_t sequence, Time now, int
     return bound;
 }
 
-Time Process::next_deadline(Time now) const {
+Time Streams::next_deadline(Time now) const {
     Time next = kNever;
     for (const auto& [slot, stream] : streams_) {
         if (!stream.operations.empty() && stream.watched > completed(slot)) {
             const Time due = deadline(slot, stream.watched, now, 0);
-            page().streams[slot].expected.store(due, std::memory_order_relaxed);
+            page_->streams[slot].expected.store(due, std::memory_order_relaxed);
             next = std::min(next, due);
         }
     }
     return next;
 }
 
-void Process::prepare(Time before, Time now) {
+void Streams::prepare(Time before, Time now) {
     for (auto& [slot, stream] : streams_) {
         if (stream.operations.empty() || stream.watched <= completed(slot) || stream.woken >= stream.watched) continue;
         if (deadline(slot, stream.watched, now, 0) > before) continue;
@@ -257,7 +304,7 @@ void Process::prepare(Time before, Time now) {
     }
 }
 
-Time Process::poll_flags(Time now) {
+Time Streams::poll_flags(Time now) {
     constexpr Time kCloseLook = 3 * timing::kMillisecond;  // as long as this, without leaving the processor
     constexpr Time kInterval = 200 * timing::kMicrosecond;
     Time next = kNever;

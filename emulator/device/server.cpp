@@ -30,8 +30,6 @@ constexpr int kMessagesAtOnce = 64;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-Time last_sample(Time now) { return BusyHistory::end_of(BusyHistory::last_period(now)); }
-
 void add_to(int epoll, int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -186,6 +184,23 @@ bool Server::allow_hello(const Connection& connection, std::uint32_t client) {
     return false;
 }
 
+template <typename Entry, std::uint32_t kMost>
+bool Server::list(int fd, std::uint32_t gpu, std::uint32_t (Server::*fill)(std::uint32_t, Time, Entry*)) {
+    struct {
+        wire::Reply reply{};
+        Entry entries[kMost];
+    } answer;
+    if (gpu < gpus_.size()) {
+        const Time now = clock_now();
+        gpus_[gpu].reach(BusyHistory::end_of(BusyHistory::last_period(now)));
+        answer.reply.value = (this->*fill)(gpu, now, answer.entries);
+    } else {
+        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
+    }
+    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(Entry);
+    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+}
+
 void Server::read_gpu(Connection& connection) {
     const int fd = connection.fd.get();
     for (int i = 0; i < kMessagesAtOnce; ++i) {
@@ -197,8 +212,10 @@ void Server::read_gpu(Connection& connection) {
         if (request.call == wire::Call::kHello && !allow_hello(connection, request.hello.client))
             return close_connection(fd);
         if (request.call == wire::Call::kListProcesses || request.call == wire::Call::kListSamples) {
-            const bool sent = request.call == wire::Call::kListProcesses ? list_processes(fd, request.gpu)
-                                                                         : list_samples(fd, request.gpu);
+            const bool sent =
+                request.call == wire::Call::kListProcesses
+                    ? list<wire::ListedProcess, wire::kMaxListed>(fd, request.gpu, &Server::list_processes)
+                    : list<wire::BusySample, wire::kMaxSamples>(fd, request.gpu, &Server::list_samples);
             if (!sent) return close_connection(fd);
             continue;
         }
@@ -209,45 +226,23 @@ void Server::read_gpu(Connection& connection) {
     }
 }
 
-bool Server::list_processes(int fd, std::uint32_t gpu) {
-    struct {
-        wire::Reply reply{};
-        wire::ListedProcess processes[wire::kMaxListed];
-    } answer;
-    const Time now = clock_now();
-    if (gpu >= gpus_.size()) {
-        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
-    } else {
-        gpus_[gpu].reach(last_sample(now));
-        for (const auto& [other, connection] : connections_) {
-            if (!connection.process || answer.reply.value == wire::kMaxListed) continue;
-            if (const auto listed = connection.process->describe(gpu, now))
-                answer.processes[answer.reply.value++] = *listed;
-        }
+std::uint32_t Server::list_processes(std::uint32_t gpu, Time now, wire::ListedProcess* out) {
+    std::uint32_t count = 0;
+    for (const auto& [fd, connection] : connections_) {
+        if (!connection.process || count == wire::kMaxListed) continue;
+        if (const auto listed = connection.process->describe(gpu, now)) out[count++] = *listed;
     }
-    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::ListedProcess);
-    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+    return count;
 }
 
-bool Server::list_samples(int fd, std::uint32_t gpu) {
-    struct {
-        wire::Reply reply{};
-        wire::BusySample samples[timing::kSamples];
-    } answer;
+std::uint32_t Server::list_samples(std::uint32_t gpu, Time now, wire::BusySample* out) {
     static_assert(timing::kSamples <= wire::kMaxSamples);
-    if (gpu >= gpus_.size()) {
-        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
-    } else {
-        const Time now = clock_now();
-        gpus_[gpu].reach(last_sample(now));
-        const BusyHistory& history = gpus_[gpu].runlist.busy();
-        const std::int64_t end = BusyHistory::last_period(now) + 1;
-        for (std::int64_t period = std::max<std::int64_t>(0, end - timing::kSamples); period < end; ++period)
-            answer.samples[answer.reply.value++] = {.end = BusyHistory::end_of(period),
-                                                    .percent = BusyHistory::percent(history.busy(period))};
-    }
-    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::BusySample);
-    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+    std::uint32_t count = 0;
+    const BusyHistory& history = gpus_[gpu].runlist.busy();
+    const std::int64_t end = BusyHistory::last_period(now) + 1;
+    for (std::int64_t period = std::max<std::int64_t>(0, end - timing::kSamples); period < end; ++period)
+        out[count++] = {.end = BusyHistory::end_of(period), .percent = BusyHistory::percent(history.busy(period))};
+    return count;
 }
 
 Process* Server::owner(std::uint32_t gpu, QueueId queue) {

@@ -61,7 +61,7 @@ CUresult destroy_context(Driver& driver, Context& context) {
 CUresult make_context(Driver& driver, CUdevice device, unsigned flags, bool primary, Context*& made) {
     const auto gpu = static_cast<std::uint32_t>(device);
     std::vector<DeviceMemory> overhead;
-    if (const CUresult result = take_overhead(driver, gpu, overhead); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(take_overhead(driver, gpu, overhead));
     UniqueFd node = driver.connection.open_node();
     wire::Reply reply{};
     if (const CUresult result = driver.connection.call({.call = wire::Call::kOpenContext, .gpu = gpu}, reply);
@@ -87,8 +87,7 @@ CUresult retain_primary(CUcontext* handle, CUdevice device) {
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     Primary& primary = primary_of(device);
     if (!primary.context) {
-        const CUresult result = make_context(driver, device, primary.flags, true, primary.context);
-        if (result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(make_context(driver, device, primary.flags, true, primary.context));
     }
     ++primary.uses;
     *handle = to(primary.context);
@@ -143,8 +142,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice devi
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     Context* made = nullptr;
-    const CUresult result = make_context(driver, device, flags, false, made);
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_context(driver, device, flags, false, made));
     context_stack().push_back(made);
     *handle = to(made);
     return CUDA_SUCCESS;
@@ -203,7 +201,7 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     EMULATOR_ENTER_CONTEXT();
-    if (const CUresult result = allow_synchronize(context); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_synchronize(context));
     const CUresult result = wait_for_all(driver, context, guard);
     driver.on_synchronized();
     return result;

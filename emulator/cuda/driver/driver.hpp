@@ -65,3 +65,7 @@ class Driver {
     if (!entered) return CUDA_ERROR_NOT_INITIALIZED;                       \
     emulator::cuda::Driver& driver = *entered;                             \
     std::unique_lock guard(driver.lock)
+
+// Goes on if the call succeeds, and returns its result otherwise.
+#define EMULATOR_TRY(...) \
+    if (const CUresult tried = __VA_ARGS__; tried != CUDA_SUCCESS) return tried

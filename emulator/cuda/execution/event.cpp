@@ -55,8 +55,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     EMULATOR_ENTER();
     Stream* stream = nullptr;
     if (!named(objects().events, handle)) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
-        return result;
+    EMULATOR_TRY(wait_for_room(driver, stream_handle, guard, stream));
     Event* event = named(objects().events, handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture) {
@@ -67,7 +66,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     }
     wire::Request request{.operation = wire::Operation::kRecord};
     request.record = {.event = event->slot};
-    if (const CUresult result = submit(driver, *stream, request); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(submit(driver, *stream, request));
     event->capture.reset();
     event->recorded = true;
     event->point = stream->last();
@@ -91,7 +90,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = named(objects().events, handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = allow_look(*event); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_look(*event));
     return query(driver, *event->context, event->point);
 }
 

@@ -31,7 +31,7 @@ CUresult wait(Driver& driver, const Context& context, Point point) {
     wire::StreamState& state = driver.connection.page().streams[point.stream];
     if (!is_done(driver, point)) {
         state.expected.store(0, std::memory_order_relaxed);
-        if (const CUresult result = watch(driver, context, point); result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(watch(driver, context, point));
     }
     while (!is_done(driver, point)) {
         const std::uint32_t seen = state.wake.load(std::memory_order_acquire);
@@ -127,8 +127,7 @@ CUresult wait_for(Driver& driver, const Context& context, Point point, std::uniq
 CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard) {
     std::vector<Point> last;
     for (const Stream* stream : context.streams) last.push_back(stream->last());
-    for (const Point point : last)
-        if (const CUresult result = wait_for(driver, context, point, guard); result != CUDA_SUCCESS) return result;
+    for (const Point point : last) EMULATOR_TRY(wait_for(driver, context, point, guard));
     return context_error(driver, context);
 }
 

@@ -14,9 +14,8 @@ CUresult make_stream(Driver& driver, Context& context, int priority, unsigned fl
     const auto free_slot = std::ranges::find(slots, false);
     if (free_slot == slots.end()) return CUDA_ERROR_OUT_OF_MEMORY;
     const auto slot = static_cast<std::uint32_t>(free_slot - slots.begin());
-    const CUresult result = driver.connection.call(
-        {.call = wire::Call::kOpenStream, .context = context.slot, .stream = slot, .priority = priority});
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(driver.connection.call(
+        {.call = wire::Call::kOpenStream, .context = context.slot, .stream = slot, .priority = priority}));
     slots[slot] = true;
     made = new Stream{&context, slot, priority, flags};
     made->submitted = driver.connection.page().streams[slot].completed;  // the slot's numbers go on
@@ -49,8 +48,8 @@ Stream* find_stream(Driver& driver, CUstream handle) {
 
 CUresult begin_work(Driver& driver, Stream& stream) {
     const Context& context = *stream.context;
-    if (const CUresult result = allow_work(stream); result != CUDA_SUCCESS) return result;
-    if (const CUresult error = context_error(driver, context); error != CUDA_SUCCESS) return error;
+    EMULATOR_TRY(allow_work(stream));
+    EMULATOR_TRY(context_error(driver, context));
     std::vector<const Stream*> before;
     if (&stream == context.legacy) {
         for (const Stream* other : context.streams)
@@ -58,17 +57,15 @@ CUresult begin_work(Driver& driver, Stream& stream) {
     } else if (stream.blocking()) {
         before.push_back(context.legacy);
     }
-    for (const Stream* other : before)
-        if (const CUresult result = append_wait(driver, stream, other->last()); result != CUDA_SUCCESS) return result;
+    for (const Stream* other : before) EMULATOR_TRY(append_wait(driver, stream, other->last()));
     return CUDA_SUCCESS;
 }
 
 CUresult submit(Driver& driver, Stream& stream, Task task) {
     if (stream.capture) return capture_task(stream, std::move(task));
-    if (const CUresult result = begin_work(driver, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(begin_work(driver, stream));
     if (task.host.fn) return append_host(driver, stream, task.host);
-    for (const wire::Request& request : task.work)
-        if (const CUresult result = append(driver, stream, request); result != CUDA_SUCCESS) return result;
+    for (const wire::Request& request : task.work) EMULATOR_TRY(append(driver, stream, request));
     return CUDA_SUCCESS;
 }
 
@@ -86,8 +83,7 @@ CUresult wait_for_room(Driver& driver, CUstream handle, std::unique_lock<std::mu
             is_done(driver, {stream->slot, stream->submitted - wire::kStreamDepth + 1}))
             return CUDA_SUCCESS;
         const Point half{stream->slot, stream->submitted - wire::kStreamDepth / 2};
-        if (const CUresult result = wait_for(driver, *stream->context, half, guard); result != CUDA_SUCCESS)
-            return result;
+        EMULATOR_TRY(wait_for(driver, *stream->context, half, guard));
     }
 }
 
@@ -140,7 +136,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = allow_query(*stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_query(*stream));
     return synchronize(driver, *stream->context, stream->last(), guard);
 }
 
@@ -148,7 +144,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = allow_query(*stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_query(*stream));
     return query(driver, *stream->context, stream->last());
 }
 
@@ -171,12 +167,12 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
     EMULATOR_ENTER();
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     const Event* event = named(objects().events, event_handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
     if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
     if (stream->capture || !event->recorded || is_done(driver, event->point)) return CUDA_SUCCESS;
-    if (const CUresult result = begin_work(driver, *stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(begin_work(driver, *stream));
     return append_wait(driver, *stream, event->point);
 }

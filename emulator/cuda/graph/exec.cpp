@@ -96,7 +96,7 @@ CUresult add_copy(Driver& driver, Exec& exec, const Node& node, const wire::Requ
         return CUDA_SUCCESS;
     }
     void* through = nullptr;
-    if (const CUresult result = cuMemHostAlloc(&through, bytes, 0); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(cuMemHostAlloc(&through, bytes, 0));
     exec.pinned.push_back(through);
     const auto address = reinterpret_cast<std::uintptr_t>(through);
     Step step{.node = &node, .request = request};
@@ -113,16 +113,15 @@ CUresult add_steps(Driver& driver, Exec& exec, const Graph& graph) {
     if (order.size() != graph.nodes.size()) return CUDA_ERROR_INVALID_VALUE;
     for (const Node* node : order) {
         const Task& task = node->task;
-        if (node->child)
-            if (const CUresult result = add_steps(driver, exec, *node->child); result != CUDA_SUCCESS) return result;
+        if (node->child) EMULATOR_TRY(add_steps(driver, exec, *node->child));
         if (task.host.fn) exec.steps.push_back({.node = node, .host = task.host});
         if (task.memory)
             (task.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? exec.allocated : exec.freed).push_back(task.memory);
         for (const wire::Request& request : task.work) {
             if (request.operation != wire::Operation::kCopy)
                 exec.steps.push_back({.node = node, .request = request});
-            else if (const CUresult result = add_copy(driver, exec, *node, request); result != CUDA_SUCCESS)
-                return result;
+            else
+                EMULATOR_TRY(add_copy(driver, exec, *node, request));
         }
     }
     return CUDA_SUCCESS;
@@ -136,8 +135,7 @@ void wait_for_launch(Driver& driver, const Exec& exec, std::unique_lock<std::mut
 CUresult allocate(Driver& driver, Exec& exec) {
     const auto busy = [](const auto& memory) { return memory->in_use; };
     if (!exec.frees_before_launch && std::ranges::any_of(exec.allocated, busy)) return CUDA_ERROR_INVALID_VALUE;
-    for (const auto& memory : exec.allocated)
-        if (const CUresult result = back_graph_memory(driver, *memory); result != CUDA_SUCCESS) return result;
+    for (const auto& memory : exec.allocated) EMULATOR_TRY(back_graph_memory(driver, *memory));
     return CUDA_SUCCESS;
 }
 
@@ -150,17 +148,14 @@ void settle(const Exec& exec) {
 }
 
 CUresult launch(Driver& driver, Exec& exec, CUstream handle, Stream*& stream, std::unique_lock<std::mutex>& guard) {
-    if (const CUresult result = begin_work(driver, *stream); result != CUDA_SUCCESS) return result;
-    if (exec.context && exec.last.stream != stream->slot)
-        if (const CUresult result = append_wait(driver, *stream, exec.last); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = allocate(driver, exec); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(begin_work(driver, *stream));
+    if (exec.context && exec.last.stream != stream->slot) EMULATOR_TRY(append_wait(driver, *stream, exec.last));
+    EMULATOR_TRY(allocate(driver, exec));
     exec.context = stream->context;
     exec.last = stream->last();
     // A graph is queued as a whole, so that nothing comes in between; one longer than a ring fills it bit by bit.
     for (std::size_t i = 0; i < exec.steps.size(); ++i) {
-        if (i > 0 && i % wire::kStreamDepth == 0)
-            if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS)
-                return result;
+        if (i > 0 && i % wire::kStreamDepth == 0) EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
         const Step& step = exec.steps[i];
         const CUresult result =
             step.host.fn ? append_host(driver, *stream, step.host) : append(driver, *stream, step.request);
@@ -221,8 +216,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, un
     std::shared_ptr<Exec> made;
     EMULATOR_ENTER_CONTEXT();
     guard.unlock();
-    const CUresult result = make_exec(driver, graph, made);
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_exec(driver, graph, made));
     guard.lock();
     made->frees_before_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
     *out = reinterpret_cast<CUgraphExec>(made.get());
@@ -236,11 +230,9 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, stream_handle, guard, stream); result != CUDA_SUCCESS)
-        return result;
+    EMULATOR_TRY(wait_for_room(driver, stream_handle, guard, stream));
     if (!stream->capture) return launch(driver, *exec, stream_handle, stream, guard);
-    const CUresult result = capture_task(*stream, {.type = CU_GRAPH_NODE_TYPE_GRAPH});
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(capture_task(*stream, {.type = CU_GRAPH_NODE_TYPE_GRAPH}));
     std::map<const Node*, Node*> copies;
     up_to_date(*stream).graph->nodes.back()->child = clone(*exec->graph, copies);
     return CUDA_SUCCESS;
@@ -272,7 +264,7 @@ CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec handle, CUgraphNode 
     if (!exec || !parameters || !exec->nodes.contains(original)) return CUDA_ERROR_INVALID_VALUE;
     Node& node = *exec->nodes[original];
     if (node.task.type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = make_kernel(*parameters, node.task); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_kernel(*parameters, node.task));
     std::ranges::find(exec->steps, &node, &Step::node)->request = node.task.work.front();
     return CUDA_SUCCESS;
 }

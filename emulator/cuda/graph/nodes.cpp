@@ -52,7 +52,7 @@ CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUg
     EMULATOR_ENTER();
     if (!parameters) return CUDA_ERROR_INVALID_VALUE;
     Node node;
-    if (const CUresult result = make_kernel(*parameters, node.task); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_kernel(*parameters, node.task));
     return add(out, graph, needs, count, std::move(node));
 }
 
@@ -86,10 +86,10 @@ CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUg
                                       const CUDA_MEMCPY3D* parameters, CUcontext) {
     if (!parameters) return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D copy = *parameters;
-    if (const CUresult result = resolve_arrays(copy); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(resolve_arrays(copy));
     EMULATOR_ENTER();
     Node node{.task = {.type = CU_GRAPH_NODE_TYPE_MEMCPY}};
-    if (const CUresult result = copies_of(copy, node.task.work); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(copies_of(copy, node.task.work));
     return add(out, graph, needs, count, std::move(node));
 }
 
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUg
     EMULATOR_ENTER();
     if (!parameters) return CUDA_ERROR_INVALID_VALUE;
     Node node{.task = {.type = CU_GRAPH_NODE_TYPE_MEMSET}};
-    if (const CUresult result = fills_of(*parameters, node.task.work); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(fills_of(*parameters, node.task.work));
     return add(out, graph, needs, count, std::move(node));
 }
 

@@ -72,8 +72,7 @@ CUresult active_blocks(int threads, std::size_t shared_bytes, int& blocks) {
 CUresult check_cooperative(const Shape& shape) {
     const unsigned threads = shape.block[0] * shape.block[1] * shape.block[2];
     int fit = 0;
-    const CUresult result = active_blocks(static_cast<int>(threads), shape.shared_bytes, fit);
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(active_blocks(static_cast<int>(threads), shape.shared_bytes, fit));
     const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
     const std::uint64_t room = std::uint64_t{timing::kProcessors} * static_cast<unsigned>(fit);
     return blocks <= room ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
@@ -83,12 +82,10 @@ CUresult launch(CUfunction function, const Shape& shape, bool cooperative, CUstr
                 void** extra) {
     EMULATOR_ENTER_CONTEXT();
     Task task{.type = CU_GRAPH_NODE_TYPE_KERNEL};
-    if (const CUresult result = make_launch(function, shape, parameters, extra, task); result != CUDA_SUCCESS)
-        return result;
-    if (cooperative)
-        if (const CUresult result = check_cooperative(shape); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_launch(function, shape, parameters, extra, task));
+    if (cooperative) EMULATOR_TRY(check_cooperative(shape));
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     return submit(driver, *stream, std::move(task));
 }
 
@@ -97,12 +94,12 @@ CUresult launch(CUfunction function, const Shape& shape, bool cooperative, CUstr
 CUresult make_launch(CUfunction handle, const Shape& shape, void** values, void** extra, Task& made) {
     const Function* function = find_function(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(check(shape));
     wire::Request request{.operation = wire::Operation::kKernel};
     request.launch = {.kernel = function->kernel};
     std::ranges::copy(shape.grid, request.launch.grid);
     std::ranges::copy(shape.block, request.launch.block);
-    if (const CUresult result = pack(*function, values, extra, request.launch); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(pack(*function, values, extra, request.launch));
     made.work = {request};
     made.function = handle;
     made.shared_bytes = shape.shared_bytes;
@@ -161,7 +158,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argu
     EMULATOR_ENTER_CONTEXT();
     if (!function) return CUDA_ERROR_INVALID_VALUE;
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {function, argument}});
 }
 

@@ -70,7 +70,7 @@ CUresult load(Driver& driver, Context& context, const void* image, Module*& made
     if (!entries) return CUDA_ERROR_INVALID_IMAGE;
     Heap& heap = loaded().code.try_emplace(&context, context.gpu).first->second;
     std::uint64_t code = 0;
-    if (const CUresult result = heap.take(driver, text.size() + 1, code); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(heap.take(driver, text.size() + 1, code));
     made = new Module{{}, &context, code};
     loaded().modules.insert(made);
     for (const PtxEntry& entry : *entries)

@@ -17,12 +17,12 @@ using Heaps = std::map<const Context*, Heap>;
 CUresult allocate(Driver& driver, Context& context, std::uint64_t bytes, std::uint64_t& address) {
     if (bytes <= kLargestCut) {
         Heap& heap = kept<Heaps>().try_emplace(&context, context.gpu).first->second;
-        if (const CUresult result = heap.take(driver, bytes, address); result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(heap.take(driver, bytes, address));
         allocations().emplace(address, Allocation{bytes, &context, Allocation::Kind::kCut});
         return CUDA_SUCCESS;
     }
     Block block;
-    if (const CUresult result = make_block(driver, context.gpu, bytes, block); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_block(driver, context.gpu, bytes, block));
     address = block.address;
     allocations().emplace(address, Allocation{bytes, &context, Allocation::Kind::kOwn, block});
     return CUDA_SUCCESS;

@@ -127,9 +127,8 @@ CUresult resolve_arrays(CUDA_MEMCPY3D& copy) {
                    ? CUDA_SUCCESS
                    : CUDA_ERROR_INVALID_VALUE;
     };
-    const CUresult result = resolve(copy.srcMemoryType, copy.srcArray, copy.srcDevice, copy.srcPitch, copy.srcHeight,
-                                    copy.srcXInBytes, copy.srcY, copy.srcZ);
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(resolve(copy.srcMemoryType, copy.srcArray, copy.srcDevice, copy.srcPitch, copy.srcHeight,
+                         copy.srcXInBytes, copy.srcY, copy.srcZ));
     return resolve(copy.dstMemoryType, copy.dstArray, copy.dstDevice, copy.dstPitch, copy.dstHeight, copy.dstXInBytes,
                    copy.dstY, copy.dstZ);
 }
@@ -142,11 +141,11 @@ using namespace emulator::cuda;
 CUresult CUDAAPI cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
     EMULATOR_ENTER_CONTEXT();
     if (!handle || !shape) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check(*shape); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(check(*shape));
+    EMULATOR_TRY(allow_unsafe_call());
     std::uint64_t address = 0;
     const std::uint64_t bytes = bytes_of(*shape);
-    if (const CUresult result = allocate(driver, context, bytes, address); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allocate(driver, context, bytes, address));
     auto* array = new Array{*shape, address, bytes, allocations().at(address).id};
     known().arrays.insert(array);
     *handle = reinterpret_cast<CUarray>(array);
@@ -191,8 +190,8 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARR
                                         unsigned levels) {
     EMULATOR_ENTER_CONTEXT();
     if (!handle || !shape || levels == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check(*shape); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(check(*shape));
+    EMULATOR_TRY(allow_unsafe_call());
     auto mipmap = std::make_unique<Mipmap>();
     CUDA_ARRAY3D_DESCRIPTOR level = *shape;
     std::uint64_t bytes = 0;
@@ -206,7 +205,7 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARR
         bytes += (bytes_of(level) + kLevelAlignment - 1) / kLevelAlignment * kLevelAlignment;
     }
     std::uint64_t address = 0;
-    if (const CUresult result = allocate(driver, context, bytes, address); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allocate(driver, context, bytes, address));
     for (const auto& array : mipmap->levels) {
         array->address += address;
         array->allocation = allocations().at(address).id;

@@ -23,9 +23,7 @@ class Staging {
     // A piece that no copy uses any more. Waits without the lock.
     CUresult take(Driver& driver, Context& context, std::unique_lock<std::mutex>& guard, std::size_t& piece) {
         if (!memory_) {
-            if (const CUresult result = allocate_host(driver, context, kPiece * kPieces, memory_);
-                result != CUDA_SUCCESS)
-                return result;
+            EMULATOR_TRY(allocate_host(driver, context, kPiece * kPieces, memory_));
         }
         piece = next_;
         next_ = (next_ + 1) % kPieces;
@@ -68,7 +66,7 @@ CUresult queue_copy(Driver& driver, Stream& stream, std::uint64_t to, std::uint6
 CUresult copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, CUstream handle, bool wait) {
     EMULATOR_ENTER_CONTEXT();
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     if (bytes == 0) return CUDA_SUCCESS;
     for (const std::uint64_t address : {to, from})
         if (is_device(address) && !is_usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -95,16 +93,14 @@ CUresult copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, CUstream 
     for (std::size_t done = 0; done < bytes; done += Staging::kPiece) {
         const std::size_t part = std::min(Staging::kPiece, bytes - done);
         std::size_t piece = 0;
-        if (const CUresult result = staging.take(driver, context, guard, piece); result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(staging.take(driver, context, guard, piece));
         std::byte* buffer = staging.at(piece);
         if (stage_in) std::memcpy(buffer, reinterpret_cast<const std::byte*>(from) + done, part);
-        const CUresult result = queue_copy(driver, *stream, stage_out ? address_of(buffer) : to + done,
-                                           stage_in ? address_of(buffer) : from + done, part);
-        if (result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(queue_copy(driver, *stream, stage_out ? address_of(buffer) : to + done,
+                                stage_in ? address_of(buffer) : from + done, part));
         staging.used_by(piece, *stream);
         if (!stage_out && !(wait && done + part == bytes)) continue;
-        const CUresult waited = wait_for(driver, context, stream->last(), guard);
-        if (waited != CUDA_SUCCESS) return waited;
+        EMULATOR_TRY(wait_for(driver, context, stream->last(), guard));
         if (stage_out) std::memcpy(reinterpret_cast<std::byte*>(to) + done, buffer, part);
     }
     return CUDA_SUCCESS;
@@ -113,7 +109,7 @@ CUresult copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, CUstream 
 CUresult fill(std::uint64_t to, std::uint32_t value, std::uint32_t width, std::size_t count, CUstream handle) {
     EMULATOR_ENTER_CONTEXT();
     Stream* stream = nullptr;
-    if (const CUresult result = wait_for_room(driver, handle, guard, stream); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     if (count == 0) return CUDA_SUCCESS;
     if (to % width != 0 || count > ~0ULL / width) return CUDA_ERROR_INVALID_VALUE;
     const bool known = is_device(to) ? is_usable(to, count * width) : is_pinned(to, count * width);

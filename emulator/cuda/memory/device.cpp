@@ -22,7 +22,7 @@ CUresult CUDAAPI cuMemGetInfo(std::size_t* free, std::size_t* total) {
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
     EMULATOR_ENTER_CONTEXT();
     if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_unsafe_call());
     std::uint64_t made = 0;
     const CUresult result = allocate(driver, context, bytes, made);
     if (result == CUDA_SUCCESS) *address = made;
@@ -45,7 +45,7 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::
 CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
     EMULATOR_ENTER_CONTEXT();
     if (address == 0) return CUDA_SUCCESS;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_unsafe_call());
     const auto found = allocations().find(address);
     if (found == allocations().end() && find_graph_memory(address)) {
         wait_for_all(driver, context, guard);

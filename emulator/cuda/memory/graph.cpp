@@ -62,8 +62,7 @@ CUresult reserve_graph_memory(Driver& driver, std::uint32_t gpu, std::uint64_t b
 
 CUresult back_graph_memory(Driver& driver, GraphMemory& memory) {
     if (memory.memory.bytes != 0) return CUDA_SUCCESS;
-    if (const CUresult result = take_memory(driver, memory.gpu, memory.bytes, memory.memory); result != CUDA_SUCCESS)
-        return result;
+    EMULATOR_TRY(take_memory(driver, memory.gpu, memory.bytes, memory.memory));
     const CUresult result = map_memory(driver, memory.address, memory.memory, memory.bytes);
     if (result != CUDA_SUCCESS) driver.rm.give(std::exchange(memory.memory, {}));
     note_high(memory.gpu);

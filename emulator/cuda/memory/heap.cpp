@@ -22,7 +22,7 @@ CUresult Heap::take(Driver& driver, std::uint64_t bytes, std::uint64_t& address,
     const std::uint64_t more = whole_pages(bytes);
     if (more < bytes || more > limit || reserved_ > limit - more) return CUDA_ERROR_OUT_OF_MEMORY;
     Segment segment;
-    if (const CUresult result = make_block(driver, gpu_, more, segment.block); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_block(driver, gpu_, more, segment.block));
     segment.free.add(segment.block.address, segment.block.memory.bytes);
     reserved_ += segment.block.memory.bytes;
     segments_.emplace(segment.block.address, std::move(segment));

@@ -71,7 +71,7 @@ using namespace emulator::cuda;
 CUresult CUDAAPI cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
     EMULATOR_ENTER_CONTEXT();
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_unsafe_call());
     // All of it can be reached by the device: addresses are unified.
     return allocate_host(driver, context, bytes, *pointer);
 }
@@ -96,9 +96,9 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsi
     EMULATOR_ENTER_CONTEXT();
     if (!address || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = allow_unsafe_call(); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allow_unsafe_call());
     void* made = nullptr;
-    if (const CUresult result = allocate_host(driver, context, bytes, made); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allocate_host(driver, context, bytes, made));
     *address = address_of(made);
     known().at(*address).managed = true;
     return CUDA_SUCCESS;

@@ -63,7 +63,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) 
         return CUDA_ERROR_INVALID_VALUE;
     const Block& block = block_of(*allocation, start);
     Ticket ticket;
-    if (const CUresult result = make_ticket(driver, block.memory, ticket); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_ticket(driver, block.memory, ticket));
     ticket.offset = start - block.address;
     ticket.bytes = allocation->bytes;
     std::memset(handle, 0, sizeof *handle);
@@ -78,7 +78,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
     std::memcpy(&ticket, &handle, sizeof ticket);
     if (ticket.client == driver.rm.handle()) return CUDA_ERROR_INVALID_CONTEXT;  // its own
     Block block;
-    if (const CUresult result = use_ticket(driver, ticket, block.memory); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(use_ticket(driver, ticket, block.memory));
     const bool fits = ticket.offset <= block.memory.bytes && ticket.bytes <= block.memory.bytes - ticket.offset;
     CUresult result = fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (fits && block.memory.gpu != context.gpu) result = CUDA_ERROR_INVALID_DEVICE;
@@ -113,7 +113,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* out, CUmemGenericAllocationH
     if (!(physical->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_INVALID_VALUE;
     Ticket ticket;
-    if (const CUresult result = make_ticket(driver, physical->memory, ticket); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(make_ticket(driver, physical->memory, ticket));
     UniqueFd fd(::memfd_create("emulated-gpu-handle", MFD_CLOEXEC));
     if (!fd || ::write(fd.get(), &ticket, sizeof ticket) != sizeof ticket) return CUDA_ERROR_OPERATING_SYSTEM;
     *static_cast<int*>(out) = fd.release();
@@ -129,7 +129,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
     Ticket ticket;
     if (::pread(fd, &ticket, sizeof ticket, 0) != sizeof ticket) return CUDA_ERROR_INVALID_VALUE;
     DeviceMemory memory;
-    if (const CUresult result = use_ticket(driver, ticket, memory); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(use_ticket(driver, ticket, memory));
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -23,10 +23,9 @@ CUresult allocate_in_order(Driver& driver, Context& context, CUdeviceptr* addres
         if (result == CUDA_SUCCESS) *address = reserved;
         return result;
     }
-    if (const CUresult error = context_error(driver, context); error != CUDA_SUCCESS) return error;
+    EMULATOR_TRY(context_error(driver, context));
     std::uint64_t made = 0;
-    const CUresult result = allocate_from(driver, pool, *stream, bytes, made);
-    if (result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(allocate_from(driver, pool, *stream, bytes, made));
     allocations().emplace(made, Allocation{bytes, &context, Allocation::Kind::kPool, {}, &pool});
     *address = made;
     return CUDA_SUCCESS;

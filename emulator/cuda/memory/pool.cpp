@@ -109,7 +109,7 @@ Pool* find_pool(CUmemoryPool handle) {
 }
 
 CUresult allocate_from(Driver& driver, Pool& pool, Stream& stream, std::uint64_t bytes, std::uint64_t& address) {
-    if (const CUresult result = find_room(driver, pool, stream, bytes, address); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(find_room(driver, pool, stream, bytes, address));
     pool.reserved_high = std::max(pool.reserved_high, pool.heap.reserved());
     pool.used_high = std::max(pool.used_high, pool.heap.used());
     return CUDA_SUCCESS;

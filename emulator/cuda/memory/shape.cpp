@@ -55,42 +55,34 @@ CUDA_MEMCPY3D with_depth(const CUDA_MEMCPY2D& copy) {
     return whole;
 }
 
-// Captures the operations as one task, if the stream captures.
-CUresult capture_all(CUstream handle, CUgraphNodeType type, const std::vector<wire::Request>& work, bool& captured) {
-    EMULATOR_ENTER_CONTEXT();
-    Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    captured = stream->capture != nullptr;
-    return captured ? capture_task(*stream, {.type = type, .work = work}) : CUDA_SUCCESS;
+// Does the operations, or captures them as one task if the stream captures.
+CUresult do_all(const std::vector<wire::Request>& work, CUgraphNodeType type, CUstream handle, bool wait) {
+    {
+        EMULATOR_ENTER_CONTEXT();
+        Stream* stream = find_stream(driver, handle);
+        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (stream->capture) return capture_task(*stream, {.type = type, .work = work});
+    }
+    for (const wire::Request& request : work) {
+        const auto& [to, from, bytes] = request.copy;
+        const auto& [begin, count, value, width] = request.fill;
+        EMULATOR_TRY(type == CU_GRAPH_NODE_TYPE_MEMCPY ? copy(to, from, bytes, handle, false)
+                                                       : fill(begin, value, width, count, handle));
+    }
+    return wait ? cuStreamSynchronize(handle) : CUDA_SUCCESS;
 }
 
 CUresult copy_rows(CUDA_MEMCPY3D what, CUstream stream, bool wait) {
     std::vector<wire::Request> work;
-    if (const CUresult result = resolve_arrays(what); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = copies_of(what, work); result != CUDA_SUCCESS) return result;
-    bool captured = false;
-    if (const CUresult result = capture_all(stream, CU_GRAPH_NODE_TYPE_MEMCPY, work, captured);
-        result != CUDA_SUCCESS || captured)
-        return result;
-    for (const wire::Request& request : work) {
-        const auto& [to, from, bytes] = request.copy;
-        if (const CUresult result = copy(to, from, bytes, stream, false); result != CUDA_SUCCESS) return result;
-    }
-    return wait ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
+    EMULATOR_TRY(resolve_arrays(what));
+    EMULATOR_TRY(copies_of(what, work));
+    return do_all(work, CU_GRAPH_NODE_TYPE_MEMCPY, stream, wait);
 }
 
 CUresult fill_rows(const CUDA_MEMSET_NODE_PARAMS& what, CUstream stream) {
     std::vector<wire::Request> work;
-    if (const CUresult result = fills_of(what, work); result != CUDA_SUCCESS) return result;
-    bool captured = false;
-    if (const CUresult result = capture_all(stream, CU_GRAPH_NODE_TYPE_MEMSET, work, captured);
-        result != CUDA_SUCCESS || captured)
-        return result;
-    for (const wire::Request& request : work) {
-        const auto& [to, count, value, width] = request.fill;
-        if (const CUresult result = fill(to, value, width, count, stream); result != CUDA_SUCCESS) return result;
-    }
-    return CUDA_SUCCESS;
+    EMULATOR_TRY(fills_of(what, work));
+    return do_all(work, CU_GRAPH_NODE_TYPE_MEMSET, stream, false);
 }
 
 }  // namespace
@@ -100,14 +92,10 @@ CUresult copies_of(const CUDA_MEMCPY3D& copy, std::vector<wire::Request>& made) 
     Side to{};
     if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
     if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
-    if (const CUresult result = place(copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcPitch, copy.srcHeight,
-                                      {copy.srcXInBytes, copy.srcY, copy.srcZ}, copy, from);
-        result != CUDA_SUCCESS)
-        return result;
-    if (const CUresult result = place(copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstPitch, copy.dstHeight,
-                                      {copy.dstXInBytes, copy.dstY, copy.dstZ}, copy, to);
-        result != CUDA_SUCCESS)
-        return result;
+    EMULATOR_TRY(place(copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcPitch, copy.srcHeight,
+                       {copy.srcXInBytes, copy.srcY, copy.srcZ}, copy, from));
+    EMULATOR_TRY(place(copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstPitch, copy.dstHeight,
+                       {copy.dstXInBytes, copy.dstY, copy.dstZ}, copy, to));
     std::uint64_t width = copy.WidthInBytes;
     std::uint64_t rows = copy.Height;
     std::uint64_t slices = copy.Depth;

@@ -56,7 +56,7 @@ CUresult map_block(Driver& driver, Block& block) {
 }
 
 CUresult make_block(Driver& driver, std::uint32_t gpu, std::uint64_t bytes, Block& block) {
-    if (const CUresult result = take_memory(driver, gpu, bytes, block.memory); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(take_memory(driver, gpu, bytes, block.memory));
     const CUresult result = map_block(driver, block);
     if (result != CUDA_SUCCESS) driver.rm.give(block.memory);
     return result;

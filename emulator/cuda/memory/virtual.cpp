@@ -99,7 +99,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* granularity, const C
     if (!granularity || !wanted) return CUDA_ERROR_INVALID_VALUE;
     if (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_properties(driver, *wanted); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(check_properties(driver, *wanted));
     *granularity = wire::kPageBytes;
     return CUDA_SUCCESS;
 }
@@ -108,7 +108,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
                              unsigned long long flags) {
     EMULATOR_ENTER();
     if (!handle || !wanted || flags != 0 || bytes == 0 || !is_whole(bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_properties(driver, *wanted); result != CUDA_SUCCESS) return result;
+    EMULATOR_TRY(check_properties(driver, *wanted));
     DeviceMemory memory;
     const CUresult result = take_memory(driver, static_cast<std::uint32_t>(wanted->location.id), bytes, memory);
     if (result == CUDA_SUCCESS) *handle = adopt_physical(memory, *wanted);
@@ -176,8 +176,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
     if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
     for (const std::uint64_t start : found) {
         Mapping& mapping = known().mappings.at(start);
-        const CUresult result = set_access(driver, start, mapping, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-        if (result != CUDA_SUCCESS) return result;
+        EMULATOR_TRY(set_access(driver, start, mapping, CU_MEM_ACCESS_FLAGS_PROT_NONE));
         Physical* physical = mapping.physical;
         known().mappings.erase(start);
         --physical->mappings;
@@ -204,9 +203,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CU
     }
     for (std::size_t i = 0; i < count; ++i)
         for (const std::uint64_t start : found)
-            if (const CUresult result = set_access(driver, start, known().mappings.at(start), wanted[i].flags);
-                result != CUDA_SUCCESS)
-                return result;
+            EMULATOR_TRY(set_access(driver, start, known().mappings.at(start), wanted[i].flags));
     return CUDA_SUCCESS;
 }
 

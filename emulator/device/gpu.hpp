@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "device/physical_memory.hpp"
-#include "device/switch_log.hpp"
+#include "device/log/switches.hpp"
+#include "device/memory/physical.hpp"
 #include "model/copy_engine.hpp"
 #include "model/runlist.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "device/process.hpp"
-#include "device/rm_service.hpp"
+#include "device/process/process.hpp"
+#include "device/rm/service.hpp"
 #include "shared/unique_fd.hpp"
 
 namespace emulator {

@@ -19,6 +19,15 @@ FLOW: dict[str, dict[str, set[str]]] = {
         "cuda": {"model", "shared"},
         "nvml": {"shared"},
     },
+    "device": {
+        "memory": set(),
+        "log": {"memory"},
+        "gpu": {"log", "memory"},
+        "rm": {"gpu"},
+        "process": {"gpu", "memory", "rm"},
+        "server": {"process", "rm"},
+        "main": {"server"},
+    },
     "cuda": {
         "driver": set(),
         "execution": {"driver"},

@@ -1,11 +1,11 @@
-#include "device/rm_service.hpp"
+#include "device/rm/service.hpp"
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "device/rm_allocations.hpp"
-#include "device/rm_controls.hpp"
+#include "device/rm/allocations.hpp"
+#include "device/rm/controls.hpp"
 
 namespace emulator {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <span>
 
-#include "device/rm_tree.hpp"
+#include "device/rm/tree.hpp"
 
 namespace emulator {
 

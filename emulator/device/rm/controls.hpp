@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "device/rm_call.hpp"
+#include "device/rm/call.hpp"
 
 namespace emulator {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <span>
 
-#include "device/rm_status.hpp"
-#include "device/rm_tree.hpp"
+#include "device/rm/status.hpp"
+#include "device/rm/tree.hpp"
 
 namespace emulator {
 

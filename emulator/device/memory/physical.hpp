@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/shared_memory.hpp"
+#include "device/memory/shared.hpp"
 #include "shared/free_ranges.hpp"
 
 namespace emulator {

@@ -1,4 +1,4 @@
-#include "device/physical_memory.hpp"
+#include "device/memory/physical.hpp"
 
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-#include "device/switch_log.hpp"
+#include "device/log/switches.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "device/shared_memory.hpp"
+#include "device/memory/shared.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

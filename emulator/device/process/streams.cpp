@@ -1,4 +1,4 @@
-#include "device/streams.hpp"
+#include "device/process/streams.hpp"
 
 #include <cuda.h>
 #include <linux/futex.h>

@@ -1,4 +1,4 @@
-#include "device/kernel_code.hpp"
+#include "device/process/kernel_code.hpp"
 
 #include <algorithm>
 #include <atomic>

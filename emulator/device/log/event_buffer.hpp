@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "device/shared_memory.hpp"
+#include "device/memory/shared.hpp"
 #include "shared/protocol.hpp"
 
 namespace emulator {

@@ -1,7 +1,7 @@
-// The controls of the context-switch log: rows of the table in rm_controls.cpp.
+// The controls of the context-switch log: rows of the table in rm/controls.cpp.
 #pragma once
 
-#include "device/rm_call.hpp"
+#include "device/rm/call.hpp"
 
 namespace emulator {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "device/address_space.hpp"
+#include "device/memory/address_space.hpp"
 #include "model/runlist.hpp"
 #include "shared/kernels.hpp"
 

@@ -1,4 +1,4 @@
-#include "device/switch_log_controls.hpp"
+#include "device/rm/log_controls.hpp"
 
 #include "shared/clock.hpp"
 

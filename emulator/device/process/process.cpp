@@ -1,4 +1,4 @@
-#include "device/process.hpp"
+#include "device/process/process.hpp"
 
 #include <cuda.h>
 

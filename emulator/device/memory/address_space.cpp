@@ -1,4 +1,4 @@
-#include "device/address_space.hpp"
+#include "device/memory/address_space.hpp"
 
 #include <sys/mman.h>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "device/physical_memory.hpp"
+#include "device/memory/physical.hpp"
 
 namespace emulator {
 

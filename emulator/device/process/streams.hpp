@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/address_space.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_code.hpp"
+#include "device/memory/address_space.hpp"
+#include "device/process/kernel_code.hpp"
 
 namespace emulator {
 

@@ -1,4 +1,4 @@
-#include "device/rm_tree.hpp"
+#include "device/rm/tree.hpp"
 
 #include <sys/random.h>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "device/rm_tree.hpp"
+#include "device/rm/tree.hpp"
 
 namespace emulator {
 

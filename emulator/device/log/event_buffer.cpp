@@ -1,4 +1,4 @@
-#include "device/event_buffer.hpp"
+#include "device/log/event_buffer.hpp"
 
 #include <atomic>
 #include <cstddef>

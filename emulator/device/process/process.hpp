@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "device/address_space.hpp"
-#include "device/rm_tree.hpp"
-#include "device/streams.hpp"
+#include "device/memory/address_space.hpp"
+#include "device/process/streams.hpp"
+#include "device/rm/tree.hpp"
 
 namespace emulator {
 

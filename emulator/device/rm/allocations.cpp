@@ -1,9 +1,9 @@
-#include "device/rm_allocations.hpp"
+#include "device/rm/allocations.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-#include "device/rm_status.hpp"
+#include "device/rm/status.hpp"
 
 namespace emulator {
 namespace {

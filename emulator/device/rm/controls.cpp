@@ -1,10 +1,10 @@
-#include "device/rm_controls.hpp"
+#include "device/rm/controls.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <limits>
 
-#include "device/switch_log_controls.hpp"
+#include "device/rm/log_controls.hpp"
 #include "model/timing.hpp"
 #include "shared/uuid.hpp"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/event_buffer.hpp"
+#include "device/log/event_buffer.hpp"
 #include "model/runlist.hpp"
 
 namespace emulator {

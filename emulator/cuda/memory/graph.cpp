@@ -45,11 +45,20 @@ bool unback(Driver& driver, GraphMemory& memory) {
     return true;
 }
 
+// Gives back the addresses that no graph names any more.
+void forget(Driver& driver) {
+    std::erase_if(known().all, [&](const auto& entry) {
+        if (entry.second.use_count() > 1 || !unback(driver, *entry.second)) return false;
+        release_addresses(driver, entry.second->address, entry.second->bytes);
+        return true;
+    });
+}
+
 }  // namespace
 
 CUresult reserve_graph_memory(Driver& driver, std::uint32_t gpu, std::uint64_t bytes,
                               std::shared_ptr<GraphMemory>& made) {
-    forget_graph_memory(driver);
+    forget(driver);
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > wire::kDeviceAddressBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     bytes = whole_pages(bytes);
@@ -87,14 +96,6 @@ bool free_graph_memory(std::uint64_t address) {
     return memory && std::exchange(memory->in_use, false);
 }
 
-void forget_graph_memory(Driver& driver) {
-    std::erase_if(known().all, [&](const auto& entry) {
-        if (entry.second.use_count() > 1 || !unback(driver, *entry.second)) return false;
-        release_addresses(driver, entry.second->address, entry.second->bytes);
-        return true;
-    });
-}
-
 }  // namespace emulator::cuda
 
 using namespace emulator;
@@ -103,7 +104,7 @@ using namespace emulator::cuda;
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
     EMULATOR_ENTER();
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
-    forget_graph_memory(driver);
+    forget(driver);
     for (const auto& [address, memory] : known().all)
         if (memory->gpu == static_cast<std::uint32_t>(device)) unback(driver, *memory);
     return CUDA_SUCCESS;

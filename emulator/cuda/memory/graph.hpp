@@ -20,7 +20,5 @@ std::shared_ptr<GraphMemory> find_graph_memory(std::uint64_t address);
 bool is_graph_memory(std::uint64_t address, std::uint64_t bytes);
 // Frees outside a graph what a launch has allocated. False when it is none of this.
 bool free_graph_memory(std::uint64_t address);
-// Gives back the addresses that no graph names any more.
-void forget_graph_memory(Driver& driver);
 
 }  // namespace emulator::cuda

@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "../model/copy_engine.hpp"
-#include "../model/runlist.hpp"
-#include "physical_memory.hpp"
-#include "switch_log.hpp"
+#include "device/log/switches.hpp"
+#include "device/memory/physical.hpp"
+#include "model/copy_engine.hpp"
+#include "model/runlist.hpp"
+#include "shared/uuid.hpp"
 
 namespace emulator {
 
@@ -26,8 +27,7 @@ class GpuListener {
 
 class Gpu : private RunlistListener {
   public:
-    Gpu(std::uint32_t index, std::uint64_t memory_bytes, const std::array<std::uint8_t, 16>& uuid,
-        GpuListener& listener)
+    Gpu(std::uint32_t index, std::uint64_t memory_bytes, const Uuid& uuid, GpuListener& listener)
         : runlist(*this), memory(memory_bytes), index(index), uuid(uuid), listener_(listener) {}
 
     // Engine and runlist events in the order of their times.
@@ -65,9 +65,8 @@ class Gpu : private RunlistListener {
         return next;
     }
 
-    std::uint32_t pci_bus() const { return index + 1; }
     // The driver's name for a GPU: from its place on the PCI bus.
-    std::uint32_t gpu_id() const { return pci_bus() << 8; }
+    std::uint32_t gpu_id() const { return (index + 1) << 8; }
 
     Runlist runlist;
     SwitchLog switch_log;
@@ -78,7 +77,7 @@ class Gpu : private RunlistListener {
     // The channel group that all clients of MPS share, and how many there are.
     std::optional<GroupId> mps_group;
     std::uint32_t mps_clients = 0;
-    const std::array<std::uint8_t, 16> uuid;
+    const Uuid uuid;
 
   private:
     void on_progress(QueueId queue, double fraction) override { listener_.on_progress(index, queue, fraction); }

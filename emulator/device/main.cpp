@@ -10,7 +10,7 @@
 #include <optional>
 #include <string_view>
 
-#include "server.hpp"
+#include "device/server.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "server.hpp"
+#include "device/server.hpp"
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,10 +16,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "../clock.hpp"
-#include "../datagram.hpp"
-#include "../model/timing.hpp"
-#include "uuid.hpp"
+#include "model/timing.hpp"
+#include "shared/clock.hpp"
+#include "shared/datagram.hpp"
+#include "shared/uuid.hpp"
 
 namespace emulator {
 namespace {
@@ -30,8 +29,6 @@ constexpr Time kEarly = 100 * timing::kMicrosecond;
 constexpr int kMessagesAtOnce = 64;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
-
-Time last_sample(Time now) { return BusyHistory::end_of(BusyHistory::last_period(now)); }
 
 void add_to(int epoll, int fd) {
     epoll_event event{};
@@ -92,15 +89,13 @@ void Server::take_directory() {
 
 UniqueFd Server::listen_on(const std::string& name) const {
     const std::string path = options_.directory + "/" + name;
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path)
-        fail("the path " + path + " is too long for a socket (" + std::to_string(sizeof address.sun_path - 1) +
+    const auto address = socket_address(path);
+    if (!address)
+        fail("the path " + path + " is too long for a socket (" + std::to_string(sizeof address->sun_path - 1) +
              " bytes)");
-    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
     ::unlink(path.c_str());
     UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd || ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+    if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0 ||
         ::listen(fd.get(), 128) != 0)
         fail("cannot listen on " + path + ": " + std::strerror(errno));
     // Who may reach the directory may use the GPU, as with the device nodes of a real one.
@@ -189,6 +184,23 @@ bool Server::allow_hello(const Connection& connection, std::uint32_t client) {
     return false;
 }
 
+template <typename Entry, std::uint32_t kMost>
+bool Server::list(int fd, std::uint32_t gpu, std::uint32_t (Server::*fill)(std::uint32_t, Time, Entry*)) {
+    struct {
+        wire::Reply reply{};
+        Entry entries[kMost];
+    } answer;
+    if (gpu < gpus_.size()) {
+        const Time now = clock_now();
+        gpus_[gpu].reach(BusyHistory::end_of(BusyHistory::last_period(now)));
+        answer.reply.value = (this->*fill)(gpu, now, answer.entries);
+    } else {
+        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
+    }
+    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(Entry);
+    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+}
+
 void Server::read_gpu(Connection& connection) {
     const int fd = connection.fd.get();
     for (int i = 0; i < kMessagesAtOnce; ++i) {
@@ -200,8 +212,10 @@ void Server::read_gpu(Connection& connection) {
         if (request.call == wire::Call::kHello && !allow_hello(connection, request.hello.client))
             return close_connection(fd);
         if (request.call == wire::Call::kListProcesses || request.call == wire::Call::kListSamples) {
-            const bool sent = request.call == wire::Call::kListProcesses ? list_processes(fd, request.gpu)
-                                                                         : list_samples(fd, request.gpu);
+            const bool sent =
+                request.call == wire::Call::kListProcesses
+                    ? list<wire::ListedProcess, wire::kMaxListed>(fd, request.gpu, &Server::list_processes)
+                    : list<wire::BusySample, wire::kMaxSamples>(fd, request.gpu, &Server::list_samples);
             if (!sent) return close_connection(fd);
             continue;
         }
@@ -212,59 +226,37 @@ void Server::read_gpu(Connection& connection) {
     }
 }
 
-bool Server::list_processes(int fd, std::uint32_t gpu) {
-    struct {
-        wire::Reply reply{};
-        wire::ListedProcess processes[wire::kMaxListed];
-    } answer;
-    const Time now = clock_now();
-    if (gpu >= gpus_.size()) {
-        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
-    } else {
-        gpus_[gpu].reach(last_sample(now));
-        for (const auto& [other, connection] : connections_) {
-            if (!connection.process || answer.reply.value == wire::kMaxListed) continue;
-            if (const auto listed = connection.process->describe(gpu, now))
-                answer.processes[answer.reply.value++] = *listed;
-        }
+std::uint32_t Server::list_processes(std::uint32_t gpu, Time now, wire::ListedProcess* out) {
+    std::uint32_t count = 0;
+    for (const auto& [fd, connection] : connections_) {
+        if (!connection.process || count == wire::kMaxListed) continue;
+        if (const auto listed = connection.process->describe(gpu, now)) out[count++] = *listed;
     }
-    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::ListedProcess);
-    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+    return count;
 }
 
-bool Server::list_samples(int fd, std::uint32_t gpu) {
-    struct {
-        wire::Reply reply{};
-        wire::BusySample samples[timing::kSamples];
-    } answer;
+std::uint32_t Server::list_samples(std::uint32_t gpu, Time now, wire::BusySample* out) {
     static_assert(timing::kSamples <= wire::kMaxSamples);
-    if (gpu >= gpus_.size()) {
-        answer.reply.result = CUDA_ERROR_INVALID_DEVICE;
-    } else {
-        const Time now = clock_now();
-        gpus_[gpu].reach(last_sample(now));
-        const BusyHistory& history = gpus_[gpu].runlist.busy();
-        const std::int64_t end = BusyHistory::last_period(now) + 1;
-        for (std::int64_t period = std::max<std::int64_t>(0, end - timing::kSamples); period < end; ++period)
-            answer.samples[answer.reply.value++] = {.end = BusyHistory::end_of(period),
-                                                    .percent = BusyHistory::percent(history.busy(period))};
-    }
-    const std::size_t bytes = sizeof answer.reply + answer.reply.value * sizeof(wire::BusySample);
-    return send_datagram(fd, std::as_bytes(std::span(&answer, 1)).first(bytes), -1, MSG_DONTWAIT);
+    std::uint32_t count = 0;
+    const BusyHistory& history = gpus_[gpu].runlist.busy();
+    const std::int64_t end = BusyHistory::last_period(now) + 1;
+    for (std::int64_t period = std::max<std::int64_t>(0, end - timing::kSamples); period < end; ++period)
+        out[count++] = {.end = BusyHistory::end_of(period), .percent = BusyHistory::percent(history.busy(period))};
+    return count;
 }
 
 Process* Server::owner(std::uint32_t gpu, QueueId queue) {
     for (auto& [fd, connection] : connections_)
-        if (connection.process && connection.process->owns(gpu, queue)) return connection.process.get();
+        if (connection.process && connection.process->streams().owns(gpu, queue)) return connection.process.get();
     return nullptr;
 }
 
 void Server::on_progress(std::uint32_t gpu, QueueId queue, double fraction) {
-    if (Process* process = owner(gpu, queue)) process->on_progress(gpu, queue, fraction);
+    if (Process* process = owner(gpu, queue)) process->streams().on_progress(gpu, queue, fraction);
 }
 
 void Server::on_complete(std::uint32_t gpu, QueueId queue, Time at) {
-    if (Process* process = owner(gpu, queue)) process->on_complete(gpu, queue, at);
+    if (Process* process = owner(gpu, queue)) process->streams().on_complete(gpu, queue, at);
 }
 
 void Server::advance(Time now) {
@@ -284,9 +276,9 @@ Time Server::next_deadline(Time now) {
     Time next = replies_.empty() ? kNever : replies_.begin()->first;
     // Flags first, everywhere: a kernel that one lets end may bring the deadline of another nearer.
     for (auto& [fd, connection] : connections_)
-        if (connection.process) next = std::min(next, connection.process->poll_flags(now));
+        if (connection.process) next = std::min(next, connection.process->streams().poll_flags(now));
     for (auto& [fd, connection] : connections_)
-        if (connection.process) next = std::min(next, connection.process->next_deadline(now));
+        if (connection.process) next = std::min(next, connection.process->streams().next_deadline(now));
     return next;
 }
 
@@ -342,7 +334,7 @@ void Server::run() {
         send_due_replies(now);
         for (Gpu& gpu : gpus_) gpu.switch_log.deliver_if_due(now);
         for (auto& [fd, connection] : connections_)
-            if (connection.process) connection.process->prepare(now + kEarly, now);
+            if (connection.process) connection.process->streams().prepare(now + kEarly, now);
     }
 }
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "../unique_fd.hpp"
-#include "process.hpp"
-#include "rm_service.hpp"
+#include "device/process/process.hpp"
+#include "device/rm/service.hpp"
+#include "shared/unique_fd.hpp"
 
 namespace emulator {
 
@@ -53,8 +53,11 @@ class Server : private GpuListener {
     void close_connection(int fd);
     void close_orphans();
     bool allow_hello(const Connection& connection, std::uint32_t client);
-    bool list_processes(int fd, std::uint32_t gpu);
-    bool list_samples(int fd, std::uint32_t gpu);
+    // Answers with what `fill` has to say of a GPU, and how much. False when the answer cannot be sent.
+    template <typename Entry, std::uint32_t kMost>
+    bool list(int fd, std::uint32_t gpu, std::uint32_t (Server::*fill)(std::uint32_t gpu, Time now, Entry* out));
+    std::uint32_t list_processes(std::uint32_t gpu, Time now, wire::ListedProcess* out);
+    std::uint32_t list_samples(std::uint32_t gpu, Time now, wire::BusySample* out);
     void advance(Time now);
     void send_due_replies(Time now);
     void wait_until(Time deadline);

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "timing.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "runlist.hpp"
+#include "model/runlist.hpp"
 
 namespace emulator {
 

@@ -1,9 +1,9 @@
-#include "runlist.hpp"
+#include "model/runlist.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "timing.hpp"
+#include "model/timing.hpp"
 
 namespace emulator {
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "../protocol.hpp"
-#include "busy_history.hpp"
+#include "model/busy_history.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator {
 
@@ -83,11 +83,9 @@ class Runlist {
     // From when on the queue's kernel executes; kNever while its group is not on the GPU.
     Time executing_from(QueueId queue) const;
 
-    Time slice(GroupId group) const { return groups_.at(group).slice; }
     // When kernels of the group, or of any group, were executing: up to what has been reached.
     const BusyHistory& busy(GroupId group) const { return groups_.at(group).busy; }
     const BusyHistory& busy() const { return busy_; }
-    std::optional<GroupId> resident() const { return resident_; }
 
   private:
     struct Queue {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../protocol.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator::timing {
 

@@ -1,15 +1,13 @@
-// Devices: names, places and memory.
-#include <cstdio>
+// Devices: names and memory.
 #include <cstring>
 #include <string>
 
-#include "../device/uuid.hpp"
-#include "session.hpp"
+#include "nvml/session.hpp"
+#include "shared/uuid.hpp"
 
 namespace {
 
 constexpr char kName[] = "Emulated H200";
-constexpr unsigned kPciDevice = 0x233510DE;  // of an H200
 
 nvmlDevice_t handle_of(emulator::nvml::Device& device) { return reinterpret_cast<nvmlDevice_t>(&device); }
 
@@ -18,21 +16,6 @@ nvmlReturn_t give(const std::string& text, char* out, unsigned length) {
     if (text.size() + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
     std::memcpy(out, text.c_str(), text.size() + 1);
     return NVML_SUCCESS;
-}
-
-nvmlPciInfo_t pci_info(std::uint32_t index) {
-    nvmlPciInfo_t info{};
-    info.bus = index + 1;
-    info.pciDeviceId = kPciDevice;
-    std::snprintf(info.busIdLegacy, sizeof info.busIdLegacy, "0000:%02X:00.0", info.bus);
-    std::snprintf(info.busId, sizeof info.busId, "00000000:%02X:00.0", info.bus);
-    return info;
-}
-
-emulator::Uuid uuid_of(const emulator::nvml::Session::Memory& memory) {
-    emulator::Uuid uuid;
-    std::memcpy(uuid.data(), memory.uuid, uuid.size());
-    return uuid;
 }
 
 }  // namespace
@@ -57,24 +40,11 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* d
     for (emulator::nvml::Device& candidate : session.devices) {
         const auto memory = session.memory(candidate.index);
         if (!memory) return NVML_ERROR_GPU_IS_LOST;
-        if (emulator::uuid_text(uuid_of(*memory)) != uuid) continue;
+        if (emulator::uuid_text(memory->uuid) != uuid) continue;
         *device = handle_of(candidate);
         return NVML_SUCCESS;
     }
     return NVML_ERROR_NOT_FOUND;
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, nvmlDevice_t* device) {
-    EMULATOR_NVML_ENTER();
-    if (!bus_id || !device) return NVML_ERROR_INVALID_ARGUMENT;
-    unsigned domain = 0;
-    unsigned bus = 0;
-    unsigned slot = 0;
-    if (std::sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3 || domain != 0 || slot != 0 || bus == 0 ||
-        bus > session.devices.size())
-        return NVML_ERROR_NOT_FOUND;
-    *device = handle_of(session.devices[bus - 1]);
-    return NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* out) {
@@ -82,10 +52,6 @@ nvmlReturn_t DECLDIR nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* out) {
     if (!out) return NVML_ERROR_INVALID_ARGUMENT;
     *out = index;
     return NVML_SUCCESS;
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* out) {
-    return nvmlDeviceGetIndex(device, out);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned length) {
@@ -97,22 +63,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned
     EMULATOR_NVML_ENTER_DEVICE(device);
     const auto memory = session.memory(index);
     if (!memory) return NVML_ERROR_GPU_IS_LOST;
-    return give(emulator::uuid_text(uuid_of(*memory)), uuid, length);
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* info) {
-    EMULATOR_NVML_ENTER_DEVICE(device);
-    if (!info) return NVML_ERROR_INVALID_ARGUMENT;
-    *info = pci_info(index);
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
-    EMULATOR_NVML_ENTER_DEVICE(device);
-    if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
-    *major = 9;
-    *minor = 0;
-    return NVML_SUCCESS;
+    return give(emulator::uuid_text(memory->uuid), uuid, length);
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* out) {

@@ -5,26 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "session.hpp"
-
-// The first versions, which nvml.h no longer declares.
-#pragma GCC visibility push(default)
-extern "C" {
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v1(
-    nvmlDevice_t device, unsigned* count, nvmlProcessInfo_v1_t* infos) __asm__("nvmlDeviceGetComputeRunningProcesses");
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                             nvmlProcessInfo_v2_t* infos);
-nvmlReturn_t DECLDIR nvmlDeviceGetGraphicsRunningProcesses_v1(
-    nvmlDevice_t device, unsigned* count, nvmlProcessInfo_v1_t* infos) __asm__("nvmlDeviceGetGraphicsRunningProcesses");
-nvmlReturn_t DECLDIR nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                              nvmlProcessInfo_v2_t* infos);
-nvmlReturn_t DECLDIR nvmlDeviceGetMPSComputeRunningProcesses_v1(
-    nvmlDevice_t device, unsigned* count,
-    nvmlProcessInfo_v1_t* infos) __asm__("nvmlDeviceGetMPSComputeRunningProcesses");
-nvmlReturn_t DECLDIR nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                                nvmlProcessInfo_v2_t* infos);
-}
-#pragma GCC visibility pop
+#include "nvml/session.hpp"
 
 namespace {
 
@@ -65,44 +46,19 @@ nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos, bool (*want
 
 }  // namespace
 
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v1(nvmlDevice_t device, unsigned* count,
-                                                             nvmlProcessInfo_v1_t* infos) {
-    return list(device, count, infos, any);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                             nvmlProcessInfo_v2_t* infos) {
-    return list(device, count, infos, any);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
-                                                             nvmlProcessInfo_t* infos) {
-    return list(device, count, infos, any);
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetGraphicsRunningProcesses_v1(nvmlDevice_t device, unsigned* count,
-                                                              nvmlProcessInfo_v1_t* infos) {
-    return list(device, count, infos, draws);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                              nvmlProcessInfo_v2_t* infos) {
-    return list(device, count, infos, draws);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
-                                                              nvmlProcessInfo_t* infos) {
-    return list(device, count, infos, draws);
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetMPSComputeRunningProcesses_v1(nvmlDevice_t device, unsigned* count,
-                                                                nvmlProcessInfo_v1_t* infos) {
-    return list(device, count, infos, is_mps_client);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
-                                                                nvmlProcessInfo_v2_t* infos) {
-    return list(device, count, infos, is_mps_client);
-}
-nvmlReturn_t DECLDIR nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
-                                                                nvmlProcessInfo_t* infos) {
-    return list(device, count, infos, is_mps_client);
-}
+// Every version of every list, under the name that programs know it by: nvml.h declares the newest alone.
+#define LIST(function, symbol, Info, wanted)                                                                         \
+    extern "C" [[gnu::visibility("default")]] nvmlReturn_t function(nvmlDevice_t, unsigned*, Info*) __asm__(symbol); \
+    nvmlReturn_t function(nvmlDevice_t device, unsigned* count, Info* infos) {                                       \
+        return list(device, count, infos, wanted);                                                                   \
+    }
+#define LISTS(kind, wanted)                                                                    \
+    LIST(kind##_v1, "nvmlDeviceGet" #kind "RunningProcesses", nvmlProcessInfo_v1_t, wanted)    \
+    LIST(kind##_v2, "nvmlDeviceGet" #kind "RunningProcesses_v2", nvmlProcessInfo_v2_t, wanted) \
+    LIST(kind##_v3, "nvmlDeviceGet" #kind "RunningProcesses_v3", nvmlProcessInfo_t, wanted)
+LISTS(Compute, any)
+LISTS(Graphics, draws)
+LISTS(MPSCompute, is_mps_client)
 
 // The command, cut to the room that there is.
 nvmlReturn_t DECLDIR nvmlSystemGetProcessName(unsigned pid, char* name, unsigned length) {

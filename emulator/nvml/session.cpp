@@ -1,13 +1,12 @@
-#include "session.hpp"
+#include "nvml/session.hpp"
 
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <string>
+
+#include "shared/datagram.hpp"
 
 namespace emulator::nvml {
 namespace {
@@ -46,51 +45,39 @@ nvmlReturn_t Session::close() {
     return NVML_SUCCESS;
 }
 
-Session::~Session() {
-    if (socket_ >= 0) ::close(socket_);
+std::size_t Session::ask(const wire::Request& request, std::span<std::byte> answer) const {
+    if (!send_datagram(socket_.get(), std::as_bytes(std::span(&request, 1)), -1, 0)) return 0;
+    return static_cast<std::size_t>(std::max<ssize_t>(receive_datagram(socket_.get(), answer, 0).bytes, 0));
 }
 
 bool Session::connect() {
     const char* directory = std::getenv(wire::kDirectoryVariable);
     if (!directory) return false;
-    const std::string path = std::string(directory) + "/" + wire::kGpuSocket;
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path) return false;
-    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-    socket_ = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (socket_ < 0 || ::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-        return false;
-    const wire::Request request{.call = wire::Call::kMemoryInfo};
+    socket_ = connect_to(std::string(directory) + "/" + wire::kGpuSocket);
     wire::Reply reply{};
-    if (::send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
-        ::recv(socket_, &reply, sizeof reply, 0) != sizeof reply)
+    if (!socket_ ||
+        ask({.call = wire::Call::kMemoryInfo}, std::as_writable_bytes(std::span(&reply, 1))) != sizeof reply)
         return false;
     for (std::uint32_t i = 0; i < reply.value; ++i) devices.push_back({i});
     return true;
 }
 
 std::optional<Session::Memory> Session::memory(std::uint32_t gpu) {
-    const wire::Request request{.call = wire::Call::kMemoryInfo, .gpu = gpu};
     wire::Reply reply{};
-    if (::send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
-        ::recv(socket_, &reply, sizeof reply, 0) != sizeof reply || reply.result != 0)
+    const wire::Request request{.call = wire::Call::kMemoryInfo, .gpu = gpu};
+    if (ask(request, std::as_writable_bytes(std::span(&reply, 1))) != sizeof reply || reply.result != 0)
         return std::nullopt;
-    Memory memory{reply.bytes, reply.total, {}};
-    std::memcpy(memory.uuid, reply.uuid, sizeof memory.uuid);
-    return memory;
+    return Memory{reply.bytes, reply.total, std::to_array(reply.uuid)};
 }
 
 template <typename T, std::uint32_t kMost>
 std::optional<std::vector<T>> Session::list(wire::Call call, std::uint32_t gpu) {
-    const wire::Request request{.call = call, .gpu = gpu};
-    if (::send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return std::nullopt;
     struct {
         wire::Reply reply;
         T entries[kMost];
     } answer;
-    const ssize_t got = ::recv(socket_, &answer, sizeof answer, 0);
-    if (got < static_cast<ssize_t>(sizeof answer.reply) || answer.reply.result != 0) return std::nullopt;
+    const std::size_t got = ask({.call = call, .gpu = gpu}, std::as_writable_bytes(std::span(&answer, 1)));
+    if (got < sizeof answer.reply || answer.reply.result != 0) return std::nullopt;
     return std::vector<T>(answer.entries, answer.entries + answer.reply.value);
 }
 

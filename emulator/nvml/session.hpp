@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "../protocol.hpp"
+#include "shared/protocol.hpp"
+#include "shared/unique_fd.hpp"
+#include "shared/uuid.hpp"
 
 namespace emulator::nvml {
 
@@ -28,12 +31,10 @@ class Session {
     static nvmlReturn_t open();
     static nvmlReturn_t close();
 
-    ~Session();
-
     struct Memory {
         std::uint64_t free;
         std::uint64_t total;
-        std::uint8_t uuid[16];
+        Uuid uuid;
     };
     std::optional<Memory> memory(std::uint32_t gpu);
     std::optional<std::vector<wire::ListedProcess>> processes(std::uint32_t gpu);
@@ -46,10 +47,12 @@ class Session {
   private:
     Session() = default;
     bool connect();
+    // One answered call: how many bytes came.
+    std::size_t ask(const wire::Request& request, std::span<std::byte> answer) const;
     template <typename T, std::uint32_t kMost>
     std::optional<std::vector<T>> list(wire::Call call, std::uint32_t gpu);
 
-    int socket_ = -1;
+    UniqueFd socket_;
     int uses_ = 0;
 };
 

@@ -1,39 +1,21 @@
 // Versions and errors.
 #include <cstring>
 
-#include "session.hpp"
+#include "nvml/session.hpp"
 
 namespace {
 
 constexpr char kDriverVersion[] = "580.159.04-emulated";
-constexpr char kNvmlVersion[] = "13.580.159.04";
-constexpr int kCudaVersion = 13000;
-
-nvmlReturn_t give(const char* text, char* out, unsigned length) {
-    if (!out) return NVML_ERROR_INVALID_ARGUMENT;
-    if (std::strlen(text) + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
-    std::strcpy(out, text);
-    return NVML_SUCCESS;
-}
 
 }  // namespace
 
 nvmlReturn_t DECLDIR nvmlSystemGetDriverVersion(char* version, unsigned length) {
     EMULATOR_NVML_ENTER();
-    return give(kDriverVersion, version, length);
-}
-
-nvmlReturn_t DECLDIR nvmlSystemGetNVMLVersion(char* version, unsigned length) {
-    return give(kNvmlVersion, version, length);
-}
-
-nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion(int* version) {
     if (!version) return NVML_ERROR_INVALID_ARGUMENT;
-    *version = kCudaVersion;
+    if (sizeof kDriverVersion > length) return NVML_ERROR_INSUFFICIENT_SIZE;
+    std::memcpy(version, kDriverVersion, sizeof kDriverVersion);
     return NVML_SUCCESS;
 }
-
-nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
 
 const DECLDIR char* nvmlErrorString(nvmlReturn_t result) {
     switch (result) {

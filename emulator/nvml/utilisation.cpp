@@ -1,8 +1,8 @@
 // Utilisation, from the samples that the device keeps: how busy kernels were in each of its last sampling periods.
 #include <algorithm>
 
-#include "../clock.hpp"
-#include "session.hpp"
+#include "nvml/session.hpp"
+#include "shared/clock.hpp"
 
 namespace {
 

@@ -129,11 +129,11 @@ for name, version, plain, per_thread in (
     (b"cuLaunchKernel", 7000, "cuLaunchKernel", "cuLaunchKernel_ptsz"),
     (b"cuMemcpyHtoD", 7000, "cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2_ptds"),
     (b"cuMemcpy2DAsync", 7000, "cuMemcpy2DAsync_v2", "cuMemcpy2DAsync_v2_ptsz"),
-    (b"cuStreamBeginCapture", 10000, "cuStreamBeginCapture", "cuStreamBeginCapture_ptsz"),
+    (b"cuMemPrefetchAsync", 8000, "cuMemPrefetchAsync", "cuMemPrefetchAsync_ptsz"),
+    (b"cuMemPrefetchAsync", 12020, "cuMemPrefetchAsync_v2", "cuMemPrefetchAsync_v2_ptsz"),
     (b"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"),
     (b"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3", "cuStreamGetCaptureInfo_v3_ptsz"),
     (b"cuGraphLaunch", 10000, "cuGraphLaunch", "cuGraphLaunch_ptsz"),
-    (b"cuGraphInstantiate", 10000, "cuGraphInstantiate", "cuGraphInstantiate"),
     (b"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags"),
 ):
     assert address(name, version) == symbol(plain), name

@@ -1,0 +1,19 @@
+#include "cuda/execution/current.hpp"
+
+namespace emulator::cuda {
+
+std::vector<Context*>& context_stack() {
+    static thread_local std::vector<Context*> stack;
+    return stack;
+}
+
+Context* current_context() {
+    const std::vector<Context*>& stack = context_stack();
+    return !stack.empty() && objects().contexts.contains(stack.back()) ? stack.back() : nullptr;
+}
+
+CUresult context_error(const Driver& driver, const Context& context) {
+    return static_cast<CUresult>(driver.connection.page().context_error[context.slot].load(std::memory_order_acquire));
+}
+
+}  // namespace emulator::cuda

@@ -1,0 +1,115 @@
+#include "cuda/execution/event.hpp"
+
+#include <algorithm>
+
+#include "cuda/execution/capture.hpp"
+#include "cuda/execution/current.hpp"
+#include "cuda/execution/queue.hpp"
+#include "cuda/execution/stream.hpp"
+
+namespace emulator::cuda {
+namespace {
+
+// May the event be asked about? Not one that stands for nodes of a graph, and not in the way of a capture.
+CUresult allow_look(const Event& event) {
+    if (!event.capture) return allow_unsafe_call();
+    event.capture->valid = false;
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+}  // namespace
+
+void destroy_event(Event& event) {
+    objects().event_slots[event.slot] = false;
+    objects().events.erase(&event);
+    delete &event;
+}
+
+}  // namespace emulator::cuda
+
+using namespace emulator;
+using namespace emulator::cuda;
+
+CUresult CUDAAPI cuEventCreate(CUevent* handle, unsigned flags) {
+    EMULATOR_ENTER_CONTEXT();
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<bool>& slots = objects().event_slots;
+    const auto free_slot = std::ranges::find(slots, false);
+    if (free_slot == slots.end()) return CUDA_ERROR_OUT_OF_MEMORY;
+    *free_slot = true;
+    auto* event = new Event{&context, static_cast<std::uint32_t>(free_slot - slots.begin()), flags};
+    objects().events.insert(event);
+    *handle = reinterpret_cast<CUevent>(event);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventDestroy(CUevent handle) {
+    EMULATOR_ENTER();
+    Event* event = named(objects().events, handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    destroy_event(*event);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
+    EMULATOR_ENTER();
+    Stream* stream = nullptr;
+    if (!named(objects().events, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    EMULATOR_TRY(wait_for_room(driver, stream_handle, guard, stream));
+    Event* event = named(objects().events, handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capture) {
+        if (!stream->capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        event->capture = stream->capture;
+        event->captured = stream->captured;
+        return CUDA_SUCCESS;
+    }
+    wire::Request request{.operation = wire::Operation::kRecord};
+    request.record = {.event = event->slot};
+    EMULATOR_TRY(submit(driver, *stream, request));
+    event->capture.reset();
+    event->recorded = true;
+    event->point = stream->last();
+    return CUDA_SUCCESS;
+}
+
+// Nodes that record events are not modelled.
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
+    return flags == CU_EVENT_RECORD_DEFAULT ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
+    EMULATOR_ENTER();
+    const Event* event = named(objects().events, handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = allow_look(*event); result != CUDA_SUCCESS || !event->recorded) return result;
+    return synchronize(driver, *event->context, event->point, guard);
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent handle) {
+    EMULATOR_ENTER();
+    const Event* event = named(objects().events, handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    EMULATOR_TRY(allow_look(*event));
+    return query(driver, *event->context, event->point);
+}
+
+CUresult CUDAAPI cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+    EMULATOR_ENTER();
+    const Event* start = named(objects().events, start_handle);
+    const Event* end = named(objects().events, end_handle);
+    if (!start || !end) return CUDA_ERROR_INVALID_HANDLE;
+    if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+    for (const Event* event : {start, end}) {
+        if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;
+        if (!event->recorded || (event->flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+        if (!is_done(driver, event->point)) return CUDA_ERROR_NOT_READY;
+    }
+    const auto& times = driver.connection.page().event_time;
+    *milliseconds = static_cast<float>(static_cast<double>(times[end->slot] - times[start->slot]) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventElapsedTime_v1(float* milliseconds, CUevent start, CUevent end) {
+    return cuEventElapsedTime_v2(milliseconds, start, end);
+}

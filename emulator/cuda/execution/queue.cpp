@@ -1,0 +1,146 @@
+#include "cuda/execution/queue.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <utility>
+
+#include "cuda/execution/current.hpp"
+#include "shared/clock.hpp"
+
+namespace emulator::cuda {
+namespace {
+
+// A wait looks at the word itself for as long as this at its beginning and around the expected end, and sleeps while
+// the end is known to be further away: so a short wait is exact, and a long one leaves the processor to others.
+constexpr Time kSpin = 150'000;
+constexpr Time kCheckLost = 250'000'000;
+
+// Tells the device that somebody waits.
+CUresult watch(const Driver& driver, const Context& context, Point point) {
+    return driver.connection.post(
+        {.call = wire::Call::kWatch, .context = context.slot, .stream = point.stream, .sequence = point.sequence});
+}
+
+// Without the lock.
+CUresult wait(Driver& driver, const Context& context, Point point) {
+    wire::StreamState& state = driver.connection.page().streams[point.stream];
+    if (!is_done(driver, point)) {
+        state.expected.store(0, std::memory_order_relaxed);
+        EMULATOR_TRY(watch(driver, context, point));
+    }
+    while (!is_done(driver, point)) {
+        const std::uint32_t seen = state.wake.load(std::memory_order_acquire);
+        const Time begin = clock_now();
+        for (Time now = begin;; now = clock_now()) {
+            if (is_done(driver, point)) return context_error(driver, context);
+            const Time left = state.expected.load(std::memory_order_relaxed) - now;
+            if (left > kSpin || (left < -kSpin && now > begin + kSpin)) break;
+            ::sched_yield();  // the device may be waiting for this very processor
+        }
+        const timespec limit{.tv_sec = 0, .tv_nsec = kCheckLost};
+        ::syscall(SYS_futex, &state.wake, FUTEX_WAIT, seen, &limit, nullptr, 0);
+        if (!is_done(driver, point) && driver.connection.lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
+    return context_error(driver, context);
+}
+
+// One thread calls the host functions, each when its stream has come to it.
+class HostCalls {
+  public:
+    struct Call {
+        const Context* context;
+        Point point;
+        CUDA_HOST_NODE_PARAMS host;
+    };
+
+    void add(Driver& driver, const Call& call) {
+        const std::lock_guard guard(lock_);
+        calls_.push_back(call);
+        if (!std::exchange(running_, true)) std::thread([this, &driver] { run(driver); }).detach();
+        changed_.notify_one();
+    }
+
+  private:
+    void run(Driver& driver) {
+        for (;;) {
+            std::unique_lock guard(lock_);
+            changed_.wait(guard, [this] { return !calls_.empty(); });
+            const auto [context, point, host] = calls_.front();
+            calls_.pop_front();
+            guard.unlock();
+            // Not called once the context has failed, as in CUDA.
+            if (wait(driver, *context, {point.stream, point.sequence - 1}) == CUDA_SUCCESS) host.fn(host.userData);
+            driver.connection.post({.call = wire::Call::kHostDone,
+                                    .context = context->slot,
+                                    .stream = point.stream,
+                                    .sequence = point.sequence});
+        }
+    }
+
+    std::mutex lock_;
+    std::condition_variable changed_;
+    std::deque<Call> calls_;
+    bool running_ = false;
+};
+
+}  // namespace
+
+CUresult append(Driver& driver, Stream& stream, wire::Request request) {
+    request.call = wire::Call::kSubmit;
+    request.context = stream.context->slot;
+    request.stream = stream.slot;
+    request.sequence = ++stream.submitted;
+    request.arrival = clock_now();
+    return driver.connection.post(request);
+}
+
+CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host) {
+    const CUresult result = append(driver, stream, {.operation = wire::Operation::kHost});
+    if (result == CUDA_SUCCESS) kept<HostCalls>().add(driver, {stream.context, stream.last(), host});
+    return result;
+}
+
+CUresult append_wait(Driver& driver, Stream& stream, Point point) {
+    if (is_done(driver, point)) return CUDA_SUCCESS;
+    wire::Request request{.operation = wire::Operation::kDepend};
+    request.depend = {.sequence = point.sequence, .stream = point.stream};
+    return append(driver, stream, request);
+}
+
+bool is_done(const Driver& driver, Point point) {
+    const wire::StreamState& state = driver.connection.page().streams[point.stream];
+    return state.completed.load(std::memory_order_acquire) >= point.sequence;
+}
+
+CUresult wait_for(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard) {
+    guard.unlock();
+    const CUresult result = wait(driver, context, point);
+    guard.lock();
+    return result;
+}
+
+CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard) {
+    std::vector<Point> last;
+    for (const Stream* stream : context.streams) last.push_back(stream->last());
+    for (const Point point : last) EMULATOR_TRY(wait_for(driver, context, point, guard));
+    return context_error(driver, context);
+}
+
+CUresult synchronize(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard) {
+    const CUresult result = wait_for(driver, context, point, guard);
+    driver.on_synchronized();
+    return result;
+}
+
+CUresult query(Driver& driver, const Context& context, Point point) {
+    if (is_done(driver, point)) return context_error(driver, context);
+    watch(driver, context, point);
+    return CUDA_ERROR_NOT_READY;
+}
+
+}  // namespace emulator::cuda

@@ -1,0 +1,27 @@
+// Operations on their way to the device, and waiting for them.
+#pragma once
+
+#include <mutex>
+
+#include "cuda/execution/objects.hpp"
+
+namespace emulator::cuda {
+
+// Queues one operation behind the stream's last, whatever other streams do. The driver's lock is held here and below.
+CUresult append(Driver& driver, Stream& stream, wire::Request request);
+// The same for a host function.
+CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host);
+// Makes what comes next in the stream wait for an operation of another.
+CUresult append_wait(Driver& driver, Stream& stream, Point point);
+
+bool is_done(const Driver& driver, Point point);
+// Waits, without the lock, until the stream is past the point; returns the context's error, if it has one.
+CUresult wait_for(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard);
+// Waits for everything in the context.
+CUresult wait_for_all(Driver& driver, const Context& context, std::unique_lock<std::mutex>& guard);
+
+// What CUDA's synchronisations and queries have in common.
+CUresult synchronize(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard);
+CUresult query(Driver& driver, const Context& context, Point point);
+
+}  // namespace emulator::cuda

@@ -17,6 +17,7 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"native", "tenant"},
     "errors": set(),
     "model": set(),
+    "protocol": set(),
     "rm": {"errors", "model"},
     "wire": set(),
     "sizes": set(),
@@ -148,7 +149,7 @@ def test_nobody_imports_tests_or_what_stands_beside_the_package(path: Path) -> N
 
 
 def _texts() -> list[Path]:
-    kept = [PACKAGE, *(ROOT / name for name in ("emulator", "native", "bench", "tools", "tests", "docs"))]
+    kept = [PACKAGE, *(ROOT / name for name in ("emulator", "native", "protocol", "bench", "tools", "tests", "docs"))]
     suffixes = {".py", ".cpp", ".h", ".hpp", ".inc", ".cu", ".md", ".txt", ".toml", ""}
     found = [path for folder in kept if folder.exists() for path in folder.rglob("*") if path.is_file()]
     found += [path for path in ROOT.iterdir() if path.is_file()]

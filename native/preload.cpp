@@ -12,6 +12,7 @@
 #include "core/guest.hpp"
 #include "core/say.hpp"
 #include "hooks/single.hpp"
+#include "protocol/environment.autogen.hpp"
 #include "region/process.hpp"
 #include "region/quota.hpp"
 #include "region/region.hpp"
@@ -29,7 +30,6 @@ namespace {
 using region::Fault;
 using settings::Settings;
 
-constexpr char kRegionVariable[] = "RUNLIST_REGION";
 constexpr long kRefused = 126;  // as a shell says of what it found and could not run
 
 enum class Stage : int { kNew, kStarting, kStarted };
@@ -76,12 +76,12 @@ Fault open_or_create(const char* path, const region::Limits& limits, region::Reg
 
 // The region that this process begins, named to its children.
 Fault begin_region(const region::Limits& limits, settings::Path& path, region::Region& out) {
-    if (!settings::make_place(::secure_getenv("XDG_RUNTIME_DIR"), path)) return Fault::kForeign;
+    if (!settings::make_place(::secure_getenv(names::kRuntimeDir), path)) return Fault::kForeign;
     const auto self = region::Self::look();
     region::sweep(path.text, self);
     path.add("/").add(region::own_name(self).text);
     const Fault fault = region::Region::create(path.text, limits, out);
-    if (fault == Fault::kNone) ::setenv(kRegionVariable, path.text, 1);
+    if (fault == Fault::kNone) ::setenv(names::kRegion, path.text, 1);
     return fault;
 }
 
@@ -91,7 +91,7 @@ Fault agree_on_region(const char* named, const region::Limits& limits, settings:
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
     for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
     path = {};
-    if (!settings::make_place(::secure_getenv("XDG_RUNTIME_DIR"), path)) return Fault::kForeign;
+    if (!settings::make_place(::secure_getenv(names::kRuntimeDir), path)) return Fault::kForeign;
     path.add("/named-").add(hash);
     return open_or_create(path.text, limits, out);
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "hooks/memory.hpp"
+#include "protocol/environment.autogen.hpp"
 #include "settings/environment.hpp"
 
 namespace runlist::hooks {
@@ -32,7 +33,7 @@ struct Init<id, row, CUresult(unsigned)> {
         int count = 0;
         if (result != CUDA_SUCCESS || !has_single_limits) return result;
         if (call_real<Id::cuDeviceGetCount, row>(&count) != CUDA_SUCCESS) return result;
-        const char* visible = ::getenv("CUDA_VISIBLE_DEVICES");
+        const char* visible = ::getenv(names::kVisibleDevices);
         for (int ordinal = 0; ordinal < count; ++ordinal) {
             limit_single(device_of<row>(ordinal), number_of(ordinal, visible));
         }

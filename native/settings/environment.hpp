@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "protocol/region.autogen.hpp"
 #include "settings/parse.hpp"
 
 namespace runlist::settings {
 
 inline constexpr std::size_t kPathBytes = 4096;
-inline constexpr int kDevices = 16;
+inline constexpr int kDevices = region::kDevices;
 
 // What holds on one GPU instead of what holds on each.
 struct DeviceSettings {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "core/guest.hpp"
+#include "protocol/environment.autogen.hpp"
 
 namespace runlist::settings {
 namespace {
@@ -28,7 +29,7 @@ long enter(long parent, const char* name) {
 
 bool make(const char* parent, const char* name) {
     long directory = call(SYS_openat, long{AT_FDCWD}, word(parent), long{O_RDONLY | O_DIRECTORY | O_CLOEXEC}, 0L);
-    for (const char* part : {name, "regions"}) {
+    for (const char* part : {name, names::kRegionsFolder}) {
         if (directory >= 0) directory = enter(directory, part);
     }
     if (directory < 0) return false;
@@ -58,12 +59,13 @@ Path& Path::add(std::uint64_t number) {
 
 bool make_place(const char* runtime_directory, Path& path) {
     const std::uint64_t user = ::geteuid();
-    if (runtime_directory != nullptr && runtime_directory[0] == '/' && make(runtime_directory, "runlist")) {
-        return path.add(runtime_directory).add("/runlist/regions").fits;
+    if (runtime_directory != nullptr && runtime_directory[0] == '/' && make(runtime_directory, names::kOwnFolder)) {
+        return path.add(runtime_directory).add("/").add(names::kOwnFolder).add("/").add(names::kRegionsFolder).fits;
     }
     Path own;
-    own.add("runlist-").add(user);
-    return make("/tmp", own.text) && path.add("/tmp/").add(own.text).add("/regions").fits;
+    own.add(names::kTemporaryPrefix).add(user);
+    return make(names::kTemporaryFolder, own.text) &&
+           path.add(names::kTemporaryFolder).add("/").add(own.text).add("/").add(names::kRegionsFolder).fits;
 }
 
 }  // namespace runlist::settings

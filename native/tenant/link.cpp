@@ -10,12 +10,12 @@
 #include <cstring>
 
 #include "core/guest.hpp"
+#include "protocol/environment.autogen.hpp"
 
 namespace runlist {
 namespace {
 
 constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
-constexpr char kName[] = "/messages.sock";
 
 // A socket's path, put together without allocating. `fits` is false once it got too long.
 struct Path {
@@ -65,32 +65,37 @@ bool trusted(const Path& directory) {
 }  // namespace
 
 bool Link::open() {
-    if (const char* named = variable("RUNLIST_MESSAGES")) {
+    if (const char* named = variable(names::kMessages)) {
         const Path path = Path{}.add(named);
         return path.fits && connect(path.address, path.size());
     }
     const auto try_in = [this](Path directory) {
         if (!directory.fits || !trusted(directory)) return false;
-        const Path& path = directory.add(kName);
+        const Path& path = directory.add("/").add(names::kMessagesSocket);
         return path.fits && connect(path.address, path.size());
     };
-    if (const char* stream = variable("RUNLIST_SOCKET")) {
+    if (const char* stream = variable(names::kSocket)) {
         const char* slash = std::strrchr(stream, '/');
         if (slash == nullptr) return try_in(Path{}.add("."));
         return try_in(Path{}.add(stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))));
     }
-    const char* device = variable("RUNLIST_DEVICE");
-    if (device != nullptr && std::strcmp(device, "emulated") == 0) {
-        const char* directory = variable("RUNLIST_EMULATED_GPU");
+    const char* device = variable(names::kDevice);
+    if (device != nullptr && std::strcmp(device, names::kEmulated) == 0) {
+        const char* directory = variable(names::kEmulatedGpu);
         return directory != nullptr && try_in(Path{}.add(directory));
     }
     if (const long user = call(SYS_geteuid); user != 0) {
-        const char* runtime = variable("XDG_RUNTIME_DIR");
-        const Path own = runtime != nullptr ? Path{}.add(runtime).add("/runlist")
-                                            : Path{}.add("/tmp/runlist-").add(static_cast<unsigned long>(user));
+        const char* runtime = variable(names::kRuntimeDir);
+        Path own;
+        if (runtime != nullptr) {
+            own.add(runtime).add("/").add(names::kOwnFolder);
+        } else {
+            own.add(names::kTemporaryFolder).add("/").add(names::kTemporaryPrefix);
+            own.add(static_cast<unsigned long>(user));
+        }
         if (try_in(own)) return true;
     }
-    return try_in(Path{}.add("/run/runlist"));
+    return try_in(Path{}.add(names::kSystemFolder));
 }
 
 bool Link::connect(const sockaddr_un& address, socklen_t length) {

@@ -26,7 +26,7 @@ bool Connection::connect_to(const char* name, int& fd) const {
 }
 
 CUresult Connection::open() {
-    const char* directory = std::getenv(wire::kDirectoryVariable);
+    const char* directory = std::getenv(names::kEmulatedGpu);
     if (!directory) return CUDA_ERROR_NO_DEVICE;
     directory_ = directory;
     const auto give_up = [this](CUresult result) {
@@ -41,8 +41,8 @@ CUresult Connection::open() {
         return give_up(CUDA_ERROR_NO_DEVICE);
     if (const CUresult result = rm.open(control_); result != CUDA_SUCCESS) return give_up(result);
     wire::Request request{.call = wire::Call::kHello};
-    request.hello = {.client = rm.handle(), .mps = std::getenv(wire::kMpsVariable) != nullptr};
-    if (const char* priority = std::getenv(wire::kMpsPriorityVariable))
+    request.hello = {.client = rm.handle(), .mps = std::getenv(names::kMpsPipes) != nullptr};
+    if (const char* priority = std::getenv(names::kMpsPriority))
         request.hello.mps_priority = static_cast<std::uint32_t>(std::strtoul(priority, nullptr, 0));
     wire::Reply reply{};
     int fd = -1;

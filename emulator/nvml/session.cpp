@@ -51,7 +51,7 @@ Session::~Session() {
 }
 
 bool Session::connect() {
-    const char* directory = std::getenv(wire::kDirectoryVariable);
+    const char* directory = std::getenv(names::kEmulatedGpu);
     if (!directory) return false;
     const std::string path = std::string(directory) + "/" + wire::kGpuSocket;
     sockaddr_un address{};

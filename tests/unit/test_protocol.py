@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.protocol.rm_autogen import Status
+from runlist.protocol import environment_autogen, rm_autogen
 from runlist.rm.status_autogen import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,8 +56,27 @@ def test_what_is_committed_is_what_is_defined() -> None:
 
 
 def test_statuses_are_named_as_the_driver_names_them() -> None:
-    ours = {member: f"NV_ERR_{member.name}" for member in Status if member is not Status.UNSET}
-    assert {number: NAMES[number] for number in ours} == ours | {Status.OK: "NV_OK"}
+    status = rm_autogen.Status
+    ours = {member: f"NV_ERR_{member.name}" for member in status if member is not status.UNSET}
+    assert {number: NAMES[number] for number in ours} == ours | {status.OK: "NV_OK"}
+
+
+HAND_WRITTEN = [
+    path
+    for folder in ("native", "emulator")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".cpp", ".hpp", ".h", ".inc"} and path.parent.name != "checks"
+]
+
+
+def test_no_name_and_no_number_of_a_control_is_written_again_in_cpp() -> None:
+    words = {value for name, value in vars(environment_autogen).items() if name.isupper() and isinstance(value, str)}
+    names = [f'"{word}"' for word in words if len(word) > 1]
+    numbers = [f"0x{number:08x}" for _, number, *_ in rm_autogen.CONTROLS if number > 0xFFFF]
+    for path in HAND_WRITTEN:
+        text = path.read_text()
+        again = [name for name in names if name in text] + [one for one in numbers if one in text.lower()]
+        assert not again, path
 
 
 def test_a_structure_in_both_languages(place: Place) -> None:

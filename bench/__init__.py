@@ -1,4 +1,10 @@
-"""Benchmarks: every figure that Runlist claims, measured in one run by `python -m bench`.
+"""Benchmarks: every figure that Runlist claims, measured by `python -m bench`, which keeps them in docs/results/.
 
-Each module of this package measures one thing and returns `Figure`s; `__main__` runs them and writes docs/results/.
+`benchmarks/` has one module a benchmark; `harness/` is what they are made of; `programs/` and `frameworks/` are what
+they start.
 """
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The repository."""

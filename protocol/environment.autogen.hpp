@@ -68,7 +68,7 @@ inline constexpr char kMessages[] = "RUNLIST_MESSAGES";
 // The daemon's stream socket.
 inline constexpr char kSocket[] = "RUNLIST_SOCKET";
 
-// The driver: NVIDIA or EMULATED.
+// The device: NVIDIA, EMULATED, or the name of a plane's module.
 inline constexpr char kDevice[] = "RUNLIST_DEVICE";
 
 // The directory of an emulated GPU.
@@ -127,6 +127,12 @@ inline constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 
 // CUDA's: a client of MPS is one that names it, on the emulated GPU.
 inline constexpr char kMpsPipes[] = "CUDA_MPS_PIPE_DIRECTORY";
+
+// CUDA's: where a server of MPS writes its logs.
+inline constexpr char kMpsLogs[] = "CUDA_MPS_LOG_DIRECTORY";
+
+// CUDA's: so many percent of the SMs may be used.
+inline constexpr char kMpsPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 // CUDA's: 0 normal, 1 below normal.
 inline constexpr char kMpsPriority[] = "CUDA_MPS_CLIENT_PRIORITY";

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from runlist.emulated import EmulatedGpu
@@ -24,6 +25,9 @@ Tenant = Callable[..., WorkloadProcess]
 
 
 def pytest_configure() -> None:
+    # How long a test takes is no matter of the code alone: two cores are shared by everything that runs.
+    hypothesis.settings.register_profile("runlist", deadline=None)
+    hypothesis.settings.load_profile("runlist")
     # A shell that starts us in the background has SIGINT ignored, and so would all that the tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.child import serve
+from bench.harness.child import serve
 
 
 @dataclass(frozen=True)

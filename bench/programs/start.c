@@ -12,7 +12,6 @@
  *                calls the library's, and that behind.c's. Requests that the library adds count as its own time.
  */
 #define _GNU_SOURCE
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -47,22 +46,12 @@ int passed_on(door next, int file, unsigned long request, void* argument) {
     return timed(&behind, next, file, request, argument);
 }
 
-static int from_driver(door next, int file, unsigned long request, void* argument) {
+static int came_by(door next, int file, unsigned long request, void* argument) {
     passing.is_in_library = 1;
     passing.argument = argument;
     const int result = timed(&before, next, file, request, argument);
     passing.is_in_library = 0;
     return result;
-}
-
-int ioctl(int file, unsigned long request, ...) {
-    static door next;
-    va_list arguments;
-    va_start(arguments, request);
-    void* argument = va_arg(arguments, void*);
-    va_end(arguments);
-    if (!next) *(void**)&next = dlsym(RTLD_NEXT, "ioctl");
-    return from_driver(next, file, request, argument);
 }
 
 /* The emulated GPU's ioctl. The library passes on to where the request came from, which is here. */
@@ -74,7 +63,7 @@ int runlist_emulated_ioctl(int file, unsigned long request, void* argument) {
         *(void**)&next = dlsym(RTLD_NEXT, kName);
     }
     if (passing.is_in_library) return passed_on(driver, file, request, argument);
-    return from_driver(next, file, request, argument);
+    return came_by(next, file, request, argument);
 }
 
 int main(int count, char** words) {

@@ -12,6 +12,19 @@ struct Calls {
 #undef NEEDED
 #undef USEFUL
 
+    // Those that `find(symbol)` finds; null pointers for the others. The copy must stay loaded, and what this returns
+    // at its address, for as long as it is used.
+    template <typename Find>
+    static Calls of(const Find& find) {
+        return {
+#define NEEDED(name, symbol) .name = reinterpret_cast<decltype(&::name)>(find(symbol)),
+#define USEFUL(name, symbol) NEEDED(name, symbol)
+#include "cap/calls.inc"
+#undef NEEDED
+#undef USEFUL
+        };
+    }
+
     // Whether all that is needed is there.
     bool complete() const {
 #define NEEDED(name, symbol) &&name != nullptr
@@ -23,10 +36,6 @@ struct Calls {
 #undef USEFUL
     }
 };
-
-// Those of the loaded object that contains this address; null pointers for what it does not have. The copy must stay
-// loaded, and the answer at its address, for as long as it is used.
-Calls calls(const void* object);
 
 // While it lives, our own calls disturb no capture: neither ones of this thread nor, in global mode, those of others.
 class Relaxed {

@@ -2,14 +2,15 @@
 
 #include <memory>
 
-#include "cap/host.hpp"
 #include "region/region.hpp"
 
 namespace runlist::cap {
 
-constinit std::atomic<Accounts> accounts{};
+constinit std::atomic<const region::Limit*> limit{};
 
 namespace {
+
+constinit std::atomic<Accounts> accounts{};
 
 constexpr int kContexts = 16;
 constexpr int kGiveUp = 8;  // times that the lock could not be had, after which it is left alone
@@ -84,6 +85,11 @@ void forget_if(const Predicate& is_gone) {
 }
 
 }  // namespace
+
+void start(const region::Limit& cap, Accounts ask) {
+    accounts.store(ask, std::memory_order_relaxed);
+    limit.store(&cap, std::memory_order_relaxed);
+}
 
 std::uint64_t Context::cap() const {
     const region::Limit* of_all = limit.load(std::memory_order_relaxed);

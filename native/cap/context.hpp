@@ -1,4 +1,4 @@
-// What the gate knows of a CUDA context: its meter, and whose clock it goes by.
+// Which caps hold, and what the gate knows of a CUDA context: its meter, and whose clock it goes by.
 #pragma once
 
 #include <cuda.h>
@@ -8,13 +8,32 @@
 
 #include "cap/calls.hpp"
 #include "cap/clock.hpp"
-#include "cap/gate.hpp"
 #include "cap/meter.hpp"
 #include "core/lock.hpp"
+#include "region/layout.hpp"
 
 namespace runlist::cap {
 
-extern constinit std::atomic<Accounts> accounts;
+// What the region has of a process on a GPU; null for what it has not.
+struct Account {
+    const region::Limit* cap = nullptr;               // the GPU's own
+    std::atomic<std::uint64_t>* next_turn = nullptr;  // null: the process has a clock of its own
+    std::atomic<std::uint64_t>* gpu_ns = nullptr;
+};
+
+using Accounts = Account (*)(const std::uint8_t (&uuid)[16]);
+
+extern constinit std::atomic<const region::Limit*> limit;  // on all GPUs; null: none
+
+// From now on this limit holds on each GPU that has none of its own, in ten-thousandths of its time; it may change at
+// any time. At kWhole only GPUs that have their own are capped, above it none.
+void start(const region::Limit& cap, Accounts accounts);
+
+// Whether there is a cap, on this GPU or another. False: a launch is no business of ours.
+inline bool on() {
+    const region::Limit* one = limit.load(std::memory_order_relaxed);
+    return one != nullptr && one->value.load(std::memory_order_relaxed) <= kWhole;
+}
 
 // An entry of a table that has one for each context of each copy of libcuda. Everything below the lock is under it; the
 // atomics above it are looked at without.
@@ -45,5 +64,11 @@ struct Context {
     // nullptr where there is none.
     static Context* enter(const Calls& calls, CUstream stream, Caller caller, std::int64_t now);
 };
+
+// To be called before a context is destroyed: its events go with it.
+void destroyed(CUcontext context);
+
+// To be called after the primary context of a device was released or reset.
+void released(const Calls& calls, CUdevice device);
 
 }  // namespace runlist::cap

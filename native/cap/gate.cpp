@@ -2,13 +2,10 @@
 
 #include <algorithm>
 
-#include "cap/context.hpp"
 #include "cap/host.hpp"
 #include "core/guest.hpp"
 
 namespace runlist::cap {
-
-constinit std::atomic<const region::Limit*> limit{};
 
 namespace {
 
@@ -94,11 +91,6 @@ std::int64_t take(Context& context, Wait& wait, const Meter::Lane& lane, Estimat
 }
 
 }  // namespace
-
-void start(const region::Limit& cap, Accounts ask) {
-    accounts.store(ask, std::memory_order_relaxed);
-    limit.store(&cap, std::memory_order_relaxed);
-}
 
 Turn::Turn(const Calls& calls, CUstream stream, bool per_thread, const void* work)
     : calls_(calls), lane_(lane_of(stream, per_thread)) {

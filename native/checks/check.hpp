@@ -36,6 +36,13 @@ class Folder {
 
     std::string at(const char* name) const { return path_ + "/" + name; }
 
+    // A region in it.
+    region::Region region(const region::Limits& limits) const {
+        region::Region made;
+        REQUIRE(region::Region::create(at("region").c_str(), limits, made) == region::Fault::kNone);
+        return made;
+    }
+
   private:
     std::string path_ = "/tmp/runlist-check-XXXXXX";
 };

@@ -1,6 +1,5 @@
 // Threads take turns on one clock of the compute cap: what they were given stays within the cap's share of the time
 // that passed, and nobody starves.
-#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>

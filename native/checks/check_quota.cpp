@@ -10,7 +10,6 @@
 
 #include "checks/check.hpp"
 #include "region/quota.hpp"
-#include "region/slots.hpp"
 
 namespace {
 
@@ -133,9 +132,7 @@ void killed(int device) {
 
 int main() {
     const runlist::checks::Folder folder;
-    runlist::region::Region region;
-    REQUIRE(runlist::region::Region::create(folder.at("region").c_str(), {.memory = kLimit}, region) ==
-            runlist::region::Fault::kNone);
+    const auto region = folder.region({.memory = kLimit});
     const int device = region.device_index(kUuid);
     REQUIRE(device == 0 && region.device_index(kUuid) == 0);
     quota.start(region);

@@ -46,9 +46,7 @@ void set_timer(suseconds_t microseconds) {
 
 int main() {
     const runlist::checks::Folder folder;
-    runlist::region::Region region;
-    REQUIRE(runlist::region::Region::create(folder.at("region").c_str(), {.memory = kLimit}, region) ==
-            runlist::region::Fault::kNone);
+    const auto region = folder.region({.memory = kLimit});
     device = region.device_index(kUuid);
     quota.start(region);
     struct sigaction action{};

@@ -1,6 +1,5 @@
 // Fuzzes without libFuzzer: `PROGRAM RUNS [SEED]` changes inputs that are in order, in the same way in each run. An
 // input that fails is written to a file.
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

@@ -4,28 +4,28 @@
 
 #include "checks/check.hpp"
 #include "checks/fuzz.hpp"
-#include "settings/environment.hpp"
+#include "environment/options.hpp"
 
 namespace {
 
-using namespace runlist::settings;
+using namespace runlist::environment;
 
 constexpr std::uint64_t kWhole = 10'000;
 
 void require_cap(std::uint64_t cap) { REQUIRE(cap == kNone || (cap > 0 && cap < kWhole)); }
 
-void require_sound(const Settings& settings, const Complaints& complaints) {
-    REQUIRE(settings.memory != 0);
-    require_cap(settings.cap);
-    for (const DeviceSettings& device : settings.device) {
+void require_sound(const Options& options, const Complaints& complaints) {
+    REQUIRE(options.memory != 0);
+    require_cap(options.cap);
+    for (const DeviceLimits& device : options.device) {
         REQUIRE(device.memory != std::uint64_t{0});
         if (device.cap) require_cap(*device.cap);
     }
-    REQUIRE(!settings.has_caps() || settings.has_limits());
-    REQUIRE(std::memchr(settings.region, '\0', sizeof(settings.region)) != nullptr);
-    REQUIRE(settings.region[0] == '\0' || settings.region[0] == '/');
-    REQUIRE(settings.say_level >= 0 && settings.say_level <= 1);
-    REQUIRE(!settings.makes_region || settings.region[0] != '\0');
+    REQUIRE(!options.has_caps() || options.has_limits());
+    REQUIRE(std::memchr(options.region, '\0', sizeof(options.region)) != nullptr);
+    REQUIRE(options.region[0] == '\0' || options.region[0] == '/');
+    REQUIRE(options.say_level >= 0 && options.say_level <= 1);
+    REQUIRE(!options.makes_region || options.region[0] != '\0');
     REQUIRE(complaints.count >= 0 && complaints.count <= Complaints::kMost);
     for (int index = 0; index < complaints.count; ++index) {
         const Complaint& one = complaints.list[index];
@@ -76,10 +76,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<const char*> environment;
     for (const std::string& line : lines) environment.push_back(line.c_str());
     environment.push_back(nullptr);
-    Settings settings;
+    Options options;
     Complaints complaints;
-    read(environment.data(), settings, complaints);
-    require_sound(settings, complaints);
+    read(environment.data(), options, complaints);
+    require_sound(options, complaints);
     for (const std::string& line : lines) {
         const std::size_t equals = line.find('=');
         const char* value = equals == std::string::npos ? line.c_str() : line.c_str() + equals + 1;

@@ -1,6 +1,7 @@
 // Manners of code that runs inside other people's programs.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,9 +31,22 @@ inline std::int64_t monotonic_ns() {
     return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 
+inline timespec timespec_of(std::int64_t nanoseconds) {
+    return {.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+}
+
 inline void pause_ns(std::int64_t nanoseconds) {
-    const timespec length{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+    const timespec length = timespec_of(nanoseconds);
     call(SYS_nanosleep, &length, nullptr);
+}
+
+// A new descriptor, or a copy in its stead where it has the place of a standard stream that the program closed. The
+// negative of an errno value when there is none.
+inline long off_streams(long descriptor) {
+    if (descriptor < 0 || descriptor > STDERR_FILENO) return descriptor;
+    const long copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    call(SYS_close, descriptor);
+    return copy;
 }
 
 }  // namespace runlist

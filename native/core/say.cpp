@@ -60,45 +60,25 @@ class Quiet {
 
 }  // namespace
 
-Line& Line::add(const char* text) {
-    for (; *text != '\0'; ++text) put(*text);
-    return *this;
-}
-
 Line& Line::add(Quoted quoted) {
-    put('"');
+    add('"');
     std::size_t count = 0;
     for (; quoted.text[count] != '\0' && count < kQuotedLength; ++count) {
-        put(is_printable(quoted.text[count]) ? quoted.text[count] : '?');
+        add(is_printable(quoted.text[count]) ? quoted.text[count] : '?');
     }
     if (quoted.text[count] != '\0') add("...");
-    put('"');
+    add('"');
     return *this;
-}
-
-Line& Line::add_number(std::uint64_t number) {
-    char digits[24];
-    std::size_t first = sizeof(digits);
-    do {
-        digits[--first] = static_cast<char>('0' + number % 10);
-        number /= 10;
-    } while (number != 0);
-    while (first < sizeof(digits)) put(digits[first++]);
-    return *this;
-}
-
-void Line::put(char character) {
-    if (length_ < kRoom - 1) text_[length_++] = character;
 }
 
 void Line::write() {
-    text_[length_] = '\n';
+    text[length] = '\n';
     pollfd stream{.fd = kErrorStream, .events = POLLOUT, .revents = 0};
     const timespec at_once{};
     const long ready = call(SYS_ppoll, &stream, 1L, &at_once, nullptr, 0L);
     if (ready != 1 || (stream.revents & POLLOUT) == 0) return;
     const Quiet quiet;
-    call(SYS_write, kErrorStream, text_, static_cast<long>(length_ + 1));
+    call(SYS_write, kErrorStream, text, static_cast<long>(length + 1));
 }
 
 void set_say_level(int level) { said_level.store(level, std::memory_order_relaxed); }

@@ -1,13 +1,11 @@
 // One line to the guest's standard error. No stdio, no allocation, no signal, no waiting; errno stays.
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
+#include "core/text.hpp"
 
 namespace runlist {
 
-// What matters enough to be said. LIBCUDA_LOG_LEVEL chooses how much is (settings/environment.hpp).
+// What matters enough to be said. LIBCUDA_LOG_LEVEL chooses how much is (environment/options.hpp).
 enum class Level : int { kError = 0, kWarning = 1 };
 
 // A text that somebody else wrote: cut, and of printable characters only.
@@ -15,30 +13,13 @@ struct Quoted {
     const char* text;
 };
 
-// A line that is being put together. What does not fit is cut off.
-class Line {
-  public:
-    Line& add(const char* text);
+// A line that is being put together.
+struct Line : Text<600> {  // a pipe takes as much as one piece
+    using Text::add;
     Line& add(Quoted quoted);
-    Line& add(std::unsigned_integral auto number) { return add_number(number); }
-    Line& add(std::signed_integral auto number);
 
     void write();  // with a newline, at once, unless nobody can take it
-
-  private:
-    Line& add_number(std::uint64_t number);
-    void put(char character);
-
-    static constexpr std::size_t kRoom = 600;  // a pipe takes as much as one piece
-    char text_[kRoom];
-    std::size_t length_ = 0;
 };
-
-Line& Line::add(std::signed_integral auto number) {
-    if (number < 0) put('-');
-    const auto wide = static_cast<std::uint64_t>(number);
-    return add_number(number < 0 ? 0 - wide : wide);
-}
 
 void set_say_level(int level);  // lines above it are not said; kWarning at first
 bool is_said(Level level);

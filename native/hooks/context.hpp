@@ -1,6 +1,7 @@
 // The end of contexts: what goes with them is no longer charged or measured.
 #pragma once
 
+#include "cap/context.hpp"
 #include "hooks/launch.hpp"
 #include "hooks/managed.hpp"
 

@@ -7,9 +7,10 @@
 #include "hooks/launch.hpp"
 #include "hooks/managed.hpp"
 #include "hooks/memory.hpp"
-#include "hooks/nvml.hpp"
+#include "hooks/nvml_queries.hpp"
+#include "hooks/own_limits.hpp"
 #include "hooks/proc_address.hpp"
-#include "hooks/single.hpp"
+#include "resolve/elf.hpp"
 
 namespace runlist::hooks {
 namespace {
@@ -30,9 +31,30 @@ void* find(int row, Id id, std::index_sequence<rows...>) {
     return kTables[row][static_cast<int>(id)];
 }
 
+// nullptr for a function that we only call.
+void* find(int row, Id id) { return find(row, id, std::make_index_sequence<kRows>{}); }
+
 }  // namespace
 
-void* hook(int row, Id id) { return find(row, id, std::make_index_sequence<kRows>{}); }
+void* hook_of_copy(Library library, int row, const char* name) {
+    for (int index = 0; index < kCount; ++index) {
+        const Id id = static_cast<Id>(index);
+        if (library_of(id) == library && names[index] == name) return find(row, id);
+    }
+    return nullptr;
+}
+
+void add_copy(Library library, int row, const resolve::Object& copy) {
+    if (library == Library::kCuda) set_calls(row, copy);
+    for (int index = 0; index < kCount; ++index) {
+        const Id id = static_cast<Id>(index);
+        if (library_of(id) != library) continue;
+        void* found = copy.symbol(names[index].data());
+        real_functions[row][index].store(found, std::memory_order_relaxed);
+        void* ours = find(row, id);
+        if (found != nullptr && ours != nullptr) set_hook_of(found, ours);
+    }
+}
 
 }  // namespace runlist::hooks
 

@@ -1,9 +1,14 @@
 #include "hooks/launch.hpp"
 
 #include "region/quota.hpp"
-#include "resolve/copies.hpp"
+#include "resolve/elf.hpp"
 
 namespace runlist::hooks {
+namespace {
+
+constinit cap::Calls calls[kRows]{};
+
+}  // namespace
 
 constinit thread_local bool in_hook = false;
 
@@ -12,7 +17,15 @@ const cap::Calls& calls_of(int row) {
     if (!said.load(std::memory_order_relaxed) && region::quota.on() && !said.exchange(true)) {
         region::quota.enforce(region::kCap);
     }
-    return resolve::calls_of(row == kLinked ? resolve::copy_of_base(Library::kCuda) : row);
+    return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row];
+}
+
+void set_calls(int row, const resolve::Object& copy) {
+    calls[row] = cap::Calls::of([&](const char* symbol) { return copy.symbol(symbol); });
+}
+
+void say_enforced() {
+    region::quota.enforce(cap::on() ? region::kQueries | region::kCap : std::uint64_t{region::kQueries});
 }
 
 }  // namespace runlist::hooks

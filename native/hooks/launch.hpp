@@ -2,13 +2,18 @@
 #pragma once
 
 #include "cap/gate.hpp"
+#include "hooks/functions.hpp"
 #include "hooks/outermost.hpp"
-#include "hooks/table.hpp"
 #include "rm/door.hpp"
 
 namespace runlist::hooks {
 
-const cap::Calls& calls_of(int row);  // what the gate uses of the copy of libcuda in that row
+// What the gate uses of the copy of libcuda in a row.
+const cap::Calls& calls_of(int row);
+void set_calls(int row, const resolve::Object& copy);
+
+// Says that queries, and the cap if there is one, are at work in this process.
+void say_enforced();
 
 // What is known of a launch by the types of its arguments: the stream that it names, the default stream if none, and
 // what tells its kind of work apart.

@@ -1,9 +1,7 @@
 #include "hooks/managed.hpp"
 
-#include <sys/mman.h>
-
-#include "core/guest.hpp"
 #include "core/lock.hpp"
+#include "core/pages.hpp"
 
 namespace runlist::hooks {
 namespace {
@@ -65,12 +63,8 @@ constinit Lock lock;
 constinit std::atomic<Table*> table;
 
 Table* make_table(std::size_t capacity) {
-    const std::size_t bytes = sizeof(Table) + capacity * sizeof(Entry);
-    const long made = call(SYS_mmap, 0L, static_cast<long>(bytes), long{PROT_READ | PROT_WRITE},
-                           long{MAP_PRIVATE | MAP_ANONYMOUS}, -1L, 0L);
-    if (made < 0) return nullptr;
-    auto* empty = reinterpret_cast<Table*>(made);
-    empty->capacity = capacity;
+    auto* empty = static_cast<Table*>(map_pages(sizeof(Table) + capacity * sizeof(Entry)));
+    if (empty != nullptr) empty->capacity = capacity;
     return empty;
 }
 

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "hooks/table.hpp"
+#include "hooks/functions.hpp"
 #include "region/quota.hpp"
-#include "rm/devices.hpp"
 
 namespace runlist::hooks {
 
@@ -37,7 +36,7 @@ int device_of(CUdevice ordinal) {
     }
     std::uint8_t bytes[sizeof(uuid.bytes)];
     std::copy(std::begin(uuid.bytes), std::end(uuid.bytes), bytes);
-    const int index = rm::device_by_uuid(bytes);
+    const int index = region::quota.device(bytes);
     known.store(static_cast<std::int8_t>(index + 1), std::memory_order_relaxed);
     return index;
 }

@@ -1,8 +1,8 @@
 // cuGetProcAddress: whatever version and flags lead to a function, it is known by its address.
 #pragma once
 
-#include "hooks/table.hpp"
-#include "preload.hpp"
+#include "hooks/functions.hpp"
+#include "region/quota.hpp"
 
 namespace runlist::hooks {
 
@@ -13,7 +13,7 @@ template <Id id, int row, typename... Rest>
 struct ProcAddress<id, row, CUresult(const char*, void**, Rest...)> {
     static CUresult CUDAAPI call(const char* symbol, void** function, Rest... rest) {
         const CUresult result = call_real<id, row>(symbol, function, rest...);
-        if (result == CUDA_SUCCESS && function != nullptr && is_hooking()) {
+        if (result == CUDA_SUCCESS && function != nullptr && region::quota.on()) {
             if (void* ours = hook_of(*function)) *function = ours;
         }
         return result;

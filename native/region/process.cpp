@@ -1,13 +1,13 @@
 #include "region/process.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
-#include <cstddef>
 #include <cstring>
 #include <optional>
+
+#include "core/text.hpp"
 
 namespace runlist::region {
 namespace {
@@ -24,12 +24,6 @@ constexpr int kState = 3;
 constexpr int kThreads = 20;
 constexpr int kStartTime = 22;
 
-std::uint64_t number_at(const char* text) {
-    std::uint64_t number = 0;
-    for (; *text >= '0' && *text <= '9'; ++text) number = number * 10 + static_cast<std::uint64_t>(*text - '0');
-    return number;
-}
-
 std::optional<Status> read_status(const char* path) {
     const long file = call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDONLY | O_CLOEXEC});
     if (file < 0) return std::nullopt;
@@ -41,29 +35,24 @@ std::optional<Status> read_status(const char* path) {
 
     const char* at = std::strrchr(text, ')');  // the name in front of it may contain anything
     if (at == nullptr) return std::nullopt;
-    Status status{.pid = static_cast<std::int32_t>(number_at(text)), .state = 0, .threads = 0, .start_time = 0};
+    std::uint64_t pid = 0;
+    read_number(text, pid);
+    Status status{.pid = static_cast<std::int32_t>(pid), .state = 0, .threads = 0, .start_time = 0};
     for (int field = kState; field <= kStartTime; ++field) {
         at = std::strchr(at, ' ');
         if (at == nullptr) return std::nullopt;
         ++at;
         if (field == kState) status.state = *at;
-        if (field == kThreads) status.threads = number_at(at);
-        if (field == kStartTime) status.start_time = number_at(at);
+        if (field == kThreads) read_number(at, status.threads);
+        if (field == kStartTime) read_number(at, status.start_time);
     }
     return status;
 }
 
 std::optional<Status> read_status(std::int32_t pid) {
-    char path[32] = "/proc/";
-    char digits[12];
-    std::size_t first = sizeof(digits);
-    for (std::uint32_t rest = static_cast<std::uint32_t>(pid); rest != 0; rest /= 10) {
-        digits[--first] = static_cast<char>('0' + rest % 10);
-    }
-    char* end = path + std::strlen(path);
-    std::memcpy(end, digits + first, sizeof(digits) - first);
-    std::memcpy(end + sizeof(digits) - first, "/stat", sizeof("/stat"));
-    return read_status(path);
+    Text<32> path;
+    path.add("/proc/").add(pid).add("/stat");
+    return read_status(path.text);
 }
 
 std::uint64_t mixed(std::uint64_t number) {

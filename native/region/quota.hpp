@@ -35,6 +35,9 @@ class Quota {
     bool on() const { return on_.load(std::memory_order_acquire); }
     const Region& region() const { return region_; }
 
+    // A GPU's index; its first use claims one. -1 when there is none.
+    int device(const std::uint8_t (&uuid)[16]) const { return on() ? region_.device_index(uuid) : -1; }
+
     // Before the driver is asked for memory. False: over the limit, and nothing is charged. Each `true` needs its
     // settle.
     bool charge(int device, std::uint64_t bytes);

@@ -15,7 +15,6 @@
 namespace runlist::region {
 namespace {
 
-constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
 
 Fault fault_of(long result) {
@@ -173,8 +172,8 @@ const char* describe(Fault fault) {
 }
 
 Fault Region::open(const char* path, Region& out) {
-    const long opened =
-        call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY});
+    const long opened = off_streams(
+        call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY}));
     if (opened < 0) return fault_of(opened);
     const Fault fault = adopt(static_cast<int>(opened), out);
     if (fault != Fault::kNone) region::close(static_cast<int>(opened));
@@ -196,19 +195,11 @@ Fault Region::adopt(int fd, Region& out) {
 Fault Region::map(int fd) {
     struct stat found{};
     if (!look_at(fd, found)) return Fault::kSystem;
-    long kept = fd;
-    if (fd < kFirstDescriptor) {
-        kept = call(SYS_fcntl, long{fd}, long{F_DUPFD_CLOEXEC}, long{kFirstDescriptor});
-        if (kept < 0) return Fault::kSystem;
-    }
-    const long mapped = call(SYS_mmap, 0L, long{kFileBytes}, long{PROT_READ | PROT_WRITE}, long{MAP_SHARED}, kept, 0L);
-    if (mapped < 0 && mapped > -4096) {
-        if (kept != fd) region::close(static_cast<int>(kept));
-        return Fault::kSystem;
-    }
-    if (kept != fd) region::close(fd);
+    const long mapped =
+        call(SYS_mmap, 0L, long{kFileBytes}, long{PROT_READ | PROT_WRITE}, long{MAP_SHARED}, long{fd}, 0L);
+    if (mapped < 0 && mapped > -4096) return Fault::kSystem;
     file_ = reinterpret_cast<File*>(mapped);
-    fd_ = static_cast<int>(kept);
+    fd_ = fd;
     device_ = found.st_dev;
     inode_ = found.st_ino;
     return Fault::kNone;
@@ -226,13 +217,13 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
         region::close(static_cast<int>(directory));
         return fault_of(made);
     }
-    const int fd = static_cast<int>(made);
-    call(SYS_fchmod, made, 0600L);  // whatever the umask took
+    const int fd = static_cast<int>(off_streams(made));
+    call(SYS_fchmod, fd, 0600L);  // whatever the umask took
 
     Region region;
-    Fault fault = reserve(fd);
+    Fault fault = fd < 0 ? Fault::kSystem : reserve(fd);
     if (fault == Fault::kNone) fault = region.map(fd);
-    if (fault != Fault::kNone) region::close(fd);
+    if (fault != Fault::kNone && fd >= 0) region::close(fd);
     bool exists = false;
     if (fault == Fault::kNone) {
         const Self creator = Self::look();

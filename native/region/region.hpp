@@ -1,7 +1,6 @@
 // A region's file: made, found to be sound, and mapped.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 

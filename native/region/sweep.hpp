@@ -1,16 +1,13 @@
 // Removing regions that were made by hand and that nobody uses any more: their makers ended, and nobody else tells.
 #pragma once
 
-#include <cstdint>
-
+#include "core/text.hpp"
 #include "region/process.hpp"
 
 namespace runlist::region {
 
 // A region that a process makes for itself and its children is named PID-START, as `own_name` has it.
-struct Name {
-    char text[48];
-};
+using Name = Text<48>;
 
 Name own_name(const Self& self);
 

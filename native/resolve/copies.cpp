@@ -7,36 +7,21 @@
 #include <cerrno>
 #include <cstring>
 
-#include "cap/gate.hpp"
 #include "core/lock.hpp"
 #include "core/say.hpp"
-#include "preload.hpp"
-#include "region/layout.hpp"
-#include "region/quota.hpp"
 #include "resolve/elf.hpp"
-
-extern "C" int runlist_emulated_ioctl(int fd, unsigned long request, void* argument);  // rm/door.cpp
 
 namespace runlist::resolve {
 namespace {
 
-using hooks::kFirstCopy;
-using hooks::kLibraries;
-using hooks::kLinked;
-using hooks::kRows;
-using hooks::Library;
-
 constexpr const char* kSonames[kLibraries] = {"libcuda.so.1", "libnvidia-ml.so.1"};
 constexpr Library kEach[kLibraries] = {Library::kCuda, Library::kNvml};
 
-// A copy's place. Its object is written before it is placed, the rest before it is known.
-enum class State : int { kFree, kPlaced, kKnown };
-
+// A copy's place: free until it is known.
 struct Copy {
-    std::atomic<State> state{State::kFree};
+    std::atomic<bool> known{false};
     bool of_base = false;
     Object object{};
-    cap::Calls calls{};
 };
 
 constinit Copy copies[kLibraries][kRows];
@@ -45,10 +30,10 @@ constinit Lock lock;
 Copy& copy(Library library, int row) { return copies[static_cast<int>(library)][row]; }
 
 template <typename Predicate>
-int find_copy(Library library, const Predicate& is_it, State least = State::kKnown) {
+int find_copy(Library library, const Predicate& is_it) {
     for (int row = kFirstCopy; row < kRows; ++row) {
         const Copy& one = copy(library, row);
-        if (one.state.load(std::memory_order_acquire) >= least && is_it(one)) return row;
+        if (one.known.load(std::memory_order_acquire) && is_it(one)) return row;
     }
     return kLinked;
 }
@@ -64,7 +49,7 @@ void pin(const Object& object, Lmid_t space) {
 // Where the objects of the base namespace go to, which one that was opened with RTLD_DEEPBIND does not see.
 void* binding_of_base(const char* name, void*) {
     if (std::strcmp(name, "ioctl") == 0) return reinterpret_cast<void*>(&::ioctl);
-    if (std::strcmp(name, "runlist_emulated_ioctl") == 0) return reinterpret_cast<void*>(&runlist_emulated_ioctl);
+    if (std::strcmp(name, "runlist_emulated_ioctl") == 0) return reinterpret_cast<void*>(substitutes.emulated_ioctl);
     return nullptr;
 }
 
@@ -83,25 +68,21 @@ int note(Library library, const Object& object, Lmid_t space) {
     int row = find_copy(library, same);
     for (int place = kFirstCopy; row == kLinked && place < kRows; ++place) {
         Copy& one = copy(library, place);
-        if (one.state.load(std::memory_order_relaxed) != State::kFree) continue;
+        if (one.known.load(std::memory_order_relaxed)) continue;
         row = place;
         one.object = object;
         one.of_base = space == LM_ID_BASE;
-        one.state.store(State::kPlaced, std::memory_order_release);
-        if (library == Library::kCuda) one.calls = cap::calls(object.symbol("cuInit"));
-        hooks::add_row(row, library, object);
+        substitutes.add(library, row, object);
         if (one.of_base) object.rebind(&binding_of_base, nullptr);
-        one.state.store(State::kKnown, std::memory_order_release);
+        one.known.store(true, std::memory_order_release);
     }
     lock.release();
-    if (row == kLinked) say_too_many();
+    if (row == kLinked) {
+        say_too_many();
+    } else {
+        substitutes.added();
+    }
     return row;
-}
-
-// Says that queries, and the cap if there is one, are at work in this process.
-void say_enforced() {
-    if (!region::quota.on()) return;
-    region::quota.enforce(cap::on() ? region::kQueries | region::kCap : std::uint64_t{region::kQueries});
 }
 
 // The objects of a namespace that is not the base one, from any of them. Meanwhile none is opened or closed, so `visit`
@@ -166,7 +147,7 @@ void* binding(const char* name, void* context) {
         void* function;
     } ours[] = {
         {"ioctl", here.ioctl},
-        {"runlist_emulated_ioctl", reinterpret_cast<void*>(&runlist_emulated_ioctl)},
+        {"runlist_emulated_ioctl", reinterpret_cast<void*>(substitutes.emulated_ioctl)},
         {"dlsym", reinterpret_cast<void*>(&dlsym)},
         {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
         {"dlmopen", reinterpret_cast<void*>(&dlmopen)},
@@ -178,7 +159,7 @@ void* binding(const char* name, void* context) {
     for (const Library library : kEach) {
         const int row = here.rows[static_cast<int>(library)];
         if (row == kLinked) continue;
-        if (void* hook = hooks::hook_of(library, row, name)) return hook;
+        if (void* hook = substitutes.of_copy(library, row, name)) return hook;
     }
     return nullptr;
 }
@@ -187,12 +168,9 @@ void* binding(const char* name, void* context) {
 
 int copy_of_base(Library library) {
     if (const int row = find_copy(library, [](const Copy& one) { return one.of_base; }); row != kLinked) return row;
-    start();
+    substitutes.wanted();  // for what it finds out
     const Object found = object_named(kSonames[static_cast<int>(library)]);
-    if (!found) return kLinked;
-    const int row = note(library, found, LM_ID_BASE);
-    say_enforced();
-    return row;
+    return found ? note(library, found, LM_ID_BASE) : kLinked;
 }
 
 bool is_of_base(const char* name) {
@@ -201,19 +179,17 @@ bool is_of_base(const char* name) {
 }
 
 void* hook_or(void* found, void* handle) {
-    if (void* hook = hooks::hook_of(found)) return hook;
+    if (void* hook = substitutes.of(found)) return hook;
     for (const Library library : kEach) {
         const auto has = [&](const Copy& one) { return one.object.contains(found); };
         if (find_copy(library, has) != kLinked) return found;
     }
     const Object object = object_at(found);
     for (const Library library : kEach) {
-        if (!object || !object.is(kSonames[static_cast<int>(library)])) continue;
-        note(library, object, LM_ID_BASE);
-        say_enforced();
+        if (object && object.is(kSonames[static_cast<int>(library)])) note(library, object, LM_ID_BASE);
     }
     if (!object) enter_namespace(handle);
-    void* hook = hooks::hook_of(found);
+    void* hook = substitutes.of(found);
     return hook != nullptr ? hook : found;
 }
 
@@ -242,20 +218,17 @@ void enter_namespace(void* handle) {
         if (!object.is("libc.so.6") && !object.is("libdl.so.2")) object.rebind(&binding, &here);
     });
     lock.release();
-    say_enforced();
 }
 
 void expect_namespaces() { entered_any.store(true, std::memory_order_relaxed); }
 
 bool other_namespaces() { return entered_any.load(std::memory_order_relaxed); }
 
-const cap::Calls& calls_of(int row) { return copy(Library::kCuda, row).calls; }
-
 void* in_object_of(const void* address, const char* name) {
     if (const Object object = object_at(address)) return object.symbol(name);
     for (const Library library : kEach) {
         const auto has = [&](const Copy& one) { return one.object.contains(address); };
-        const int row = find_copy(library, has, State::kPlaced);
+        const int row = find_copy(library, has);
         if (row != kLinked) return copy(library, row).object.symbol(name);
     }
     return nullptr;

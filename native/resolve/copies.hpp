@@ -1,19 +1,44 @@
 // The copies of the driver's libraries in the process, in the base namespace and in others (dlmopen).
 //
-// A copy is met when a program looks up a function in it, or calls one of our exports. From then on it has a row of the
-// table (hooks/table.hpp), and stays loaded.
+// A copy is met when a program looks up a function in it, or calls one of our exports. From then on it has a row of its
+// own, as a hook must call the copy that its caller asked for, and stays loaded.
 #pragma once
 
-#include "cap/calls.hpp"
-#include "hooks/table.hpp"
+#include <string_view>
 
 namespace runlist::resolve {
 
+class Object;
+
+enum class Library : int { kCuda, kNvml };
+inline constexpr int kLibraries = 2;
+
+inline constexpr int kRows = 5;
+inline constexpr int kLinked = 0;  // of programs that were linked with the library: they call our exports
+inline constexpr int kFirstCopy = 1;
+
+// What programs get in place of the driver's functions. preload.cpp says it as a constant: another library's
+// constructor may look up functions before our own constructors ran.
+struct Substitutes {
+    bool (*wanted)();                                              // whether they are to get any; finds it out first
+    bool (*listed)(std::string_view name);                         // whether there is one for functions of that name
+    void* (*of)(const void* function);                             // for a real function; nullptr for none
+    void* (*of_copy)(Library library, int row, const char* name);  // for a copy's function by its name, likewise
+    void (*add)(Library library, int row, const Object& copy);     // a row for a copy, before any is asked for
+    void (*added)();                                               // they are at work
+    int (*emulated_ioctl)(int fd, unsigned long request, void* argument);  // for runlist_emulated_ioctl
+};
+
+extern const Substitutes substitutes;
+
 // The row of the copy in the base namespace; kLinked while there is none.
-int copy_of_base(hooks::Library library);
+int copy_of_base(Library library);
 
 // Whether a copy of the base namespace that was met has a function of that name. Asks nobody.
 bool is_of_base(const char* name);
+
+// What the object that contains `address` defines by that name: one of the base namespace, or a copy in any.
+void* in_object_of(const void* address, const char* name);
 
 // What dlsym is to answer instead of `found`, which it found through `handle` (nullptr: not through one).
 void* hook_or(void* found, void* handle);
@@ -22,8 +47,5 @@ void* hook_or(void* found, void* handle);
 void enter_namespace(void* handle);
 void expect_namespaces();
 bool other_namespaces();  // whether the program ever made one
-
-// What the compute cap uses of a copy.
-const cap::Calls& calls_of(int row);
 
 }  // namespace runlist::resolve

@@ -7,8 +7,6 @@
 
 #include <atomic>
 
-#include "hooks/table.hpp"
-#include "preload.hpp"
 #include "resolve/copies.hpp"
 #include "resolve/elf.hpp"
 
@@ -45,9 +43,7 @@ void* real(std::atomic<void*>& known, const char* name) {
 
 bool may_be_hooked(const char* name) {
     if (!begins(name, "cu") && !begins(name, "nvml")) return false;
-    if (!hooks::is_listed(name)) return false;
-    start();
-    return is_hooking();
+    return substitutes.listed(name) && substitutes.wanted();
 }
 
 // Our export of that name; nullptr.
@@ -127,8 +123,7 @@ extern "C" {
 
 // Nothing of the namespace is called before something is looked up in it.
 [[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlmopen(Lmid_t space, const char*, int, const void*) {
-    runlist::start();
-    if (space != LM_ID_BASE && runlist::is_hooking()) expect_namespaces();
+    if (substitutes.wanted() && space != LM_ID_BASE) expect_namespaces();
     return {nullptr, real(real_dlmopen, "dlmopen")};
 }
 }

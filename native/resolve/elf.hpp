@@ -85,9 +85,6 @@ Object object_named(const char* soname);            // the first one of that nam
 void* next(const char* name);                       // the first definition behind ours in the search order; nullptr
 void* next(const char* name, const void* address);  // the first one behind the object of `address`
 
-// What the object that contains `address`, or the copy of the driver's library in any namespace that does, defines.
-void* in_object_of(const void* address, const char* name);
-
 void* of_c_library(const char* name);  // dlsym and its like: of libc.so.6, before glibc 2.34 of libdl.so.2
 
 }  // namespace runlist::resolve

@@ -6,13 +6,9 @@
 namespace runlist::rm {
 namespace {
 
-using region::quota;
-
 constexpr std::uint8_t kNoUuid[16]{};
 
 }  // namespace
-
-int device_by_uuid(const std::uint8_t (&uuid)[16]) { return quota.on() ? quota.region().device_index(uuid) : -1; }
 
 void Devices::add(std::uint32_t client, std::uint32_t object, std::uint32_t parent) {
     Table* table = made(table_);
@@ -51,7 +47,7 @@ std::uint32_t Devices::to_ask(int index) const {
 void Devices::identify(std::uint32_t client, std::uint32_t subdevice, const std::uint8_t (&uuid)[16]) {
     Entry* device = device_of(find(client, subdevice));
     if (device == nullptr || device->region.load(std::memory_order_relaxed) != 0) return;
-    const int index = device_by_uuid(uuid);
+    const int index = region::quota.device(uuid);
     if (index < 0) return;
     device->region.store(static_cast<std::uint32_t>(index) + 1, std::memory_order_release);
 }
@@ -75,7 +71,7 @@ Devices::Entry* Devices::device_of(int index) const {
 int Devices::in_region(int index) const {
     const Entry* entry = device_of(index);
     const std::uint32_t known = entry != nullptr ? entry->region.load(std::memory_order_acquire) : 0;
-    return known != 0 ? static_cast<int>(known) - 1 : device_by_uuid(kNoUuid);
+    return known != 0 ? static_cast<int>(known) - 1 : region::quota.device(kNoUuid);
 }
 
 Parents Devices::below(std::uint32_t client, std::uint32_t object) const {

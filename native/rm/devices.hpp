@@ -8,9 +8,6 @@
 
 namespace runlist::rm {
 
-// A GPU's index in the region; its first use claims one. -1 when there is none.
-int device_by_uuid(const std::uint8_t (&uuid)[16]);
-
 class Devices {
   public:
     // A device object was made.

@@ -9,13 +9,12 @@
 #include "core/guest.hpp"
 #include "core/say.hpp"
 #include "core/uuid.hpp"
-#include "preload.hpp"
 #include "region/quota.hpp"
+#include "resolve/copies.hpp"
 #include "resolve/elf.hpp"
 #include "rm/devices.hpp"
 #include "rm/objects.hpp"
 #include "rm/protocol.hpp"
-#include "tenant/join.hpp"
 
 namespace runlist::rm {
 
@@ -159,11 +158,9 @@ int alloc(const Request& request, Parameters& alloc) {
         case class_number::kRoot:
         case class_number::kRootNonPrivileged:
         case class_number::kRootClient: {
-            start();  // another library's constructor may come before ours
+            on_client.asked();
             const int result = request.pass();
-            if (!made(result)) return result;
-            join(request.fd, alloc.new_, quota.on() ? quota.region().fd() : -1);
-            quota.enforce(region::kMemory);
+            if (made(result)) on_client.made(request.fd, alloc.new_);
             return result;
         }
         case class_number::kDevice: {

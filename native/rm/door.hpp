@@ -5,10 +5,22 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+
+extern "C" int runlist_emulated_ioctl(int fd, unsigned long request, void* argument);
 
 namespace runlist::rm {
 
 using Door = int (*)(int fd, unsigned long request, void* argument);
+
+// Who is told of RM clients. preload.cpp says it as a constant: another library's constructor may make one before our
+// own constructors ran.
+struct OnClient {
+    void (*asked)();  // before one is made
+    void (*made)(int control_fd, std::uint32_t client);
+};
+
+extern const OnClient on_client;
 
 extern constinit std::atomic<bool> watching;  // false: everything goes straight through
 

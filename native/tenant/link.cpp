@@ -1,6 +1,5 @@
 #include "tenant/link.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 
@@ -10,42 +9,13 @@
 #include <cstring>
 
 #include "core/guest.hpp"
+#include "core/text.hpp"
 #include "protocol/environment.autogen.hpp"
 
 namespace runlist {
 namespace {
 
-constexpr int kFirstDescriptor = 3;  // never take the place of a standard stream that the program closed
-
-// A socket's path, put together without allocating. `fits` is false once it got too long.
-struct Path {
-    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-    std::size_t length = 0;
-    bool fits = true;
-
-    Path& add(const char* text, std::size_t count) {
-        fits = fits && length + count < sizeof(address.sun_path);
-        if (fits) {
-            std::memcpy(address.sun_path + length, text, count);
-            length += count;
-        }
-        return *this;
-    }
-
-    Path& add(const char* text) { return add(text, std::strlen(text)); }
-
-    Path& add(unsigned long number) {
-        char digits[24];
-        std::size_t first = sizeof(digits);
-        do {
-            digits[--first] = static_cast<char>('0' + number % 10);
-            number /= 10;
-        } while (number != 0);
-        return add(digits + first, sizeof(digits) - first);
-    }
-
-    socklen_t size() const { return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length + 1); }
-};
+using Path = Text<sizeof(sockaddr_un::sun_path)>;
 
 const char* variable(const char* name) {
     const char* value = ::secure_getenv(name);
@@ -56,8 +26,8 @@ const char* variable(const char* name) {
 // /tmp, what is there could change between a look and the connection.
 bool trusted(const Path& directory) {
     struct statx found{};
-    const long result = call(SYS_statx, AT_FDCWD, directory.address.sun_path, AT_SYMLINK_NOFOLLOW,
-                             STATX_TYPE | STATX_MODE | STATX_UID, &found);
+    const long result =
+        call(SYS_statx, AT_FDCWD, directory.text, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID, &found);
     const bool ours = found.stx_uid == 0 || found.stx_uid == static_cast<std::uint32_t>(call(SYS_geteuid));
     return result == 0 && ours && S_ISDIR(found.stx_mode) && (found.stx_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
@@ -67,17 +37,17 @@ bool trusted(const Path& directory) {
 bool Link::open() {
     if (const char* named = variable(names::kMessages)) {
         const Path path = Path{}.add(named);
-        return path.fits && connect(path.address, path.size());
+        return path.fits && connect({path.text, path.length});
     }
     const auto try_in = [this](Path directory) {
         if (!directory.fits || !trusted(directory)) return false;
-        const Path& path = directory.add("/").add(names::kMessagesSocket);
-        return path.fits && connect(path.address, path.size());
+        const Path& path = directory.add('/').add(names::kMessagesSocket);
+        return path.fits && connect({path.text, path.length});
     };
     if (const char* stream = variable(names::kSocket)) {
         const char* slash = std::strrchr(stream, '/');
         if (slash == nullptr) return try_in(Path{}.add("."));
-        return try_in(Path{}.add(stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))));
+        return try_in(Path{}.add({stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))}));
     }
     const char* device = variable(names::kDevice);
     if (device != nullptr && std::strcmp(device, names::kEmulated) == 0) {
@@ -86,27 +56,20 @@ bool Link::open() {
     }
     if (const long user = call(SYS_geteuid); user != 0) {
         const char* runtime = variable(names::kRuntimeDir);
-        Path own;
-        if (runtime != nullptr) {
-            own.add(runtime).add("/").add(names::kOwnFolder);
-        } else {
-            own.add(names::kTemporaryFolder).add("/").add(names::kTemporaryPrefix);
-            own.add(static_cast<unsigned long>(user));
-        }
+        const Path own = runtime != nullptr
+                             ? Path{}.add(runtime).add('/').add(names::kOwnFolder)
+                             : Path{}.add(names::kTemporaryFolder).add('/').add(names::kTemporaryPrefix).add(user);
         if (try_in(own)) return true;
     }
     return try_in(Path{}.add(names::kSystemFolder));
 }
 
-bool Link::connect(const sockaddr_un& address, socklen_t length) {
-    const long made = call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0L);
-    if (made < 0) return false;
-    fd_ = static_cast<int>(made);
-    if (fd_ < kFirstDescriptor) {
-        fd_ = static_cast<int>(call(SYS_fcntl, made, F_DUPFD_CLOEXEC, kFirstDescriptor));
-        call(SYS_close, made);
-        if (fd_ < 0) return false;
-    }
+bool Link::connect(std::string_view path) {
+    fd_ = static_cast<int>(off_streams(call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0L)));
+    if (fd_ < 0) return false;
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
     const sockaddr_un unnamed{.sun_family = AF_UNIX, .sun_path = {}};
     name_length_ = sizeof(name_);
     if (call(SYS_bind, fd_, &unnamed, sizeof(unnamed.sun_family)) == 0 &&
@@ -166,7 +129,7 @@ std::uint32_t Link::receive(std::int64_t patience_ns) const {
 
 bool Link::poll(short events, std::int64_t patience_ns) const {
     pollfd waiting{.fd = fd_, .events = events, .revents = 0};
-    const timespec patience{.tv_sec = patience_ns / 1'000'000'000, .tv_nsec = patience_ns % 1'000'000'000};
+    const timespec patience = timespec_of(patience_ns);
     return call(SYS_ppoll, &waiting, 1L, &patience, nullptr, 0L) > 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "tenant/record.hpp"
 
@@ -35,7 +36,7 @@ class Link {
     std::uint32_t receive(std::int64_t patience_ns) const;
 
   private:
-    bool connect(const sockaddr_un& address, socklen_t length);
+    bool connect(std::string_view path);
     bool poll(short events, std::int64_t patience_ns) const;
 
     int fd_ = -1;

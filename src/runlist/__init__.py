@@ -7,13 +7,13 @@ __version__ = "0.3.0"
 
 TYPE_CHECKING = False  # typing's own costs an import
 if TYPE_CHECKING:
-    from runlist.native import include, library
+    from runlist.planes.process.library import include, library
     from runlist.tenant import hint, report_latency, segment
 else:
     _WHERE = {
         "hint": "runlist.tenant",
-        "include": "runlist.native",
-        "library": "runlist.native",
+        "include": "runlist.planes.process.library",
+        "library": "runlist.planes.process.library",
         "report_latency": "runlist.tenant",
         "segment": "runlist.tenant",
     }

@@ -20,8 +20,10 @@ from typing import BinaryIO, Self
 import msgspec
 
 from runlist import paths, wire
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
-from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, choose_driver
+from runlist.planes.interface import Plane
+from runlist.planes.registry import choose_plane
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _OTHER_VERSION = "the daemon is of another version: stop it, and try again"
@@ -49,11 +51,11 @@ class Client:
         With `start`, a private daemon is started when none runs. `patience_s` is how long to wait for an answer, as
         long as it takes when None. Raises NoTargetError when there is none.
         """
-        driver = choose_driver(device)
-        client = cls._connect(paths.candidate_sockets(driver), pass_over_denied=start, patience_s=patience_s)
+        plane = choose_plane(device)
+        client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=start, patience_s=patience_s)
         if client is None and start:
-            _start_private(driver.name)
-            client = cls._connect([paths.daemon_socket(driver)], patience_s=patience_s)
+            _start_private(plane)
+            client = cls._connect([paths.daemon_socket(plane)], patience_s=patience_s)
         if client is None:
             raise NoTargetError(
                 "no daemon runs: start one with `runlist daemon`, or use `runlist run` or `runlist attach`"
@@ -245,14 +247,13 @@ def _opened_log(path: Path) -> BinaryIO:
         ) from None
 
 
-def _start_private(device: str) -> None:
+def _start_private(plane: Plane) -> None:
     """Start a private daemon and wait until it listens. Raises what kept it from starting."""
     ours, theirs = os.pipe()
-    driver = choose_driver(device)
-    driver.open().close()  # no driver: say so before anything is made
-    directory = paths.daemon_socket(driver).parent
+    plane.check()  # no driver: say so before anything is made
+    directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
-    environment = {**os.environ, DEVICE_VARIABLE: device}
+    environment = {**os.environ, DEVICE_VARIABLE: plane.name}
     for name in environment.keys() & {EMULATED_GPU_VARIABLE, paths.SOCKET_VARIABLE}:
         environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
     with _opened_log(directory / "daemon.log") as log:

@@ -15,20 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from runlist import nvml, preload
-from runlist.daemon.watch import OpenWatch
-from runlist.errors import ExitCode, RunlistError
-from runlist.native import library
-from runlist.rm import borrow
-from runlist.rm.client import free_client, open_client
-from runlist.rm.transport import Driver, choose_driver
+from runlist.errors import ExitCode, NoPermissionError, RunlistError
+from runlist.planes.interface import Limited, Plane
+from runlist.planes.process import preload
+from runlist.planes.process.library import library
+from runlist.planes.registry import PLANES, choose_plane
+from runlist.proc import borrow
+from runlist.proc.inotify import OpenWatch
+from runlist.proc.process import capable
 
-CGROUPS = Path("/sys/fs/cgroup")
-
-OLDEST_DRIVER = (550, 0)
-"""Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
-
-_CAP_SYS_PTRACE, _CAP_SYS_NICE = 19, 23
+_CAP_SYS_PTRACE = 19
 _RECORD_BYTES = 64  # at least what a program says of itself
 
 
@@ -40,74 +36,47 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class _Failed(Exception):
-    def __init__(self, detail: str, code: ExitCode = ExitCode.NOT_SUPPORTED) -> None:
-        super().__init__(detail)
-        self.code = code
-
-
-class _Limited(Exception):
-    """It works, with a limit."""
-
-
 def examine(device: str | None) -> tuple[list[Finding], ExitCode]:
     """Every check, in order, and the exit code of `runlist doctor`. Raises UsageError for a bad device."""
-    driver = choose_driver(device)
+    plane = choose_plane(device)
     findings: list[Finding] = []
     code = ExitCode.DONE
-    for what, check in _checks(driver):
+    for what, check in _checks(plane):
         try:
             findings.append(Finding(what, "ok", check()))
-        except _Limited as limit:
+        except Limited as limit:
             findings.append(Finding(what, "warn", str(limit)))
-        except (_Failed, RunlistError) as failure:
-            failed_code = failure.code if isinstance(failure, _Failed) else failure.exit_code
+        except RunlistError as failure:
             findings.append(Finding(what, "fail", str(failure)))
-            code = code or failed_code
+            code = code or failure.exit_code
     return findings, code
 
 
-def _checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
+def _checks(plane: Plane) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "system", lambda: f"Python {platform.python_version()}, Linux {platform.release()}"
-    yield "device", lambda: _device(driver)
-    yield "GPUs", lambda: _gpus(driver)
-    yield "borrowing", lambda: _borrowing(driver)
-    yield "lending", lambda: _lending(driver)
+    yield from plane.checks()
+    for name in PLANES:
+        if name != plane.name:
+            yield f"device {name}", lambda name=name: _another(name)  # type: ignore[misc]
+    yield "borrowing", lambda: _borrowing(plane)
+    yield "lending", lambda: _lending(plane)
     yield "other processes", _ptrace
-    yield "privileged controls", _nice
-    yield "watching", lambda: _watching(driver)
-    yield "daemon", lambda: _daemon(driver)
+    yield "watching", lambda: _watching(plane)
+    yield "daemon", lambda: _daemon(plane)
     yield "process plane", _process_plane
-    yield "memory limits", lambda: _memory_limits(driver)
     yield "kernel plane", _kernel_plane
 
 
-def _device(driver: Driver) -> str:
-    file = driver.open()
+def _another(name: str) -> str:
+    """A plane that was not asked for."""
     try:
-        client = open_client(file)
-        free_client(client)
-    finally:
-        file.close()
-    return f"{driver.name}: the driver answers"
+        choose_plane(name).check()
+    except RunlistError as error:
+        raise Limited(f"not in use: {error}") from None
+    return f"not in use; --device {name} takes it"
 
 
-def _gpus(driver: Driver) -> str:
-    try:
-        with nvml.session(driver):
-            version, names = nvml.driver_version(), [gpu.name for gpu in nvml.gpus()]
-    except nvml.NvmlError as error:
-        raise _Failed(str(error)) from None
-    if not names:
-        raise _Failed("the driver shows no GPU")
-    text = f"{len(names)} × {', '.join(sorted(set(names)))}, driver {version}"
-    numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2] if part.isdecimal())
-    if numbers < OLDEST_DRIVER:
-        raise _Limited(f"{text}: older than {OLDEST_DRIVER[0]}, its protocol was never checked: update the driver")
-    return text
-
-
-def _borrowing(driver: Driver) -> str:
+def _borrowing(plane: Plane) -> str:
     """Copy a descriptor out of a child of ours, as is done with tenants. Where that is denied they must lend theirs."""
     reader, writer = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[reader])
@@ -121,10 +90,10 @@ def _borrowing(driver: Driver) -> str:
         denied = f"pidfd_getfd is denied even for children ({error.strerror}), as seccomp profiles of containers do"
         allow = "allow it with the capability SYS_PTRACE"
         try:
-            _lending(driver)
-        except _Limited:
-            raise _Failed(f"{denied}: {allow}", ExitCode.NO_PERMISSION) from None
-        raise _Limited(
+            _lending(plane)
+        except Limited:
+            raise NoPermissionError(f"{denied}: {allow}") from None
+        raise Limited(
             f"{denied}: `runlist run` goes by what programs lend instead; to attach programs that run already, {allow}"
         ) from None
     finally:
@@ -135,7 +104,7 @@ def _borrowing(driver: Driver) -> str:
     return "descriptors of our own children can be borrowed (pidfd_getfd)"
 
 
-def _lending(driver: Driver) -> str:
+def _lending(plane: Plane) -> str:
     """Have a child make an RM client with the library in it, and hear from it as the daemon would."""
     code = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
@@ -147,11 +116,11 @@ def _lending(driver: Driver) -> str:
             environment = {**os.environ, **preloaded, **named}
             subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
             _, (fd, *_), _, _ = socket.recv_fds(ear, _RECORD_BYTES, 1)
-            file = driver.adopt(fd)
+            file = plane.adopt(fd)
         except (OSError, ValueError, RunlistError):  # nothing came, or no descriptor with it
             file = None
     if file is None:
-        raise _Limited("programs with the library do not lend: only those can be managed that may be borrowed from")
+        raise Limited("programs with the library do not lend: only those can be managed that may be borrowed from")
     file.close()
     return "programs that nobody may borrow from lend their descriptor themselves, if `runlist run` starts them"
 
@@ -160,40 +129,34 @@ def _ptrace() -> str:
     scope = "0"
     with contextlib.suppress(OSError):
         scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    if _capable(_CAP_SYS_PTRACE) and scope != "3":
+    if capable(_CAP_SYS_PTRACE) and scope != "3":
         return "processes of every user can be attached"
     if scope == "0":
         return "your own processes can be attached"
     if scope == "1":
-        raise _Limited(
+        raise Limited(
             "ptrace_scope is 1: `runlist run` works, `runlist attach` needs a daemon run by root (sudo runlist daemon)"
         )
-    raise _Limited(f"ptrace_scope is {scope}: only root, or nobody, may attach; ask the machine's administrator")
+    raise Limited(f"ptrace_scope is {scope}: only root, or nobody, may attach; ask the machine's administrator")
 
 
-def _nice() -> str:
-    if _capable(_CAP_SYS_NICE):
-        return "interleave levels may be set"
-    raise _Limited("interleave levels need root or CAP_SYS_NICE; classes, slices and suspension do not")
-
-
-def _watching(driver: Driver) -> str:
-    watch = OpenWatch(driver.watch_paths())
+def _watching(plane: Plane) -> str:
+    watch = OpenWatch(plane.watch_paths())
     works = watch.works
     watch.close()
     if not works:
-        raise _Limited(
+        raise Limited(
             "no inotify instance to be had: new processes are noticed within 10 s (raise fs.inotify.max_user_instances)"
         )
     return "new GPU processes are noticed at once (inotify)"
 
 
-def _daemon(driver: Driver) -> str:
+def _daemon(plane: Plane) -> str:
     from runlist.client import Client
     from runlist.errors import NoTargetError
 
     try:
-        with Client.open(device=driver.name) as client:
+        with Client.open(device=plane.name) as client:
             status = client.status()
     except NoTargetError:
         return "none runs; `runlist run` and `runlist attach` start one"
@@ -206,32 +169,15 @@ def _process_plane() -> str:
         path = library()
         environment = preload.variables(path, None, strict=False, inherited={})
     except (FileNotFoundError, RunlistError) as error:
-        raise _Limited(f"memory cannot be limited from inside: {error}") from None
+        raise Limited(f"memory cannot be limited from inside: {error}") from None
     look = f"print({path.name!r} in open('/proc/self/maps').read())"
     command = [sys.executable, "-c", look]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.stdout.strip() != "True":
         said = (done.stderr.strip().splitlines() or ["no reason was told"])[0]
-        raise _Limited(f"memory cannot be limited from inside: {path} does not load ({said})")
+        raise Limited(f"memory cannot be limited from inside: {path} does not load ({said})")
     return f"{path.name} loads: memory limits and queries inside what `runlist run` starts"
 
 
-def _memory_limits(driver: Driver) -> str:
-    try:
-        with nvml.session(driver):
-            supported, version = nvml.memory_limits_supported(CGROUPS), nvml.driver_version()
-    except nvml.NvmlError as error:
-        raise _Failed(str(error)) from None
-    if supported:
-        return f"by the driver itself, for a daemon run by root (driver {version})"
-    return f"by the driver: not supported (driver {version}); {preload.LIBRARY} holds them"
-
-
 def _kernel_plane() -> str:
-    raise _Limited("tracing by eBPF is not in this version; the driver plane finds processes by itself")
-
-
-def _capable(number: int) -> bool:
-    status = Path("/proc/self/status").read_text()
-    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
-    return bool(int(effective, 16) >> number & 1)
+    raise Limited("tracing by eBPF is not in this version; the driver plane finds processes by itself")

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError
-from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 
 H200_MEMORY = 150_754_820_096
 """Bytes of device memory of an H200, the default."""

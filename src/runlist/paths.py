@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Protocol
 
 from runlist.errors import NoPermissionError
-from runlist.rm.transport import Driver
 
 SYSTEM_DIR = Path("/run/runlist")
 SOCKET_NAME = "daemon.sock"
@@ -18,9 +18,16 @@ MESSAGES_VARIABLE = "RUNLIST_MESSAGES"
 """
 
 
-def state_dir(driver: Driver) -> Path:
-    """The directory of this user's daemon for a driver: root's is the system's."""
-    own = driver.state_dir()
+class Device(Protocol):
+    """What is asked of a plane."""
+
+    def state_dir(self) -> Path | None:
+        """Where its daemon keeps its socket, when not in the usual place."""
+
+
+def state_dir(device: Device) -> Path:
+    """The directory of this user's daemon for a device: root's is the system's."""
+    own = device.state_dir()
     if own is not None:
         return own
     return _user_dir()
@@ -33,30 +40,30 @@ def _user_dir() -> Path:
     return Path(runtime) / "runlist" if runtime else Path(f"/tmp/runlist-{os.geteuid()}")  # noqa: S108 (checked by make_private)
 
 
-def daemon_socket(driver: Driver) -> Path:
+def daemon_socket(device: Device) -> Path:
     """The socket that this user's daemon listens on."""
     named = os.environ.get(SOCKET_VARIABLE)
-    return Path(named) if named else state_dir(driver) / SOCKET_NAME
+    return Path(named) if named else state_dir(device) / SOCKET_NAME
 
 
-def messages_socket(driver: Driver) -> Path:
+def messages_socket(device: Device) -> Path:
     """The datagram socket on which this user's daemon hears its tenants."""
-    return daemon_socket(driver).with_name(MESSAGES_NAME)
+    return daemon_socket(device).with_name(MESSAGES_NAME)
 
 
-def candidate_sockets(driver: Driver) -> list[Path]:
+def candidate_sockets(device: Device) -> list[Path]:
     """Sockets where a daemon may be found, the caller's own first, then the system's."""
-    own = daemon_socket(driver)
-    if os.environ.get(SOCKET_VARIABLE) or driver.state_dir() is not None:
+    own = daemon_socket(device)
+    if os.environ.get(SOCKET_VARIABLE) or device.state_dir() is not None:
         return [own]
     return list(dict.fromkeys([own, SYSTEM_DIR / SOCKET_NAME]))
 
 
-def regions_dir(driver: Driver) -> Path:
+def regions_dir(device: Device) -> Path:
     """Where this user's memory regions are made: beside the daemon's socket if that folder is its own, as the daemon
     may be another user's.
     """
-    beside = daemon_socket(driver).parent
+    beside = daemon_socket(device).parent
     try:
         found = beside.lstat()
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

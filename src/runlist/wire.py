@@ -206,23 +206,14 @@ class Borrowed(Message, frozen=True):
 # -- daemon to keeper ------------------------------------------------------------------------------
 
 
-class UndoControl(msgspec.Struct, frozen=True):
-    """One RM control, ready to send."""
-
-    object: int
-    command: int
-    params: bytes
-
-
 class Guard(Message, frozen=True):
-    """Undo this when the daemon dies. The open file travels with it. Replaces what was said before under the same
-    key.
+    """Undo this when the daemon dies, by steps that only the plane can read. The open file travels with it. Replaces
+    what was said before under the same key.
     """
 
     key: int
     pid: int
-    client: int
-    undo: list[UndoControl]
+    undo: list[bytes]
 
 
 class Unguard(Message, frozen=True):

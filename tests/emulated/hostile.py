@@ -21,10 +21,11 @@ import runlist
 from runlist import tenant
 from runlist.client import Client
 from runlist.errors import RunlistError
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer, OwnRight
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.proc.borrow import OwnRight
 from runlist.workloads.accumulator import Accumulator
 from runlist.workloads.gpu import Gpu
 
@@ -82,7 +83,7 @@ def own_slices(rng: random.Random) -> None:
         os.close(writer)
         os.read(reader, 1)
         found = Discoverer(choose_driver()).discover(us, os.pidfd_open(us), OwnRight())
-        contexts = [GpuContext(RmClient(client.file, client.client), gpu) for client in found for gpu in client.gpus]
+        contexts = [GpuContext(RmClient(client.handle, client.client), gpu) for client in found for gpu in client.gpus]
         until = time.monotonic() + LIFE_S
         with contextlib.suppress(OSError):
             while time.monotonic() < until:

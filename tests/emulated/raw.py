@@ -1,4 +1,4 @@
-"""A client of the emulated driver that shares nothing with runlist.rm: plain sockets and struct.
+"""A client of the emulated driver that shares nothing with runlist.planes.nvidia.rm: plain sockets and struct.
 
 The emulated device is checked against this, so that a mistake made in both places of the package would still show.
 """

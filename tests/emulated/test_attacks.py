@@ -227,8 +227,9 @@ def test_a_socket_put_there_by_somebody_else_is_not_trusted(commands: Commands) 
 @pytest.mark.skipif(ON_NVIDIA, reason="opens up the emulated GPU's folder")
 def test_without_the_right_to_borrow_there_is_no_permission(commands: Commands, worker: Start) -> None:
     """A daemon run by nobody, and a process of nobody that does not let itself be looked into."""
-    from runlist.rm.discover import Discoverer, OwnRight
-    from runlist.rm.transport import choose_driver
+    from runlist.planes.nvidia.discover import Discoverer
+    from runlist.planes.nvidia.rm.transport import choose_driver
+    from runlist.proc.borrow import OwnRight
 
     gpu = Path(commands.environment["RUNLIST_EMULATED_GPU"])
     opened = [gpu.parent, gpu, gpu / "nvidiactl"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from runlist.model import MAX_TIMESLICE_US
-from runlist.policies.guard import TINY_US
 from runlist.policies.parts.slices import BASE_US
+from runlist.scheduling.guard import TINY_US
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, wait_for
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import runlist
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rm.transport import choose_driver
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.containers import Container, container, deny, first_process, lend, need_containers, record
 from tests.fixtures.daemon import NOBODY, ROOT, Commands, Daemon, Slices, needs_root, task_of, wait_for
@@ -196,17 +196,17 @@ def hostile(place: Place, victim: int, slices: Slices) -> Iterator[subprocess.Po
     """A hostile program in a container that is managed. A line starts it, and somebody gave it a victim's file."""
     (context,) = slices.contexts(victim)
     path = place.volume / "accomplice"
-    with socket.socket(socket.AF_UNIX) as listener, contextlib.closing(context.client.file):
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.closing(context.handle):
         listener.bind(str(path))
         listener.listen()
         module = [sys.executable, "-m", "tests.fixtures.containers"]
-        words = [*place.container(), *module, str(victim), str(context.client.handle), str(path)]
+        words = [*place.container(), *module, str(victim), str(context.client), str(path)]
         with started(words, place.environment(), cwd=ROOT) as program:
             place.daemon.client.attach(first_process(program.pid), "latency", wait=True)
             assert hear(program) == "ready\n"
             say(program)
             with listener.accept()[0] as accomplice:
-                socket.send_fds(accomplice, [b"."], [context.client.file.fileno()])
+                socket.send_fds(accomplice, [b"."], [context.handle.fileno()])
             yield program
 
 

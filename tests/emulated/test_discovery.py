@@ -9,8 +9,8 @@ import pytest
 
 from runlist.emulated import EmulatedGpu
 from runlist.model import Engine
-from runlist.rm.rescue import rescue
-from runlist.rm.transport import choose_driver
+from runlist.planes.nvidia.rescue import rescue
+from runlist.planes.nvidia.rm.transport import choose_driver
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, wait_for
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from bench.gpu_log import GpuLog, Span
-from runlist.demo.statistics import percentile
+from bench.harness.gpu_log import GpuLog, Span
+from runlist.statistics import percentile
 from runlist.wire import TaskView
 from runlist.workloads.process import WorkloadProcess
 from tests.conftest import ON_NVIDIA, Tenant

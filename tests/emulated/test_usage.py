@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from runlist.daemon.gpu.choice import open_source
 from runlist.emulated import EmulatedGpu
-from runlist.nvml import gpus, session
-from runlist.rm.transport import EmulatedDriver, choose_driver
-from runlist.usage import Reading, Residency, UsageSource, open_source
-from runlist.usage.nvml import NvmlUsage
+from runlist.planes.nvidia.nvml import gpus, session
+from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, choose_driver
+from runlist.planes.nvidia.usage.nvml import NvmlUsage
+from runlist.planes.registry import choose_plane
+from runlist.planes.usage import Reading, Residency, UsageSource
 from tests.conftest import ON_NVIDIA
 from tests.emulated.raw import Running, Target
 from tests.fixtures.daemon import NOBODY, As, needs_root
@@ -99,7 +102,7 @@ def job(device_env: dict[str, str]) -> Iterator[Start]:
 @pytest.fixture
 def source(on_device: None) -> Iterator[UsageSource]:
     """The usage of the first GPU, by its log."""
-    opened, refusals = open_source(choose_driver(), _uuids()[0])
+    opened, refusals = open_source(choose_plane(), _uuids()[0])
     assert (opened.name, refusals) == ("switch log", ())
     yield opened
     opened.close()
@@ -212,7 +215,7 @@ def test_a_lone_job_at_work_is_not_idle(source: UsageSource, job: Start) -> None
 
 
 def test_nvml_as_the_source(on_device: None, job: Start) -> None:
-    from runlist.nvml import Utilisation
+    from runlist.planes.nvidia.nvml import Utilisation
 
     source = NvmlUsage(Utilisation(choose_driver(), _uuids()[0]))
     tenant = job()
@@ -234,7 +237,7 @@ def test_each_gpu_has_a_log_of_its_own(
         monkeypatch.setenv(name, value)
     environment = {**os.environ, **gpu.environment()}
     driver = EmulatedDriver(gpu.dir)
-    sources = [open_source(driver, uuid).source for uuid in _uuids()]
+    sources = [open_source(NvidiaPlane(driver), uuid).source for uuid in _uuids()]
     assert {source.name for source in sources} == {"switch log"}
     tenants = [job(number, environment) for number in (0, 2)]
     for tenant in tenants:
@@ -252,7 +255,7 @@ def test_processes_of_other_users_are_seen_without_their_ids(on_device: None, jo
     tenants = [job(), job()]
 
     def seen() -> dict[int, float]:
-        source = open_source(choose_driver(), uuid).source
+        source = open_source(choose_plane(), uuid).source
         assert source.name == "switch log"
         for tenant in tenants:
             tenant.tell("work 50")

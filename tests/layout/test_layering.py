@@ -3,69 +3,98 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.layout.includes import circles
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "runlist"
 MAX_LINES = 500
 
 FLOW: dict[str, set[str]] = {
-    "__init__": {"native", "tenant"},
+    # what anybody may use
+    "environment": set(),
     "errors": set(),
-    "model": set(),
     "protocol": set(),
-    "rm": {"errors", "model"},
-    "wire": set(),
-    "sizes": set(),
-    "region": {"errors", "rm.layout"},
-    "preload": {"errors"},
-    "native": set(),
-    "tenant": set(),
-    "paths": {"errors", "rm.transport"},
+    "statistics": set(),
+    "structure": set(),
+    "units": set(),
+    "proc": {"errors"},
+    # what a policy sees, and what becomes of its decisions
+    "model": set(),
     "policies": {"errors", "model"},
-    "nvml": {"rm.transport", "emulated"},
-    "usage": {"errors", "nvml", "rm"},
-    "daemon": {
-        "__init__",
-        "errors",
-        "model",
-        "nvml",
-        "paths",
-        "policies",
-        "preload",
-        "region",
-        "rm",
-        "sizes",
-        "tenant",
-        "usage",
-        "wire",
+    "scheduling": {"errors", "model"},
+    # the ways to GPUs and to the processes on them
+    "planes": set(),
+    "planes.usage": set(),
+    "planes.interface": {"errors", "model", "planes.usage"},
+    "planes.registry": {"environment", "errors", "planes.interface"},
+    "planes.nvidia": {
+        "emulated", "environment", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",
     },
-    "client": {"errors", "paths", "wire", "rm.transport"},
-    "columns": {"model", "sizes", "wire"},
-    "top": {"client", "columns", "errors", "model", "wire"},
-    "trace": {"errors", "nvml", "rm", "usage"},
-    "doctor": {"errors", "rm", "native", "nvml", "preload", "client", "daemon.watch"},
-    "emulated": {"errors", "rm.transport"},
+    "planes.process": {"errors", "proc", "structure"},
+    "emulated": {"environment", "errors"},
+    # what users ask for, and what they are shown
+    "settings": {"errors", "model", "planes.interface", "planes.nvidia", "units"},
+    "wire": set(),
+    "views": {"model", "units", "wire"},
+    "paths": {"errors"},
+    # the daemon, from the ground up
+    "daemon.memory": {"errors", "planes.interface", "planes.process", "proc"},
+    "daemon.undo": {"environment", "planes.interface", "planes.registry", "wire"},
+    "daemon.tasks": {"daemon.memory", "model", "planes.interface", "proc"},
+    "daemon.gpu": {
+        "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
+    },
+    "daemon.placement": {
+        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units",
+    },
+    "daemon.tree": {
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",
+        "planes.interface", "planes.process", "proc", "scheduling", "units",
+    },
+    "daemon.requests": {
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
+        "errors", "model", "planes.interface", "planes.nvidia", "planes.process", "policies", "proc", "settings",
+        "tenant", "units", "wire",
+    },
+    "daemon.compose": {
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks", "daemon.tree",
+        "daemon.undo", "planes.interface", "policies",
+    },
+    "daemon.__main__": {
+        "daemon.compose", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface", "planes.registry",
+        "policies", "proc",
+    },
+    "daemon": set(),
+    # those who use the daemon
+    "client": {"environment", "errors", "paths", "planes.interface", "planes.registry", "wire"},
+    "top": {"client", "errors", "model", "views", "wire"},
+    "trace": {"errors", "planes.interface", "planes.usage"},
+    "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc"},
+    "demo": {
+        "client", "emulated", "environment", "errors", "planes.interface", "planes.registry", "statistics",
+        "workloads",
+    },
+    # those who need none
+    "__init__": {"planes.process.library", "tenant"},
+    "tenant": set(),
     "workloads": {"tenant"},
-    "sim": {"demo.statistics", "errors", "model", "policies"},
-    "demo": {"client", "emulated", "errors", "nvml", "rm.transport", "workloads"},
-}
-"""What each part may import besides itself. `cli`, the top, may import all."""
-
-PLUGINS = {f"policies/{name}" for name in ("cap", "deadline", "fair", "gpreempt", "parts", "priority", "slo")}
-"""Built-in policies, and what they are made of: they see the model and their interface, as a user's own file does."""
+    "sim": {"errors", "model", "policies", "scheduling", "statistics"},
+}  # fmt: skip
+"""What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
+top, may import all.
+"""
 
 STANDARD_ONLY = {
     "errors": set(),
     "model": set(),
-    "rm": set(),
-    "region": set(),
-    "sizes": set(),
-    "preload": set(),
+    "planes.nvidia.rm": set(),
+    "planes.process": set(),
+    "units": set(),
     "policies": set(),
     "wire": {"msgspec"},
     "paths": set(),
@@ -78,8 +107,11 @@ def _sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def _part(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def _room(name: str) -> str:
+    """The room of a module, by its name below `runlist.`: the longest that is one."""
+    parts = name.split(".")
+    rooms = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((room for room in rooms if room in FLOW), parts[0] if parts[0] == "cli" else name)
 
 
 def _module(path: Path) -> str:
@@ -92,9 +124,10 @@ def _known_modules() -> set[str]:
     return {_module(path) for path in _sources()}
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path: Path, everywhere: bool = True) -> Iterator[str]:
     """Every module that a file imports, by its full name; `from package import module` names the module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -104,48 +137,82 @@ def _imports(path: Path) -> Iterator[str]:
             yield from (name if name in _known_modules() else node.module for name in submodules)
 
 
-def _own_imports(path: Path) -> set[str]:
-    """Modules of this package that a file imports, below `runlist.`; the package itself is `__init__`."""
-    names = {name for name in _imports(path) if name == "runlist" or name.startswith("runlist.")}
+def _own_imports(path: Path, *, everywhere: bool = True) -> set[str]:
+    """Modules of this package that a file imports, below `runlist.`; the package itself is `__init__`. Without
+    `everywhere` only those that it imports when it is itself imported.
+    """
+    names = {name for name in _imports(path, everywhere) if name == "runlist" or name.startswith("runlist.")}
     return {name.removeprefix("runlist").removeprefix(".") or "__init__" for name in names}
 
 
-@pytest.mark.parametrize("path", _sources(), ids=_module)
-def test_imports_flow_one_way(path: Path) -> None:
-    part = _part(path)
-    if part == "cli":
-        return
-    allowed = FLOW[part] | {part}
-    for name in _own_imports(path):
-        assert any(name == one or name.startswith(f"{one}.") for one in allowed), f"{_module(path)} imports {name}"
+def _short(path: Path) -> str:
+    """The name of a file's module below `runlist.`."""
+    return _module(path).removeprefix("runlist").removeprefix(".") or "__init__"
 
 
-@pytest.mark.parametrize("folder", sorted(PLUGINS))
-def test_a_policy_sees_only_the_model(folder: str) -> None:
-    for path in (PACKAGE / folder).rglob("*.py"):
-        own = f"policies.{path.parent.name}"
-        for name in _own_imports(path):
-            seen = (own, "model.", "policies.parts.")
-            assert name in {"model", "policies.interface"} or name.startswith(seen), f"{path}: {name}"
+def test_imports_flow_one_way() -> None:
+    wrong = [
+        f"{_short(path)} imports {name}"
+        for path in _sources()
+        if (room := _room(_short(path))) != "cli"
+        for name in sorted(_own_imports(path))
+        if _room(name) != room and not any(name == one or name.startswith(f"{one}.") for one in FLOW[room])
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-def test_every_policy_is_listed_here() -> None:
-    folders = {f"policies/{path.parent.name}" for path in (PACKAGE / "policies").glob("*/__init__.py")}
-    assert folders == PLUGINS
+def test_nothing_is_allowed_that_nobody_needs() -> None:
+    used: dict[str, set[str]] = {}
+    for path in _sources():
+        used.setdefault(_room(_short(path)), set()).update(_own_imports(path))
+    unused = [
+        f"{room} -> {one}"
+        for room, allowed in FLOW.items()
+        for one in allowed
+        if not any(name == one or name.startswith(f"{one}.") for name in used.get(room, ()))
+    ]
+    assert not unused
 
 
-@pytest.mark.parametrize("path", [path for path in _sources() if _part(path) in STANDARD_ONLY], ids=_module)
-def test_the_lower_parts_use_only_the_standard_library(path: Path) -> None:
-    import sys
+def test_the_rooms_are_in_floors() -> None:
+    above: dict[str, set[str]] = {room: {_room(one) for one in allowed} for room, allowed in FLOW.items()}
+    while above:
+        ground = {room for room, allowed in above.items() if not allowed & above.keys() - {room}}
+        assert ground, f"these are in a circle: {sorted(above)}"
+        above = {room: allowed for room, allowed in above.items() if room not in ground}
 
-    allowed = set(sys.stdlib_module_names) | {"runlist", "__future__"} | STANDARD_ONLY[_part(path)]
-    assert {name.partition(".")[0] for name in _imports(path)} <= allowed
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    graph = {Path(_short(path)): {Path(name) for name in _own_imports(path, everywhere=False)} for path in _sources()}
+    assert not circles(graph)
 
 
-@pytest.mark.parametrize("path", _sources(), ids=_module)
-def test_nobody_imports_tests_or_what_stands_beside_the_package(path: Path) -> None:
-    tops = {name.partition(".")[0] for name in _imports(path)}
-    assert not tops & {"tests", "bench", "tools", "emulator", "conftest", "pytest", "hypothesis"}
+def _plugins() -> list[Path]:
+    return sorted(path.parent for path in (PACKAGE / "policies").glob("*/__init__.py"))
+
+
+def test_a_policy_sees_only_the_model() -> None:
+    """Built-in policies see what a user's own file does: the model, their interface, and what they are made of."""
+    for folder in _plugins():
+        own = f"policies.{folder.name}"
+        for path in folder.rglob("*.py"):
+            for name in _own_imports(path):
+                seen = (own, "model.", "policies.parts.")
+                assert name in {"model", "policies.interface"} or name.startswith(seen), f"{path}: {name}"
+
+
+def test_the_lower_parts_use_only_the_standard_library() -> None:
+    for path in _sources():
+        part = next((one for one in STANDARD_ONLY if f"{_short(path)}.".startswith(f"{one}.")), None)
+        if part is not None:
+            allowed = set(sys.stdlib_module_names) | {"runlist", "__future__"} | STANDARD_ONLY[part]
+            assert {name.partition(".")[0] for name in _imports(path)} <= allowed, path
+
+
+def test_nobody_imports_tests_or_what_stands_beside_the_package() -> None:
+    for path in _sources():
+        tops = {name.partition(".")[0] for name in _imports(path)}
+        assert not tops & {"tests", "bench", "tools", "emulator", "conftest", "pytest", "hypothesis"}, path
 
 
 def _texts() -> list[Path]:
@@ -153,39 +220,29 @@ def _texts() -> list[Path]:
     suffixes = {".py", ".cpp", ".h", ".hpp", ".inc", ".cu", ".md", ".txt", ".toml", ""}
     found = [path for folder in kept if folder.exists() for path in folder.rglob("*") if path.is_file()]
     found += [path for path in ROOT.iterdir() if path.is_file()]
-    return [path for path in found if path.suffix in suffixes and "__pycache__" not in path.parts and path != _SELF]
+    return [path for path in found if path.suffix in suffixes and "__pycache__" not in path.parts]
 
 
-_SELF = Path(__file__).resolve()
 _HAND_WRITTEN = {".py", ".cpp", ".h", ".hpp", ".inc", ".cu"}
 
 
-@pytest.mark.parametrize("path", _texts(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_grows_out_of_hand(path: Path) -> None:
-    if path.suffix in _HAND_WRITTEN and "autogen" not in path.name:
-        lines = len(path.read_text().splitlines())
-        assert lines <= MAX_LINES, f"{lines} lines: split it"
+def _hand_written() -> list[Path]:
+    return [path for path in _texts() if path.suffix in _HAND_WRITTEN]
 
 
-@pytest.mark.parametrize("path", _texts(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_names_a_place_outside_the_repository(path: Path) -> None:
-    text = path.read_text(errors="replace")
-    for place in ("../shared", "shared/design", "shared/facts", "shared/probe", "/work/"):
-        assert place not in text
+def test_no_file_grows_out_of_hand() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in _hand_written() if "autogen" not in path.name}
+    assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}, "split them"
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in _texts() if path.suffix in _HAND_WRITTEN], ids=lambda path: path.name
-)
-def test_generated_files_say_so_in_their_name(path: Path) -> None:
-    start = "\n".join(path.read_text().splitlines()[:5]).lower()
-    says_generated = "do not edit" in start
-    assert says_generated == ("autogen" in path.name)
+def test_generated_files_say_so_in_their_name() -> None:
+    for path in _hand_written():
+        start = "\n".join(path.read_text().splitlines()[:5]).lower()
+        assert ("do not edit" in start) == ("autogen" in path.name), path
 
 
-def test_the_flow_names_only_parts_that_exist() -> None:
-    parts = {_part(path) for path in _sources()}
-    assert set(FLOW) | {"cli"} == parts
+def test_the_flow_names_only_rooms_that_exist() -> None:
+    assert {_room(_short(path)) for path in _sources()} == set(FLOW) | {"cli"}
 
 
 def test_a_command_is_a_module_whose_function_says_what_it_does() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-import runlist.region
+import runlist.planes.process.region
 from runlist.emulated import EmulatedGpu
 from tests.fixtures.compiler import compiler
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests
@@ -146,7 +146,7 @@ def test_each_gpu_has_its_own_cap_and_limit(guests: Guests, fresh_gpu: Callable[
         assert region.uses(0)[process.pid].gpu_ns > 0
         assert region.uses(1)[process.pid].gpu_ns == 0
 
-        outside = runlist.region.Region.adopt(os.open(region.path, os.O_RDWR), os.geteuid())
+        outside = runlist.planes.process.region.Region.adopt(os.open(region.path, os.O_RDWR), os.geteuid())
         outside.set_cap(0.4)
         outside.set_memory(4 * GiB)
         assert [words[1:] for words in use(1, 2)] == [[str(4 * GiB), "0"]] * 2  # the third was never met before

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runlist.daemon.messages import Kind
+from runlist.daemon.requests.messages import Kind
 from runlist.tenant import MAGIC, RECORD, VERSION
 from tests.fixtures.compiler import compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path

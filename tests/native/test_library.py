@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import runlist
-from runlist.daemon.messages import Kind
+from runlist.daemon.requests.messages import Kind
 from tests.fixtures.compiler import CXX, C, cmake, compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path, wait_for
 from tests.fixtures.ear import Ear

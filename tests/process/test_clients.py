@@ -15,7 +15,7 @@ import pytest
 
 from runlist import wire
 from runlist.client import Client
-from runlist.region import create
+from runlist.planes.process.region import create
 from tests.fixtures.daemon import Commands, Daemon, wait_for
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import runlist
-from runlist.daemon.rules import Rules
+from runlist.daemon.placement.rules import Rules
 from tests.fixtures.daemon import NOBODY, As, Commands, Daemon, needs_root, wait_for
 from tests.fixtures.ear import Ear
 

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from runlist.daemon import accounting
-from runlist.daemon.accounting import HISTORY_S, Accounting, mean_of_last
+from runlist.daemon.gpu import accounting, book
+from runlist.daemon.gpu.accounting import HISTORY_S, Accounting, mean_of_last
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Usage
-from runlist.usage import book
 from tests.fixtures.usage import FakeSource
 
 GPU = "GPU-4e3db026-c5f4-6c0f-e70a-eeef00a48fe0"

@@ -15,18 +15,21 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import adoption, gpus
-from runlist.daemon.adoption import Adoption
-from runlist.daemon.checks import Checks
-from runlist.daemon.gpus import Gpus
-from runlist.daemon.managed import Root
-from runlist.daemon.placement import Placement
-from runlist.daemon.processes import Processes
-from runlist.daemon.search import Search
+from runlist.daemon.gpu import gpus
+from runlist.daemon.gpu.choice import Choice
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tree import adoption
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, RunlistError
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.policies import PolicySpec
-from runlist.rm.context import GpuContext
-from runlist.usage.choice import Choice
 from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
 from tests.fixtures.usage import FakeSource
 
@@ -87,14 +90,17 @@ class World:
 
     def __init__(self) -> None:
         self.rm = FakeRm()
+        self.plane = NvidiaPlane(self.rm)
         self.borrower = Borrower(self.rm)
-        self.gpus = Gpus(self.rm, PolicySpec(), lambda pid: None)
+        self.gpus = Gpus(self.plane, PolicySpec(), lambda pid: None)
         self.keeping: Any = Keeping()
         memory: Any = SimpleNamespace(pids=set)
         self.placement = Placement(None, self.gpus, memory)
         limits: Any = SimpleNamespace(work=False)
         self.processes = Processes(self.gpus, self.keeping, limits)
-        self.adoption = Adoption(self.rm, self.processes, self.gpus, self.keeping, self.placement)
+        self.adoption = Adoption(
+            self.plane.finder(), Lending(self.plane), self.processes, self.gpus, self.keeping, self.placement
+        )
         self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
         self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
 
@@ -274,7 +280,7 @@ def test_another_file_under_the_same_number(monkeypatch: pytest.MonkeyPatch) -> 
         client = world.tenant()
         first = world.borrower.copies[0]
         monkeypatch.setattr(
-            "runlist.daemon.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
+            "runlist.daemon.tasks.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
         )
         await world.adopt(root, new_only=True)
         assert slices(client) != FOUND

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.managed import ManagedTask
+from runlist.daemon.tasks.managed import ManagedTask
 from runlist.model import Share, Task, TaskClass, TaskKey
-from runlist.policies.apply import apply_shares
-from runlist.policies.guard import TINY_US
-from runlist.rm.context import GpuContext
-from runlist.rm.status import InvalidClient, RmError, error_class
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.rm.status import InvalidClient, RmError, error_class
+from runlist.scheduling.apply import apply_shares
+from runlist.scheduling.guard import TINY_US
 
 
 class Gpu:

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import __main__ as bench
-from bench import jobs
-from bench.figures import AT_LEAST, AT_MOST, Figure
-from bench.gpu_log import Span, points, worst_points
-from runlist.usage import Residency
+from bench.harness import jobs
+from bench.harness.figures import AT_LEAST, AT_MOST, Figure
+from bench.harness.gpu_log import Span, points, worst_points
+from runlist.planes.usage import Residency
 
 MS = 1_000_000
 S = 1000 * MS
@@ -135,10 +134,3 @@ def test_all_that_was_managed_is_put_back_whatever_happens() -> None:
     with pytest.raises(RuntimeError, match="refused"), jobs.managed(refusing, dict.fromkeys(programs, jobs.BATCH)):
         pytest.fail("not reached")
     assert refusing.there == {}
-
-
-def test_a_benchmark_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("sys.argv", ["bench", "weight"])
-    with pytest.raises(SystemExit):
-        bench.main()
-    assert "no benchmark weight: take demo, " in capsys.readouterr().err

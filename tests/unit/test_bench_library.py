@@ -10,26 +10,16 @@ from typing import Any
 
 import pytest
 
-from bench import (
-    accounted,
-    hook_cost,
-    kills,
-    launch_cost,
-    library,
-    memory_watch,
-    process_cap,
-    race,
-    start_cost,
-    unchanged,
-)
-from bench.child import Child
-from bench.figures import Figure
-from bench.ledger import PROGRAMS, Ledger
-from bench.steps import CONTEXT, ON_THE_CARD, STEPS
-from runlist import native
-from runlist.region import create
+from bench.benchmarks import accounted, hook_cost, launch_cost, process_cap, quota_kills, quota_race, start_cost
+from bench.harness import compiled, costs, framework_limit, library, memory_watch
+from bench.harness.child import Child
+from bench.harness.figures import Figure, with_details
+from bench.harness.ledger import PROGRAMS, Ledger
+from bench.programs.memory_steps import CONTEXT, ON_THE_CARD, STEPS
+from runlist.planes.process import library as native
+from runlist.planes.process.region import create
 
-PROGRAM_SOURCES = sorted(path.stem for path in library.SOURCES.glob("*.c") if path.stem != "runtime")
+PROGRAM_SOURCES = sorted(path.stem for path in compiled.SOURCES.glob("*.c") if path.stem != "runtime")
 PRELOADED_SOURCES = {"behind", "nothing"}
 
 
@@ -70,12 +60,12 @@ def test_programs_take_turns_in_alternating_order() -> None:
         return len(order)
 
     setups: dict[str, dict[str, str]] = {"a": {"is": "a"}, "b": {"is": "b"}}
-    assert library.taking_turns(setups, 3, once) == {"a": [1, 4, 5], "b": [2, 3, 6]}
+    assert costs.taking_turns(setups, 3, once) == {"a": [1, 4, 5], "b": [2, 3, 6]}
     assert "".join(each["is"] for each in order) == "abbaab"
 
 
 def test_readings_are_grouped_by_their_words() -> None:
-    assert library.readings("idle dlsym 1.5\nbusy dlsym 9\nidle dlsym 2\n") == {
+    assert compiled.readings("idle dlsym 1.5\nbusy dlsym 9\nidle dlsym 2\n") == {
         "idle dlsym": [1.5, 2.0],
         "busy dlsym": [9.0],
     }
@@ -86,15 +76,15 @@ def test_what_is_added_is_between_medians_of_medians() -> None:
         library.WITHOUT: [{"call": [10.0, 10.0, 900.0]}, {"call": [12.0]}, {"call": [11.0]}],
         library.LIMITED: [{"call": [15.0]}, {"call": [14.0]}, {"call": [500.0]}],
     }
-    costs = library.Costs(runs)
-    assert costs.added(library.LIMITED, "call") == 4.0
-    assert costs.details() == {"call": {library.WITHOUT: [10.0, 12.0, 11.0], library.LIMITED: [15.0, 14.0, 500.0]}}
+    them = costs.Costs(runs)
+    assert them.added(library.LIMITED, "call") == 4.0
+    assert them.details() == {"call": {library.WITHOUT: [10.0, 12.0, 11.0], library.LIMITED: [15.0, 14.0, 500.0]}}
 
 
 def test_a_difference_within_processes_is_not_moved_by_a_slow_process() -> None:
     slow_and_fast = [{"call": [900.0], "base": [890.0]}, {"call": [14.0], "base": [10.0]},
                      {"call": [25.0], "base": [20.0]}]  # fmt: skip
-    assert library.Costs({library.LIMITED: slow_and_fast}).within(library.LIMITED, "call", "base") == 5.0
+    assert costs.Costs({library.LIMITED: slow_and_fast}).within(library.LIMITED, "call", "base") == 5.0
 
 
 def test_a_launch_that_does_not_meet_the_library_is_no_measurement() -> None:
@@ -114,15 +104,15 @@ def test_hooks_are_measured_over_a_driver_that_does_nothing(monkeypatch: pytest.
 
 
 def test_details_go_with_the_first_figure() -> None:
-    first, second = library.with_details([Figure("a", 1), Figure("b", 2)], {"runs": 3})
+    first, second = with_details([Figure("a", 1), Figure("b", 2)], {"runs": 3})
     assert (first.details, second.details) == ({"runs": 3}, {})
-    assert library.with_details([], {"runs": 3}) == []
+    assert with_details([], {"runs": 3}) == []
 
 
 @pytest.mark.parametrize("name", PROGRAM_SOURCES)
 def test_the_programs_compile_without_a_warning(name: str, tmp_path: Path) -> None:
     kind = ["-shared", "-fPIC"] if name in PRELOADED_SOURCES else ["-rdynamic"]
-    words = ["cc", "-Wall", "-Wextra", "-Werror", "-O2", *kind, library.SOURCES / f"{name}.c", "-o", tmp_path / name]
+    words = ["cc", "-Wall", "-Wextra", "-Werror", "-O2", *kind, compiled.SOURCES / f"{name}.c", "-o", tmp_path / name]
     subprocess.run([*words, "-ldl"], check=True)
 
 
@@ -142,7 +132,7 @@ def test_a_library_s_own_function_is_found_past_one_that_is_preloaded(style: str
     source.write_text(
         f"""
         #define _GNU_SOURCE
-        #include "{library.SOURCES}/elf.h"
+        #include "{compiled.SOURCES}/elf.h"
         int main(void) {{
             void* library = dlopen("{own}", RTLD_NOW | RTLD_GLOBAL);
             int (*found)(void), (*itself)(void);
@@ -193,10 +183,10 @@ def starter(folder: Path, passes: int) -> tuple[list[str], dict[str, str]]:
 
 def test_what_a_library_takes_at_the_start_is_told_apart(tmp_path: Path) -> None:
     words, environment = starter(tmp_path, passes=1)
-    with library.built("start", "behind") as program:
+    with compiled.built("start", "behind") as program:
         alone = start_cost.started(program, 1, {"LD_LIBRARY_PATH": str(tmp_path)})
         environment["LD_PRELOAD"] += f":{program.with_name('behind.so')}"
-        said = library.run([program, *words], environment)
+        said = compiled.run([program, *words], environment)
     between = start_cost.Times(*map(float, said.split()))
     assert [each.own for each in alone] == [0]
     assert between.constructor >= 30
@@ -206,11 +196,11 @@ def test_what_a_library_takes_at_the_start_is_told_apart(tmp_path: Path) -> None
 @pytest.mark.parametrize(("passes", "preloaded", "why"), [(0, True, "did not pass on: 2"), (1, False, "is not there")])
 def test_a_library_that_is_not_between_is_told(passes: int, preloaded: bool, why: str, tmp_path: Path) -> None:
     words, environment = starter(tmp_path, passes)
-    with library.built("start", "behind") as program:
+    with compiled.built("start", "behind") as program:
         behind = str(program.with_name("behind.so"))
         environment["LD_PRELOAD"] = f"{environment['LD_PRELOAD']}:{behind}" if preloaded else behind
         with pytest.raises(RuntimeError, match=why):
-            library.run([program, *words], environment)
+            compiled.run([program, *words], environment)
         with pytest.raises(RuntimeError, match=why):
             start_cost.started(program, 2, environment)
 
@@ -220,7 +210,7 @@ def test_the_ledger_is_laid_out_as_the_program_has_it(tmp_path: Path) -> None:
     source.write_text(
         f"""
         #define main race
-        #include "{library.SOURCES}/race.c"
+        #include "{compiled.SOURCES}/race.c"
         #undef main
         int main(int count, char** words) {{
             ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[count - 1], O_RDWR), 0);
@@ -244,21 +234,21 @@ def test_the_ledger_is_laid_out_as_the_program_has_it(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad.c").write_text("int main(void) { return nothing; }\n")
-    monkeypatch.setattr(library, "SOURCES", tmp_path)
-    with pytest.raises(RuntimeError, match=r"^bad\.c does not compile: "), library.built("bad"):
+    monkeypatch.setattr(compiled, "SOURCES", tmp_path)
+    with pytest.raises(RuntimeError, match=r"^bad\.c does not compile: "), compiled.built("bad"):
         pytest.fail("not reached")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="no C compiler here"), library.built("bad"):
+    with pytest.raises(RuntimeError, match="no C compiler here"), compiled.built("bad"):
         pytest.fail("not reached")
 
 
 def test_a_program_that_fails_is_told_by_its_last_words() -> None:
     with pytest.raises(RuntimeError, match=r": cuInit: 100$"):
-        library.run(["sh", "-c", "echo first >&2; echo cuInit: 100 >&2; exit 1"], {"PATH": "/bin:/usr/bin"})
+        compiled.run(["sh", "-c", "echo first >&2; echo cuInit: 100 >&2; exit 1"], {"PATH": "/bin:/usr/bin"})
 
 
 def child(body: str) -> Child:
-    return Child([sys.executable, "-c", f"from bench.child import serve\n{body}"], library.without())
+    return Child([sys.executable, "-c", f"from bench.harness.child import serve\n{body}"], library.without())
 
 
 def test_a_child_answers_line_by_line() -> None:
@@ -351,21 +341,21 @@ def test_every_way_to_take_memory_begins_with_the_context() -> None:
 def test_a_slower_round_does_not_hide_the_others() -> None:
     rounds = [{library.LIMITED: 10.1, library.WITHOUT: 10.0}, {library.LIMITED: 20.2, library.WITHOUT: 20.0},
               {library.LIMITED: 30.0, library.WITHOUT: 10.0}]  # fmt: skip
-    assert unchanged.ratio(rounds) == pytest.approx(1.01)
+    assert framework_limit.ratio(rounds) == pytest.approx(1.01)
 
 
-@pytest.mark.parametrize(("seen", "right"), [(unchanged.LIMIT, 1.0), (150 << 30, 0.0)])
+@pytest.mark.parametrize(("seen", "right"), [(framework_limit.LIMIT, 1.0), (150 << 30, 0.0)])
 def test_a_framework_is_to_see_the_limit(seen: int, right: float) -> None:
     facts: dict[str, list[Mapping[str, Any]]] = {
-        library.LIMITED: [{"total": unchanged.LIMIT, "properties": seen, "pool": unchanged.LIMIT * 3 // 4}],
+        library.LIMITED: [{"total": framework_limit.LIMIT, "properties": seen, "pool": framework_limit.LIMIT * 3 // 4}],
         library.WITHOUT: [{"total": 150 << 30}],
     }
-    shown, pool = unchanged.in_sight("it", facts)
+    shown, pool = framework_limit.in_sight("it", facts)
     assert (shown.value, pool.value) == (right, 0.75)
 
 
 def test_bytes_over_the_limit_are_never_fewer_than_none() -> None:
-    assert (race.over(10, 9), race.over(10, 10), race.over(10, 12)) == (0, 0, 2)
+    assert (quota_race.over(10, 9), quota_race.over(10, 10), quota_race.over(10, 12)) == (0, 0, 2)
 
 
 class Process:
@@ -381,14 +371,14 @@ class Process:
 
 
 def test_each_victim_dies_at_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kills, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(quota_kills, "_PATIENCE_S", 0.05)
     processes: list[Any] = [Process() for _ in range(4)]
-    victims = [kills.Victim(process, 0.01 * index) for index, process in enumerate(processes)]
-    assert kills.count_undead(victims) == 4
+    victims = [quota_kills.Victim(process, 0.01 * index) for index, process in enumerate(processes)]
+    assert quota_kills.count_undead(victims) == 4
     with Ledger(tmp_path / "ledger") as ledger:  # none gets ready: those that wait for it die all the same
-        kills.kill_all(victims, ledger)
+        quota_kills.kill_all(victims, ledger)
     assert all(process.killed for process in processes)
-    assert kills.count_undead(victims) == 0
+    assert quota_kills.count_undead(victims) == 0
     assert all(victim.due is not None for victim in victims)
 
 

@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from runlist.columns import COLUMNS, chosen, duration, percent, printable, size, sparkline, state, user_name
+from runlist.views.columns import COLUMNS, chosen, duration, percent, printable, size, sparkline, state, user_name
 from tests.fixtures.fake_daemon import view
 
 

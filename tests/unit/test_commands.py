@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from runlist.rm.client import raw
-from runlist.rm.commands import (
+from runlist.planes.nvidia.rm.client import raw
+from runlist.planes.nvidia.rm.commands import (
     ALLOCATIONS,
     COMMAND_NAMES,
     COMMANDS,

@@ -6,13 +6,12 @@ import struct
 
 import pytest
 
-from runlist.daemon.managed import put_back
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.rm.client import RawControl, RmClient
-from runlist.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
-from runlist.rm.context import GpuContext, Setting
-from runlist.rm.discover import Discoverer
-from runlist.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
+from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.rm.client import RawControl, RmClient
+from runlist.planes.nvidia.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
+from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
 from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
 
 SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (
@@ -102,7 +101,7 @@ def test_more_channels_than_one_control_takes(extra: int, counts: list[int]) -> 
     assert [struct.unpack_from("<I", call.params, 4)[0] for call in tenant.file.sent(DISABLE)] == [
         20 + extra if extra < 44 else count for count in counts
     ]
-    tenant.replay(tenant.context.undo())
+    tenant.replay(tenant.context.undo_controls())
     assert tenant.enabled() == {True}
 
 
@@ -134,7 +133,7 @@ def test_two_contexts_are_one() -> None:
 
 
 def test_undo_sets_every_slice_back_before_it_enables_any_channel(tenant: Tenant) -> None:
-    undo = tenant.context.undo()
+    undo = tenant.context.undo_controls()
     assert [control.command for control in undo] == [SET] * 4 + [DISABLE] * 4
     assert [struct.unpack("<Q", control.params)[0] for control in undo[:4]] == [2048, 1024, 1024, 1024]
     assert all(control.params[0] == 0 for control in undo[4:])
@@ -145,24 +144,24 @@ def test_undo_puts_everything_back_and_may_be_replayed(tenant: Tenant) -> None:
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
     for _ in range(2):
-        assert set(tenant.replay(tenant.context.undo())) == {0}
+        assert set(tenant.replay(tenant.context.undo_controls())) == {0}
         assert tenant.slices() == [2048, 1024, 1024, 1024]
         assert tenant.enabled() == {True}
 
 
 def test_undo_sends_nothing_by_itself(tenant: Tenant) -> None:
-    tenant.context.undo()
+    tenant.context.undo_controls()
     assert not tenant.file.calls
 
 
 def test_undo_covers_only_what_was_touched(tenant: Tenant) -> None:
-    plain = {control.command for control in tenant.context.undo()}
+    plain = {control.command for control in tenant.context.undo_controls()}
     assert plain == {SET, DISABLE}
     tenant.context.set_interleave(Interleave.HIGH)
     tenant.context.set_realtime(True)
     tenant.context.set_preemption(PreemptionMode.CTA)
     tenant.context.set_scheduling_policy(SchedulingPolicy.CHANNEL_INTERLEAVED)
-    undo = tenant.context.undo()
+    undo = tenant.context.undo_controls()
     kinds = list(dict.fromkeys(control.command for control in undo))
     assert kinds == [SET, INTERLEAVE, REALTIME, MODE, POLICY, DISABLE]
     by_kind = {kind: [control for control in undo if control.command == kind] for kind in kinds}
@@ -181,10 +180,10 @@ def test_will_touch_says_whether_the_keeper_has_to_be_told(tenant: Tenant) -> No
 
 
 def test_undo_is_a_copy_of_the_moment_it_was_found(tenant: Tenant) -> None:
-    before = tenant.context.undo()
+    before = tenant.context.undo_controls()
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
-    assert tenant.context.undo() == before
+    assert tenant.context.undo_controls() == before
 
 
 # -- things that vanish ----------------------------------------------------------------------------
@@ -212,7 +211,7 @@ def test_undo_after_a_group_was_freed_still_resumes_the_others(tenant: Tenant) -
     """The keeper's list is older than the freeing: it is sent group by group."""
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
-    undo = tenant.context.undo()
+    undo = tenant.context.undo_controls()
     tenant.client.free(next(iter(tenant.context.groups)))
     assert sorted(set(tenant.replay(undo))) == [0, 0x57]
     assert tenant.enabled() == {True}
@@ -225,7 +224,7 @@ def test_all_groups_freed_is_no_error(tenant: Tenant) -> None:
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
     tenant.context.resume()
-    assert tenant.context.undo() == []
+    assert tenant.context.undo_controls() == []
     assert not tenant.context.wrong_timeslices(1)
 
 
@@ -258,7 +257,7 @@ def test_putting_back_after_a_refused_setting_has_nothing_to_complain_of() -> No
         tenant.context.set_interleave(Interleave.HIGH)
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
-    assert put_back(tenant.context) == []
+    assert tenant.context.put_back() == []
     assert tenant.slices() == [2048, 1024, 1024, 1024]
     assert tenant.enabled() == {True}
 
@@ -269,7 +268,7 @@ def test_putting_back_tells_what_it_could_not_do_and_does_the_rest() -> None:
     tenant.context.suspend()
     first = next(iter(tenant.context.groups))
     tenant.file.on_control = lambda call: 0x65 if (call.object, call.command) == (first, SET) else None
-    (trouble,) = put_back(tenant.context)
+    (trouble,) = tenant.context.put_back()
     assert "NV_ERR_TIMEOUT" in trouble
     assert tenant.slices() == [1, 1024, 1024, 1024]
     assert tenant.enabled() == {True}

@@ -16,8 +16,9 @@ from runlist.demo import DemoOptions, picture, report, run
 from runlist.demo import device as demo_device
 from runlist.demo.device import use_device
 from runlist.demo.measure import Plan
-from runlist.demo.statistics import Latency, Result, Row, percentile
+from runlist.demo.result import Latency, Result, Row
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.statistics import percentile
 
 LATENCY = Latency.of([float(value) for value in range(1, 1001)])
 RESULT = Result(
@@ -139,7 +140,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 
 def test_nvidia_is_not_replaced_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_device, "why_no_nvidia_gpu", lambda: "Driver Not Loaded")
+    monkeypatch.setattr(demo_device, "why_no_gpu", lambda name: "Driver Not Loaded")
     with pytest.raises(RunlistError, match="Driver Not Loaded") as caught, use_device("nvidia"):
         pass
     assert caught.value.exit_code == ExitCode.NOT_SUPPORTED
@@ -147,7 +148,7 @@ def test_nvidia_is_not_replaced_when_it_was_asked_for(monkeypatch: pytest.Monkey
 
 def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNLIST_DEVICE", raising=False)
-    monkeypatch.setattr(demo_device, "why_no_nvidia_gpu", lambda: None)
+    monkeypatch.setattr(demo_device, "why_no_gpu", lambda name: None)
     before = dict(os.environ)
     with use_device(None) as device:
         assert device.name == "nvidia"

@@ -9,8 +9,8 @@ import pytest
 
 from runlist.errors import NoPermissionError
 from runlist.model import Engine
-from runlist.rm.discover import Discoverer, Found
-from runlist.rm.status import RmError
+from runlist.planes.nvidia.discover import Discoverer, Found
+from runlist.planes.nvidia.rm.status import RmError
 from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
 
 PID = 4242
@@ -41,7 +41,7 @@ def test_a_cuda_process(rm: FakeRm) -> None:
     device = client.device()
     groups = client.context(device)
     (found,) = discover(rm)
-    assert (found.fd, found.file, found.client) == (8, rm.tenant(PID), client.handle)
+    assert (found.fd, found.handle, found.client) == (8, rm.tenant(PID), client.handle)
     (gpu,) = found.gpus
     assert gpu.gpu == UUIDS[0]
     assert gpu.subdevice == client.of_class(0x2080)[0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, Task, TaskClass, TaskKey
-from runlist.policies.guard import LONGEST_WAIT_S, SAFE_US, TINY_US, safe_shares
+from runlist.scheduling.guard import LONGEST_WAIT_S, SAFE_US, TINY_US, safe_shares
 
 
 def task(pid: int, **values: object) -> Task:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import lending
-from runlist.daemon.descriptors import MAX_WAITING, Descriptors
-from runlist.daemon.lending import MAX_FILES, Lending
-from runlist.daemon.watch import peak_of
+from runlist.daemon.tasks import lending
+from runlist.daemon.tasks.lending import MAX_FILES, Lending
+from runlist.daemon.tree.descriptors import MAX_WAITING, Descriptors
 from runlist.errors import NoTargetError
-from runlist.region import RegionError, create
-from runlist.rm.transport import EmulatedDriver
+from runlist.planes.nvidia.rm.transport import EmulatedDriver
+from runlist.planes.process.region import RegionError, create
+from runlist.proc.process import peak_of
 from tests.fixtures.daemon import wait_for
 
 ROOT = 1
@@ -88,12 +88,12 @@ def test_a_lent_file_is_copied_for_whoever_looks(child: subprocess.Popen[bytes])
         lent, file = new_lending(), new_file()
         assert lent.take(ROOT, child.pid, 7, file)
         (copy,) = lent.copies(child.pid)
-        assert os.fstat(copy.file.fileno()).st_ino == os.fstat(file.fileno()).st_ino
-        assert copy.file.fileno() != file.fileno()
+        assert os.fstat(copy.handle.fileno()).st_ino == os.fstat(file.fileno()).st_ino
+        assert copy.handle.fileno() != file.fileno()
         assert (copy.client, copy.key < 0, lent.holds(child.pid, copy.key)) == (7, True, True)
         assert child.pid in lent
         assert lent.lent_for(child.pid) >= 0
-        copy.file.close()
+        copy.handle.close()
         lent.close()
         assert not lent.holds(child.pid, copy.key)
         assert (lent.copies(child.pid), lent.lent_for(child.pid)) == ([], -1.0)
@@ -168,7 +168,7 @@ def test_it_is_closed_when_the_process_becomes_another_program(
         assert lent.take(ROOT, child.pid, 8, new_file())  # of the new program, which alone counts
         (copy,) = lent.copies(child.pid)
         assert copy.client == 8
-        copy.file.close()
+        copy.handle.close()
         lent.close()
 
     run(test)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.messages import MAX_PER_WAKEUP, Kind, Messages, TenantMessage, parse
+from runlist.daemon.requests.messages import MAX_PER_WAKEUP, Kind, Messages, TenantMessage, parse
 from runlist.errors import RunlistError, UsageError
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
 from tests.fixtures.ear import Ear

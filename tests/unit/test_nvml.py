@@ -8,8 +8,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from runlist import nvml
-from runlist.rm.transport import NvidiaDriver
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import NvidiaDriver
 
 
 def test_a_missing_nvml_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

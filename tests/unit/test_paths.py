@@ -9,7 +9,7 @@ import pytest
 
 from runlist import paths
 from runlist.errors import NoPermissionError
-from runlist.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 
 NVIDIA = NvidiaDriver()
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import placement
-from runlist.daemon.managed import Root
-from runlist.daemon.placement import Placement, first_changes
-from runlist.daemon.rules import Facts, Over
+from runlist.daemon.placement import placement
+from runlist.daemon.placement.placement import Placement, first_changes
+from runlist.daemon.placement.rules import Facts, Over
+from runlist.daemon.tasks.managed import Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
-from runlist.rm.discover import OwnRight
+from runlist.proc.borrow import OwnRight
 
 GPU, OTHER = "GPU-1", "GPU-2"
 TRAIN = Facts(1000, "python train.py")

@@ -28,7 +28,7 @@ from runlist.model import (
     Vanish,
 )
 from runlist.policies import Policy, PolicySpec, load_policy
-from runlist.policies.guard import LONGEST_WAIT_S, TINY_US, safe_shares
+from runlist.scheduling.guard import LONGEST_WAIT_S, TINY_US, safe_shares
 
 BASES = ["priority", "fair", "gpreempt"]
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

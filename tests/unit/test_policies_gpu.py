@@ -28,7 +28,7 @@ from runlist.model import (
     Vanish,
 )
 from runlist.policies import Policy
-from runlist.policies.guard import safe_shares
+from runlist.scheduling.guard import safe_shares
 
 GAP_S, RESTORE_S = 84e-6, 196e-6
 SUSPEND_S, RESUME_S, CALL_S = 600e-6, 300e-6, 700e-6

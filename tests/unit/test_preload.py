@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runlist import preload
 from runlist.errors import NotSupportedError
+from runlist.planes.process import preload
 from tests.fixtures.daemon import NOBODY, needs_root
 
 LIBRARY = Path("/usr/lib/librunlist.so")

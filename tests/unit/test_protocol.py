@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from runlist.planes.nvidia.rm.status_autogen import NAMES
 from runlist.protocol import environment_autogen, rm_autogen
-from runlist.rm.status_autogen import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = 'about = "A test."\nnamespace = "test"\n'

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bench import library
-from runlist import emulated, native, paths, preload, tenant
+from bench.harness import library as bench_library
+from runlist import emulated, environment, paths, tenant
 from runlist.cli import environment as cli_environment
-from runlist.daemon import messages
+from runlist.daemon.requests import messages
+from runlist.planes.nvidia import discover, rescue, switch_log
+from runlist.planes.nvidia.rm import client, commands, status, transport
+from runlist.planes.process import library, preload
+from runlist.planes.process.region import file as region_file
+from runlist.planes.process.region import format as region_format
 from runlist.protocol import (
     calibration_autogen,
     emulator_autogen,
@@ -21,17 +26,14 @@ from runlist.protocol import (
     rm_autogen,
     tenant_autogen,
 )
-from runlist.region import file as region_file
-from runlist.region import layout as region_layout
-from runlist.rm import client, commands, discover, rescue, status, switch_log, transport
-from runlist.rm.layout import Layout
 from runlist.sim import timing
+from runlist.structure import Structure
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def same(ours: Layout, text: str) -> None:
-    theirs = Layout(text)
+def same(ours: Structure, text: str) -> None:
+    theirs = Structure(text)
     assert (theirs.struct.format, theirs.offsets, theirs.names) == (ours.struct.format, ours.offsets, ours.names)
 
 
@@ -117,7 +119,7 @@ def test_statuses() -> None:
 
 def test_where_parameters_are_pointed_to() -> None:
     for name in ("NVOS54_CONTROL", "NVOS21_ALLOC"):
-        assert Layout(rm_autogen.STRUCTS[name]).offsets["params"] == client._CONTROL_PARAMS_FIELD
+        assert Structure(rm_autogen.STRUCTS[name]).offsets["params"] == client._CONTROL_PARAMS_FIELD
 
 
 def test_ioctl_requests() -> None:
@@ -125,12 +127,12 @@ def test_ioctl_requests() -> None:
 
 
 def test_the_switch_log() -> None:
-    record = Layout(rm_autogen.STRUCTS["SWITCH_RECORD"])
+    record = Structure(rm_autogen.STRUCTS["SWITCH_RECORD"])
     data = bytes(range(1, 33))
     assert record.struct.unpack(data) == switch_log._RECORD.unpack(data)
     assert record.size == switch_log._RECORD_SIZE
     assert record.offsets["sequence"] == switch_log._SEQUENCE_AT
-    assert Layout(rm_autogen.STRUCTS["EVENT_BUFFER_HEADER"]).offsets["put"] == switch_log._PUT_AT
+    assert Structure(rm_autogen.STRUCTS["EVENT_BUFFER_HEADER"]).offsets["put"] == switch_log._PUT_AT
     assert (rm_autogen.SwitchTag.START, rm_autogen.SwitchTag.END) == (switch_log.START, switch_log.END)
     assert rm_autogen.KERNEL_PID == switch_log.KERNEL_PID
 
@@ -148,24 +150,24 @@ def test_handles() -> None:
 
 @pytest.mark.parametrize("name", ["HEADER", "DEVICE", "USE", "SLOT"])
 def test_structures_of_the_region(name: str) -> None:
-    same(getattr(region_layout, name), region_autogen.STRUCTS[name])
+    same(getattr(region_format, name), region_autogen.STRUCTS[name])
 
 
 @pytest.mark.parametrize("name", ["MAGIC", "VERSION", "DEVICES", "SLOTS", "NO_LIMIT"])
 def test_numbers_of_the_region(name: str) -> None:
-    assert getattr(region_autogen, name) == getattr(region_layout, name)
+    assert getattr(region_autogen, name) == getattr(region_format, name)
 
 
 def test_the_whole_region() -> None:
-    whole = Layout(region_autogen.STRUCTS["FILE"])
-    assert whole.size == region_layout.FILE_BYTES
-    assert (whole.offsets["devices"], whole.offsets["slots"]) == (region_layout.DEVICES_AT, region_layout.SLOTS_AT)
+    whole = Structure(region_autogen.STRUCTS["FILE"])
+    assert whole.size == region_format.FILE_BYTES
+    assert (whole.offsets["devices"], whole.offsets["slots"]) == (region_format.DEVICES_AT, region_format.SLOTS_AT)
     assert region_autogen.CAP_UNIT == region_file.CAP_UNIT
 
 
 @pytest.mark.parametrize("name", ["SlotState", "Enforced"])
 def test_enums_of_the_region(name: str) -> None:
-    ours, theirs = getattr(region_layout, name), getattr(region_autogen, name)
+    ours, theirs = getattr(region_format, name), getattr(region_autogen, name)
     assert {one.name: one.value for one in ours} == {one.name: one.value for one in theirs}
     assert ours.__mro__[1:] == theirs.__mro__[1:]
 
@@ -191,14 +193,14 @@ def test_how_long_a_tenant_waits() -> None:
 
 def test_names_in_the_environment() -> None:
     names = environment_autogen
-    assert (names.DEVICE, names.EMULATED_GPU) == (transport.DEVICE_VARIABLE, transport.EMULATED_GPU_VARIABLE)
+    assert (names.DEVICE, names.EMULATED_GPU) == (environment.DEVICE_VARIABLE, environment.EMULATED_GPU_VARIABLE)
     assert (names.SOCKET, names.MESSAGES) == (paths.SOCKET_VARIABLE, paths.MESSAGES_VARIABLE)
     assert (names.PRELOAD, names.REGION, names.STRICT) == (
         preload.PRELOAD_VARIABLE,
         preload.REGION_VARIABLE,
         preload.STRICT_VARIABLE,
     )
-    assert (names.EMULATOR_BUILD, names.NATIVE_BUILD) == (emulated.BUILD_VARIABLE, native.BUILD_VARIABLE)
+    assert (names.EMULATOR_BUILD, names.NATIVE_BUILD) == (emulated.BUILD_VARIABLE, library.BUILD_VARIABLE)
     assert names.SWITCHES == preload.SWITCHES
     assert names.OWN_SETTINGS == cli_environment._OWN
     assert names.HAMI_SETTINGS == cli_environment._HAMI
@@ -211,14 +213,13 @@ def test_names_in_the_environment() -> None:
 def test_every_name_that_is_read_is_defined() -> None:
     names = {value for key, value in vars(environment_autogen).items() if key.isupper() and isinstance(value, str)}
     pattern = re.compile(r'"((?:RUNLIST|CUDA|GPU|LIBCUDA|ACTIVE|XDG)_[A-Z0-9_]+)"')
-    benchmarks = {"RUNLIST_BENCH_RANK", "RUNLIST_BENCH_PORT", "CUDA_MPS_LOG_DIRECTORY", "CUDA_DEVICE_MEMORY_"}
-    known = names | benchmarks | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+    known = names | {"RUNLIST_BENCH_RANK", "RUNLIST_BENCH_PORT"}
     sources = [ROOT / "src", ROOT / "bench", ROOT / "native", ROOT / "emulator"]
     files = [path for folder in sources for path in folder.rglob("*.[ch]pp")]
     files += [path for folder in sources for path in folder.rglob("*.py")]
     read = {name for path in files if "checks" not in path.parts for name in pattern.findall(path.read_text())}
     assert {name for name in read if not any(one.startswith(name) for one in known)} == set()
-    for prefix in library._READ:
+    for prefix in bench_library._READ:
         assert any(name.startswith(prefix) for name in names), prefix
 
 

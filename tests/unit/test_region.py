@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runlist.errors import RunlistError
-from runlist.region import Enforced, Region, RegionError, Use, create, gpu_key, sweep
-from runlist.region.layout import (
+from runlist.planes.process.region import Enforced, Region, RegionError, Use, create, gpu_key, sweep
+from runlist.planes.process.region.format import (
     DEVICE,
     DEVICES,
     DEVICES_AT,
@@ -29,7 +29,7 @@ from runlist.region.layout import (
     SLOTS_AT,
     SlotState,
 )
-from runlist.region.process import names_of, pid_namespace, start_of
+from runlist.proc.process import names_of, pid_namespace, start_of
 from tests.fixtures.daemon import NOBODY, needs_root
 
 GPU = "GPU-4e3db026-c5f4-1111-2222-333344445555"
@@ -385,7 +385,7 @@ def test_what_was_never_finished_is_removed_when_it_is_old(tmp_path: Path) -> No
 
 @needs_root
 def test_another_users_file_that_can_hang_us_is_refused(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runlist.region.file._may_hang", lambda fd: True)
+    monkeypatch.setattr("runlist.planes.process.region.file._may_hang", lambda fd: True)
     adopted(made.path).close()  # our own may
     os.chown(made.path, NOBODY, NOBODY)
     with pytest.raises(RegionError, match="a file system that a program serves"):

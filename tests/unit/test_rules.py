@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.facts import container_of
-from runlist.daemon.rules import Facts, Limits, Over, Rules, facts_of
+from runlist.daemon.placement.rules import Facts, Limits, Over, Rules, facts_of
 from runlist.errors import UsageError
+from runlist.proc.cgroup import container_of
 from tests.fixtures.daemon import wait_for
 
 ID = "3f2a" + "0123456789abcdef" * 3 + "0" * 12

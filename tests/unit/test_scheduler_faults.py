@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import gpus
-from runlist.daemon.stall import Watchdog
+from runlist.daemon.gpu import gpus
+from runlist.daemon.gpu.stall import Watchdog
 from runlist.errors import RunlistError, UsageError
 from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
 from runlist.policies import Decision, PolicySpec
-from runlist.policies.guard import SAFE_US, TINY_US
 from runlist.policies.parts.slices import BASE_US
+from runlist.scheduling.guard import SAFE_US, TINY_US
 from tests.fixtures.fake_rm import FakeRm
 from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.settings import (
+from runlist.errors import UsageError
+from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
+from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.settings.table import (
     NO_SETTINGS,
     ContextChange,
     MemoryChange,
@@ -22,10 +25,6 @@ from runlist.daemon.settings import (
     parse_setting,
     parse_settings,
 )
-from runlist.errors import UsageError
-from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
-from runlist.rm.commands import Interleave
-from runlist.rm.context import GpuContext, Setting
 
 TASK = Task(TaskKey(1, "GPU-0"), TaskClass.NORMAL, "x", 0, 0.0, timeslice_us=9)
 
@@ -60,14 +59,14 @@ class Recorder:
         self.calls: list[tuple[str, object]] = []
 
     def __getattr__(self, name: str) -> object:
-        return lambda value: self.calls.append((name, value))
+        return lambda *values: self.calls.append((name, *values))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "setting", "default", "call"),
     [
-        ("interleave", "low", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.LOW)),
-        ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_interleave", Interleave.HIGH)),
+        ("interleave", "low", Setting.INTERLEAVE, "low", ("set_control", "interleave", "low")),
+        ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_control", "interleave", "high")),
     ],
 )
 def test_driver_settings(key: str, value: str, setting: Setting, default: str, call: tuple[str, object]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.sizes import MAX_SIZE, parse_size, part_of, size
+from runlist.units import MAX_SIZE, parse_size, part_of, size
 
 
 @pytest.mark.parametrize(

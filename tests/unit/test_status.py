@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runlist.errors import ExitCode, RunlistError
-from runlist.rm import status
-from runlist.rm.status_autogen import NAMES
+from runlist.planes.nvidia.rm import status
+from runlist.planes.nvidia.rm.status_autogen import NAMES
 
 FAILURES = sorted(number for number in NAMES if number)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import NotSupportedError
-from runlist.rm.status import RmError
-from runlist.rm.switch_log import Ring, SwitchLog
+from runlist.planes.nvidia.rm.status import RmError
+from runlist.planes.nvidia.switch_log import Ring, SwitchLog
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import CLIENT, END, START, FakeLogDriver, Producer
 

@@ -15,7 +15,7 @@ import pytest
 
 import runlist
 from runlist import paths, tenant
-from runlist.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 from tests.fixtures.daemon import short_path
 from tests.fixtures.ear import Ear
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.toml_lines import TomlPath, line_numbers
+from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
 
 ODD = '''\
 # a comment with [brackets] and "quotes"

@@ -12,11 +12,14 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
-from runlist.nvml import DeviceSample, GpuInfo, NvmlError
+from runlist.planes.interface import GpuInfo
+from runlist.planes.nvidia import turns
+from runlist.planes.nvidia.nvml import DeviceSample, NvmlError
+from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.usage import Residency
 from runlist.trace import recorder
 from runlist.trace.recorder import choose_gpus, process_name, record
 from runlist.trace.writer import TraceWriter
-from runlist.usage.interface import Residency
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 from tests.fixtures.trace import Parsed
@@ -95,8 +98,8 @@ class _Busy:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
-    monkeypatch.setattr(recorder, "_all_gpus", lambda driver: [GpuInfo(UUIDS[0], "NVIDIA H200", 1)])
-    monkeypatch.setattr(recorder, "Utilisation", _Busy)
+    monkeypatch.setattr(recorder, "_all_gpus", lambda plane: [GpuInfo(UUIDS[0], "NVIDIA H200", 1)])
+    monkeypatch.setattr(turns, "Utilisation", _Busy)
     return FakeLogDriver({0: UUIDS[0]}, records=16384)
 
 
@@ -110,7 +113,7 @@ def test_a_recording_of_one_gpu(driver: FakeLogDriver, tmp_path: Path) -> None:
         driver.producer.write(END, 0, 0, now + 3000)
         return True
 
-    recorded = record(driver, tmp_path / "x.pftrace", None, None, wait)
+    recorded = record(NvidiaPlane(driver), tmp_path / "x.pftrace", None, None, wait)
     assert (recorded.gpus, recorded.processes, recorded.residencies, recorded.lost) == (1, 2, 2, 4)
     parsed = Parsed((tmp_path / "x.pftrace").read_bytes())
     name = process_name(os.getpid())
@@ -129,7 +132,7 @@ def test_a_recording_ends_after_its_seconds(driver: FakeLogDriver, tmp_path: Pat
         return False
 
     start = time.monotonic()
-    assert record(driver, tmp_path / "x.pftrace", "0", 0.25, wait).residencies == 0
+    assert record(NvidiaPlane(driver), tmp_path / "x.pftrace", "0", 0.25, wait).residencies == 0
     assert 0.25 <= time.monotonic() - start < 2
     assert max(waits) <= 0.1
 
@@ -140,21 +143,21 @@ def test_no_nvml_is_no_track_of_utilisation(
     def missing(*_: object) -> None:
         raise NvmlError("none")
 
-    monkeypatch.setattr(recorder, "Utilisation", missing)
-    record(driver, tmp_path / "x.pftrace", None, 0.001, lambda seconds: True)
+    monkeypatch.setattr(turns, "Utilisation", missing)
+    record(NvidiaPlane(driver), tmp_path / "x.pftrace", None, 0.001, lambda seconds: True)
     assert Parsed((tmp_path / "x.pftrace").read_bytes()).names == ["GPU 0 NVIDIA H200"]
 
 
 def test_a_file_that_cannot_be_written_is_one_line(driver: FakeLogDriver, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file or directory: name a file"):
-        record(driver, tmp_path / "none" / "x.pftrace", None, 0.001, lambda seconds: True)
+        record(NvidiaPlane(driver), tmp_path / "none" / "x.pftrace", None, 0.001, lambda seconds: True)
     assert driver.files[0].closed == 1
 
 
 def test_a_refused_log_writes_no_file(driver: FakeLogDriver, tmp_path: Path) -> None:
     driver.bind_status, driver.reason = 0x1B, 4
     with pytest.raises(NotSupportedError, match="only root may read it"):
-        record(driver, tmp_path / "x.pftrace", None, 0.001, lambda seconds: True)
+        record(NvidiaPlane(driver), tmp_path / "x.pftrace", None, 0.001, lambda seconds: True)
     assert not list(tmp_path.iterdir())
 
 

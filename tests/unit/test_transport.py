@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
-from runlist.rm import borrow
-from runlist.rm.status import ObjectNotFound
-from runlist.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
+from runlist.planes.nvidia.rm.status import ObjectNotFound
+from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
+from runlist.proc import borrow
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +228,7 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
 @given(st.integers(0, 0xFF), st.binary(min_size=1, max_size=64))
 def test_answers_of_the_emulated_gpu_are_checked(error: int, tail: bytes) -> None:
     """Whatever comes back: the buffers keep their sizes, or there is an OSError."""
-    from runlist.rm.transport import _DatagramFile
+    from runlist.planes.nvidia.rm.transport import _DatagramFile
 
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     file = _DatagramFile(here)
@@ -245,7 +245,7 @@ class _Peer:
     """The emulated GPU's side of one connection, answering what the test says."""
 
     def __init__(self) -> None:
-        from runlist.rm.transport import _DatagramFile
+        from runlist.planes.nvidia.rm.transport import _DatagramFile
 
         here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.file = _DatagramFile(here)

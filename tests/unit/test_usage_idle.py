@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.usage.idle import FULL_PERCENT, IdleTime, Sample
-from runlist.usage.interface import Residency
+from runlist.planes.nvidia.usage.idle import FULL_PERCENT, IdleTime, Sample
+from runlist.planes.usage import Residency
 
 MS = 1_000_000
 NOW = 1_700_000_000_000_000_000

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.rm.switch_log import Batch, Record
-from runlist.usage.interface import Reading, Residency
-from runlist.usage.residencies import Residencies
+from runlist.planes.nvidia.switch_log import Batch, Record
+from runlist.planes.nvidia.usage.residencies import Residencies
+from runlist.planes.usage import Reading, Residency
 
 S, E = 6, 7
 MS = 1_000_000

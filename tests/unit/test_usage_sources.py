@@ -7,13 +7,16 @@ from typing import Any
 import pynvml
 import pytest
 
-from runlist import nvml
-from runlist.nvml import DeviceSample, NvmlError, ProcessSample
-from runlist.rm.transport import NvidiaDriver
-from runlist.usage import choice, open_source, switch_log
-from runlist.usage.book import BookUsage
-from runlist.usage.nvml import NvmlUsage
-from runlist.usage.switch_log import SwitchLogUsage
+from runlist.daemon.gpu.book import BookUsage
+from runlist.daemon.gpu.choice import open_source
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
+from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.nvidia.rm.transport import NvidiaDriver
+from runlist.planes.nvidia.usage import nvml as nvml_usage
+from runlist.planes.nvidia.usage import switch_log
+from runlist.planes.nvidia.usage.nvml import NvmlUsage
+from runlist.planes.nvidia.usage.switch_log import SwitchLogUsage
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 
@@ -49,7 +52,7 @@ class FakeUtilisation:
 @pytest.fixture
 def utilisation(monkeypatch: pytest.MonkeyPatch) -> FakeUtilisation:
     fake = FakeUtilisation()
-    for module in (switch_log, choice):
+    for module in (switch_log, nvml_usage):
         monkeypatch.setattr(module, "Utilisation", lambda *_: fake)
     return fake
 
@@ -73,7 +76,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
     driver = FakeLogDriver({0: UUIDS[0]}, records=16384)
     driver.now_ns = 1_700_000_000_000_000_000  # type: ignore[attr-defined]
     driver.time_ns = lambda: driver.now_ns  # type: ignore[attr-defined]
-    monkeypatch.setattr("runlist.rm.switch_log.time.monotonic_ns", lambda: driver.now_ns)  # type: ignore[attr-defined]
+    monkeypatch.setattr("runlist.planes.nvidia.switch_log.time.monotonic_ns", lambda: driver.now_ns)  # type: ignore[attr-defined]
     return driver
 
 
@@ -209,14 +212,14 @@ def test_the_book_divides_time_among_who_is_enabled() -> None:
 
 
 def test_the_switch_log_comes_first(driver: Any, utilisation: FakeUtilisation) -> None:
-    source, refusals = open_source(driver, UUIDS[0])
+    source, refusals = open_source(NvidiaPlane(driver), UUIDS[0])
     assert (source.name, refusals) == ("switch log", ())
     source.close()
 
 
 def test_nvml_comes_second_and_says_why(driver: Any, utilisation: FakeUtilisation) -> None:
     driver.bind_status, driver.reason = 0x1B, 4
-    source, refusals = open_source(driver, UUIDS[0])
+    source, refusals = open_source(NvidiaPlane(driver), UUIDS[0])
     assert source.name == "nvml"
     (line,) = refusals
     assert line.startswith("switch log: the driver refuses the switch log: NV_ERR_INSUFFICIENT_PERMISSIONS (0x1B)")
@@ -226,13 +229,13 @@ def test_nvml_comes_second_and_says_why(driver: Any, utilisation: FakeUtilisatio
 def test_the_book_is_always_there(driver: Any, utilisation: FakeUtilisation) -> None:
     driver.bind_status = 0x56
     utilisation.error = "NVML: Not Supported"
-    source, refusals = open_source(driver, UUIDS[0])
+    source, refusals = open_source(NvidiaPlane(driver), UUIDS[0])
     assert source.name == "book"
     assert [line.partition(":")[0] for line in refusals] == ["switch log", "nvml"]
     assert utilisation.closed == 1
 
 
-# -- runlist.nvml --------------------------------------------------------------------------------
+# -- runlist.planes.nvidia.nvml --------------------------------------------------------------------------------
 
 
 def test_nvmls_ways_to_say_that_there_are_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:

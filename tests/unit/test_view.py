@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,19 +11,21 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon import view
-from runlist.daemon.accounting import Accounting
-from runlist.daemon.managed import ManagedTask, Root
-from runlist.daemon.quota import Quota
-from runlist.daemon.view import Memory, views
+from runlist.daemon.gpu.accounting import Accounting
+from runlist.daemon.memory import census
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.quota import Quota
+from runlist.daemon.requests import view
+from runlist.daemon.requests.view import views
+from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
-from runlist.nvml import NvmlError
-from runlist.region import create, gpu_key
-from runlist.region.layout import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
-from runlist.region.process import pid_namespace, start_of
-from runlist.rm.client import RmClient
-from runlist.rm.context import GpuContext
-from runlist.rm.discover import Discoverer
+from runlist.planes.interface import CensusError
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.process.region import create, gpu_key
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
+from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.fake_rm import UUIDS, FakeRm
 from tests.fixtures.usage import FakeSource
 
@@ -185,28 +185,29 @@ def test_the_p99_of_the_last_reports() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-class Nvml:
+class FakeCensus:
     """Counts what it is asked."""
 
     def __init__(self) -> None:
         self.held: dict[str, dict[int, int]] = {GPU: {7: 3 << 30}, "GPU-2": {8: 1 << 20}}
-        self.asked = self.sessions = self.open = 0
-        self.error: NvmlError | None = None
+        self.asked = self.opened = self.open = 0
+        self.error: CensusError | None = None
 
-    @contextlib.contextmanager
-    def session(self, driver: object) -> Iterator[None]:
-        self.sessions += 1
+    def __call__(self) -> Any:
+        self.opened += 1
         self._fail()
         self.open += 1
-        yield
+        return self
+
+    def close(self) -> None:
         self.open -= 1
 
-    def memory_by_pid(self, gpu: str) -> dict[int, int]:
+    def memory(self, gpu: str) -> dict[int, int]:
         self.asked += 1
         self._fail()
         return dict(self.held[gpu])
 
-    def compute_pids(self) -> set[int]:
+    def pids(self) -> set[int]:
         self._fail()
         return {pid for held in self.held.values() for pid in held}
 
@@ -216,60 +217,59 @@ class Nvml:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
-    fake = Nvml()
-    monkeypatch.setattr(view, "nvml", fake)
-    return fake
+def fake() -> FakeCensus:
+    return FakeCensus()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(census, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
-def test_memory_is_asked_for_now_and_then(nvml: Nvml, clock: SimpleNamespace) -> None:
-    memory = Memory(FakeRm())  # type: ignore[arg-type]
-    assert nvml.sessions == 0  # nobody wanted to know
+def test_memory_is_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    memory = Memory(fake)
+    assert fake.opened == 0  # nobody wanted to know
     assert memory.by_pid(GPU) == {7: 3 << 30}
-    nvml.held[GPU] = {}
+    fake.held[GPU] = {}
     clock.now += 0.5
     assert memory.by_pid(GPU) == {7: 3 << 30}
     assert memory.by_pid("GPU-2") == {8: 1 << 20}
-    assert nvml.asked == 2
+    assert fake.asked == 2
     clock.now += 10
     assert memory.by_pid(GPU) == {}
     assert memory.pids() == {8}
-    assert (nvml.sessions, nvml.open) == (1, 1)
+    assert (fake.opened, fake.open) == (1, 1)
     memory.close()
-    assert nvml.open == 0
+    assert fake.open == 0
 
 
-def test_without_nvml_nothing_is_known_and_nothing_fails(nvml: Nvml, clock: SimpleNamespace) -> None:
-    nvml.error = NvmlError("no driver")
-    memory = Memory(FakeRm())  # type: ignore[arg-type]
+def test_without_a_census_nothing_is_known_and_nothing_fails(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    fake.error = CensusError("no driver")
+    memory = Memory(fake)
     for _ in range(3):
         assert memory.by_pid(GPU) == {}
         assert memory.pids() == set()
         clock.now += 10
-    assert (nvml.sessions, nvml.asked) == (1, 0)  # tried once
+    assert (fake.opened, fake.asked) == (1, 0)  # tried once
     memory.close()
 
 
-def test_an_nvml_that_fails_later_is_asked_again(nvml: Nvml, clock: SimpleNamespace) -> None:
-    memory = Memory(FakeRm())  # type: ignore[arg-type]
+def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    memory = Memory(fake)
     assert memory.by_pid(GPU)
-    nvml.error = NvmlError("unknown error")
+    fake.error = CensusError("unknown error")
     clock.now += 10
     assert memory.by_pid(GPU) == {}
     assert memory.pids() == set()
-    nvml.error = None
+    fake.error = None
     clock.now += 10
     assert memory.by_pid(GPU) == {7: 3 << 30}
 
 
-def test_the_view_shows_the_memory_of_its_process(nvml: Nvml) -> None:
-    memory = Memory(FakeRm())  # type: ignore[arg-type]
+def test_the_view_shows_the_memory_of_its_process(fake: FakeCensus) -> None:
+    memory = Memory(fake)
     assert one(managed(), memory=memory).memory_bytes == 3 << 30
     assert one(managed(key=TaskKey(9, GPU)), memory=memory).memory_bytes is None

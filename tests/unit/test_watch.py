@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runlist.daemon.watch import OpenWatch, command_of, descendants, descriptor_count, owner_of
+from runlist.proc.inotify import OpenWatch
+from runlist.proc.process import command_of, descendants, descriptor_count, owner_of
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -58,7 +58,7 @@ ANSWERS: list[wire.Message] = [
     wire.BorrowRequest(1, 8),
 ]
 KEEPER: list[wire.Message] = [
-    wire.Guard(1, 2, 0xC1D00001, [wire.UndoControl(0x5C000015, 0xA06C0103, bytes(range(256)))]),
+    wire.Guard(1, 2, [bytes(range(256))]),
     wire.Unguard(1),
 ]
 

@@ -68,7 +68,7 @@ def _structs(of: Definition) -> Iterator[str]:
             yield _assigned(name, _text(form), ", ".join(field.name for field in one.fields) + ".")
     elif types:
         rows = [_string(_layout(one, of.structs[name].python), f"{_text(name)}: ") for name, one in types.items()]
-        yield _table("STRUCTS", "dict[str, str]", rows, "Structures, as `runlist.rm.layout.Layout` reads them.")
+        yield _table("STRUCTS", "dict[str, str]", rows, "Structures, as `runlist.structure.Structure` reads them.")
     rows = [f"Class.{class_}: STRUCTS[{_text(name)}]," for name, one in of.structs.items() for class_ in one.allocates]
     if rows:
         yield _table("ALLOCATIONS", "dict[Class, str]", rows, "Parameters with which objects of our own are allocated.")
@@ -110,7 +110,7 @@ def _control(of: Definition, name: str, one: Control) -> str:
 
 
 def _layout(layout: Type, shown: list[str] | None = None) -> str:
-    """The structure as `runlist.rm.layout.Layout` reads it: what is not shown is padding."""
+    """The structure as `runlist.structure.Structure` reads it: what is not shown is padding."""
     words: list[str] = []
     end = 0
     for field in layout.fields:

@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from runlist import wire
-from runlist.columns import aligned, chosen
 from runlist.errors import RunlistError, UsageError
+from runlist.views.columns import aligned, chosen
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from runlist.cli.common import Device, Json, PolicyOptions, print_json
-from runlist.columns import printable
+from runlist.views.columns import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,8 @@ def register(app: typer.Typer) -> None:
         Run by root it serves everybody: each user manages only its own processes.
         """
         from runlist.client import Client
-        from runlist.rm.transport import DEVICE_VARIABLE, choose_driver
+        from runlist.environment import DEVICE_VARIABLE
+        from runlist.planes.registry import choose_plane
 
         if status or stop:
             with Client.open(device=device) as client:
@@ -53,4 +54,4 @@ def register(app: typer.Typer) -> None:
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
-        os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_driver(device).name})
+        os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_plane(device).name})

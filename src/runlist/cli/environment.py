@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from runlist import preload
-from runlist.sizes import parse_size
+from runlist.planes.process import preload
+from runlist.units import parse_size
 
 _HAMI = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", "CUDA_DEVICE_SM_LIMIT": "cap"}
 _OWN = {"RUNLIST_MEMORY": "memory", "RUNLIST_CAP": "cap"}

@@ -16,10 +16,8 @@ from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.paths import MESSAGES_VARIABLE
-from runlist.rm import borrow
-from runlist.rm.transport import EmulatedDriver, NvidiaDriver
-
-AnyDriver = NvidiaDriver | EmulatedDriver
+from runlist.planes.interface import Plane
+from runlist.proc import borrow
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -27,7 +25,7 @@ _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these to 
 _SILENCE_S = 1.0  # how long to wait for room without a word
 
 
-def run_command(client: Client, command: list[str], settings: dict[str, str], driver: AnyDriver, tree: Tree) -> int:
+def run_command(client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree) -> int:
     """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal.
 
     `settings` are those of `runlist set`, for all that the command starts; `tree` is what was prepared for it.
@@ -43,7 +41,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], dr
         say(note)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
-    child = _start(command, driver, {MESSAGES_VARIABLE: str(client.messages), **tree.variables})
+    child = _start(command, plane, {MESSAGES_VARIABLE: str(client.messages), **tree.variables})
     forward.to(child.pid)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
@@ -80,13 +78,9 @@ class _Forward:
             os.kill(pid, number)
 
 
-def _start(command: list[str], driver: AnyDriver, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], plane: Plane, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The running command. Nobody else may wait for it, not even the Popen object when it is collected: keep it."""
-    environment = {**os.environ, **variables}
-    if isinstance(driver, EmulatedDriver):
-        from runlist.emulated import environment as emulated_environment
-
-        environment.update(emulated_environment(driver.directory))
+    environment = {**os.environ, **variables, **plane.environment()}
     for number in _FROM_TERMINAL:
         _handle(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
     try:

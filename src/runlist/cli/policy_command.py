@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runlist.cli.common import REASON_COLUMNS, Device, Json, PolicyOptions, key_values, print_json, show_tasks
-from runlist.columns import printable
+from runlist.views.columns import printable
 
 if TYPE_CHECKING:
     from runlist.client import Client

@@ -24,8 +24,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.client import Client
         from runlist.errors import NoTargetError
-        from runlist.rm.rescue import rescue
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.registry import choose_plane
 
         try:
             with Client.open(device=device) as client:
@@ -33,7 +32,7 @@ def register(app: typer.Typer) -> None:
         except NoTargetError:
             notes = []
         for pid in pids or []:
-            notes += rescue(choose_driver(device), pid)
+            notes += choose_plane(device).rescue(pid)
         if json:
             print_json({"notes": notes})
         elif notes:

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.launch import run_command
         from runlist.cli.tree import prepared
         from runlist.client import Client
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.registry import choose_plane
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
@@ -49,8 +49,8 @@ def register(app: typer.Typer) -> None:
             for line in made_one(os.environ, taken):
                 say(line)
             asked = {**taken, **settings}
-            driver = choose_driver(device)
-            with prepared(driver, command, asked, with_library=preload, strict=strict) as tree:
+            plane = choose_plane(device)
+            with prepared(plane, command, asked, with_library=preload, strict=strict) as tree:
                 if tree.region is None:
                     asked.pop("memory", None)  # only with --no-strict, and that was said
-                raise typer.Exit(run_command(client, command, asked, driver, tree))
+                raise typer.Exit(run_command(client, command, asked, plane, tree))

@@ -26,11 +26,11 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.client import Client
         from runlist.errors import NotSupportedError
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.registry import choose_plane
         from runlist.top.app import TopApp
         from runlist.top.feed import Feed
 
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise NotSupportedError("top needs a terminal: take `runlist ps --watch`, or `runlist ps --json`")
-        choose_driver(device)  # a wrong name is told here, not again and again
+        choose_plane(device)  # a wrong name is told here, not again and again
         TopApp(Feed(lambda: Client.open(device=device, patience_s=_PATIENCE_S)), seconds).run()

@@ -30,14 +30,12 @@ def register(app: typer.Typer) -> None:
         import dataclasses
         import signal
 
-        from runlist.rm.transport import choose_driver
+        from runlist.planes.registry import choose_plane
         from runlist.trace.recorder import record
 
         enough = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
-        recorded = record(
-            choose_driver(device), out, gpu, seconds, lambda left: bool(signal.sigtimedwait(enough, left))
-        )
+        recorded = record(choose_plane(device), out, gpu, seconds, lambda left: bool(signal.sigtimedwait(enough, left)))
         if json:
             print_json(dataclasses.asdict(recorded))
         else:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runlist import paths, preload, region
+from runlist import paths
 from runlist.cli.common import say
 from runlist.errors import RunlistError, UsageError
-from runlist.native import library
-from runlist.rm.transport import Driver
+from runlist.planes.interface import Plane
+from runlist.planes.process import preload, region
+from runlist.planes.process.library import library
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Tree:
 
 @contextlib.contextmanager
 def prepared(
-    driver: Driver, command: list[str], settings: Mapping[str, str], *, with_library: bool, strict: bool
+    plane: Plane, command: list[str], settings: Mapping[str, str], *, with_library: bool, strict: bool
 ) -> Iterator[Tree]:
     """A tree's region, for as long as the command runs; it stays where processes of it are left in the background.
 
@@ -48,7 +49,7 @@ def prepared(
     if limited and strict and (switch := preload.turned_off(os.environ)) == "RUNLIST_DISABLE":
         raise UsageError(f"a memory limit needs the library, which {switch} turns off: unset it, or use --no-strict")
     try:
-        made = _make(driver, strict if limited else None)
+        made = _make(plane, strict if limited else None)
     except RunlistError as error:
         if strict:
             raise
@@ -66,12 +67,12 @@ def prepared(
             path.unlink(missing_ok=True)
 
 
-def _make(driver: Driver, strict: bool | None) -> tuple[Path, Tree, region.Region]:
+def _make(plane: Plane, strict: bool | None) -> tuple[Path, Tree, region.Region]:
     try:
         found = library()
     except FileNotFoundError as error:
         raise RunlistError(f"{error}, or use --no-preload") from None
-    directory = paths.regions_dir(driver)
+    directory = paths.regions_dir(plane)
     paths.make_private(directory)
     region.sweep(directory)
     path, opened = region.create(directory, strict=bool(strict))

@@ -22,14 +22,15 @@ from typing import Any
 import structlog
 
 from runlist import paths
-from runlist.daemon.manager import Manager
-from runlist.daemon.messages import Messages
-from runlist.daemon.quiet import SETTLE_S
-from runlist.daemon.server import Server
-from runlist.daemon.watch import OpenWatch
+from runlist.daemon.compose import Daemon, compose
+from runlist.daemon.requests.messages import Messages
+from runlist.daemon.requests.server import Server
+from runlist.daemon.tree.settling import SETTLE_S
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.planes.interface import Plane
+from runlist.planes.registry import choose_plane
 from runlist.policies import DEFAULT_POLICY, PolicySpec
-from runlist.rm.transport import Driver, choose_driver
+from runlist.proc.inotify import OpenWatch
 
 _log = structlog.get_logger()
 
@@ -90,28 +91,28 @@ class _Ready:
 
 
 async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
-    driver = choose_driver()
-    driver.open().close()  # no driver: say so before anything else
+    plane = choose_plane()
+    plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
-    with _listening(driver, arguments.group) as listener:
+    with _listening(plane, arguments.group) as listener:
         stop = asyncio.Event()
-        manager = Manager(driver, spec, _rules_file(arguments.rules), stop.set)
-        server = Server(listener, manager, arguments.private, stop)
-        messages = Messages(paths.messages_socket(driver), manager.hear, manager.descriptors)
+        daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
+        server = Server(listener, daemon.manager, plane.name, arguments.private, stop)
+        messages = Messages(paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         jobs: list[asyncio.Task[Any]] = [
-            loop.create_task(_look(driver, manager)),
-            loop.create_task(_check(manager)),
+            loop.create_task(_look(daemon)),
+            loop.create_task(_check(daemon)),
         ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
         jobs.append(loop.create_task(stop.wait()))
         gc.freeze()  # what start-up made stays: collections then look only at what requests make, and are short
         ready.say("ready")
-        _log.info("ready", driver=driver.name, policy=spec.name, pid=os.getpid())
+        _log.info("ready", driver=plane.name, policy=spec.name, pid=os.getpid())
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
@@ -122,15 +123,15 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
                 job.cancel()
             messages.close()
             server.close()
-            manager.close()
+            daemon.close()
 
 
-async def _look(driver: Driver, manager: Manager) -> None:
+async def _look(daemon: Daemon) -> None:
     """Scan for new processes and contexts: soon after a GPU was opened, more and more seldom until it is quiet, else
     now and then.
     """
-    watch = OpenWatch(driver.watch_paths())
-    opened = manager.opened
+    watch = OpenWatch(daemon.plane.watch_paths())
+    opened = daemon.opened
     last_opened = time.monotonic()  # rules may name processes that are there already
 
     def on_open() -> None:
@@ -148,8 +149,8 @@ async def _look(driver: Driver, manager: Manager) -> None:
             if opened.is_set():
                 last_opened = time.monotonic()
             opened.clear()
-            if manager.processes.roots or manager.placement.rules:
-                await manager.search.scan()
+            if daemon.processes.roots or daemon.placement.rules:
+                await daemon.search.scan()
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:
@@ -158,14 +159,14 @@ async def _look(driver: Driver, manager: Manager) -> None:
         watch.close()
 
 
-async def _check(manager: Manager) -> None:
+async def _check(daemon: Daemon) -> None:
     count = 0
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
-        manager.gpus.read_usage(CHECK_EVERY_S / 2)
-        manager.checks.check(slices=count % SLICES_EVERY == 0)
-        await manager.holding.check()
+        daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+        daemon.checks.check(slices=count % SLICES_EVERY == 0)
+        await daemon.guard.check()
 
 
 def _rules_file(named: Path | None) -> Path | None:
@@ -190,11 +191,11 @@ def _option(text: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _listening(driver: Driver, group: str | None) -> Iterator[socket.socket]:
+def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
     """The daemon's socket, under a lock that a second daemon cannot take. A stale socket of a dead daemon is
     replaced.
     """
-    path = paths.daemon_socket(driver)
+    path = paths.daemon_socket(plane)
     paths.make_private(path.parent, 0o711 if group else 0o700)
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

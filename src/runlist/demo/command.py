@@ -15,9 +15,9 @@ from rich.console import Console
 
 from runlist.client import Client
 from runlist.demo import picture, report
-from runlist.demo.device import Device, use_device
+from runlist.demo.device import EMULATED, Device, use_device
 from runlist.demo.measure import Bench, Plan
-from runlist.demo.statistics import Result
+from runlist.demo.result import Result
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 
@@ -120,7 +120,7 @@ def _daemon(device: Device) -> Iterator[Callable[[], Client]]:
 
 
 def _require_torch(device: Device) -> None:
-    if device.name != "nvidia":
+    if device.name == EMULATED:
         raise NotSupportedError("--torch needs an NVIDIA GPU: the emulated one runs only Runlist's own kernels")
     if importlib.util.find_spec("torch") is None:
         raise NotSupportedError("--torch needs PyTorch: pip install torch")

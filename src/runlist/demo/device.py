@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from runlist import nvml
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError, RunlistError, UsageError
-from runlist.rm.transport import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE, NvidiaDriver
+from runlist.planes.interface import CensusError
+from runlist.planes.registry import PLANES, choose_plane
+
+EMULATED = "emulated"
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,17 @@ class Device:
     """The device in use."""
 
     name: str
-    """`nvidia` or `emulated`."""
+    """What `--device` calls it."""
     reason: str
     """Why this one, for a person."""
 
 
-def why_no_nvidia_gpu() -> str | None:
-    """None when an NVIDIA GPU can be used here, else what is missing."""
+def why_no_gpu(name: str) -> str | None:
+    """None when a GPU of this name can be used here, else what is missing."""
     try:
-        with nvml.session(NvidiaDriver()):
-            return None if nvml.gpus() else "the driver sees no GPU"
-    except nvml.NvmlError as error:
+        with closing(choose_plane(name).census()) as census:
+            return None if census.gpus() else "the driver sees no GPU"
+    except CensusError as error:
         return str(error).removeprefix("NVML: ")
 
 
@@ -39,18 +42,19 @@ def use_device(wanted: str | None) -> Iterator[Device]:
     NotSupportedError for a device that is not here.
     """
     asked = wanted or os.environ.get(DEVICE_VARIABLE) or None
-    if asked not in (None, "nvidia", "emulated"):
-        raise UsageError(f"no device {asked!r}: nvidia or emulated")
-    missing = None if asked == "emulated" else why_no_nvidia_gpu()
-    if asked == "nvidia" and missing:
-        raise NotSupportedError(f"no usable NVIDIA GPU here ({missing}); --device emulated needs none")
-    if asked != "emulated" and not missing:
-        with _environment({DEVICE_VARIABLE: "nvidia"}):
-            yield Device("nvidia", "an NVIDIA GPU is here")
+    if asked not in (None, *PLANES):
+        raise UsageError(f"no device {asked!r}: {' or '.join(PLANES)}")
+    real = next(iter(PLANES)) if asked is None else asked
+    missing = None if asked == EMULATED else why_no_gpu(real)
+    if asked not in (None, EMULATED) and missing:
+        raise NotSupportedError(f"no usable {real.upper()} GPU here ({missing}); --device {EMULATED} needs none")
+    if asked != EMULATED and not missing:
+        with _environment({DEVICE_VARIABLE: real}):
+            yield Device(real, f"an {real.upper()} GPU is here")
         return
-    reason = "as asked" if asked else f"no usable NVIDIA GPU here: {missing}"
+    reason = "as asked" if asked else f"no usable {real.upper()} GPU here: {missing}"
     with _emulated_gpu() as environment, _environment(environment):
-        yield Device("emulated", reason)
+        yield Device(EMULATED, reason)
 
 
 @contextmanager

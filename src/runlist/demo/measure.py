@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runlist.client import Client
-from runlist.demo.statistics import Latency, Result, Row
+from runlist.demo.result import Latency, Result, Row
 from runlist.errors import RunlistError
 from runlist.workloads.process import WorkloadProcess
 

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runlist.demo.statistics import percentile
 from runlist.errors import RunlistError
+from runlist.statistics import percentile
 
 # Colours of Okabe and Ito, told apart by every eye; the line styles tell them apart in print.
 _STYLES = (("#0072B2", ":"), ("#D55E00", "--"), ("#009E73", "-"))

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from runlist.demo.measure import Plan
-from runlist.demo.statistics import Result
+from runlist.demo.result import Result
 
 
 @contextmanager

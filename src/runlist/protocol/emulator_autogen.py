@@ -23,4 +23,4 @@ STRUCTS: dict[str, str] = {
     "RM_REQUEST": "magic:I number:I argument_size:I params_size:I",
     "RM_REPLY": "error:i argument_size:I params_size:I reserved:I",
 }
-"""Structures, as `runlist.rm.layout.Layout` reads them."""
+"""Structures, as `runlist.structure.Structure` reads them."""

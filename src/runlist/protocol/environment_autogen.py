@@ -67,7 +67,7 @@ SOCKET = "RUNLIST_SOCKET"
 """The daemon's stream socket."""
 
 DEVICE = "RUNLIST_DEVICE"
-"""The driver: NVIDIA or EMULATED."""
+"""The device: NVIDIA, EMULATED, or the name of a plane's module."""
 
 EMULATED_GPU = "RUNLIST_EMULATED_GPU"
 """The directory of an emulated GPU."""
@@ -125,6 +125,12 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 """CUDA's: a client of MPS is one that names it, on the emulated GPU."""
+
+MPS_LOGS = "CUDA_MPS_LOG_DIRECTORY"
+"""CUDA's: where a server of MPS writes its logs."""
+
+MPS_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+"""CUDA's: so many percent of the SMs may be used."""
 
 MPS_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 """CUDA's: 0 normal, 1 below normal."""

@@ -57,4 +57,4 @@ STRUCTS: dict[str, str] = {
     "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q 24x use:64Q",
     "FILE": "header:128s devices:2048s slots:589824s",
 }
-"""Structures, as `runlist.rm.layout.Layout` reads them."""
+"""Structures, as `runlist.structure.Structure` reads them."""

@@ -229,7 +229,7 @@ STRUCTS: dict[str, str] = {
     "EVENT_BUFFER_HEADER": "get:I put:I 24x",
     "SWITCH_RECORD": "8x tag:B 1x sequence:H context:I pid:I 4x time:Q",
 }
-"""Structures, as `runlist.rm.layout.Layout` reads them."""
+"""Structures, as `runlist.structure.Structure` reads them."""
 
 ALLOCATIONS: dict[Class, str] = {
     Class.DEVICE: STRUCTS["DEVICE_PARAMETERS"],

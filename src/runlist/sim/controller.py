@@ -24,8 +24,8 @@ from runlist.model import (
     Vanish,
 )
 from runlist.policies import Decision, Policy, PolicySpec
-from runlist.policies.apply import apply_shares
-from runlist.policies.guard import safe_shares
+from runlist.scheduling.apply import apply_shares
+from runlist.scheduling.guard import safe_shares
 from runlist.sim.driver import make_policy
 from runlist.sim.engine import Engine, Handler
 from runlist.sim.gpu import Context, Gpu

@@ -6,10 +6,10 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 
-from runlist.demo.statistics import percentile
 from runlist.sim.engine import Engine
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import MICROSECOND, SECOND
+from runlist.statistics import percentile
 
 MAX_WINDOWS = 600
 BACKLOGGED = 0.8

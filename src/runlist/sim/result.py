@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runlist.demo.statistics import percentile
 from runlist.policies import PolicySpec
 from runlist.sim.machine import Machine, Place
 from runlist.sim.recorder import Book
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import MICROSECOND, SECOND
 from runlist.sim.workload import Closed, TenantSpec, Trace
+from runlist.statistics import percentile
 
 
 class Latencies(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
-from runlist.columns import aligned
 from runlist.top import actions
 from runlist.top.feed import Feed, Key, Snapshot
 from runlist.top.rows import ORDERS, fitting, headline, in_order, next_order
+from runlist.views.columns import aligned
 
 _ACTIONS: dict[str, actions.Action] = {
     "class": actions.next_class,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runlist.columns import COLUMNS, GAP, Column, sparkline
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
+from runlist.views.columns import COLUMNS, GAP, Column, sparkline
 from runlist.wire import TaskView
 
 _BARS, _SECONDS_PER_BAR = 20, 3

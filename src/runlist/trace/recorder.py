@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
-from runlist.nvml import GpuInfo, NvmlError, Utilisation, gpus, session
-from runlist.rm.switch_log import SwitchLog
-from runlist.rm.transport import Driver
+from runlist.errors import NoTargetError, UsageError
+from runlist.planes.interface import GpuInfo, Plane
 from runlist.trace.writer import GpuTracks, TraceWriter
-from runlist.usage.residencies import Residencies
 
 _READ_S = 0.1  # the log's ring holds seconds
 _NAME_LENGTH = 60
@@ -30,17 +27,15 @@ class Recorded:
     lost: int
 
 
-def record(
-    driver: Driver, out: Path, gpu: str | None, seconds: float | None, wait: Callable[[float], bool]
-) -> Recorded:
+def record(plane: Plane, out: Path, gpu: str | None, seconds: float | None, wait: Callable[[float], bool]) -> Recorded:
     """Record the GPU named (by index or UUID; None: all) into a file, for some seconds or until `wait` says to stop.
 
     `wait` sleeps for the seconds that it is given and returns whether to stop. Raises RunlistError when a GPU has no
     switch log for us or the file cannot be opened, OSError when it cannot be written.
     """
-    chosen = choose_gpus(_all_gpus(driver), gpu)
+    chosen = choose_gpus(_all_gpus(plane), gpu)
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(_Log(driver, index, info)) for index, info in chosen]
+        logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:
             file = stack.enter_context(out.open("wb"))
         except OSError as error:
@@ -92,51 +87,32 @@ def process_name(pid: int) -> str:
     return f"{command if len(command) <= _NAME_LENGTH else command[: _NAME_LENGTH - 1] + '…'} [{pid}]"
 
 
-def _all_gpus(driver: Driver) -> list[GpuInfo]:
-    try:
-        with session(driver):
-            return gpus()
-    except NvmlError as error:
-        raise NotSupportedError(str(error)) from None
+def _all_gpus(plane: Plane) -> list[GpuInfo]:
+    with contextlib.closing(plane.census()) as census:
+        return census.gpus()
 
 
 class _Log:
     """The log of one GPU, being recorded; a context manager that closes it."""
 
-    def __init__(self, driver: Driver, index: int, info: GpuInfo) -> None:
+    def __init__(self, plane: Plane, index: int, info: GpuInfo) -> None:
         self.name = f"GPU {index} {info.name}"
         self.lost = 0
-        self._log = SwitchLog.open(driver, info.uuid)
-        self._residencies = Residencies(self._log.now_ns())
-        self._sampled_us = self._log.now_ns() // 1000
-        self._utilisation: Utilisation | None = None
-        with contextlib.suppress(NvmlError, RunlistError):
-            self._utilisation = Utilisation(driver, info.uuid)
-
-    @property
-    def samples_busy(self) -> bool:
-        """Whether there are samples of the GPU's utilisation, too."""
-        return self._utilisation is not None
+        self._log = plane.turn_log(info.uuid)
+        self.samples_busy = self._log.samples_busy
 
     def read_into(self, tracks: GpuTracks) -> None:
         """Add what happened since the last call."""
-        batch = self._log.read()
-        reading = self._residencies.feed(batch)
+        reading = self._log.read()
         if reading.dropped:
             self.lost += reading.dropped
-            tracks.lost(reading.dropped, batch.until_ns)
+            tracks.lost(reading.dropped, round(reading.until * 1e9))
         tracks.add(reading.residencies)
-        if self._utilisation is None:
-            return
-        with contextlib.suppress(NvmlError):
-            for end_us, percent in self._utilisation.device(self._sampled_us):
-                self._sampled_us = end_us
-                tracks.busy(percent, end_us * 1000)
+        for end_ns, percent in self._log.busy():
+            tracks.busy(percent, end_ns)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._log.close()
-        if self._utilisation is not None:
-            self._utilisation.close()

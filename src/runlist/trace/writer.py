@@ -13,7 +13,7 @@ from typing import IO, Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from runlist.usage.interface import Residency
+from runlist.planes.usage import Residency
 
 _CLOCKS = {
     proto.BUILTIN_CLOCK_REALTIME: time.CLOCK_REALTIME,

@@ -1,0 +1,85 @@
+"""How soon a latency-critical program that has just started is under control, among batch jobs that share by weight."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bench.harness import jobs
+from bench.harness.figures import AT_MOST, Figure, p99, spread
+from runlist.client import Client
+from runlist.wire import TaskView
+from runlist.workloads.process import WorkloadProcess
+
+WEIGHTS = (100, 200, 300, 400)
+POLL_S = 0.005
+FIRST_S = 0.3
+
+
+def measure(repeats: int = 10) -> list[Figure]:
+    """Start it so many times under management that waits for its first context."""
+    with contextlib.ExitStack() as stack:
+        client = jobs.scheduler(stack)
+        with WorkloadProcess("latency") as sized:
+            rounds = str(sized.ready["rounds"])
+        batches = jobs.batch_jobs(stack, len(WEIGHTS))
+        weights = {job: {**jobs.BATCH, "weight": str(weight)} for job, weight in zip(batches, WEIGHTS, strict=True)}
+        with jobs.working(batches), jobs.managed(client, weights):
+            runs = [_start_one(client, rounds) for _ in range(repeats)]
+    in_force = [run["attach_ms"] for run in runs]
+    details = {
+        "from its first channel group seen, ms": spread(in_force),
+        f"from its first context call to seen in `ps`, every {POLL_S * 1e3:g} ms, ms": spread(_of(runs, "whole_ms")),
+        f"p99 of its first {FIRST_S:g} s, µs": spread(_of(runs, "p99_us")),
+        "runs": runs,
+    }
+    name = f"reaction to a new LC: first channel group seen to in force, slowest of {repeats}"
+    return [Figure(name, max(in_force), AT_MOST, 20, "ms", details)]
+
+
+class _Seen(threading.Thread):
+    """Looks for a process in `ps`, on a connection of its own. `at` is when it was there (time.perf_counter)."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.at = float("nan")
+        self.view: TaskView | None = None
+        self._pid = pid
+        self.start()
+
+    def run(self) -> None:
+        with Client.open() as client:
+            while self.view is None:
+                time.sleep(POLL_S)
+                self.view = next((task for task in client.ps() if task.pid == self._pid), None)
+                self.at = time.perf_counter()
+
+
+def _start_one(client: Client, rounds: str) -> dict[str, Any]:
+    seen: list[_Seen] = []
+
+    def manage(pid: int) -> None:
+        client.attach(pid, None, wait=True, settings=jobs.LATENCY)
+        seen.append(_Seen(pid))
+
+    with WorkloadProcess("latency", "--rounds", rounds, on_start=manage) as critical:
+        critical.run()
+        window = critical.measure(FIRST_S)
+        seen[0].join(FIRST_S)
+        view = seen[0].view
+        if view is None:
+            raise RuntimeError(f"process {critical.pid} made a context and was not managed")
+        critical.quit()
+    return {
+        "attach_ms": view.attach_ms,
+        "discovery_ms": view.discovery_ms,
+        "whole_ms": round((seen[0].at - critical.ready["context_at"]) * 1e3, 3),
+        "p99_us": round(p99(window["latency_us"]), 1),
+    }
+
+
+def _of(runs: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [run[name] for run in runs]

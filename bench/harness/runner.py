@@ -1,0 +1,103 @@
+"""`python -m bench [NAME…]`: measure figures, print them against their targets, and keep them in docs/results/."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.harness import record
+from bench.harness.benchmark import Benchmark, find
+from bench.harness.figures import Figure
+from runlist.client import Client
+from runlist.demo.device import use_device
+from runlist.errors import ExitCode, RunlistError
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
+
+WIDTH = 120
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code 0 when every benchmark ran, whether or not its targets were met; 1 when one failed; 2 for a name that
+    is not one.
+    """
+    known = find()
+    arguments = _parser(known).parse_args(words)
+    if unknown := [name for name in arguments.names if name not in known]:
+        print(f"no benchmark {', '.join(unknown)}: take {', '.join(known)}", file=sys.stderr)
+        return ExitCode.USAGE
+    console = Console(width=WIDTH)
+    try:
+        with use_device(arguments.device) as device:
+            with nvml.session(choose_driver()):
+                where = record.machine()
+            Client.open(start=True).close()
+            run = _measure(console, known, arguments.names, device.name, len(where["gpus"]))
+    except RunlistError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    _print(console, run.figures)
+    path = record.write(run, arguments.out, device.name, arguments.names, arguments.commit, where)
+    console.print(f"written to {path}")
+    return ExitCode.FAILED if run.failures else ExitCode.DONE
+
+
+def _parser(known: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
+    listed = [
+        textwrap.fill(f"{name:<15} {one.summary}", WIDTH, initial_indent="  ", subsequent_indent=" " * 18)
+        for name, one in known.items()
+    ]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        epilog="\n".join(["benchmarks:", *listed]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all that can run here)")
+    parser.add_argument("--device", help="nvidia or emulated")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder for the results")
+    parser.add_argument("--commit", default=record.commit(), help="of the code, where git cannot tell")
+    return parser
+
+
+def _measure(
+    console: Console, known: Mapping[str, Benchmark], names: Sequence[str], device: str, gpus: int
+) -> record.Run:
+    run = record.Run()
+    for name in names or known:
+        console.print(f"{name} …", style="dim")
+        if lacks := known[name].needs.missing(device, gpus):
+            (run.failures if names else run.left_out)[name] = f"needs {lacks}"
+            console.print(f"{name} needs {lacks}", style="red" if names else "dim")
+            continue
+        began = time.perf_counter()
+        try:
+            found = known[name].measure()
+        except (RunlistError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+            run.failures[name] = str(error)
+            console.print(f"{name} did not finish: {error}", style="red")
+            continue
+        run.seconds[name] = round(time.perf_counter() - began, 1)
+        run.figures += found
+        for figure in found:
+            console.print(_row(figure))
+    return run
+
+
+def _row(figure: Figure) -> str:
+    return f"  {figure.verdict:6} {figure.name}: {figure.value:.4g} {figure.unit} (target {figure.aim})"
+
+
+def _print(console: Console, figures: Sequence[Figure]) -> None:
+    shown = Table("figure", "target", "measured", "")
+    for figure in figures:
+        shown.add_row(figure.name, figure.aim, f"{figure.value:.4g} {figure.unit}", figure.verdict)
+    console.print(shown)

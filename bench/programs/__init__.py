@@ -1,0 +1,1 @@
+"""Programs that benchmarks start: in C, compiled when they are measured, and one in Python."""

@@ -1,0 +1,113 @@
+#include "region/find.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+#include "core/guest.hpp"
+#include "core/say.hpp"
+#include "protocol/environment.autogen.hpp"
+#include "region/process.hpp"
+#include "region/slots.hpp"
+#include "region/sweep.hpp"
+
+namespace runlist::region {
+namespace {
+
+using environment::Options;
+
+constexpr long kPrivate = 0700;
+
+// A directory below `parent` (a descriptor, which is closed) that is ours, made if it is missing. Negative when it is
+// not to be had.
+long enter(long parent, const char* name) {
+    const long made = call(SYS_mkdirat, parent, word(name), kPrivate);
+    const long opened = call(SYS_openat, parent, word(name), long{O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, 0L);
+    call(SYS_close, parent);
+    if (opened < 0) return opened;
+    struct statx found{};
+    const bool ours =
+        call(SYS_statx, opened, word(""), long{AT_EMPTY_PATH}, long{STATX_BASIC_STATS}, word(&found)) == 0 &&
+        found.stx_uid == ::geteuid() && (found.stx_mode & (S_IWGRP | S_IWOTH)) == 0;
+    if (ours && (made != 0 || call(SYS_fchmod, opened, kPrivate) == 0)) return opened;
+    call(SYS_close, opened);
+    return -EPERM;
+}
+
+bool make(const char* parent, const char* name) {
+    long directory = call(SYS_openat, long{AT_FDCWD}, word(parent), long{O_RDONLY | O_DIRECTORY | O_CLOEXEC}, 0L);
+    for (const char* part : {name, names::kRegionsFolder}) {
+        if (directory >= 0) directory = enter(directory, part);
+    }
+    if (directory < 0) return false;
+    call(SYS_close, directory);
+    return true;
+}
+
+// The directory of regions that nobody named. False when it cannot be had, or is not this user's alone to write in.
+bool make_directory(Path& path) {
+    const char* runtime = ::secure_getenv(names::kRuntimeDir);
+    if (runtime != nullptr && runtime[0] == '/' && make(runtime, names::kOwnFolder)) {
+        return path.add(runtime).add('/').add(names::kOwnFolder).add('/').add(names::kRegionsFolder).fits;
+    }
+    Text<32> own;
+    own.add(names::kTemporaryPrefix).add(::geteuid());
+    return make(names::kTemporaryFolder, own.text) &&
+           path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder).fits;
+}
+
+Fault open_or_create(const char* path, const Limits& limits, Region& out) {
+    const Fault fault = Region::open(path, out);
+    return fault == Fault::kMissing ? Region::create(path, limits, out) : fault;
+}
+
+// The region that this process begins, named to its children.
+Fault begin(const Limits& limits, Path& path, Region& out) {
+    if (!make_directory(path)) return Fault::kForeign;
+    const auto self = Self::look();
+    sweep(path.text, self);
+    path.add('/').add(own_name(self).text);
+    const Fault fault = Region::create(path.text, limits, out);
+    if (fault == Fault::kNone) ::setenv(names::kRegion, path.text, 1);
+    return fault;
+}
+
+// The region that all processes share which name the same path, for a path in a directory that others can write to, as
+// HAMi's usually is: it lies in our own directory instead.
+Fault agree(const char* named, const Limits& limits, Path& path, Region& out) {
+    std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
+    for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
+    path = {};
+    if (!make_directory(path)) return Fault::kForeign;
+    path.add("/named-").add(hash);
+    return open_or_create(path.text, limits, out);
+}
+
+// A region by a name that processes agreed on may be left over from others before them: then the limits of now hold.
+Fault find_named(const char* named, const Limits& limits, Path& path, Region& out) {
+    Fault fault = open_or_create(named, limits, out);
+    if (fault == Fault::kDamaged || fault == Fault::kVersion) {
+        say(Level::kWarning, "region ", Quoted{named}, " ", describe(fault), ": remove it; another one holds now");
+    }
+    if (fault != Fault::kNone) fault = agree(named, limits, path, out);
+    if (fault == Fault::kNone && is_vacant(out)) out.limit(limits);
+    return fault;
+}
+
+}  // namespace
+
+Fault find(const Options& options, const Limits& limits, Path& path, Region& out) {
+    if (options.region[0] != '\0') {
+        path.add(options.region);
+        if (options.makes_region) return find_named(options.region, limits, path, out);
+        const Fault fault = Region::open(options.region, out);
+        if (fault != Fault::kMissing || !options.has_limits()) return fault;
+        // Swept away while nobody used it: the name is made again, so that this tree goes on sharing it.
+        if (Region::create(options.region, limits, out) == Fault::kNone) return Fault::kNone;
+        path = {};
+    }
+    return begin(limits, path, out);
+}
+
+}  // namespace runlist::region

@@ -1,0 +1,77 @@
+"""How the daemon is put together: the one module that knows all of its rooms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.driver_limits import DriverLimits
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.requests.manager import Manager
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.descriptors import Descriptors
+from runlist.daemon.tree.memory_guard import MemoryGuard
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.search import Search
+from runlist.daemon.undo.link import KeeperLink
+from runlist.planes.interface import Plane
+from runlist.policies import PolicySpec
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """All that lives as long as the daemon. `opened` is set when it is worth looking for new processes and contexts."""
+
+    plane: Plane
+    gpus: Gpus
+    memory: Memory
+    placement: Placement
+    link: KeeperLink
+    processes: Processes
+    adoption: Adoption
+    checks: Checks
+    search: Search
+    guard: MemoryGuard
+    descriptors: Descriptors
+    manager: Manager
+    opened: asyncio.Event
+
+    def close(self) -> None:
+        """Put everything back and end the keeper."""
+        self.manager.close()
+        self.processes.close()
+        self.adoption.close()
+        self.gpus.close()
+        self.link.close()
+        self.memory.close()
+
+
+def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless: Callable[[], None]) -> Daemon:
+    """A daemon over a plane, in the running event loop. `on_hopeless` is called when nothing can be managed safely any
+    more. Raises RunlistError for a policy or rules that cannot be, before anything starts.
+    """
+    gpus = Gpus(plane, spec, lambda pid: processes.release(pid))  # noqa: PLW0108 (these are made below)
+    memory = Memory(plane.census)
+    placement = Placement(rules_file, gpus, memory)
+    link = KeeperLink(plane.name, on_hopeless)
+    processes = Processes(gpus, link, DriverLimits(memory))
+    lending = Lending(plane)
+    adoption = Adoption(plane.finder(), lending, processes, gpus, link, placement)
+    checks = Checks(processes, gpus, link, placement, lending)
+    search = Search(processes, adoption, checks, placement, link)
+    guard = MemoryGuard(processes, gpus, memory, placement)
+    descriptors = Descriptors(plane)
+    opened = asyncio.Event()
+    manager = Manager(
+        gpus=gpus, memory=memory, placement=placement, link=link, processes=processes, adoption=adoption, search=search,
+        guard=guard, descriptors=descriptors, opened=opened,
+    )  # fmt: skip
+    return Daemon(
+        plane, gpus, memory, placement, link, processes, adoption, checks, search, guard, descriptors, manager, opened
+    )

@@ -1,0 +1,1 @@
+"""One scheduler a GPU, and who used how much of it."""

@@ -1,0 +1,140 @@
+"""Who used one GPU, and how much: what a usage source tells, added up per process and kept for a minute."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import structlog
+
+from runlist.daemon.gpu.book import BookUsage
+from runlist.errors import RunlistError
+from runlist.model import NO_USAGE, Usage
+from runlist.planes.usage import Reading, UsageSource
+
+_log = structlog.get_logger()
+
+HISTORY_S = 60
+_READ_AGAIN_S = 0.001
+"""Readings closer together than this tell nothing new."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """One process: totals, the second that is being filled, and the busy shares of those before, newest last."""
+
+    usage: Usage = NO_USAGE
+    second: float = 0.0
+    second_turns: int = 0
+    turns_per_s: float = 0.0
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
+
+    def add(self, held_s: float, turns: int, idle_s: float) -> None:
+        """Count what was read."""
+        usage = self.usage
+        self.usage = replace(
+            usage, held_s=usage.held_s + held_s, turns=usage.turns + turns, idle_s=usage.idle_s + idle_s
+        )
+        self.second += held_s - idle_s
+        self.second_turns += turns
+
+    def turn_over(self, length_s: float) -> None:
+        """A second is full."""
+        if self.second < 0:  # idle time of earlier seconds became known now
+            self._take_back(-self.second)
+            self.second = 0.0
+        self.shares.append(min(1.0, self.second / length_s))
+        self.turns_per_s = self.second_turns / length_s
+        self.second, self.second_turns = 0.0, 0
+
+    def _take_back(self, seconds: float) -> None:
+        for index in range(len(self.shares) - 1, -1, -1):
+            part = min(seconds, self.shares[index])
+            self.shares[index] -= part
+            seconds -= part
+            if seconds <= 0:
+                return
+
+
+class Accounting:
+    """The accounts of all processes on one GPU, managed or not, by process id. `refusals` says why the source is not a
+    better one; `dropped` counts the records that were lost.
+    """
+
+    def __init__(self, gpu: str, source: UsageSource, refusals: Sequence[str] = ()) -> None:
+        self.gpu = gpu
+        self.source_name = source.name
+        self.dropped = 0
+        self._source = source
+        self._accounts: dict[int, _Account] = {}
+        self._managed: dict[int, bool] = {}  # whether each is enabled
+        self.read_at = self._second_began = time.monotonic()
+        for reason in refusals:
+            _log.warning("usage comes from a lesser source", gpu=gpu, source=source.name, reason=reason)
+
+    def read(self, now: float) -> Reading | None:
+        """Bring the accounts up to now; returns what is new, or None when nothing can be."""
+        if now - self.read_at < _READ_AGAIN_S:
+            return None
+        self.read_at = now
+        try:
+            reading = self._source.read()
+        except (RunlistError, OSError) as error:
+            _log.warning("usage cannot be read any more; going by the daemon's book", gpu=self.gpu, reason=str(error))
+            self._source.close()
+            self._source = book = BookUsage()
+            self.source_name = book.name
+            for pid, enabled in self._managed.items():
+                book.set_enabled(pid, enabled)
+            return None
+        self.dropped += reading.dropped
+        for pid, held in reading.held.items():
+            self._accounts.setdefault(pid, _Account()).add(held.seconds, held.turns, held.idle_s)
+        if now - self._second_began >= 1.0:
+            length = now - self._second_began
+            self._second_began = now
+            for pid, account in list(self._accounts.items()):
+                account.turn_over(length)
+                if len(account.shares) == HISTORY_S and not any(account.shares) and pid not in self._managed:
+                    del self._accounts[pid]  # it was not seen for a minute
+        return reading
+
+    def usage(self, pid: int) -> Usage:
+        """Totals of a process since it was first seen."""
+        account = self._accounts.get(pid)
+        return account.usage if account is not None else NO_USAGE
+
+    def history(self, pid: int) -> list[float]:
+        """Busy shares of the last full seconds, up to a minute of them, newest last."""
+        account = self._accounts.get(pid)
+        return [round(share, 4) for share in account.shares] if account is not None else []
+
+    def turns_per_s(self, pid: int) -> float:
+        """How often a process was switched in, in the last full second."""
+        account = self._accounts.get(pid)
+        return account.turns_per_s if account is not None else 0.0
+
+    def set_enabled(self, pid: int, enabled: bool) -> None:
+        """The daemon manages a process and let it run, or not: for the book. Other sources see it for themselves."""
+        self._managed[pid] = enabled
+        if isinstance(self._source, BookUsage):
+            self._source.set_enabled(pid, enabled)
+
+    def forget(self, pid: int) -> None:
+        """The process is gone."""
+        self.set_enabled(pid, False)
+        del self._managed[pid]
+        self._accounts.pop(pid, None)
+
+    def close(self) -> None:
+        """Let go of the source."""
+        self._source.close()
+
+
+def mean_of_last(shares: list[float], seconds: int) -> float:
+    """Mean of the newest shares; 0 without any."""
+    newest = list(islice(reversed(shares), seconds))
+    return sum(newest) / len(newest) if newest else 0.0

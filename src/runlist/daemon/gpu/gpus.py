@@ -1,0 +1,116 @@
+"""The schedulers of all GPUs, and what happens to tasks whose controls fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from runlist.daemon.gpu.accounting import Accounting
+from runlist.daemon.gpu.choice import open_source
+from runlist.daemon.gpu.scheduler import Scheduler
+from runlist.daemon.gpu.stall import Stalled, Watchdog
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.errors import RunlistError, UsageError
+from runlist.model import TaskKey
+from runlist.planes.interface import Plane
+from runlist.policies import STALL_S, Policy, PolicySpec, load_policy
+from runlist.scheduling.apply import Failures
+
+_log = structlog.get_logger()
+
+USAGE_KEPT_S = 0.02
+"""How old usage may be when a request, not the policy's timer, has the policy asked: reading takes 0.1 ms."""
+
+LOAD_S = 5.0
+"""How long loading a policy may take: a user's file may import much."""
+
+
+class Gpus:
+    """One scheduler per GPU that has tasks, all with the same policy.
+
+    `release` is called with the process id of a task that can no longer be controlled.
+    """
+
+    def __init__(self, plane: Plane, spec: PolicySpec, release: Callable[[int], None]) -> None:
+        self._watchdog = Watchdog(STALL_S)
+        self._load(spec)  # a bad policy is refused at start
+        self.spec = spec
+        self._plane = plane
+        self._release = release
+        self._schedulers: dict[str, Scheduler] = {}
+
+    def scheduler(self, gpu: str) -> Scheduler:
+        """The scheduler of a GPU, by UUID."""
+        if gpu not in self._schedulers:
+            choice = open_source(self._plane, gpu)
+            accounting = Accounting(gpu, choice.source, choice.refusals)
+            policy = self._load(self.spec)
+            self._schedulers[gpu] = Scheduler(accounting, self.spec, policy, self._watchdog, self._drop)
+        return self._schedulers[gpu]
+
+    def all(self) -> list[Scheduler]:
+        """The schedulers of all GPUs that have or had tasks."""
+        return list(self._schedulers.values())
+
+    def use(self, spec: PolicySpec) -> None:
+        """Switch every GPU to a policy. When it refuses a task that is there: RunlistError, and nothing changed."""
+        self._load(spec)
+        fresh = {gpu: self._load(spec) for gpu in self._schedulers}
+        for gpu, scheduler in self._schedulers.items():
+            for managed in scheduler.tasks.values():
+                if reason := scheduler.refusal(managed.task, fresh[gpu]):
+                    raise RunlistError(f"{reason} (nothing changed)")
+        self.spec = spec
+        for gpu, scheduler in self._schedulers.items():
+            scheduler.use(spec, fresh[gpu])
+        self.run_all()
+
+    def remove(self, task: ManagedTask) -> None:
+        """Forget a task; the others get its share at the next run."""
+        scheduler = self._schedulers.get(task.task.key.gpu)
+        if scheduler is not None:
+            scheduler.remove(task.task.key)
+
+    def run(self, gpus: Iterable[str], asked_for: set[TaskKey]) -> None:
+        """Reschedule GPUs. A failure of a task that the request is about is raised; others that failed are released."""
+        failures: Failures = {}
+        for gpu in gpus:
+            failures.update(self.scheduler(gpu).run(USAGE_KEPT_S))
+        self._drop({key: error for key, error in failures.items() if key not in asked_for})
+        for key, error in failures.items():
+            if key in asked_for:
+                raise error
+
+    def run_all(self) -> None:
+        """Reschedule every GPU."""
+        for scheduler in self._schedulers.values():
+            self._drop(scheduler.run())
+
+    def read_usage(self, kept_s: float = 0.0) -> None:
+        """Bring the accounts that are older than `kept_s` up to now, for those who look at them."""
+        now = time.monotonic()
+        for scheduler in self._schedulers.values():
+            if now - scheduler.accounting.read_at >= kept_s:
+                scheduler.read_usage(now)
+
+    def close(self) -> None:
+        """Stop the timers."""
+        for scheduler in self._schedulers.values():
+            scheduler.close()
+
+    def _load(self, spec: PolicySpec) -> Policy:
+        """A policy for one GPU. Raises UsageError for what is none, or does not come to an end."""
+        try:
+            return self._watchdog.call(lambda: load_policy(spec), LOAD_S)
+        except Stalled as error:
+            raise UsageError(f"policy {spec.name}: loading it {error}") from None
+
+    def _drop(self, failures: Failures) -> None:
+        for key, error in failures.items():
+            _log.warning("a task cannot be controlled any more; released", pid=key.pid, gpu=key.gpu, reason=str(error))
+            self._release(key.pid)
+            self.scheduler(key.gpu).remove(key)
+        if failures:
+            self.run_all()  # without them, the others may get what was not safe beside them

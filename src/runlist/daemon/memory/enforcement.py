@@ -1,0 +1,42 @@
+"""What is at work inside a process, and why not, in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runlist.planes.process import preload
+from runlist.planes.process.region import Enforced, Slot
+
+_WORDS = {Enforced.MEMORY: "memory", Enforced.QUERIES: "queries", Enforced.CAP: "cap"}
+
+
+def enforcement(pid: int, slot: Slot | None, *, by_driver: bool = False) -> str:
+    """What the library does in a process that is to have it: "memory, queries", or "not loaded: …". `by_driver`: the
+    driver itself keeps the memory limit.
+    """
+    if by_driver:
+        return "memory (by the driver)" + (
+            ", queries" if slot is not None and Enforced.QUERIES in slot.enforced else ""
+        )
+    if slot is None:
+        return f"not loaded: {_why_not(pid)}"
+    return ", ".join(word for bit, word in _WORDS.items() if bit in slot.enforced) or "nothing: it could not start"
+
+
+def _why_not(pid: int) -> str:
+    """Why a process is not in the region of its tree, as far as can be seen."""
+    try:
+        environment = dict(
+            entry.partition("=")[::2] for entry in os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
+        )
+        program = os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return "it cannot be looked at"
+    if preload.LIBRARY not in environment.get(preload.PRELOAD_VARIABLE, ""):
+        return f"{preload.PRELOAD_VARIABLE} does not name it"
+    if (switch := preload.turned_off(environment)) is not None:
+        return f"{switch} is set"
+    if preload.REGION_VARIABLE not in environment:
+        return f"{preload.REGION_VARIABLE} is not set"
+    return preload.obstacle(program).removeprefix(f"{program} ") or "it is not in its tree's region"

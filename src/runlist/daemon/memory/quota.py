@@ -1,0 +1,164 @@
+"""What a tree of processes may hold, and the region by which it shares that limit."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from runlist.errors import NotSupportedError
+from runlist.planes.process.region import Region, RegionError, Snapshot
+
+_log = structlog.get_logger()
+
+_KEPT_S = 0.05
+_THEIRS = -1.0
+"""Stands for caps in the region that are not the daemon's."""
+
+
+class DriverGroup(Protocol):
+    """The tree as the driver knows it, where that limits memory by itself."""
+
+    def set(self, limit: int | None) -> None:
+        """Set its limit on each GPU, in bytes. Raises NotSupportedError."""
+
+    def close(self) -> None:
+        """Undo it."""
+
+
+class Quota:
+    """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver that has
+    memory limits of its own; None from one that has not.
+
+    `limit` is in bytes, of each GPU, None for none; where there is a region it may say more. A region that turns out
+    bad is dropped, and `trouble` says why: then only the daemon sees to the limit, from outside.
+    """
+
+    def __init__(self, region: Region | None = None, group: Callable[[], DriverGroup | None] = lambda: None) -> None:
+        self.limit: int | None = None
+        self.trouble = ""
+        self._region = region
+        self._make_group = group
+        self._group: DriverGroup | None = None
+        self._snapshot: Snapshot | None = None
+        self._read_at = 0.0
+        self._brought = False  # the limit came with the tree, which may have others for single GPUs
+        self._cap: float | None = _THEIRS
+
+    @property
+    def by_driver(self) -> bool:
+        """Whether the driver keeps the limit."""
+        return self._group is not None
+
+    @property
+    def has_region(self) -> bool:
+        """Whether the tree's processes can be limited from inside."""
+        return self._region is not None
+
+    def take(self, region: Region) -> None:
+        """Use a region that a process brought along; the tree has none."""
+        assert self._region is None
+        self._region = region
+        if self.limit is None and (snapshot := self.look()) is not None:
+            self.limit, self._brought = snapshot.memory, True
+
+    def look(self) -> Snapshot | None:
+        """What the region says, 50 ms old at most; None without one."""
+        now = time.monotonic()
+        if self._region is None:
+            return None
+        if self._snapshot is None or now - self._read_at >= _KEPT_S:
+            try:
+                self._snapshot, self._read_at = self._region.read(), now
+            except RegionError as error:
+                self._drop(error)
+        return self._snapshot
+
+    def limit_on(self, gpu: str) -> int | None:
+        """The limit that holds on a GPU, in bytes: the tree may give itself a smaller one, and a larger one only where
+        nobody gave it any.
+        """
+        snapshot = self.look()
+        if snapshot is not None and self._brought:
+            return snapshot.limit(gpu)
+        limits = [self.limit, None if snapshot is None else snapshot.limit(gpu)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def put_back(self) -> None:
+        """Write the limit again where a process of the tree wrote a larger one over it."""
+        snapshot = self.look()
+        if self.limit is None or self._brought or snapshot is None:
+            return
+        written = [snapshot.memory, *(device.limit for device in snapshot.devices.values())]
+        if any(limit is None or limit > self.limit for limit in written):
+            _log.warning("a tree had changed its own memory limit; put back", limit=self.limit)
+            with contextlib.suppress(NotSupportedError):
+                self.set_limit(self.limit)
+
+    def set_limit(self, limit: int | None) -> None:
+        """Change the limit, at once and for all processes of the tree. Raises NotSupportedError where neither the
+        driver nor the library can keep it.
+        """
+        self._group = self._group or self._make_group()
+        if self._group is not None:
+            self._group.set(limit)
+        elif self._region is None:
+            raise NotSupportedError(
+                f"its memory region is of no more use ({self.trouble})"
+                if self.trouble
+                else "its memory cannot be limited from outside: start it with `runlist run --memory` "
+                "(one that was detached since keeps the limit that it had)"
+            )
+        if self._region is not None:
+            try:
+                self._region.set_memory(limit)
+            except RegionError as error:
+                self._drop(error)
+                raise NotSupportedError(f"its memory region is of no more use ({error})") from None
+        self.limit, self._brought = limit, False
+        self._snapshot = None
+
+    def tighten(self, limit: int | None) -> None:
+        """Take a limit of the rules: the smallest that they give to one of the processes, or that the tree gave a GPU.
+        Without a region only the daemon sees to it.
+        """
+        if limit is None or (self.limit is not None and self.limit <= limit and not self._brought):
+            return
+        snapshot = self.look() if self._brought else None
+        theirs = () if snapshot is None else (device.limit for device in snapshot.devices.values())
+        self.limit = min(one for one in (limit, self.limit, *theirs) if one is not None)
+        with contextlib.suppress(NotSupportedError):
+            self.set_limit(self.limit)
+
+    def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
+        """Have the library keep a cap on every GPU, or none. Until there is one to keep, or a cap was `asked` for, what
+        somebody else wrote there stays.
+        """
+        untouched = self._cap == _THEIRS and fraction is None and not asked
+        if self._region is None or untouched or fraction == self._cap:
+            return
+        try:
+            self._region.set_cap(fraction)
+        except RegionError as error:
+            self._drop(error)
+        self._cap = fraction
+        self._snapshot = None
+
+    def close(self) -> None:
+        """Let go of the region, and of the driver's limit."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+        if self._region is not None:
+            self._region.close()
+            self._region = self._snapshot = None
+
+    def _drop(self, error: RegionError) -> None:
+        self.trouble = str(error)
+        _log.warning("a memory region is of no more use", reason=self.trouble)
+        if self._region is not None:
+            self._region.close()
+            self._region = self._snapshot = None

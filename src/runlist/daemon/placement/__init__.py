@@ -1,0 +1,1 @@
+"""What a process gets when it appears: rules, limits, and what its user asked for."""

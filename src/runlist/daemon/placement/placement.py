@@ -1,0 +1,97 @@
+"""What a process gets when it appears: the rules' settings, overlaid by what its user asked for, within the limits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.placement.rules import Rules, facts_of
+from runlist.daemon.tasks.managed import ManagedTask, Root
+from runlist.errors import UsageError
+from runlist.model import Task, TaskClass, TaskKey
+from runlist.proc.process import command_of
+from runlist.settings.table import Change, ContextChange, apply_changes, memory_change, override, parse_settings
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a process gets: settings, what they change, and the line of the rules file that some of them come from."""
+
+    settings: dict[str, str]
+    changes: list[Change]
+    rule: str = ""
+
+
+class Placement:
+    """The rules and limits of this daemon."""
+
+    def __init__(self, rules_file: Path | None, gpus: Gpus, memory: Memory) -> None:
+        self.path = rules_file
+        self.rules = Rules.load(rules_file) if rules_file is not None else Rules.none()
+        self._gpus = gpus
+        self._memory = memory
+
+    def place(self, pid: int, asked: dict[str, str]) -> Place:
+        """Settings of a process. Raises UsageError when they cannot be."""
+        facts = facts_of(pid) if self.rules else None
+        match = self.rules.match(facts) if facts is not None else None
+        if match is None:
+            return Place(asked, first_changes(asked))
+        settings = override(match.settings, asked)
+        return Place(settings, first_changes(settings), match.where)
+
+    def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
+        """A task of a process that was just found on a GPU. Processes of one root share as one job."""
+        place = self.place(pid, root.settings)
+        task = Task(
+            key=TaskKey(pid, gpu),
+            task_class=TaskClass.NORMAL,
+            command=command_of(pid),
+            uid=root.uid,
+            since=time.monotonic(),
+            group=f"job {root.pid}",
+        )
+        task = apply_changes(place.changes, task)
+        if "group" not in root.settings:
+            task = replace(task, group_of=None)  # the rule's group is one for all users
+        if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
+            root.quota.tighten(change.limit)
+        return ManagedTask(task, root=root, rule=place.rule)
+
+    def gpu_pids(self) -> set[int]:
+        """Processes with a compute context, managed or not."""
+        return self._memory.pids()
+
+    def no_room(self, gpu: str, expected: int = 0) -> str | None:
+        """Why a newcomer to a GPU has to stay out, or None: nobody goes before those who wait."""
+        reason = self.over_limit(gpu, expected)
+        limits = self.rules.limits
+        if reason is None and (limits.tasks is not None or limits.memory is not None):
+            waiting = any(task.queued for task in self._gpus.scheduler(gpu).tasks.values())
+            return f"others wait for room on GPU {gpu}" if waiting else None
+        return reason
+
+    def over_limit(self, gpu: str, expected: int = 0) -> str | None:
+        """Why one more task on a GPU, beside those there and those `expected`, would be too much, or None."""
+        limits = self.rules.limits
+        if limits.tasks is not None:
+            there = expected + sum(not task.queued for task in self._gpus.scheduler(gpu).tasks.values())
+            if there >= limits.tasks:
+                return f"GPU {gpu} has {there} tasks, and {limits.where} allows {limits.tasks}"
+        if limits.memory is not None:
+            used = sum(self._memory.by_pid(gpu).values())
+            if used > limits.memory:
+                return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
+        return None
+
+
+def first_changes(settings: dict[str, str]) -> list[Change]:
+    """What settings change. Raises UsageError unless a process can be given them when it appears."""
+    changes = parse_settings(settings)
+    for change in changes:
+        if isinstance(change, ContextChange):
+            raise UsageError(f"{change.setting.value} can be set only on a process that is managed: `runlist set`")
+    return changes

@@ -1,0 +1,38 @@
+"""What a person should know who has just set a memory limit."""
+
+from __future__ import annotations
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.tasks.managed import Root
+from runlist.units import size
+
+_SMALLEST = 2 << 20  # the driver gives memory in pieces of this size
+_REFUSED = "new allocations are refused until"
+
+
+def remarks(root: Root, memory: Memory, gpus: Gpus) -> list[str]:
+    """What the limit of a tree does not do, or does already. One line each."""
+    limit = root.quota.limit
+    if limit is None:
+        return []
+    notes = []
+    sizes = [octets for gpu in memory.gpus() if (octets := memory.size_of(gpu)) is not None]
+    if limit < _SMALLEST:
+        notes.append(f"a limit of {size(limit)} lets no program use a GPU: write 8G for 8 GiB")
+    if sizes and limit > max(sizes):
+        notes.append(f"a limit of {size(limit)} has no effect: the GPU has {size(max(sizes))}")
+    snapshot = root.quota.look()
+    if snapshot is None:
+        return notes
+    for gpu in dict.fromkeys([*memory.gpus(), *(scheduler.gpu for scheduler in gpus.all())]):
+        device = snapshot.device(gpu)
+        if device is None or snapshot.used(gpu) <= limit:
+            continue
+        holders = [pid for pid, slot in snapshot.processes().items() if slot.use[device.index].total]
+        held = size(snapshot.used(gpu))
+        if len(holders) == 1:
+            notes.append(f"process {holders[0]} holds {held}, more than its new limit: {_REFUSED} it frees")
+        else:
+            notes.append(f"the processes under {root.pid} hold {held}, more than their new limit: {_REFUSED} they free")
+    return notes

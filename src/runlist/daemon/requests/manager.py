@@ -1,0 +1,391 @@
+"""What users ask of the daemon, with their rights: the requests that change something.
+
+All state is changed by the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import Memory
+from runlist.daemon.placement.placement import Placement, first_changes
+from runlist.daemon.placement.rules import Over
+from runlist.daemon.requests.limit_notes import remarks
+from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.requests.tenants import hear
+from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.descriptors import Descriptors
+from runlist.daemon.tree.memory_guard import MemoryGuard
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.search import Search
+from runlist.daemon.undo.link import KeeperLink
+from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
+from runlist.model import Appear, TaskClass
+from runlist.planes.interface import Borrower
+from runlist.planes.nvidia.context import Setting
+from runlist.planes.process.region import Region, RegionError
+from runlist.proc.borrow import OwnRight
+from runlist.proc.process import owner_of
+from runlist.settings.table import ContextChange, MemoryChange, TaskChange, memory_change, override, parse_settings
+
+_log = structlog.get_logger()
+
+_QUEUE_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a request did: the tasks that it touched, and remarks for the person who made it."""
+
+    tasks: list[ManagedTask]
+    notes: list[str] = field(default_factory=list)
+
+
+class Manager:
+    """The requests of users.
+
+    Methods that take `uid` act for a user: they raise NoPermissionError for another user's process, NoTargetError for
+    one that is gone or not managed, and leave everything as it was when they raise.
+    `opened` is set when it is worth looking for new processes and contexts.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpus: Gpus,
+        memory: Memory,
+        placement: Placement,
+        link: KeeperLink,
+        processes: Processes,
+        adoption: Adoption,
+        search: Search,
+        guard: MemoryGuard,
+        descriptors: Descriptors,
+        opened: asyncio.Event,
+    ) -> None:
+        self.gpus = gpus
+        self.memory = memory
+        self.placement = placement
+        self.processes = processes
+        self.link = link
+        self._adoption = adoption
+        self._search = search
+        self._guard = guard
+        self.descriptors = descriptors
+        self._opened = opened
+        self._joining: set[asyncio.Task[None]] = set()
+        self._launches: dict[int, int] = {}  # users of `runlist run` processes that wait, the longest waiting first
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
+        """Manage a process and its descendants. Without `wait` it must have GPU work now."""
+        started = time.perf_counter()
+        first_changes(settings)
+        self._check_owner(pid, uid)
+        if pid in self.processes.roots or pid in self.processes.managed:
+            return self.change(pid, settings, uid)
+        root = self.processes.add_root(pid, settings)
+        try:
+            self._limit_memory(root)
+            await self._search.everything_of(root)
+            tasks = self._tasks(self.processes.under(pid))
+            if self.processes.roots.get(pid) is not root:
+                raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
+            if not tasks and not wait:
+                raise NoTargetError(
+                    f"process {pid} has no GPU context now: attach it once it has, or use --wait "
+                    "(under MPS, attach the MPS server)"
+                )
+        except BaseException:
+            self.processes.remove_root(root)
+            raise
+        for task in tasks:
+            task.attach_ms = (time.perf_counter() - started) * 1e3
+        return Done(tasks)
+
+    async def launch(
+        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
+    ) -> list[str]:
+        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them, with
+        remarks. Takes the region's descriptor over.
+        """
+        region = None if region_fd is None else await self._region(region_fd, uid)
+        try:
+            settings = await self._room_for(pid, settings, uid)
+            outer = self.processes.root_of(pid)
+            root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
+        except BaseException:
+            if region is not None:
+                region.close()
+            raise
+        try:
+            notes = self._limit_memory(root)
+        except BaseException:
+            self.processes.remove_root(root)
+            raise
+        if outer is not None and settings:
+            notes.append(
+                f"this is below process {outer.pid}, which is managed: its settings hold for all below it; "
+                f"change them with `runlist set {outer.pid}`"
+            )
+        return notes
+
+    async def _region(self, fd: int, uid: int) -> Region:
+        try:
+            return await self.descriptors.region(fd, uid)
+        except RegionError as error:
+            raise RunlistError(f"the memory region is refused: {error}") from None
+
+    async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
+        """Wait until there is room for what a launcher starts; returns the settings that it gets."""
+        first_changes(settings)
+        self._check_owner(pid, uid)
+        if pid in self.processes.roots or pid in self._launches:
+            raise RunlistError(f"process {pid} is managed already")
+        self._launches[pid] = uid
+        try:
+            over = self.placement.rules.limits.over
+            while (reason := self._no_room()) or (over is Over.QUEUE and next(iter(self._launches)) != pid):
+                if over is Over.REFUSE:
+                    raise RunlistError(f"the command is not started: {reason}")
+                if over is Over.BATCH:
+                    return override(settings, {"class": TaskClass.BATCH})
+                await asyncio.sleep(_QUEUE_LOOK_S)
+                self._check_owner(pid, uid)  # it may have given up
+            return settings
+        finally:
+            del self._launches[pid]
+
+    def _limit_memory(self, root: Root) -> list[str]:
+        """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
+        change = memory_change(self.placement.place(root.pid, root.settings).changes)
+        if change is not None and "memory" in root.settings:
+            _set_limit(root, root.pid, change.limit)
+        elif change is not None:
+            root.quota.tighten(change.limit)
+        return remarks(root, self.memory, self.gpus)
+
+    def _no_room(self) -> str | None:
+        """Why a command must not be started now: every GPU is full. Those just started count though they have no
+        context yet.
+        """
+        busy = {process.root.pid for process in self.processes.managed.values()}
+        starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
+        reason = None
+        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.memory.gpus()]):
+            reason = self.placement.no_room(gpu, starting)
+            if reason is None:
+                return None
+        return reason
+
+    def waiting(self, uid: int) -> tuple[list[str], int]:
+        """What waits until there is room: that of a user (root: of all) in words, and how many others do."""
+        queued = [task.task for task in self.tasks(0) if task.queued]
+        everybody = [
+            (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
+        ] + [(owner, f"the command of process {pid}") for pid, owner in self._launches.items()]
+        mine = [words for owner, words in everybody if uid in (0, owner)]
+        return mine, len(everybody) - len(mine)
+
+    def launcher_gone(self, pid: int) -> None:
+        """`runlist run` hung up: from here on only our own right is left for its descendants."""
+        if pid in self.processes.roots:
+            self.processes.roots[pid].borrowers = (OwnRight(),)
+
+    def detach(self, pid: int, uid: int) -> list[str]:
+        """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
+        processes = self._targets(pid, uid)
+        troubles: list[str] = []
+        for process in processes:
+            process.root.excluded.add(process.pid)
+            troubles += self.processes.forget(process, restore=True)
+        if pid in self.processes.roots:
+            self.processes.remove_root(self.processes.roots[pid])
+        self.gpus.run_all()
+        return troubles
+
+    def release(self, uid: int) -> list[str]:
+        """Detach everything of a user; root's release is everybody's."""
+        mine = [root for root in self.processes.roots.values() if uid in (0, root.uid)]
+        troubles = [trouble for root in mine for trouble in self.processes.remove_root(root)]
+        self.gpus.run_all()
+        return troubles
+
+    def change(self, pid: int, settings: dict[str, str], uid: int) -> Done:
+        """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
+        processes = self._targets(pid, uid)
+        tasks = self._tasks(processes)
+        changes = parse_settings(settings, *(task.task for task in tasks[:1]))
+        if uid not in (0, os.geteuid()) and any(
+            isinstance(change, ContextChange) and change.privileged for change in changes
+        ):
+            raise NoPermissionError("only root may change the interleave level (the driver asks for CAP_SYS_NICE)")
+        root = self.processes.roots.get(pid) or processes[0].root
+        before = root.quota.limit
+        memory = memory_change(changes)
+        if memory is not None:
+            _set_limit(root, pid, memory.limit)
+        try:
+            self._change(tasks, [change for change in changes if not isinstance(change, MemoryChange)])
+        except BaseException:
+            if memory is not None:
+                root.quota.set_limit(before)
+            raise
+        of_all = settings if pid == root.pid else {key: value for key, value in settings.items() if key == "memory"}
+        lasting = {key: value for key, value in of_all.items() if key != Setting.INTERLEAVE}
+        root.settings = override(root.settings, lasting)
+        return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
+
+    def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
+        """Take a process' tasks off their GPUs until resumed, or resume them."""
+        tasks = self._tasks(self._targets(pid, uid))
+        before = {task.task.key: dict(task.holds) for task in tasks}
+        if not suspended:
+            for task in tasks:
+                self._check_resumable(task, uid)
+        released = {Hold.USER, Hold.ROOM} if uid == 0 else {Hold.USER}
+        for task in tasks:
+            others = {who: why for who, why in task.holds.items() if who not in released}
+            task.holds = {**task.holds, Hold.USER: "by its user"} if suspended else others
+        held = {task.task.key: bool(task.holds) for task in tasks}
+        try:
+            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=held[task.key]))])
+        except BaseException:
+            for task in tasks:
+                task.holds = before[task.task.key]
+            raise
+        return tasks
+
+    @staticmethod
+    def _check_resumable(task: ManagedTask, uid: int) -> None:
+        """Raise RunlistError for a task that its user did not suspend and may not resume."""
+        pid = task.task.key.pid
+        if Hold.USER in task.holds:
+            return
+        if Hold.MEMORY in task.holds:
+            raise RunlistError(f"process {pid} is {task.holds[Hold.MEMORY]}: give its tree a larger limit")
+        if uid != 0 and Hold.ROOM in task.holds:
+            raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
+
+    def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+        """Take what a tenant says of itself; False for a process that is not managed. `in_force` is called when what
+        it asks for has been applied.
+        """
+        if message.kind is Kind.JOIN:
+            return self._join(pid, uid, message)
+        process = self.processes.managed.get(pid)
+        if process is None or uid not in (0, process.root.uid):
+            return False
+        for managed in process.tasks.values():
+            hear(managed, self.gpus.scheduler(managed.task.key.gpu), message, in_force)
+        return True
+
+    def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
+        """Take what a process sent of itself, once it was looked at."""
+        if self._search.root_for(pid, uid) is None:
+            return False
+
+        async def take() -> None:
+            sent = await self.descriptors.joined(message.descriptors, uid)
+            if sent.trouble:
+                _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
+            self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent)
+            self._opened.set()
+
+        job = asyncio.get_running_loop().create_task(take())
+        self._joining.add(job)
+        job.add_done_callback(self._joining.discard)
+        return True
+
+    def tasks(self, uid: int) -> list[ManagedTask]:
+        """All tasks that a user may see: its own; root sees all."""
+        return [
+            task
+            for process in self.processes.managed.values()
+            if uid in (0, process.root.uid)
+            for task in process.tasks.values()
+        ]
+
+    def visible(self, uid: int) -> list[ManagedTask]:
+        """The same, with those that are below a root and cannot be managed."""
+        outside = self._guard.outside.values()
+        return self.tasks(uid) + [task for task in outside if uid in (0, task.task.uid)]
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        for job in self._joining:
+            job.cancel()
+
+    # -- targets and rights ------------------------------------------------------------------------
+
+    def _check_owner(self, pid: int, uid: int) -> None:
+        owner = owner_of(pid)
+        if owner is None:
+            raise NoTargetError(f"process {pid} does not exist")
+        if uid not in (0, owner):
+            raise NoPermissionError(f"process {pid} belongs to user {owner}: only that user and root may manage it")
+
+    def _targets(self, pid: int, uid: int) -> list[ManagedProcess]:
+        processes = self.processes.under(pid)
+        root = self.processes.roots.get(pid) or (processes[0].root if processes else None)
+        if root is None:
+            self._check_owner(pid, uid)
+            raise NoTargetError(f"process {pid} is not managed: attach it first (`runlist ps` lists those that are)")
+        if uid not in (0, root.uid):
+            raise NoPermissionError(f"process {pid} belongs to user {root.uid}: only that user and root may manage it")
+        return processes
+
+    @staticmethod
+    def _tasks(processes: Iterable[ManagedProcess]) -> list[ManagedTask]:
+        return [task for process in processes for task in process.tasks.values()]
+
+    # -- changing and scheduling -------------------------------------------------------------------
+
+    def _change(self, tasks: list[ManagedTask], changes: list[TaskChange | ContextChange]) -> None:
+        before = [(task, task.task) for task in tasks]
+        undo: list[tuple[ManagedTask, ContextChange, str]] = []
+        try:
+            for task in tasks:
+                for change in changes:
+                    if isinstance(change, TaskChange):
+                        task.task = change.change(task.task)
+                    else:
+                        undo.append((task, change, task.settings.get(change.setting, change.default)))
+                        self._set_context(task, change, change.value)
+                if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
+                    raise RunlistError(reason)
+                self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
+            self.gpus.run({task.task.key.gpu for task in tasks}, {task.task.key for task in tasks})
+        except BaseException:
+            for task, old in before:
+                task.task = replace(old, usage=task.task.usage)
+                self.gpus.scheduler(old.key.gpu).tell(Appear(task.task))
+            for task, change, value in reversed(undo):
+                with contextlib.suppress(RunlistError, OSError):
+                    self._set_context(task, change, value)
+            self.gpus.run_all()
+            raise
+
+    def _set_context(self, task: ManagedTask, change: ContextChange, value: str) -> None:
+        for key, context in task.contexts.items():
+            if context.will_touch(change.setting):
+                self.link.renew(key)
+            change.act(context, value)
+        task.settings[change.setting] = value
+
+
+def _set_limit(root: Root, pid: int, limit: int | None) -> None:
+    try:
+        root.quota.set_limit(limit)
+    except NotSupportedError as error:
+        raise NotSupportedError(f"process {pid}: {error}") from None

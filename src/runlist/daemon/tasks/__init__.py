@@ -1,0 +1,1 @@
+"""What the daemon holds of each process."""

@@ -1,0 +1,115 @@
+"""Control files that processes sent of themselves: the last way to reach those that nobody may borrow from.
+
+A copy that is kept keeps the process' GPU memory. So it is closed the moment the process ends or becomes another
+program, and as soon as there is a better way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from dataclasses import dataclass, field
+
+from runlist.planes.interface import Handle, Lent, Plane
+from runlist.proc import borrow
+from runlist.proc.process import peak_of
+
+MAX_FILES = 8
+"""How many a process may have with us: a program has one client for CUDA and one for NVML."""
+
+MAX_TREE_FILES = 256
+"""How many the processes of one tree may have with us: a tree must not use up all of our descriptors."""
+
+_KEYS = itertools.count(-1, -1)
+
+
+@dataclass
+class _Lender:
+    """A process, in the tree of process `root`. Its `peak` of address space never goes down as long as it is the same
+    program.
+    """
+
+    root: int
+    pidfd: int
+    peak: int
+    since: float
+    files: dict[int, Lent] = field(default_factory=dict)  # by key
+
+
+class Lending:
+    """What each process has lent, in the running event loop."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._lenders: dict[int, _Lender] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._lenders
+
+    def take(self, root: int, pid: int, client: int, file: Handle) -> bool:
+        """Keep a control file that one client of a process below `root` is on. False where there is no use or no room
+        for it: the caller closes it. Raises NoTargetError for a process that is gone.
+        """
+        self._look_again(pid)
+        if sum(len(one.files) for one in self._lenders.values() if one.root == root) >= MAX_TREE_FILES:
+            return False
+        lender = self._lenders.get(pid)
+        if lender is None:
+            pidfd = borrow.open_process(pid)
+            lender = self._lenders[pid] = _Lender(root, pidfd, peak_of(pid), time.monotonic())
+            self._loop.add_reader(pidfd, self.drop, pid)
+        if len(lender.files) >= MAX_FILES or any(one.client == client for one in lender.files.values()):
+            return False
+        lender.since = time.monotonic()
+        key = next(_KEYS)
+        lender.files[key] = Lent(key, file, client)
+        return True
+
+    def copies(self, pid: int) -> list[Lent]:
+        """Copies of what a process lent, for the caller to close."""
+        lender = self._lenders.get(pid)
+        if lender is None:
+            return []
+        copied = [(one, self._plane.adopt(os.dup(one.handle.fileno()))) for one in lender.files.values()]
+        return [Lent(one.key, file, one.client) for one, file in copied if file is not None]
+
+    def holds(self, pid: int, key: int) -> bool:
+        """Whether a file is still lent."""
+        lender = self._lenders.get(pid)
+        return lender is not None and key in lender.files
+
+    def lent_for(self, pid: int) -> float:
+        """How long ago a process lent its newest file, in seconds; less than 0 where it lent none."""
+        lender = self._lenders.get(pid)
+        return -1.0 if lender is None else time.monotonic() - lender.since
+
+    def drop(self, pid: int) -> None:
+        """Close what a process has lent."""
+        lender = self._lenders.pop(pid, None)
+        if lender is not None:
+            self._loop.remove_reader(lender.pidfd)
+            os.close(lender.pidfd)
+            for one in lender.files.values():
+                one.handle.close()
+
+    def check(self) -> None:
+        """Drop what is of programs that are no more: exec does not end a process."""
+        for pid in list(self._lenders):
+            self._look_again(pid)
+
+    def close(self) -> None:
+        """Close everything."""
+        for pid in list(self._lenders):
+            self.drop(pid)
+
+    def _look_again(self, pid: int) -> None:
+        lender = self._lenders.get(pid)
+        if lender is not None:
+            peak = peak_of(pid)
+            if peak < lender.peak:
+                self.drop(pid)
+            else:
+                lender.peak = peak

@@ -1,0 +1,245 @@
+"""Taking over what a process has on the GPU: found, guarded by the keeper, entered, and brought to its share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+import structlog
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.rules import Over
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.tree.descriptors import Sent
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.settling import SETTLE_S
+from runlist.daemon.undo.link import KeeperLink
+from runlist.errors import NoPermissionError, RunlistError
+from runlist.model import TaskClass
+from runlist.planes.interface import Context, Finder, Found, Handle
+from runlist.proc import borrow
+from runlist.proc.process import owner_of, parent_of
+from runlist.scheduling.guard import TINY_US
+
+_log = structlog.get_logger()
+
+
+class Adoption:
+    """Makes managed processes of processes. `lending` is what those lent that nobody may borrow from.
+
+    All state is changed by the event loop's thread. Only discovery, which may try many handles, runs in another.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        lending: Lending,
+        processes: Processes,
+        gpus: Gpus,
+        link: KeeperLink,
+        placement: Placement,
+    ) -> None:
+        self.lending = lending
+        self._finder = finder
+        self._processes = processes
+        self._gpus = gpus
+        self._link = link
+        self._placement = placement
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # of processes that are looked at
+
+    def close(self) -> None:
+        """Close what was lent."""
+        self.lending.close()
+        self._finder.close()
+
+    def take_sent(self, root: Root | None, pid: int, client: int, sent: Sent) -> None:
+        """Take over what there is a use for of what a process below `root` sent of itself: its control file, and
+        perhaps its region. The rest is closed.
+        """
+        file, region = sent.file, sent.region
+        try:
+            if root is None:
+                return
+            if region is not None and not root.quota.has_region:
+                root.quota.take(region)
+                region = None
+            if file is not None and self._lend(root, pid, client, file):
+                file = None
+        finally:
+            Sent(file, region).close()
+
+    def _lend(self, root: Root, pid: int, client: int, file: Handle) -> bool:
+        if self._processes.owner_of_client(client) == pid:
+            return False
+        with contextlib.suppress(RunlistError):
+            return self.lending.take(root.pid, pid, client, file)
+        return False
+
+    async def adopt(self, root: Root, pid: int, *, new_only: bool) -> None:
+        """Find what a process has on the GPU, and manage what is new. All or nothing."""
+        lock = self._locks.setdefault(pid, asyncio.Lock())
+        async with lock:
+            if new_only and not self._may_have_work(pid):
+                return
+            started = time.perf_counter()
+            new = new_only and not root.old
+            root.old = False
+            pidfd = borrow.open_process(pid)
+            try:
+                if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
+                    return
+                found, way = await self._discover(root, pid, pidfd, new)
+                discovery_ms = _ms_since(started)
+                process = self._process(root, pid, pidfd, found)
+                if process is None:
+                    return
+                self._manage(process, found, time.monotonic() + SETTLE_S if new_only else 0.0)
+                for task in process.tasks.values():
+                    task.reached_by = task.reached_by or way
+                    task.discovery_ms = task.discovery_ms or discovery_ms
+                    task.attach_ms = task.attach_ms or _ms_since(started)
+            finally:
+                os.close(pidfd)
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def _may_have_work(self, pid: int) -> bool:
+        return pid in self._processes.managed or pid in self.lending or self._finder.may_have_work(pid)
+
+    async def _discover(self, root: Root, pid: int, pidfd: int, new: bool) -> tuple[Sequence[Found], str]:
+        """What a process has, and on which way that was seen: the first of those that are open. One that is reached by
+        what it lent stays so: the same file must not be had twice.
+        """
+        denied: NoPermissionError | None = None
+        process = self._processes.managed.get(pid)
+        if process is None or all(fd >= 0 for fd in process.files):
+            for borrower in root.borrowers:
+                try:
+                    found = await asyncio.to_thread(self._finder.find, pid, pidfd, borrower, new=new)
+                except NoPermissionError as error:
+                    denied = denied or error
+                else:
+                    self.lending.drop(pid)
+                    return found, borrower.way
+        if denied is not None and pid not in self.lending:
+            raise denied
+        return await asyncio.to_thread(self._finder.examine, self.lending.copies(pid)), "lent"
+
+    def _process(self, root: Root, pid: int, pidfd: int, found: Sequence[Found]) -> ManagedProcess | None:
+        """The process that what was found is to be managed in, if any: it may have been let go while we looked, and
+        may have another file under a number that we know.
+        """
+        if known := self._processes.managed.get(pid):
+            self._processes.drop(known, known.on_lost_files(self.lending))
+        process = self._processes.managed.get(pid)
+        wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
+        if process is None and found and wanted:
+            return ManagedProcess(pid, os.dup(pidfd), root)
+        if process is None:
+            _close(found)
+        return process
+
+    # -- managing ----------------------------------------------------------------------------------
+
+    def _manage(self, process: ManagedProcess, found: Sequence[Found], settles_at: float) -> None:
+        """Manage the contexts that are new. On failure they are put back, and a process without others is forgotten."""
+        try:
+            with contextlib.ExitStack() as undo:
+                tasks = [self._add(process, context, undo) for context in self._new_contexts(process, found)]
+                self._enter(process)
+                for task in tasks:
+                    task.settles_at = settles_at
+                keys = {task.task.key for task in tasks}
+                self._gpus.run({key.gpu for key in keys}, keys)
+                undo.pop_all()
+        finally:
+            self._processes.drop(process, ())  # one that has no task now is none of ours
+
+    def _new_contexts(self, process: ManagedProcess, found: Sequence[Found]) -> list[Context]:
+        """A context for each client and GPU with groups that are not managed yet. Its file goes to the process; files
+        of which there is no need are closed.
+        """
+        known = process.groups()
+        contexts: list[Context] = []
+        try:
+            for client in found:
+                if self._is_anothers(process.pid, client):
+                    continue
+                handle = process.files.get(client.fd, client.handle)
+                for context in client.contexts(handle, known):
+                    process.files[client.fd] = handle
+                    known |= {(context.client, group) for group in context.groups}
+                    contexts.append(context)
+        finally:
+            _close(found, process.files.values())
+        return contexts
+
+    def _is_anothers(self, pid: int, client: Found) -> bool:
+        """Whether a client came to a process through fork: its owner manages it, or would."""
+        owner = self._processes.owner_of_client(client.client)
+        if owner is not None:
+            return owner != pid
+        parent = parent_of(pid)
+        return parent is not None and borrow.still_holds(parent, client.fd, client.handle.fileno())
+
+    def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
+        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back."""
+        key = self._link.guard(process.pid, context)
+        undo.callback(self._processes.drop, process, (key,))
+        undo.callback(context.put_back)
+        task = process.tasks.get(context.gpu)
+        if task is None:
+            task = self._placement.new_task(process.pid, context.gpu, process.root)
+            process.tasks[context.gpu] = task
+        task.contexts[key] = context
+        task.recount()
+        if task.task.compute_groups == 1 or task.slice_us(task.share) >= TINY_US:  # else the guard gives both another
+            context.set_timeslice(task.share.timeslice_us)
+        if not task.share.enabled:
+            context.suspend()
+        return task
+
+    def _enter(self, process: ManagedProcess) -> None:
+        """Enter a process and its tasks where they are looked up, unless a policy refuses one of them."""
+        for gpu, task in process.tasks.items():
+            scheduler = self._gpus.scheduler(gpu)
+            if task.task.key not in scheduler.tasks:
+                self._keep_limits(task)
+                if reason := scheduler.refusal(task.task):
+                    raise RunlistError(f"process {process.pid} is not managed: {reason}")
+                scheduler.add(task)
+        if process.tasks:
+            self._processes.enter(process)
+
+    def _keep_limits(self, task: ManagedTask) -> None:
+        """What the rules say of a task for which there is no room. Raises RunlistError when it is refused."""
+        reason = self._placement.no_room(task.task.key.gpu)
+        if reason is None:
+            return
+        over = self._placement.rules.limits.over
+        _log.info("a task is over the limit", pid=task.task.key.pid, reason=reason, so=over.value)
+        match over:
+            case Over.REFUSE:
+                raise RunlistError(f"process {task.task.key.pid} is not managed: {reason}")
+            case Over.BATCH:
+                task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
+            case Over.QUEUE:
+                task.hold(Hold.ROOM, reason)
+
+
+def _close(found: Iterable[Found], kept: Iterable[Handle] = ()) -> None:
+    """Close the files of what was found, each once; not those that are kept."""
+    files = {id(client.handle): client.handle for client in found}
+    for key in files.keys() - {id(file) for file in kept}:
+        files[key].close()
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1e3

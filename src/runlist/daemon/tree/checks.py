@@ -1,0 +1,84 @@
+"""Every second: what managed processes did themselves, and who may run now that there is room."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.undo.link import KeeperLink
+from runlist.errors import RunlistError
+
+_log = structlog.get_logger()
+
+
+class Checks:
+    """Looks after what is managed."""
+
+    def __init__(
+        self, processes: Processes, gpus: Gpus, link: KeeperLink, placement: Placement, lending: Lending
+    ) -> None:
+        self._processes = processes
+        self._gpus = gpus
+        self._link = link
+        self._placement = placement
+        self._lending = lending
+
+    def check(self, slices: bool) -> None:
+        """Notice processes that closed or exec'ed away from their files, and (`slices`) tasks that changed their own
+        slice.
+        """
+        self._admit_queued()
+        self._lending.check()
+        for process in list(self._processes.managed.values()):
+            if lost := process.on_lost_files(self._lending):
+                self._processes.drop(process, lost)
+                self._gpus.run_all()
+            if slices:
+                self.correct(process.pid)
+
+    def correct(self, pid: int) -> None:
+        """Put the slices that a process changed itself back, and forget the contexts that it closed."""
+        process = self._processes.managed.get(pid)
+        if process is None:
+            return
+        for task in list(process.tasks.values()):
+            try:
+                self._correct(process, task)
+            except (RunlistError, OSError) as error:
+                _log.warning("a task cannot be controlled any more; released", pid=pid, reason=str(error))
+                self._processes.forget(process, restore=True)
+                self._gpus.run_all()
+                return
+
+    def _correct(self, process: ManagedProcess, task: ManagedTask) -> None:
+        wanted = task.share.timeslice_us
+        if any(context.wrong_timeslices(wanted) for context in task.contexts.values()):
+            if time.monotonic() > task.settles_at:
+                task.corrections += 1
+                _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
+            else:  # CUDA itself sets slices while it makes a context: those are the original ones
+                for key, context in task.contexts.items():
+                    if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
+                        context.take_as_original()
+                        self._link.renew(key)
+            task.set_timeslice(wanted)
+        task.recount()
+        if closed := process.keys(lambda context: not context.groups):
+            self._processes.drop(process, closed)
+            self._gpus.run_all()
+
+    def _admit_queued(self) -> None:
+        """Let tasks that wait for room run, the longest waiting first, as far as there is room."""
+        tasks = [task for process in self._processes.managed.values() for task in process.tasks.values()]
+        admitted = set()
+        for task in sorted((task for task in tasks if task.queued), key=lambda task: task.task.since):
+            if self._placement.over_limit(task.task.key.gpu) is None:
+                task.release(Hold.ROOM)
+                admitted.add(task.task.key.gpu)
+        self._gpus.run(admitted, set())

@@ -1,0 +1,135 @@
+"""Looking at descriptors that other processes sent, in a thread of its own.
+
+Such a file may be on a file system that its sender serves (FUSE), and then looking at it, and even closing it, takes as
+long as the sender likes. So the event loop never touches one before this thread has found it harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from runlist.planes.interface import Handle, Plane
+from runlist.planes.process.region import Region, RegionError
+
+MAX_WAITING = 64
+"""So many may wait for a look; beyond that no descriptors are received."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a process sent, looked at: a control file of the driver, and a region. `trouble` says why there is no
+    region.
+    """
+
+    file: Handle | None = None
+    region: Region | None = None
+    trouble: str = ""
+
+    def close(self) -> None:
+        """Close both."""
+        for one in (self.file, self.region):
+            if one is not None:
+                one.close()
+
+
+class Descriptors:
+    """The thread. Everything it is given is closed, or handed back as something that is known."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._loop = asyncio.get_running_loop()
+        self._waiting = 0
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True).start()  # one that hangs does not keep the daemon from ending
+
+    @property
+    def room(self) -> bool:
+        """Whether more may come."""
+        return self._waiting < MAX_WAITING
+
+    def discard(self, fds: Sequence[int]) -> None:
+        """Close what nobody wants."""
+        if fds:
+            self._start(lambda: _close(fds))
+
+    async def joined(self, fds: Sequence[int], owner: int) -> Sent:
+        """What a process of user `owner` sent of itself: its control file, and perhaps its region."""
+        return await self._start(lambda: self._look(fds, owner))
+
+    async def region(self, fd: int, owner: int) -> Region:
+        """A region of user `owner`. Raises RegionError."""
+        return await self._start(lambda: _region(fd, owner))
+
+    def _start(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+        self._waiting += 1
+        future: asyncio.Future[_Result] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                self._tell(future, future.set_exception, error)
+            else:
+                self._tell(future, future.set_result, result)
+
+        self._work.put(run)
+        return future
+
+    def _tell(self, future: asyncio.Future[_Result], say: Callable[[Any], None], what: object) -> None:
+        """Hand a result to the event loop; nobody may be waiting for it any more."""
+
+        def tell() -> None:
+            self._waiting -= 1
+            if not future.done():
+                say(what)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(tell)
+
+    def _serve(self) -> None:
+        while True:
+            self._work.get()()
+
+    def _look(self, fds: Sequence[int], owner: int) -> Sent:
+        file, trouble = None, ""
+        region: Region | None = None
+        if fds:
+            try:
+                file = self._plane.adopt(fds[0])
+            except OSError:  # it was not taken over
+                _close(fds[:1])
+        if len(fds) > 1:
+            try:
+                region = _region(fds[1], owner)
+            except RegionError as error:
+                trouble = str(error)
+        _close(fds[2:])
+        return Sent(file, region, trouble)
+
+
+def _region(fd: int, owner: int) -> Region:
+    """A region of user `owner`, as a file that we opened ourselves, where we may: the one that was sent carries its
+    sender's locks, and our copy would keep them when the sender is dead. Raises RegionError.
+    """
+    sent = Region.adopt(fd, owner)
+    try:
+        ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
+    except OSError:
+        return sent
+    sent.close()
+    return Region(ours)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,159 @@
+"""The processes that are managed, and the roots that they were found below: entered, looked up, and forgotten.
+
+All state is changed by the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
+from runlist.daemon.memory.quota import Quota
+from runlist.daemon.tasks.managed import ManagedProcess, Root
+from runlist.daemon.undo.link import KeeperLink
+from runlist.errors import NoTargetError, RunlistError
+from runlist.planes.interface import Borrower
+from runlist.planes.process.region import Region
+from runlist.proc import borrow
+from runlist.proc.process import owner_of, parent_of
+
+
+class Processes:
+    """Roots, and the processes below them that have GPU work, by process id.
+
+    `left` says why processes below roots are not managed.
+    """
+
+    def __init__(self, gpus: Gpus, link: KeeperLink, driver_limits: DriverLimits) -> None:
+        self.roots: dict[int, Root] = {}
+        self.managed: dict[int, ManagedProcess] = {}
+        self.left: dict[int, str] = {}
+        self._gpus = gpus
+        self._link = link
+        self._driver_limits = driver_limits
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Put everything back."""
+        for root in list(self.roots.values()):
+            self.remove_root(root)
+
+    # -- looking up --------------------------------------------------------------------------------
+
+    def under(self, pid: int) -> list[ManagedProcess]:
+        """A root's processes, or the one process of that id, or none."""
+        root = self.roots.get(pid)
+        if root is not None:
+            return self._of(root)
+        return [self.managed[pid]] if pid in self.managed else []
+
+    def root_of(self, pid: int) -> Root | None:
+        """The root that a process is managed under, is, or is below."""
+        if pid in self.managed:
+            return self.managed[pid].root
+        seen: int | None = pid
+        while seen and seen not in self.roots:
+            seen = parent_of(seen)
+        return self.roots.get(seen) if seen else None
+
+    def owner_of_client(self, client: int) -> int | None:
+        """Which process an RM client is managed for."""
+        return next((pid for pid, process in self.managed.items() if process.has_client(client)), None)
+
+    def _of(self, root: Root) -> list[ManagedProcess]:
+        return [process for process in self.managed.values() if process.root is root]
+
+    # -- roots -------------------------------------------------------------------------------------
+
+    def add_root(
+        self,
+        pid: int,
+        settings: dict[str, str],
+        borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),),
+        region: Region | None = None,
+    ) -> Root:
+        """Manage a process and its descendants. The root takes the region over."""
+        if pid in self.roots:
+            raise RunlistError(f"process {pid} is managed already")
+        pidfd = borrow.open_process(pid)
+        uid = owner_of(pid)
+        if uid is None:
+            os.close(pidfd)
+            raise NoTargetError(f"process {pid} does not exist")
+        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid)))
+        self.roots[pid] = root
+        self._loop.add_reader(pidfd, self._root_ended, root)
+        return root
+
+    def _driver_group(self, pid: int) -> CgroupLimit | None:
+        return self._driver_limits.enter(pid) if self._driver_limits.work else None
+
+    def _root_ended(self, root: Root) -> None:
+        """Its descendants stay managed as long as they live; new ones are no longer found."""
+        self._loop.remove_reader(root.pidfd)
+        root.ended = True
+        if not self._of(root):
+            self.remove_root(root)
+
+    def remove_root(self, root: Root) -> list[str]:
+        """Put back all that is below a root, and forget it; returns what could not be put back."""
+        troubles: list[str] = []
+        if self.roots.get(root.pid) is root:
+            del self.roots[root.pid]
+            for process in self._of(root):
+                troubles += self.forget(process, restore=True)
+            self._loop.remove_reader(root.pidfd)
+            os.close(root.pidfd)
+            root.quota.close()
+        return troubles
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def enter(self, process: ManagedProcess) -> None:
+        """Look after a process until it ends."""
+        if process.pid not in self.managed:
+            self.managed[process.pid] = process
+            self._loop.add_reader(process.pidfd, self._process_ended, process)
+
+    def _process_ended(self, process: ManagedProcess) -> None:
+        self.forget(process, restore=False)
+        self._gpus.run_all()
+
+    def forget(self, process: ManagedProcess, *, restore: bool) -> list[str]:
+        """Stop managing a process. With `restore`, put back what was changed; returns what could not be."""
+        troubles = process.put_back() if restore else []
+        self.drop(process, process.keys())
+        return troubles
+
+    def release(self, pid: int) -> None:
+        """Put a process back, if it is managed, and stop managing it."""
+        process = self.managed.get(pid)
+        if process is not None:
+            self.forget(process, restore=True)
+
+    def drop(self, process: ManagedProcess, keys: Iterable[int]) -> None:
+        """Forget contexts of a process, by the keys that the keeper knows them by. With its last context a task goes,
+        with its last task the process. The others get its share at the next run.
+        """
+        for key in keys:
+            self._link.unguard(key)
+            for task in process.tasks.values():
+                task.contexts.pop(key, None)
+        for gpu, task in list(process.tasks.items()):
+            task.recount()
+            if not task.contexts:
+                self._gpus.remove(process.tasks.pop(gpu))
+        process.close_unused()
+        if not process.tasks:
+            self._leave(process)
+
+    def _leave(self, process: ManagedProcess) -> None:
+        if self.managed.get(process.pid) is process:
+            del self.managed[process.pid]
+            self._loop.remove_reader(process.pidfd)
+        process.close()
+        if process.root.ended and not self._of(process.root):
+            self.remove_root(process.root)

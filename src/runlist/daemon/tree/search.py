@@ -1,0 +1,108 @@
+"""Looking for processes and contexts that are new, below every root and by the rules."""
+
+from __future__ import annotations
+
+import os
+
+import structlog
+
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.settling import QUIET_S, Settling
+from runlist.daemon.undo.link import KeeperLink
+from runlist.errors import NoTargetError, RunlistError
+from runlist.proc.process import descendants, descriptor_count, owner_of
+
+_log = structlog.get_logger()
+
+
+class Search:
+    """Knows which processes are worth a look: those whose open files changed a moment ago."""
+
+    def __init__(
+        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, link: KeeperLink
+    ) -> None:
+        self._processes = processes
+        self._adoption = adoption
+        self._checks = checks
+        self._placement = placement
+        self._link = link
+        self._settling = Settling()
+        self._passed_over: set[int] = set()  # processes that the rules were asked about once
+
+    async def everything_of(self, root: Root) -> None:
+        """Adopt what a root and its descendants have now, however long they have had it."""
+        for pid in descendants([root.pid])[root.pid]:
+            try:
+                await self._adoption.adopt(root, pid, new_only=False)
+            except NoTargetError:
+                if pid == root.pid:
+                    raise  # a descendant may end meanwhile
+            if pid in self._processes.managed:
+                self._settling.looked_at(pid)
+
+    async def scan(self) -> None:
+        """Look for new processes and contexts under every root."""
+        if self._placement.rules:
+            self._name_by_rules()
+        roots = dict(self._processes.roots)
+        for root_pid, tree in descendants(roots).items():
+            root = roots[root_pid]
+            for pid in tree:
+                if self._processes.roots.get(root_pid) is not root:
+                    break
+                if pid not in root.excluded and not self._is_ours(pid) and self._worth_a_look(pid):
+                    await self._look(root, pid)
+        self._settling.forget_gone()
+        left = self._processes.left
+        for pid in [pid for pid in left if owner_of(pid) is None]:
+            del left[pid]
+
+    async def _look(self, root: Root, pid: int) -> None:
+        try:
+            await self._adoption.adopt(root, pid, new_only=True)
+        except (RunlistError, OSError) as error:
+            self._leave(pid, error)
+        else:
+            self._checks.correct(pid)
+            self._processes.left.pop(pid, None)
+
+    def root_for(self, pid: int, uid: int) -> Root | None:
+        """The root below which there is a use for what a process of user `uid` sends of itself: one of that user, or
+        one that a rule makes.
+        """
+        if self._placement.rules and self._processes.root_of(pid) is None:
+            self._name_by_rule(pid)
+        root = self._processes.root_of(pid)
+        return root if root is not None and pid not in root.excluded and root.uid in (0, uid) else None
+
+    def _name_by_rules(self) -> None:
+        """Make roots of the GPU's processes that nobody named and a rule matches."""
+        there = {pid for pid in self._placement.gpu_pids() if not self._is_ours(pid)}
+        self._passed_over &= there
+        named = {pid for tree in descendants(self._processes.roots).values() for pid in tree}
+        for pid in there - named - self._processes.managed.keys() - self._passed_over:
+            self._passed_over.add(pid)
+            self._name_by_rule(pid)
+
+    def _name_by_rule(self, pid: int) -> None:
+        try:
+            if self._placement.place(pid, {}).rule:
+                self._processes.add_root(pid, {}).old = True
+        except (RunlistError, OSError) as error:
+            self._leave(pid, error)
+
+    def _leave(self, pid: int, error: Exception) -> None:
+        self._processes.left[pid] = str(error)
+        _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
+
+    def _is_ours(self, pid: int) -> bool:
+        return pid in (os.getpid(), self._link.pid)
+
+    def _worth_a_look(self, pid: int) -> bool:
+        """Whether something may be new in a process. Of one whose descriptors nobody may list, what it lent tells."""
+        count = descriptor_count(pid)
+        return self._settling.ripe(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)

@@ -1,0 +1,57 @@
+"""When to look at a process: after it opened or closed something, and not just after.
+
+A context that is half made has not all its groups yet, nor the slices that CUDA gives them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from runlist.proc.process import descriptor_count
+
+QUIET_S = 0.05
+"""A process whose number of open files has not changed for so long is not making a context now."""
+
+SETTLE_S = 1.5
+"""How long to go on looking after the GPU was opened, and how long to wait for a process that never is quiet."""
+
+
+@dataclass
+class _Descriptors:
+    """How many descriptors a process has, since when, and since when that is news."""
+
+    count: int
+    changed_at: float
+    unseen_since: float | None
+
+
+class Settling:
+    """What is known of the processes that were asked about."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Descriptors] = {}
+
+    def ripe(self, pid: int, count: int) -> bool:
+        """Whether to look now at a process that has so many descriptors: that is news, and it has come to rest. Then it
+        is no news any more.
+        """
+        now = time.monotonic()
+        known = self._known.get(pid)
+        if known is None or known.count != count:
+            since = known.unseen_since if known is not None and known.unseen_since is not None else now
+            known = self._known[pid] = _Descriptors(count, changed_at=now, unseen_since=since)
+        if count < 0 or known.unseen_since is None:
+            return False
+        if now - known.changed_at < QUIET_S and now - known.unseen_since < SETTLE_S:
+            return False
+        known.unseen_since = None
+        return True
+
+    def looked_at(self, pid: int) -> None:
+        """All of a process was looked at just now."""
+        self._known[pid] = _Descriptors(descriptor_count(pid), changed_at=time.monotonic(), unseen_since=None)
+
+    def forget_gone(self) -> None:
+        """Forget processes that are gone, or closed to us."""
+        self._known = {pid: known for pid, known in self._known.items() if descriptor_count(pid) >= 0}

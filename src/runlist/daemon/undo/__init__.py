@@ -1,0 +1,1 @@
+"""What puts everything back when the daemon dies."""

@@ -1,0 +1,106 @@
+"""The keeper: a small process that outlives the daemon and puts everything back when it dies.
+
+It is told, before the daemon changes anything, which steps undo it and on which open file; what they do only the plane
+knows. When the daemon's end of the socket closes, whatever the reason, it replays them all and ends. Run as `python -m
+runlist.daemon.undo.keeper`.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+from runlist.planes.interface import Plane, Replayer, Undo
+from runlist.planes.registry import choose_plane
+from runlist.wire import Connection, KeeperMessage, Unguard
+
+
+@dataclass
+class _Guarded:
+    pidfd: int
+    replayer: Replayer
+    undo: Undo
+
+    def close(self) -> None:
+        self.replayer.close()
+        os.close(self.pidfd)
+
+
+class Keeper:
+    """What is to be undone, by the daemon's keys."""
+
+    def __init__(self, plane: Plane, daemon: socket.socket) -> None:
+        self._plane = plane
+        self._connection = Connection(daemon)
+        self._guarded: dict[int, _Guarded] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(daemon, selectors.EVENT_READ, None)
+
+    def serve(self) -> None:
+        """Until the daemon's end closes; then undo everything."""
+        decoder = msgspec.json.Decoder(KeeperMessage)
+        while True:
+            ready = self._selector.select()
+            for key, _ in ready:
+                if key.data is not None:  # a process ended: our copy must not keep its memory alive
+                    self._forget(key.data)
+            if any(key.data is None for key, _ in ready):
+                if not self._connection.inbox.read(self._connection.sock):
+                    break
+                for body in self._connection.inbox.frames():
+                    self._handle(decoder.decode(body))
+        self._undo()
+
+    def _handle(self, message: KeeperMessage) -> None:
+        self._forget(message.key)
+        if isinstance(message, Unguard):
+            return
+        fd = self._connection.inbox.fds.popleft()
+        replayer = self._plane.replayer(fd)
+        try:
+            pidfd = os.pidfd_open(message.pid)
+        except OSError:
+            pidfd = None
+        if replayer is None or pidfd is None:
+            if replayer is not None:
+                replayer.close()
+            if pidfd is not None:
+                os.close(pidfd)
+            return
+        self._guarded[message.key] = _Guarded(pidfd, replayer, message.undo)
+        self._selector.register(pidfd, selectors.EVENT_READ, message.key)
+
+    def _forget(self, key: int) -> None:
+        guarded = self._guarded.pop(key, None)
+        if guarded is not None:
+            self._selector.unregister(guarded.pidfd)
+            guarded.close()
+
+    def _undo(self) -> None:
+        # First every slice, then the rest: no two tenants run at tiny slices on the way.
+        for step in range(max((len(guarded.undo) for guarded in self._guarded.values()), default=0)):
+            for guarded in self._guarded.values():
+                if step < len(guarded.undo):
+                    try:
+                        guarded.replayer.replay(guarded.undo[step])
+                    except OSError:
+                        continue
+        for key in list(self._guarded):
+            self._forget(key)
+
+
+def main() -> None:
+    """Entry point: the socket to the daemon is standard input."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    Keeper(choose_plane(), socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
+
+
+if __name__ == "__main__":
+    main()

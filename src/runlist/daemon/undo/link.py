@@ -1,0 +1,112 @@
+"""The daemon's side of the keeper: start it, tell it, and start another when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import structlog
+
+from runlist.environment import DEVICE_VARIABLE
+from runlist.planes.interface import Context
+from runlist.wire import Connection, Guard, Unguard
+
+_log = structlog.get_logger()
+
+
+_SHORT_LIFE_S = 2.0
+_MAX_SHORT_LIVES = 3
+
+
+class KeeperLink:
+    """The running keeper, and all that it has been told, so that a successor can be told the same.
+
+    `on_hopeless` is called when keepers end as soon as they start: without one, nothing must be managed.
+    """
+
+    def __init__(self, plane: str, on_hopeless: Callable[[], None]) -> None:
+        self._plane = plane
+        self._on_hopeless = on_hopeless
+        self._short_lives = 0
+        self._guards: dict[int, tuple[int, Context]] = {}  # pid and context by key
+        self._next_key = 1
+        self._loop = asyncio.get_running_loop()
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the keeper."""
+        return self._process.pid
+
+    def guard(self, pid: int, context: Context) -> int:
+        """Have a context undone should the daemon die; returns the key to `unguard` it by."""
+        key = self._next_key
+        self._next_key += 1
+        self._guards[key] = (pid, context)
+        self._tell(key)
+        return key
+
+    def renew(self, key: int) -> None:
+        """Tell the keeper a context's undo again, because it grew."""
+        self._tell(key)
+
+    def unguard(self, key: int) -> None:
+        """Forget a context that was put back or is gone."""
+        if self._guards.pop(key, None) is not None:
+            self._send(Unguard(key), [])
+
+    def close(self) -> None:
+        """End the keeper; it undoes whatever is still guarded."""
+        if self._connection.sock.fileno() < 0:
+            return
+        self._loop.remove_reader(self._connection.sock)
+        self._connection.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            _log.error("the keeper did not end", pid=self._process.pid)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, DEVICE_VARIABLE: self._plane}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runlist.daemon.undo.keeper"],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        theirs.close()
+        self._started = time.monotonic()
+        self._connection = Connection(ours)
+        self._loop.add_reader(ours, self._lost)
+        for key in self._guards:
+            self._tell(key)
+
+    def _tell(self, key: int) -> None:
+        pid, context = self._guards[key]
+        self._send(Guard(key, pid, context.undo()), [context.handle.fileno()])
+
+    def _send(self, message: Guard | Unguard, fds: list[int]) -> None:
+        try:
+            self._connection.send(message, fds)
+        except OSError:  # it just ended: `_lost` starts another and tells it everything
+            _log.warning("the keeper does not answer", pid=self._process.pid)
+
+    def _lost(self) -> None:
+        """The keeper never speaks: readable means that it ended."""
+        self._loop.remove_reader(self._connection.sock)
+        self._connection.close()
+        code = self._process.wait()
+        self._short_lives = self._short_lives + 1 if time.monotonic() - self._started < _SHORT_LIFE_S else 0
+        if self._short_lives > _MAX_SHORT_LIVES:
+            _log.error("no keeper stays alive; nothing can be managed safely", code=code)
+            self._on_hopeless()
+            return
+        _log.warning("the keeper ended; starting another", pid=self._process.pid, code=code)
+        self._start()

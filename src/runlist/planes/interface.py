@@ -1,0 +1,283 @@
+"""What the rest of Runlist may know of a plane: a way to reach GPUs and the work of processes on them.
+
+A plane is a module with a function `make_plane()`; in the folder of its vendor, a module `controls` has what its driver
+lets users set. Whatever is of one vendor stays inside: handles, classes, limits and protocols. What travels outside is
+data: GPUs by UUID, slices in µs, controls by name, and undo as bytes that only the plane itself can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runlist.errors import NotSupportedError, RunlistError
+from runlist.model import SliceLimits
+from runlist.planes.usage import TurnLog, UsageSource
+
+Undo = list[bytes]
+"""Steps that put a context back, in the order in which to replay them. Of several contexts, all first steps go before
+all second ones: slices come first, so that no two tasks run at tiny slices on the way.
+"""
+
+Group = tuple[int, int]
+"""A channel group: which client of the process has it, and its handle there."""
+
+
+class ContextGone(RunlistError):
+    """The process freed what a context is controlled by: nothing is left of it."""
+
+
+class CensusError(NotSupportedError):
+    """The census cannot be had; the message says what to do."""
+
+
+class Limited(Exception):
+    """A check of `runlist doctor` found that something works, with a limit; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A setting that a driver itself has for a context, beyond slices and suspension, offered to users by its `name`.
+
+    `words` are what it can be set to, `default` is the one that the driver has by itself: undoing means that. Where it
+    is `privileged`, the driver asks for root or a capability, so a daemon that has it does this for root alone.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    default: str
+    help: str
+    privileged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A GPU: UUID, product name, and memory in bytes."""
+
+    uuid: str
+    name: str
+    memory: int
+
+
+class Handle(Protocol):
+    """An open file by which a plane reaches a client of a process: a copy of the process' own. As long as it is open it
+    keeps what the client has.
+    """
+
+    def fileno(self) -> int:
+        """The descriptor, for passing on."""
+
+    def close(self) -> None:
+        """Let go of it. Nothing changes in the process."""
+
+
+class Context(Protocol):
+    """The channel groups of one client on one GPU, under control. Every method raises RunlistError or OSError, and
+    ContextGone when the client was freed. A group that its process freed is dropped without an error.
+    """
+
+    @property
+    def gpu(self) -> str:
+        """UUID of the GPU."""
+
+    @property
+    def client(self) -> int:
+        """Which client it is of; a client is on one open file, however many descriptors its process has of that."""
+
+    @property
+    def handle(self) -> Handle:
+        """The file on which it is controlled."""
+
+    @property
+    def groups(self) -> Collection[int]:
+        """Handles of its channel groups; none when nothing is left of it."""
+
+    @property
+    def channels(self) -> int:
+        """How many channels they have together."""
+
+    @property
+    def competing(self) -> int:
+        """How many of the groups compete for the GPU's compute engine."""
+
+    @property
+    def found_us(self) -> int:
+        """The longest slice that it was found with, in µs: what no slice of ours means."""
+
+    def forget_groups(self) -> None:
+        """Nothing is left of it."""
+
+    def set_timeslice(self, microseconds: int | None) -> None:
+        """Set every group's slice; None sets each back to what it was found with."""
+
+    def wrong_timeslices(self, microseconds: int | None) -> bool:
+        """Whether a slice is not what `set_timeslice(microseconds)` left: its process has set it itself."""
+
+    def take_as_original(self) -> None:
+        """Remember the slices of now as those that it was found with."""
+
+    def suspend(self) -> None:
+        """Take it off the GPU; what runs continues where it was after `resume`."""
+
+    def resume(self) -> None:
+        """Let it run."""
+
+    def preempt(self) -> None:
+        """Take it off the GPU once; it competes again at once."""
+
+    def set_control(self, name: str, word: str) -> None:
+        """Set one of the plane's controls."""
+
+    def will_touch(self, name: str) -> bool:
+        """Make `undo` cover a control. True when it did not before, so that the keeper has to be told."""
+
+    def undo(self) -> Undo:
+        """What puts everything back, safe to replay at any moment by whoever has the file."""
+
+    def put_back(self) -> list[str]:
+        """Put everything back, all of it whatever fails; returns what failed. What is gone did not fail, nor did what
+        nobody had the right to change.
+        """
+
+
+class Found(Protocol):
+    """A client of a process with work on GPUs: `fd` is the number of its descriptor there (negative for one that it
+    lent), `handle` our copy of that.
+    """
+
+    @property
+    def fd(self) -> int:
+        """The number of the descriptor."""
+
+    @property
+    def handle(self) -> Handle:
+        """Our copy; several clients may be on one file, and then have one copy."""
+
+    @property
+    def client(self) -> int:
+        """Which client."""
+
+    def contexts(self, handle: Handle, known: Collection[Group]) -> Sequence[Context]:
+        """A context for each GPU where it has groups that are not known, controlled on `handle`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A file that a process sent of itself, and the client on it. `key` stands for the number of the descriptor, which
+    nobody knows: it is negative.
+    """
+
+    key: int
+    handle: Handle
+    client: int
+
+
+class Borrower(Protocol):
+    """Whoever has the right to copy a descriptor out of a process; `way` is what people are told of it."""
+
+    way: str
+
+    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        """A copy, owned by the caller. Raises OSError as pidfd_getfd does."""
+
+
+class Finder(Protocol):
+    """Finds what processes have on GPUs, from outside. `find` and `examine` may take long: call them in a thread."""
+
+    def may_have_work(self, pid: int) -> bool:
+        """Whether a process has anything open by which it could have work. Cheap."""
+
+    def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> Sequence[Found]:
+        """All that a process has; `new` says that it has just begun. The caller closes each distinct handle. Raises
+        NoPermissionError without the right to the process.
+        """
+
+    def examine(self, lent: Sequence[Lent]) -> Sequence[Found]:
+        """The same for files that a process sent of itself; takes them over."""
+
+    def close(self) -> None:
+        """Let go of the driver."""
+
+
+class Census(Protocol):
+    """Who is on which GPU, and with how much memory. Methods raise CensusError, and may be called from threads."""
+
+    def gpus(self) -> list[GpuInfo]:
+        """All GPUs."""
+
+    def memory(self, gpu: str) -> dict[int, int]:
+        """Bytes that each process holds on a GPU, by process id; processes that are hidden from us are missing."""
+
+    def pids(self) -> set[int]:
+        """Processes with work on any GPU."""
+
+    def limits_memory(self, cgroup: Path) -> bool:
+        """Whether the driver itself limits memory by cgroup."""
+
+    def limit_memory(self, gpu: str, cgroup: Path, limit: int | None) -> None:
+        """Limit what the processes of a cgroup hold on a GPU together, in bytes; None for no limit."""
+
+    def close(self) -> None:
+        """Let go of what it asks."""
+
+
+class Replayer(Protocol):
+    """Replays undo on one open file, in a process that knows nothing else of it: the keeper."""
+
+    def replay(self, step: bytes) -> None:
+        """Take one step. Raises OSError when the file is of no more use."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class Plane(Protocol):
+    """One way to GPUs. Making it opens nothing; a method imports what it needs."""
+
+    @property
+    def name(self) -> str:
+        """What `--device` calls it."""
+
+    @property
+    def slices(self) -> SliceLimits:
+        """What slices are safe on its GPUs."""
+
+    def check(self) -> None:
+        """Raises NotSupportedError, which says what to do, when there is no such driver here."""
+
+    def finder(self) -> Finder:
+        """A finder. Raises NotSupportedError when there is no driver."""
+
+    def adopt(self, fd: int) -> Handle | None:
+        """Take over a descriptor that somebody sent, if it is of this plane's driver; None (and closed) if not."""
+
+    def replayer(self, fd: int) -> Replayer | None:
+        """Take over a descriptor to replay undo on; None (and closed) when it is none of this plane."""
+
+    def usage_sources(self, gpu: str) -> Sequence[tuple[str, Callable[[], UsageSource]]]:
+        """Sources of usage by name, the best first; each raises RunlistError or OSError where it does not work."""
+
+    def turn_log(self, gpu: str) -> TurnLog:
+        """Every turn on a GPU from now on. Raises RunlistError where the driver tells nobody, or not us."""
+
+    def census(self) -> Census:
+        """A census. Raises CensusError where there is none."""
+
+    def rescue(self, pid: int) -> list[str]:
+        """Put a process back that nobody remembers; returns what was found changed."""
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """What `runlist doctor` is to look at: a name and what to call, which returns what it found, or raises Limited
+        or RunlistError.
+        """
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that a program needs to reach its GPUs."""
+
+    def watch_paths(self) -> list[Path]:
+        """Files whose opening means that some process may be making a context."""
+
+    def state_dir(self) -> Path | None:
+        """Where this plane's daemon keeps its socket, when not in the usual place."""

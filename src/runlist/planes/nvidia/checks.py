@@ -1,0 +1,63 @@
+"""What `runlist doctor` looks at of NVIDIA's driver, each done for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from runlist.errors import NotSupportedError
+from runlist.planes.interface import Limited
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.client import free_client, open_client
+from runlist.planes.nvidia.rm.transport import Driver
+from runlist.proc.process import capable
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+OLDEST_DRIVER = (550, 0)
+"""Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
+
+_CAP_SYS_NICE = 23
+
+
+def checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Names, and what to call."""
+    yield "device", lambda: _device(driver)
+    yield "GPUs", lambda: _gpus(driver)
+    yield "privileged controls", _nice
+    yield "memory limits", lambda: _memory_limits(driver)
+
+
+def _device(driver: Driver) -> str:
+    file = driver.open()
+    try:
+        free_client(open_client(file))
+    finally:
+        file.close()
+    return f"{driver.name}: the driver answers"
+
+
+def _gpus(driver: Driver) -> str:
+    with nvml.session(driver):
+        version, names = nvml.driver_version(), [gpu.name for gpu in nvml.gpus()]
+    if not names:
+        raise NotSupportedError("the driver shows no GPU")
+    text = f"{len(names)} × {', '.join(sorted(set(names)))}, driver {version}"
+    numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST_DRIVER:
+        raise Limited(f"{text}: older than {OLDEST_DRIVER[0]}, its protocol was never checked: update the driver")
+    return text
+
+
+def _nice() -> str:
+    if capable(_CAP_SYS_NICE):
+        return "interleave levels may be set"
+    raise Limited("interleave levels need root or CAP_SYS_NICE; classes, slices and suspension do not")
+
+
+def _memory_limits(driver: Driver) -> str:
+    with nvml.session(driver):
+        supported, version = nvml.memory_limits_supported(CGROUPS), nvml.driver_version()
+    if supported:
+        return f"by the driver itself, for a daemon run by root (driver {version})"
+    return f"by the driver: not supported (driver {version}); librunlist.so holds them"

@@ -1,0 +1,292 @@
+"""The controls of one process on one GPU, and how to undo them.
+
+A `GpuContext` remembers the slices that it found. `undo()` is always ready: the controls that put everything back, in
+an order that is safe to replay at any moment and from any process that holds the open file (slices first, so that no
+two tenants run at tiny slices, and resuming last). Whoever wants to change a setting that `undo()` does not cover yet
+calls `will_touch` first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from runlist.model import MAX_TIMESLICE_US, Engine
+from runlist.planes.interface import Undo
+from runlist.planes.nvidia import undo
+from runlist.planes.nvidia.objects import GpuObjects, Group
+from runlist.planes.nvidia.rm import status
+from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
+from runlist.planes.nvidia.rm.commands import (
+    COMMAND_NAMES,
+    COMMANDS,
+    MAX_DISABLE_CHANNELS,
+    SCHED_POLICY_RESTORE,
+    Interleave,
+    PreemptionMode,
+    SchedulingPolicy,
+)
+from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
+from runlist.planes.nvidia.rm.transport import OpenFile
+
+
+class Setting(StrEnum):
+    """Settings beyond slices and suspension, which the driver cannot be asked for: undoing them means the driver's
+    default.
+    """
+
+    INTERLEAVE = "interleave"
+    REALTIME = "realtime"
+    PREEMPTION = "preemption"
+    SCHEDULING_POLICY = "scheduling-policy"
+
+
+class GpuContext:
+    """One RM client's channel groups on one GPU. Every method raises the RM status' own exception, or OSError.
+
+    A group that its process freed meanwhile is dropped without an error; `groups` tells what is left.
+    """
+
+    def __init__(self, client: RmClient, objects: GpuObjects) -> None:
+        self.rm = client
+        self.gpu = objects.gpu
+        self.subdevice = objects.subdevice
+        self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
+        self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
+        self.original_us: dict[int, int] = self.timeslices()
+        self._given_us: dict[int, int] = {}  # slices that we set
+        self._touched: set[str] = set()
+
+    @property
+    def client(self) -> int:
+        return self.rm.handle
+
+    @property
+    def handle(self) -> OpenFile:
+        return self.rm.file
+
+    @property
+    def channels(self) -> int:
+        return sum(len(group.channels) for group in self.groups.values())
+
+    @property
+    def competing(self) -> int:
+        return len(self._groups(Engine.COMPUTE))
+
+    @property
+    def found_us(self) -> int:
+        return max(self.original_us.values(), default=0)
+
+    def forget_groups(self) -> None:
+        self.groups.clear()
+
+    # -- slices ------------------------------------------------------------------------------------
+
+    def timeslices(self, engine: Engine | None = None) -> dict[int, int]:
+        """Current slices in µs by group handle, of one engine's groups or of all."""
+        slices = {}
+        for group in self._groups(engine):
+            try:
+                reply = self.rm.control(group.handle, "GET_TIMESLICE")
+            except ObjectNotFound:
+                self._drop(group)
+                continue
+            slices[group.handle] = int(reply["timeslice_us"])  # type: ignore[arg-type]
+        return slices
+
+    def set_timeslice(self, microseconds: int | None) -> None:
+        """Set every group's slice; None sets each back to what it was when it was found.
+
+        A copy group that has nearly that slice keeps it: its exact length matters to nobody, and each control holds
+        the driver's lock for 0.3 ms.
+        """
+        if microseconds is not None and not 1 <= microseconds <= MAX_TIMESLICE_US:
+            raise ValueError(f"a timeslice is 1 to {MAX_TIMESLICE_US} µs, not {microseconds}")
+        for group in self._groups():
+            wanted = self.original_us[group.handle] if microseconds is None else microseconds
+            given = self._given_us.get(group.handle, 0)
+            if group.engine == Engine.COMPUTE or microseconds is None or not wanted / 2 < given < wanted * 2:
+                self._on_group(group, "SET_TIMESLICE", timeslice_us=wanted)
+                self._given_us[group.handle] = wanted
+
+    def wrong_timeslices(self, microseconds: int | None) -> bool:
+        """Whether a compute group's slice is not what `set_timeslice(microseconds)` would have left."""
+        found = self.timeslices(Engine.COMPUTE)
+        if not found:  # the context was closed, most likely: see which groups are left
+            self.timeslices()
+        return any(
+            actual != (self.original_us[handle] if microseconds is None else microseconds)
+            for handle, actual in found.items()
+        )
+
+    def take_as_original(self) -> None:
+        """Remember the compute groups' current slices as those to put back: their process has just set them itself."""
+        self.original_us |= self.timeslices(Engine.COMPUTE)
+
+    # -- running or not ----------------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """Disable all channels; what runs is preempted and continues where it was after `resume`."""
+        self._disable(True)
+
+    def resume(self) -> None:
+        """Enable all channels."""
+        self._disable(False)
+
+    def preempt(self) -> None:
+        """Take the compute groups off the GPU once; they compete again at once."""
+        for group in self._groups(Engine.COMPUTE):
+            self._on_group(group, "PREEMPT", wait=1)
+
+    def restart_runlist(self) -> None:
+        """Expire the current slice of the compute runlist (root or CAP_SYS_NICE)."""
+        for group in self._groups(Engine.COMPUTE)[:1]:
+            self.rm.control(group.channels[0], "RESTART_RUNLIST")
+
+    def schedule(self, enable: bool) -> None:
+        """Put the groups on their runlist or take them off. Taking off does not stop a group that runs: use
+        `suspend`.
+        """
+        for group in self._groups():
+            self._on_group(group, "GPFIFO_SCHEDULE", enable=int(enable))
+
+    # -- other settings ----------------------------------------------------------------------------
+
+    def set_control(self, name: str, word: str) -> None:
+        assert name == Setting.INTERLEAVE
+        self.set_interleave(Interleave[word.upper()])
+
+    def set_interleave(self, level: Interleave) -> None:
+        """How often the runlist names the groups (root or CAP_SYS_NICE)."""
+        self.will_touch(Setting.INTERLEAVE)
+        for group in self._groups():
+            self._on_group(group, "SET_INTERLEAVE_LEVEL", level=level)
+
+    def set_realtime(self, realtime: bool) -> None:
+        """Make the compute groups realtime (root or CAP_SYS_NICE): for experiments, not offered to users.
+
+        Measured to worsen latency. What it does to the *other* groups of the GPU outlives it: they go on yielding only
+        at block boundaries until `set_preemption(CILP)` on each of them.
+        """
+        self.will_touch(Setting.REALTIME)
+        for group in self._groups(Engine.COMPUTE):
+            self._on_group(group, "MAKE_REALTIME", realtime=int(realtime))
+
+    def set_preemption(self, mode: PreemptionMode) -> None:
+        """Where compute work may be interrupted. For experiments, not offered to users.
+
+        Changed while the work was being suspended and resumed, it left wrong numbers in the result (H200, driver 580).
+        """
+        self.will_touch(Setting.PREEMPTION)
+        for control in self._preemption(mode):
+            self._send(control)
+
+    def set_scheduling_policy(self, policy: SchedulingPolicy | None) -> None:
+        """The policy of all the GPU's runlists (root or CAP_SYS_NICE); None gives the choice back to the driver."""
+        self.will_touch(Setting.SCHEDULING_POLICY)
+        flags = SCHED_POLICY_RESTORE if policy is None else 0
+        self.rm.control(self.subdevice, "FIFO_RUNLIST_SET_SCHED_POLICY", flags=flags, policy=policy or 0)
+
+    def group_ids(self) -> dict[int, int]:
+        """The groups' ids on their runlists, by handle."""
+        return {
+            group.handle: int(self.rm.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
+            for group in self._groups()
+        }
+
+    # -- undo --------------------------------------------------------------------------------------
+
+    def will_touch(self, name: str) -> bool:
+        new = name not in self._touched
+        self._touched.add(name)
+        return new
+
+    def undo(self) -> Undo:
+        return [undo.pack(self.client, control) for control in self.undo_controls()]
+
+    def put_back(self) -> list[str]:
+        troubles = []
+        for control in self.undo_controls():
+            try:
+                code, _ = self.rm.send(control)
+                if code not in (status.NV_OK, status.NO_PERMISSION, status.CLIENT_MISSING, status.OBJECT_MISSING):
+                    troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
+            except OSError as error:
+                troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")
+        return troubles
+
+    def undo_controls(self) -> list[RawControl]:
+        """The controls that put everything back, in the order to send them."""
+        groups = self._groups()
+        compute = self._groups(Engine.COMPUTE)
+        table = COMMANDS
+        controls = [
+            raw(table["SET_TIMESLICE"], group.handle, timeslice_us=self.original_us[group.handle]) for group in groups
+        ]
+        if Setting.INTERLEAVE in self._touched:
+            controls += [raw(table["SET_INTERLEAVE_LEVEL"], group.handle, level=Interleave.LOW) for group in groups]
+        if Setting.REALTIME in self._touched:
+            controls += [raw(table["MAKE_REALTIME"], group.handle, realtime=0) for group in compute]
+        if Setting.PREEMPTION in self._touched:
+            controls += self._preemption(PreemptionMode.CILP)
+        if Setting.SCHEDULING_POLICY in self._touched:
+            controls.append(raw(table["FIFO_RUNLIST_SET_SCHED_POLICY"], self.subdevice, flags=SCHED_POLICY_RESTORE))
+        # group by group, so that one freed group cannot keep the others suspended
+        return [*controls, *self._disabling(False, [[group] for group in groups])]
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _groups(self, engine: Engine | None = None) -> list[Group]:
+        return [group for group in self.groups.values() if engine is None or group.engine == engine]
+
+    def _drop(self, group: Group) -> None:
+        self.groups.pop(group.handle, None)
+        self._prepared.clear()
+
+    def _on_group(self, group: Group, name: str, **values: int) -> None:
+        try:
+            self.rm.control(group.handle, name, **values)
+        except ObjectNotFound:
+            self._drop(group)
+
+    def _send(self, control: RawControl) -> None:
+        code, _ = self.rm.send(control)
+        check(code, f"{COMMAND_NAMES[control.command]} on 0x{control.object:08x} of client 0x{self.rm.handle:08x}")
+
+    def _disable(self, disable: bool) -> None:
+        def send_all() -> None:
+            if disable not in self._prepared:
+                self._prepared[disable] = self._disabling(disable, [self._groups()])
+            for control in self._prepared[disable]:
+                self._send(control)
+
+        try:
+            send_all()
+        except RmError:
+            self.timeslices()  # one freed channel fails the whole list: drop the groups that are gone, and try again
+            send_all()
+
+    def _disabling(self, disable: bool, lists: list[list[Group]]) -> list[RawControl]:
+        """FIFO_DISABLE_CHANNELS for each list of groups, in as many controls as their channels need."""
+        controls = []
+        for groups in lists:
+            channels = [channel for group in groups for channel in group.channels]
+            for start in range(0, len(channels), MAX_DISABLE_CHANNELS):
+                part = channels[start : start + MAX_DISABLE_CHANNELS]
+                controls.append(
+                    raw(
+                        COMMANDS["FIFO_DISABLE_CHANNELS"],
+                        self.subdevice,
+                        disable=int(disable),
+                        count=len(part),
+                        clients=[self.rm.handle] * len(part),
+                        channels=part,
+                    )
+                )
+        return controls
+
+    def _preemption(self, mode: PreemptionMode) -> list[RawControl]:
+        return [
+            raw(COMMANDS["SET_CTXSW_PREEMPTION_MODE"], self.subdevice, flags=1, channel=channel, compute=mode)
+            for group in self._groups(Engine.COMPUTE)
+            for channel in group.channels
+        ]

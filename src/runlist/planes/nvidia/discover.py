@@ -1,0 +1,255 @@
+"""What a process has on the GPU: its RM clients, GPUs, channel groups and channels, found from outside.
+
+Nothing is preloaded and nothing in the process changes. A borrowed open file answers only for the clients that were
+created on it, so handles can be tried:
+
+- Client handles are given out in order and wrap around, so the search starts at one of our own, the newest, and goes
+down.
+- Object handles are chosen by the CUDA driver library, in order from a base. Asking RM for a client's device and for
+that device's first channel group shows where the base is, whatever driver it is; from there handles are tried one by
+one until a long run of them is empty.
+
+Each try is one GET_HANDLE_INFO, about 3 µs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from runlist.model import Engine
+from runlist.planes import interface
+from runlist.planes.interface import Borrower, Handle, Lent
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.objects import GpuObjects, Group
+from runlist.planes.nvidia.rm import status
+from runlist.planes.nvidia.rm.client import RawControl, RmClient, free_client, open_client, raw
+from runlist.planes.nvidia.rm.commands import COMMANDS, HANDLE_INFO_CLASS, HANDLE_INFO_PARENT, Class
+from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.proc import borrow
+
+_CLIENT_BASE = 0xC1D00000
+_CLIENT_COUNT = 0x100000
+NEW_REACH = 0x1000
+"""How many client handles back to look in a process that has just opened the GPU."""
+ANY_REACH = 0x40000
+"""The same for any process: some 80,000 program starts back, and a second of looking."""
+_CLIENT_NEIGHBOURS = 64  # further handles tried below a client that was found: a process' clients lie close together
+_RANGE = 0x10000  # object handles of one library share the upper half
+_EMPTY_RUN = 512  # this many unused handles in a row end the search
+_USUAL_BASE = 0x5C000000  # where CUDA's handles start when RM cannot be asked (every driver seen so far)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One RM client of a process with work on GPUs: the number of the descriptor there, our copy of it, and its
+    objects.
+    """
+
+    fd: int
+    handle: OpenFile
+    client: int
+    gpus: tuple[GpuObjects, ...]
+
+    def contexts(self, handle: Handle, known: Collection[interface.Group]) -> list[GpuContext]:
+        return [
+            GpuContext(RmClient(cast("OpenFile", handle), self.client), GpuObjects(gpu.gpu, gpu.subdevice, groups))
+            for gpu in self.gpus
+            if (groups := tuple(group for group in gpu.groups if (self.client, group.handle) not in known))
+        ]
+
+
+class Discoverer:
+    """Finds what processes have on the GPU. Keeps one control file of its own open, to ask where handles are now.
+
+    Raises NotSupportedError when there is no driver.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._own_file = driver.open()
+
+    def close(self) -> None:
+        """Close the own file."""
+        self._own_file.close()
+
+    def may_have_work(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return any(True for _ in self._driver.control_files(pid))
+        return False
+
+    def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> list[Found]:
+        return self.discover(pid, pidfd, borrower, NEW_REACH if new else ANY_REACH)
+
+    def discover(self, pid: int, pidfd: int, borrower: Borrower, reach: int = ANY_REACH) -> list[Found]:
+        """All GPU work of a process; empty when it has no context now. The caller closes each distinct `handle`.
+
+        `reach` is how many client handles are tried, from the newest down.
+
+        Raises NoPermissionError without the right to the process.
+        """
+        found: list[Found] = []
+        copies: list[OpenFile] = []
+        try:
+            for fd, file in _control_files(self._driver, pid, pidfd, borrower):
+                copies.append(file)
+                found += [
+                    Found(fd, file, handle, gpus)
+                    for handle in _clients(file, self._newest_client(), reach)
+                    if (gpus := _gpus(RmClient(file, handle)))
+                ]
+        except BaseException:
+            found.clear()
+            raise
+        finally:
+            _close_unused(copies, found)
+        return found
+
+    def examine(self, lent: Sequence[Lent]) -> list[Found]:
+        """The same for files that a process sent of itself, one client on each; takes them over."""
+        found: list[Found] = []
+        try:
+            found += [
+                Found(one.key, file, one.client, gpus)
+                for one in lent
+                if (gpus := _gpus(RmClient(file := cast("OpenFile", one.handle), one.client)))
+            ]
+        except BaseException:
+            found.clear()
+            raise
+        finally:
+            _close_unused([one.handle for one in lent], found)
+        return found
+
+    def _newest_client(self) -> int:
+        """Index of the client handle that RM gave out last: one of our own, made for asking."""
+        own = open_client(self._own_file)
+        free_client(own)
+        return own.handle - _CLIENT_BASE
+
+
+def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
+    """A copy left open would keep the process' memory when it dies."""
+    for file in copies:
+        if not any(client.handle is file for client in found):
+            file.close()
+
+
+def _control_files(driver: Driver, pid: int, pidfd: int, borrower: Borrower) -> Iterator[tuple[int, OpenFile]]:
+    try:
+        for fd in driver.control_files(pid):
+            try:
+                copy = borrower.borrow(pid, pidfd, fd)
+            except OSError as error:
+                if error.errno in borrow.DENIED:
+                    raise borrow.no_right(pid, os.strerror(error.errno)) from None
+                continue  # the descriptor was closed meanwhile
+            file = driver.adopt(copy)
+            if file is not None:
+                yield fd, file
+    except PermissionError as error:
+        raise borrow.no_right(pid, error.strerror or "not permitted") from None
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it ended: it has nothing on the GPU
+
+
+class _Prober:
+    """GET_HANDLE_INFO in a tight loop: the same buffers again and again."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._client = RmClient(file, 0)
+        self._command = COMMANDS["GET_HANDLE_INFO"]
+
+    def ask(self, client: int, handle: int, index: int) -> int | None:
+        """Class or parent of a client's object, or None when there is no such object or client."""
+        self._client.handle = client
+        params = struct.pack("<IIQ", handle, index, 0)
+        code, reply = self._client.send(RawControl(client, self._command.number, params))
+        if code == status.NV_OK:
+            return int(struct.unpack_from("<Q", reply, 8)[0])
+        if code not in (status.CLIENT_MISSING, status.OBJECT_MISSING):
+            status.check(code, f"GET_HANDLE_INFO of 0x{handle:08x}")
+        return None
+
+
+def _clients(file: OpenFile, newest: int, reach: int) -> list[int]:
+    """Handles of the clients that were created on an open file, from index `newest` down, around the end."""
+    prober = _Prober(file)
+    clients: list[int] = []
+    last_hit = 0
+    for distance in range(reach):
+        if clients and distance - last_hit > _CLIENT_NEIGHBOURS:
+            break
+        handle = _CLIENT_BASE + (newest - distance) % _CLIENT_COUNT
+        if prober.ask(handle, handle, HANDLE_INFO_CLASS) is not None:
+            clients.append(handle)
+            last_hit = distance
+    return clients
+
+
+def _child(client: RmClient, parent: int, class_: Class) -> int | None:
+    code, params = client.send(raw(COMMANDS["GET_CHILD_HANDLE"], client.handle, parent=parent, class_=class_))
+    handle = int(COMMANDS["GET_CHILD_HANDLE"].layout.unpack(params)["object"])  # type: ignore[arg-type]
+    return handle if code == status.NV_OK and handle else None
+
+
+def _objects(client: RmClient) -> dict[int, int]:
+    """Classes of the client's objects by handle, around the device and the channel group that RM names."""
+    device = _child(client, client.handle, Class.DEVICE)
+    group = _child(client, device, Class.CHANNEL_GROUP) if device else None
+    prober = _Prober(client.file)
+    classes: dict[int, int] = {}
+    for known in [handle for handle in (device, group) if handle] or [_USUAL_BASE]:
+        if known not in classes:
+            base = known & ~(_RANGE - 1)
+            classes.update(_used(prober, client.handle, range(known, base - 1, -1)))
+            classes.update(_used(prober, client.handle, range(known + 1, 1 << 32)))
+    return dict(sorted(classes.items()))
+
+
+def _used(prober: _Prober, client: int, handles: range) -> Iterator[tuple[int, int]]:
+    """Those of `handles` that exist, with their classes, until a long run of them does not."""
+    empty = 0
+    for handle in handles:
+        class_ = prober.ask(client, handle, HANDLE_INFO_CLASS)
+        if class_ is not None:
+            empty = 0
+            yield handle, class_
+        elif (empty := empty + 1) > _EMPTY_RUN:
+            return
+
+
+def _gpus(client: RmClient) -> tuple[GpuObjects, ...]:
+    classes = _objects(client)
+    prober = _Prober(client.file)
+
+    def parent(handle: int) -> int | None:
+        return prober.ask(client.handle, handle, HANDLE_INFO_PARENT)
+
+    engines: dict[int, Engine] = {}  # by channel
+    for handle, class_ in classes.items():
+        if Class.is_compute(class_) and (channel := parent(handle)) is not None:
+            engines[channel] = Engine.COMPUTE
+        elif Class.is_copy(class_) and (channel := parent(handle)) is not None:
+            engines.setdefault(channel, Engine.COPY)
+    channels: dict[int, list[int]] = {handle: [] for handle, class_ in classes.items() if class_ == Class.CHANNEL_GROUP}
+    for handle, class_ in classes.items():
+        if Class.is_channel(class_) and (group := parent(handle)) in channels:
+            channels[group].append(handle)
+    subdevices = {parent(handle): handle for handle, class_ in classes.items() if class_ == Class.SUBDEVICE}
+
+    by_device: dict[int, list[Group]] = {}
+    for group, members in channels.items():
+        device = parent(group)
+        if device in subdevices and members:
+            kinds = {engines.get(channel, Engine.OTHER) for channel in members}
+            engine = min(kinds, key=list(Engine).index)
+            by_device.setdefault(device, []).append(Group(group, engine, tuple(members)))  # type: ignore[arg-type]
+    return tuple(
+        GpuObjects(client.gpu_uuid(subdevices[device]), subdevices[device], tuple(groups))
+        for device, groups in by_device.items()
+    )

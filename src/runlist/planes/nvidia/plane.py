@@ -1,0 +1,80 @@
+"""NVIDIA's plane: everything below `planes.nvidia`, behind the one interface. What a method needs is imported there, so
+that a process which needs little, such as the keeper, stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from runlist.planes import interface
+from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.planes.nvidia.slices import SLICES
+from runlist.planes.usage import TurnLog, UsageSource
+
+
+class NvidiaPlane:
+    """The plane over a driver, which is the kernel's or an emulated GPU's."""
+
+    slices = SLICES
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    @property
+    def name(self) -> str:
+        return self.driver.name
+
+    def check(self) -> None:
+        self.driver.open().close()
+
+    def finder(self) -> interface.Finder:
+        from runlist.planes.nvidia.discover import Discoverer
+
+        return Discoverer(self.driver)
+
+    def adopt(self, fd: int) -> OpenFile | None:
+        return self.driver.adopt(fd)
+
+    def replayer(self, fd: int) -> interface.Replayer | None:
+        from runlist.planes.nvidia.undo import Replayer
+
+        file = self.driver.adopt(fd)
+        return None if file is None else Replayer(file)
+
+    def usage_sources(self, gpu: str) -> Sequence[tuple[str, Callable[[], UsageSource]]]:
+        from runlist.planes.nvidia.usage import nvml, switch_log
+
+        return (
+            (switch_log.SwitchLogUsage.name, lambda: switch_log.SwitchLogUsage(self.driver, gpu)),
+            (nvml.NvmlUsage.name, lambda: nvml.open_usage(self.driver, gpu)),
+        )
+
+    def turn_log(self, gpu: str) -> TurnLog:
+        from runlist.planes.nvidia import turns
+
+        return turns.TurnLog(self.driver, gpu)
+
+    def census(self) -> interface.Census:
+        from runlist.planes.nvidia.census import NvmlCensus
+
+        return NvmlCensus(self.driver)
+
+    def rescue(self, pid: int) -> list[str]:
+        from runlist.planes.nvidia.rescue import rescue
+
+        return rescue(self.driver, pid)
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        from runlist.planes.nvidia import checks
+
+        return checks.checks(self.driver)
+
+    def environment(self) -> dict[str, str]:
+        return self.driver.environment()
+
+    def watch_paths(self) -> list[Path]:
+        return self.driver.watch_paths()
+
+    def state_dir(self) -> Path | None:
+        return self.driver.state_dir()

@@ -1,0 +1,40 @@
+"""Putting back a process that nobody remembers: daemon and keeper were both killed."""
+
+from __future__ import annotations
+
+import os
+
+from runlist.model import Engine
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.rm.client import RmClient
+from runlist.planes.nvidia.rm.transport import Driver
+from runlist.proc import borrow
+
+DRIVER_SLICE_US = {Engine.COMPUTE: 2_048, Engine.COPY: 1_024, Engine.OTHER: 2_048}
+"""Slices that the driver gives (seen on 580 with an H200)."""
+
+
+def rescue(driver: Driver, pid: int) -> list[str]:
+    """Enable all channels of a process and give its groups the driver's slices; returns what was found changed."""
+    pidfd = borrow.open_process(pid)
+    notes = []
+    discoverer = Discoverer(driver)
+    try:
+        found = discoverer.discover(pid, pidfd, borrow.OwnRight())
+        for client in found:
+            for objects in client.gpus:
+                context = GpuContext(RmClient(client.handle, client.client), objects)
+                for handle, microseconds in context.original_us.items():
+                    wanted = DRIVER_SLICE_US[context.groups[handle].engine]
+                    if microseconds != wanted:
+                        notes.append(f"process {pid}: a slice of {microseconds} µs is set to {wanted} µs")
+                        context.original_us[handle] = wanted
+                context.set_timeslice(None)
+                context.resume()
+        for file in {id(client.handle): client.handle for client in found}.values():
+            file.close()
+    finally:
+        discoverer.close()
+        os.close(pidfd)
+    return notes

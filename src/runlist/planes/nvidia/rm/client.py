@@ -1,0 +1,104 @@
+"""Calls on one open file: allocate and free RM clients, send controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runlist.planes.nvidia.rm import status
+from runlist.planes.nvidia.rm.commands import (
+    ALLOCATIONS,
+    COMMANDS,
+    NVOS00_FREE,
+    NVOS21_ALLOC,
+    NVOS54_CONTROL,
+    Class,
+    Command,
+    Ioctl,
+)
+from runlist.planes.nvidia.rm.transport import OpenFile
+from runlist.structure import Value
+
+_CONTROL_PARAMS_FIELD = 16  # offset of `params` in NVOS54 and NVOS21
+_STATUS_UNSET = 0xFFFF
+
+
+@dataclass(frozen=True)
+class RawControl:
+    """A control ready to be sent: what the keeper replays without knowing what it means. `params` in the driver's
+    layout.
+    """
+
+    object: int
+    command: int
+    params: bytes
+
+
+class RmClient:
+    """An RM client, named by its handle, on the open file that created it or a copy of that."""
+
+    def __init__(self, file: OpenFile, handle: int) -> None:
+        self.file = file
+        self.handle = handle
+
+    def send(self, control: RawControl) -> tuple[int, bytearray]:
+        """Send one control; returns NV_STATUS and the parameters as the driver left them. Raises OSError."""
+        params = bytearray(control.params)
+        # Discovery makes thousands of these calls: no names here. Fields as in NVOS54_CONTROL.
+        nvos54 = NVOS54_CONTROL.struct
+        argument = bytearray(
+            nvos54.pack(self.handle, control.object, control.command, 0, 0, len(params), _STATUS_UNSET)
+        )
+        self.file.call(Ioctl.RM_CONTROL, argument, params, _CONTROL_PARAMS_FIELD)
+        return int(nvos54.unpack(argument)[-1]), params
+
+    def control(self, obj: int, name: str, **values: Value) -> dict[str, int | bytes | tuple[int, ...]]:
+        """Send the control `name` of the table to an object; returns its parameters. Raises the status' own
+        exception.
+        """
+        command = COMMANDS[name]
+        for layout in (command.layout, *command.older):
+            taken = {key: value for key, value in values.items() if key in layout.names}
+            code, params = self.send(RawControl(obj, command.number, bytes(layout.pack(**taken))))
+            if code != status.INVALID_ARGUMENT:
+                break
+        status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
+        return layout.unpack(params)
+
+    def allocate(self, class_: Class, parent: int, handle: int, **values: Value) -> None:
+        """Allocate an object below `parent`, with a handle of our choice. Raises the status' own exception."""
+        params = ALLOCATIONS[class_].pack(**values)
+        argument = NVOS21_ALLOC.pack(
+            root=self.handle, parent=parent, new=handle, class_=class_, params_size=len(params), status=_STATUS_UNSET
+        )
+        self.file.call(Ioctl.RM_ALLOC, argument, params, _CONTROL_PARAMS_FIELD)
+        code = int(NVOS21_ALLOC.unpack(argument)["status"])  # type: ignore[arg-type]
+        status.check(code, f"RM_ALLOC of class 0x{class_:x}")
+
+    def gpu_uuid(self, subdevice: int) -> str:
+        """The UUID of the GPU of a subdevice."""
+        data: bytes = self.control(subdevice, "GET_GID_INFO")["data"]  # type: ignore[assignment]
+        return data.split(b"\0", 1)[0].decode("ascii", "replace")
+
+    def free(self, handle: int) -> None:
+        """Free an object and all below it; the client's own handle frees the client."""
+        argument = NVOS00_FREE.pack(root=self.handle, old=handle, status=_STATUS_UNSET)
+        self.file.call(Ioctl.RM_FREE, argument, bytearray(), 0)
+
+
+def raw(command: Command, obj: int, **values: Value) -> RawControl:
+    """A control of the table, packed but not sent."""
+    return RawControl(obj, command.number, bytes(command.layout.pack(**values)))
+
+
+def open_client(file: OpenFile) -> RmClient:
+    """Allocate a root client of our own on an open file."""
+    argument = NVOS21_ALLOC.pack(class_=Class.ROOT_CLIENT, status=_STATUS_UNSET)
+    file.call(Ioctl.RM_ALLOC, argument, bytearray(), _CONTROL_PARAMS_FIELD)
+    reply = NVOS21_ALLOC.unpack(argument)
+    status.check(int(reply["status"]), "RM_ALLOC of a client")  # type: ignore[arg-type]
+    return RmClient(file, int(reply["new"]))  # type: ignore[arg-type]
+
+
+def free_client(client: RmClient) -> None:
+    """Free a client and all its objects."""
+    client.free(client.handle)

@@ -1,0 +1,331 @@
+"""How an RM call reaches a driver: an ioctl on /dev/nvidiactl, or a datagram to the emulated GPU.
+
+Everything above this module is the same for both. A `Driver` is chosen by name, never silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
+from runlist.errors import NotSupportedError, UsageError
+from runlist.planes.nvidia.rm import status
+from runlist.planes.nvidia.rm.commands import MAP_READ_ONLY, NVOS33_MAP_MEMORY, REGISTER_FD, Ioctl
+from runlist.structure import Structure
+
+
+class OpenFile(Protocol):
+    """One open control file of a driver, ours or a copy of another process'. RM checks client handles against it."""
+
+    def fileno(self) -> int:
+        """The descriptor, for passing on."""
+
+    def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
+        """Make one call; both buffers are updated in place. `params_field` is the offset in `argument` of the pointer
+        to
+        `params`. Raises OSError when the kernel, not RM, refuses.
+        """
+
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        """Map a memory of one of the file's clients, for reading. `size` in bytes. Raises RmError, or OSError as `call`
+        does.
+        """
+
+    def close(self) -> None:
+        """Close the descriptor; RM frees the clients of a file when its last copy is closed."""
+
+
+class Driver(Protocol):
+    """A driver that can be reached: the kernel's, or an emulated GPU."""
+
+    name: str
+
+    def open(self) -> OpenFile:
+        """Open a control file of our own. Raises NotSupportedError when there is no driver."""
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        """Have RM attach every GPU that we may use; it stays so while the returned descriptors are open."""
+
+    def control_files(self, pid: int) -> Iterator[int]:
+        """Numbers of the descriptors of `pid` that may be control files. Raises OSError as /proc does."""
+
+    def adopt(self, fd: int) -> OpenFile | None:
+        """Wrap a copied descriptor, taking it over; None (and closed) when it is no control file of this driver."""
+
+    def watch_paths(self) -> list[Path]:
+        """Files whose opening means that some process may be making a context."""
+
+    def state_dir(self) -> Path | None:
+        """Where this driver's daemon keeps its socket, when not in the usual place."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables that a program needs to reach it."""
+
+    def nvml_library(self) -> Path | None:
+        """Its own NVML, when that is not the machine's: loading it first makes nvidia-ml-py use it."""
+
+
+class NvidiaDriver:
+    """The kernel driver, through /dev/nvidiactl."""
+
+    name = "nvidia"
+    _PATH = Path("/dev/nvidiactl")
+
+    def open(self) -> OpenFile:
+        try:
+            return _IoctlFile(os.open(self._PATH, os.O_RDWR | os.O_CLOEXEC), self._PATH)
+        except FileNotFoundError:
+            raise NotSupportedError(
+                "no NVIDIA driver here (/dev/nvidiactl is missing): load the driver, or use --device emulated"
+            ) from None
+        except OSError as error:
+            raise NotSupportedError(
+                f"/dev/nvidiactl cannot be opened ({error.strerror}): check its permissions"
+            ) from None
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        opened = []
+        for path in sorted(self._PATH.parent.glob("nvidia[0-9]*")):
+            with contextlib.suppress(OSError):  # a container may not have the right to every GPU that it sees
+                opened.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                _ioctl(opened[-1], Ioctl.REGISTER_FD, REGISTER_FD.pack(control_fd=file.fileno()))
+        return opened
+
+    def control_files(self, pid: int) -> Iterator[int]:
+        for fd, target in _descriptors(pid):
+            if target == str(self._PATH):
+                yield fd
+
+    def adopt(self, fd: int) -> OpenFile | None:
+        # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
+        found = os.fstat(fd)
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+            return _IoctlFile(fd, self._PATH)
+        os.close(fd)
+        return None
+
+    def watch_paths(self) -> list[Path]:
+        return [path for path in sorted(Path("/dev").glob("nvidia*")) if stat.S_ISCHR(path.stat().st_mode)]
+
+    def state_dir(self) -> Path | None:
+        return None
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def nvml_library(self) -> Path | None:
+        return None
+
+
+class EmulatedDriver:
+    """An emulated GPU, through its sockets in a directory."""
+
+    name = "emulated"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._socket = str(directory / "nvidiactl")
+
+    def open(self) -> OpenFile:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            connection.connect(self._socket)
+        except OSError as error:
+            connection.close()
+            raise NotSupportedError(
+                f"no emulated GPU runs in {self.directory} ({error.strerror or error}): "
+                "start one with `runlist emulator`"
+            ) from None
+        return _DatagramFile(connection)
+
+    def attach_gpus(self, file: OpenFile) -> list[int]:
+        del file
+        return []  # emulated GPUs always are
+
+    def control_files(self, pid: int) -> Iterator[int]:
+        for fd, target in _descriptors(pid):
+            if target.startswith("socket:"):
+                yield fd
+
+    def adopt(self, fd: int) -> OpenFile | None:
+        connection = socket.socket(fileno=fd)
+        try:
+            if connection.family == socket.AF_UNIX and os.path.samefile(connection.getpeername(), self._socket):
+                return _DatagramFile(connection)
+        except (OSError, ValueError):  # not connected, or to something that is no file
+            pass
+        connection.close()
+        return None
+
+    def watch_paths(self) -> list[Path]:
+        return [self.directory / "opened"]
+
+    def state_dir(self) -> Path | None:
+        return self.directory
+
+    def environment(self) -> dict[str, str]:
+        from runlist.emulated import environment
+
+        return environment(self.directory)
+
+    def nvml_library(self) -> Path | None:
+        from runlist.emulated import artefacts
+
+        return artefacts() / "libnvidia-ml.so.1"
+
+
+def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:
+    """The driver named by `device`, or by RUNLIST_DEVICE, or the kernel's. Raises UsageError for a bad name."""
+    name = device or os.environ.get(DEVICE_VARIABLE) or "nvidia"
+    if name == "nvidia":
+        return NvidiaDriver()
+    if name == "emulated":
+        directory = os.environ.get(EMULATED_GPU_VARIABLE)
+        if not directory:
+            raise UsageError(
+                f"--device emulated needs a running emulated GPU ({EMULATED_GPU_VARIABLE} is not set): "
+                "start one with `runlist emulator`"
+            )
+        return EmulatedDriver(Path(directory).absolute())
+    raise UsageError(f"no device {name!r}: take nvidia or emulated")
+
+
+def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            yield int(name), os.readlink(f"{folder}/{name}")
+        except FileNotFoundError:  # closed meanwhile
+            continue
+
+
+def _address(buffer: bytearray) -> int:
+    return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if buffer else 0
+
+
+def _ioctl(fd: int, number: int, argument: bytearray) -> None:
+    request = (3 << 30) | (len(argument) << 16) | (ord("F") << 8) | number  # _IOWR('F', number, argument)
+    fcntl.ioctl(fd, request, argument, True)
+
+
+def _map_argument(client: int, memory: int, size: int, fd: int) -> bytearray:
+    return NVOS33_MAP_MEMORY.pack(
+        client=client, device=client, memory=memory, length=size, status=0xFFFF, flags=MAP_READ_ONLY, fd=fd
+    )
+
+
+def _check_map(argument: bytearray) -> None:
+    status.check(int(NVOS33_MAP_MEMORY.unpack(argument)["status"]), "RM_MAP_MEMORY")  # type: ignore[arg-type]
+
+
+class _IoctlFile:
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd = fd
+        self._path = path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
+        if params:
+            struct.pack_into("<Q", argument, params_field, _address(params))
+        _ioctl(self._fd, number, argument)
+
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)  # an open file carries one mapping
+        try:
+            argument = _map_argument(client, memory, size, fd)
+            _ioctl(self._fd, Ioctl.RM_MAP_MEMORY, argument)
+            _check_map(argument)
+            return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _DatagramFile:
+    """Requests travel on the (possibly shared) connection, each with a socket of our own for its answer."""
+
+    _REQUEST = Structure("magic:I number:I argument_size:I params_size:I")
+    _REPLY = Structure("error:i argument_size:I params_size:I reserved:I")
+    _MAGIC = 0x314C4E52
+    _PATIENCE_S = 10.0
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._mine, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._mine.settimeout(self._PATIENCE_S)
+        self._one_at_a_time = threading.Lock()  # answers carry no number
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
+        del params_field  # the parameters travel in the datagram
+        self._exchange(number, argument, params)
+
+    def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
+        argument = _map_argument(client, memory, size, -1)
+        fds = self._exchange(Ioctl.RM_MAP_MEMORY, argument, bytearray(), descriptors=1)
+        try:
+            _check_map(argument)
+            if not fds:
+                raise OSError(errno.EPROTO, "the emulated GPU is of another version")
+            return mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ)
+        except ValueError:  # a file shorter than `size`
+            raise OSError(errno.EPROTO, "the emulated GPU mapped less than was asked for") from None
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _exchange(self, number: int, argument: bytearray, params: bytearray, descriptors: int = 0) -> list[int]:
+        """One request and its answer; returns the descriptors, up to so many, that came with the answer."""
+        head = self._REQUEST.pack(
+            magic=self._MAGIC, number=number, argument_size=len(argument), params_size=len(params)
+        )
+        size = self._REPLY.size + len(argument) + len(params)
+        with self._one_at_a_time:
+            socket.send_fds(self._connection, [head + argument + params], [self._theirs.fileno()], socket.MSG_NOSIGNAL)
+            if descriptors:
+                answer, fds, _, _ = socket.recv_fds(self._mine, size, descriptors)
+            else:
+                answer, fds = self._mine.recv(size), []
+        try:
+            self._take(answer, argument, params)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def _take(self, answer: bytes, argument: bytearray, params: bytearray) -> None:
+        """Put an answer's parts in their places."""
+        if len(answer) < self._REPLY.size:
+            raise OSError(errno.EIO, "the emulated GPU went away")
+        error = self._REPLY.unpack(answer[: self._REPLY.size])["error"]
+        if error:
+            raise OSError(error, os.strerror(int(error)))  # type: ignore[arg-type]
+        body = answer[self._REPLY.size :]
+        if len(body) != len(argument) + len(params):
+            raise OSError(errno.EPROTO, "the emulated GPU is of another version")
+        argument[:] = body[: len(argument)]
+        params[:] = body[len(argument) :]
+
+    def close(self) -> None:
+        self._connection.close()
+        self._mine.close()
+        self._theirs.close()

@@ -1,0 +1,120 @@
+"""How much of a lone holder's time was idle.
+
+A context that nobody competes with stays on the GPU when it has no work, so holding is not working. The GPU's own
+utilisation, sampled by the driver for the GPU as a whole, tells the two apart where there was only one holder.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from runlist.planes.usage import Residency
+
+FULL_PERCENT = 95
+"""Utilisation that counts as no idle time: a job that leaves no gap is sampled at 95 or 96."""
+
+_LONE_NS = 300_000_000  # at least one whole sample lies in a stretch of this length
+_ASK_NS = 1_000_000_000
+_KEPT_NS = 5_000_000_000  # samples are far younger than this
+_USUAL_SAMPLE_NS = 200_000_000
+
+
+class Sample(NamedTuple):
+    """Utilisation of a GPU in percent, over the time from the sample before to `end_ns` (CLOCK_REALTIME)."""
+
+    end_ns: int
+    percent: int
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which nobody but `pid` held the GPU, and the parts of it in which it did."""
+
+    pid: int
+    start_ns: int
+    end_ns: int
+    parts: list[tuple[int, int]] = field(default_factory=list)
+
+    def held_ns(self, start: int, end: int) -> int:
+        return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in self.parts)
+
+
+class IdleTime:
+    """Compares the residencies of one GPU with samples of its utilisation."""
+
+    def __init__(self) -> None:
+        self._stretches: deque[_Stretch] = deque()
+        self._sampled_ns = 0
+        self._asked_ns = 0
+
+    @property
+    def sampled_ns(self) -> int:
+        """End of the last sample that was used; later ones are wanted."""
+        return self._sampled_ns
+
+    def hold(self, residencies: Iterable[Residency], until_ns: int) -> None:
+        """Note who held the GPU, up to `until_ns`."""
+        last = self._stretches[-1] if self._stretches else None
+        for pid, _, start, end in residencies:
+            if last is None or last.pid != pid:
+                last = self._begin(pid, start, last)
+            parts = last.parts
+            if parts and parts[-1][1] == start:
+                parts[-1] = (parts[-1][0], end)
+            else:
+                parts.append((start, end))
+        if last is not None:
+            last.end_ns = max(last.end_ns, until_ns)
+        self._forget(max(self._sampled_ns, until_ns - _KEPT_NS))
+
+    def wants_samples(self, until_ns: int) -> bool:
+        """Whether samples could tell something now. Asking costs: a yes counts as asked."""
+        if until_ns - self._asked_ns < _ASK_NS:
+            return False
+        lone = any(one.end_ns - max(one.start_ns, self._sampled_ns) >= _LONE_NS for one in self._stretches)
+        if lone:
+            self._asked_ns = until_ns
+        return lone
+
+    def compare(self, samples: Iterable[Sample]) -> dict[int, float]:
+        """Idle seconds by pid, as samples after `sampled_ns`, in order, tell. No time is told twice."""
+        idle: dict[int, float] = {}
+        for end, percent in samples:
+            if end <= self._sampled_ns:
+                continue
+            if not self._stretches or end > self._stretches[-1].end_ns:
+                break  # of a time that we know nothing about yet
+            # The first sample after a pause does not go back to the one before.
+            start = self._sampled_ns if end - self._sampled_ns < 2 * _USUAL_SAMPLE_NS else end - _USUAL_SAMPLE_NS
+            self._sampled_ns = end
+            lone = next((one for one in self._stretches if one.start_ns <= start and end <= one.end_ns), None)
+            if lone is None:
+                continue
+            busy = min(1.0, percent / FULL_PERCENT) * (end - start)
+            if (spare := lone.held_ns(start, end) - busy) > 0:
+                idle[lone.pid] = idle.get(lone.pid, 0.0) + spare * 1e-9
+        return idle
+
+    def _begin(self, pid: int, start: int, last: _Stretch | None) -> _Stretch:
+        """A new stretch in place of the last, which is over; if that was too short to matter, by using it again."""
+        since = last.parts[-1][1] if last is not None and last.parts else start
+        if last is None or start - last.start_ns >= _LONE_NS:
+            if last is not None:
+                last.end_ns = start
+            last = _Stretch(pid, since, start)
+            self._stretches.append(last)
+        else:
+            last.pid, last.start_ns, last.end_ns = pid, since, start
+            last.parts.clear()
+        return last
+
+    def _forget(self, before_ns: int) -> None:
+        while len(self._stretches) > 1 and self._stretches[0].end_ns <= before_ns:
+            self._stretches.popleft()
+        if self._stretches:
+            parts = self._stretches[0].parts
+            old = next((index for index, part in enumerate(parts) if part[1] > before_ns), len(parts) - 1)
+            del parts[: max(0, old)]

@@ -1,0 +1,74 @@
+"""Usage from NVML's utilisation of each process: coarse, but there without the switch log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from runlist.planes.nvidia.nvml import ProcessSample, Utilisation
+from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.usage import Reading
+
+_ASK_S = 0.4
+_STALE_S = 2.0  # a sample comes at least once a second while a process has work
+
+
+class ProcessUtilisation(Protocol):
+    """What is used of `runlist.planes.nvidia.nvml.Utilisation`."""
+
+    def processes(self, since_us: int) -> list[ProcessSample]:
+        """The newest sample of each process that has one newer than `since_us` (µs since the epoch)."""
+
+    def close(self) -> None:
+        """Let go of NVML."""
+
+
+class NvmlUsage:
+    """A process counts as holding the GPU for as much of the time as NVML last said that its kernels ran.
+
+    Turns are not seen, and work of less than a sample's length (a sixth of a second to a second) is told late.
+    """
+
+    name = "nvml"
+    exact = False
+
+    def __init__(self, utilisation: ProcessUtilisation, clock: Callable[[], float] = time.time) -> None:
+        self._utilisation = utilisation
+        self._clock = clock
+        self._until = self._asked = clock()
+        self._newest: dict[int, ProcessSample] = {}
+        self._ask(self._until)  # whether it works shows here, not later
+
+    def read(self) -> Reading:
+        now = self._clock()
+        elapsed, self._until = max(0.0, now - self._until), now
+        if not 0 <= now - self._asked < _ASK_S:
+            self._ask(now)
+        # Samples of processes are taken at different times: their sum may pass the whole.
+        whole = max(100, sum(sample.percent for sample in self._newest.values()))
+        reading = Reading(now)
+        for pid, sample in self._newest.items():
+            if sample.percent:
+                reading.of(pid).seconds = elapsed * sample.percent / whole
+        return reading
+
+    def close(self) -> None:
+        self._utilisation.close()
+
+    def _ask(self, now: float) -> None:
+        self._asked = now
+        stale_us = int((now - _STALE_S) * 1e6)
+        for sample in self._utilisation.processes(stale_us):
+            self._newest[sample.pid] = sample
+        self._newest = {pid: sample for pid, sample in self._newest.items() if sample.end_us >= stale_us}
+
+
+def open_usage(driver: Driver, gpu: str) -> NvmlUsage:
+    """The source for a GPU. Raises NvmlError."""
+    utilisation = Utilisation(driver, gpu)
+    try:
+        return NvmlUsage(utilisation)
+    except BaseException:
+        utilisation.close()
+        raise

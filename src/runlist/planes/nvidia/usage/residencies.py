@@ -1,0 +1,79 @@
+"""From the switch log's records to residencies: who held the GPU, and when."""
+
+from __future__ import annotations
+
+from runlist.planes.nvidia.switch_log import END, KERNEL_PID, START, Batch, Record
+from runlist.planes.usage import Reading, Residency
+
+_NS = 1e-9
+_CLOCK_STEP_NS = 1_000_000_000
+"""A log whose clock goes back by more than this was set back; less is the clocks' disagreement."""
+
+
+class Residencies:
+    """Follows the log of one GPU. One context holds the GPU at a time.
+
+    No time is told twice, and none is invented: an end without a start tells nothing but at the log's beginning, where
+    the holder is the one that held since then; a start without an end ends at the next start. Where more than one
+    record is missing, what happened in between is nobody's.
+    """
+
+    def __init__(self, since_ns: int) -> None:
+        self._told_ns = since_ns  # all time before this has been told
+        self._holder: tuple[int, int] | None = None  # pid and context
+        self._since_ns = since_ns  # how long the holder's time has not been told
+        self._blank = True  # no record yet: someone may have held the GPU all along
+
+    def feed(self, batch: Batch) -> Reading:
+        """What the records tell, and the open residency's part up to now."""
+        if batch.until_ns < self._told_ns - _CLOCK_STEP_NS:
+            self._told_ns = self._since_ns = batch.until_ns
+        parts: list[Residency] = []
+        turns: dict[int, int] = {}
+        first = 0
+        for index, missing in batch.gaps:
+            self._follow(batch.records[first:index], parts, turns)
+            if missing > 1:  # with one, the holder can only have ended; the next record tells when
+                self._holder = None
+            self._blank = False
+            first = index
+        self._follow(batch.records[first:] if first else batch.records, parts, turns)
+        until = max(batch.until_ns, self._told_ns, batch.records[-1][4] if batch.records else 0)
+        if self._holder is not None and until > (start := max(self._since_ns, self._told_ns)):
+            parts.append(Residency(*self._holder, start, until))
+        self._since_ns = self._told_ns = until
+        return _reading(until, parts, turns, sum(missing for _, missing in batch.gaps))
+
+    def _follow(self, records: list[Record], parts: list[Residency], turns: dict[int, int]) -> None:
+        holder, since, told, blank = self._holder, self._since_ns, self._told_ns, self._blank  # thousands pass here
+        for tag, _, context, logged_pid, at in records:
+            if tag != START and tag != END:
+                continue
+            pid = 0 if logged_pid == KERNEL_PID else logged_pid
+            who = (pid, context)
+            if blank and tag == END:
+                holder = who
+            if holder is not None and (tag == START or holder == who):
+                start = max(since, told)
+                if at > start:
+                    parts.append(Residency(holder[0], holder[1], start, at))
+                    told = at
+            if tag == START:
+                holder, since = who, at
+                turns[pid] = turns.get(pid, 0) + 1
+            else:
+                holder = None
+            blank = False
+        self._holder, self._since_ns, self._told_ns, self._blank = holder, since, told, blank
+
+
+def _reading(until_ns: int, parts: list[Residency], turns: dict[int, int], dropped: int) -> Reading:
+    held: dict[int, int] = {}
+    for pid, _, start, end in parts:
+        held[pid] = held.get(pid, 0) + end - start
+    reading = Reading(until_ns * _NS, residencies=parts, dropped=dropped)
+    for pid, nanoseconds in held.items():
+        reading.of(pid).seconds = nanoseconds * _NS
+    for pid, count in turns.items():
+        reading.of(pid).turns = count
+    return reading

@@ -1,0 +1,331 @@
+"""A region as the daemon and the launcher use it: by pread and pwrite, so that a file that is cut short is an error and
+no signal. Its owner can write anything into it at any time, so nothing in it is believed beyond its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from runlist.errors import RunlistError
+from runlist.planes.process.region.format import (
+    DEVICE,
+    DEVICES,
+    DEVICES_AT,
+    FILE_BYTES,
+    HEADER,
+    MAGIC,
+    NO_LIMIT,
+    SLOT,
+    SLOTS,
+    SLOTS_AT,
+    USE,
+    VERSION,
+    Enforced,
+    SlotState,
+)
+from runlist.proc.process import names_of, pid_namespace, start_of
+
+MAX_BYTES = (1 << 63) - 1
+"""No number of bytes is larger; what is larger in a file is nonsense, and shown as this."""
+
+CAP_UNIT = 10_000
+"""A cap is told in this part of the GPU's time."""
+
+_FUSE = 0x65735546
+_libc = ctypes.CDLL(None)
+
+FIXED: dict[str, int] = {
+    "magic": MAGIC,
+    "version": VERSION,
+    "header_bytes": HEADER.size,
+    "device_bytes": DEVICE.size,
+    "slot_bytes": SLOT.size,
+    "device_count": DEVICES,
+    "slot_count": SLOTS,
+    "file_bytes": FILE_BYTES,
+}
+
+
+class RegionError(RunlistError):
+    """A region that is none, or cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a process holds on one GPU, in bytes: the program's own, and what the driver takes for it."""
+
+    held: int = 0
+    overhead: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.held + self.overhead
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU in the region: its place in `Slot.use`, what holds there (the memory limit in bytes, the cap as a part of
+    its time), refusals so far.
+    """
+
+    index: int
+    limit: int | None
+    cap: float | None
+    refusals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A process in the region; `pid` is of its own `pid_namespace`. `use` is by place of the GPU."""
+
+    pid: int
+    pid_namespace: int
+    start_time: int
+    enforced: Enforced
+    use: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a region said at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) hold on each GPU
+    that has none of its own. None is no limit.
+    """
+
+    pid_namespace: int
+    creator: tuple[int, int]
+    memory: int | None
+    cap: float | None
+    strict: bool
+    devices: dict[int, Device]
+    slots: tuple[Slot, ...]
+
+    def device(self, gpu: str) -> Device | None:
+        """What it says of a GPU, by UUID; None when no process of the tree has met it."""
+        return self.devices.get(gpu_key(gpu))
+
+    def limit(self, gpu: str) -> int | None:
+        """The memory limit on a GPU, in bytes."""
+        device = self.device(gpu)
+        return self.memory if device is None else device.limit
+
+    def cap_on(self, gpu: str) -> float | None:
+        """The cap on a GPU, as a part of its time."""
+        device = self.device(gpu)
+        return self.cap if device is None else device.cap
+
+    def slot_of(self, pid: int) -> Slot | None:
+        """The slot of a process, by its id in our own pid namespace."""
+        started = start_of(pid)
+        names = names_of(pid)
+        return next((slot for slot in self.slots if slot.start_time == started and slot.pid in names), None)
+
+    def processes(self) -> dict[int, Slot]:
+        """The slots of living processes that hold anything, by process id; none of those whose ids are of another pid
+        namespace.
+        """
+        ours = pid_namespace()
+        holding = [slot for slot in self.slots if slot.pid_namespace == ours and any(one.total for one in slot.use)]
+        return {slot.pid: slot for slot in holding if _lives(slot, ours)}
+
+    def used(self, gpu: str) -> int:
+        """Bytes that the tree holds on a GPU."""
+        device = self.device(gpu)
+        if device is None:
+            return 0
+        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self.living()))
+
+    def living(self) -> list[Slot]:
+        """The slots of processes that live, as far as can be seen from here."""
+        ours = pid_namespace()
+        return [slot for slot in self.slots if _lives(slot, ours)]
+
+
+def _lives(slot: Slot, namespace: int) -> bool:
+    if slot.pid_namespace != namespace:  # nobody here can see it
+        return True
+    started = start_of(slot.pid)
+    return started is not None and slot.start_time in (0, started)
+
+
+class Region:
+    """An open region. Every method raises RegionError for a file that is not, or no longer, a region."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def adopt(cls, fd: int, owner: int) -> Self:
+        """Take over a descriptor, if it is of a region of user `owner` that may be written; else it is closed."""
+        region = cls(fd)
+        try:
+            os.set_inheritable(fd, False)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise RegionError("it is no file")
+            if found.st_uid != owner:
+                raise RegionError(f"it belongs to user {found.st_uid}, not {owner}")
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise RegionError("others may write to it")
+            if owner not in (0, os.geteuid()) and _may_hang(fd):
+                raise RegionError("it is on a file system that a program serves (FUSE)")
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+                raise RegionError("it is not open for reading and writing")
+            region.read()
+        except OSError as error:
+            region.close()
+            raise RegionError(f"it cannot be read: {error.strerror}") from None
+        except BaseException:
+            region.close()
+            raise
+        return region
+
+    def fileno(self) -> int:
+        """The descriptor, for passing on."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor; the processes that mapped the file keep it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self) -> Snapshot:
+        """All that it says now."""
+        self._check_size()
+        head = self._pread(0, SLOTS_AT)
+        header = _numbers(HEADER.unpack(head[: HEADER.size]))
+        wrong = next((name for name, value in FIXED.items() if header[name] != value), None)
+        if wrong is not None:
+            raise RegionError(f"it is of another version (its {wrong} is {header[wrong]})")
+        memory, cap = _limit(header, "memory"), _limit(header, "cap")
+        devices = {}
+        for index in range(DEVICES):
+            at = DEVICES_AT + index * DEVICE.size
+            device = _numbers(DEVICE.unpack(head[at : at + DEVICE.size]))
+            if device["key"]:
+                limit, share = _own(device, "memory", memory), _own(device, "cap", cap)
+                if cap is None:  # then no launch is looked at
+                    share = None
+                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"])
+        body = self._pread(SLOTS_AT, min(header["slots_used"], SLOTS) * SLOT.size)
+        return Snapshot(
+            pid_namespace=header["pid_namespace"],
+            creator=(header["creator_pid"], header["creator_start"]),
+            memory=memory,
+            cap=_fraction(cap),
+            strict=bool(header["strict"]),
+            devices=devices,
+            slots=tuple(
+                slot
+                for fields in SLOT.struct.iter_unpack(body)
+                if (slot := _slot(fields, header["pid_namespace"])) is not None
+            ),
+        )
+
+    def set_memory(self, limit: int | None) -> None:
+        """Limit what the tree may hold on each GPU, in bytes; None for no limit. Limits of single GPUs go."""
+        self._write_limit("memory", limit)
+
+    def set_cap(self, fraction: float | None) -> None:
+        """Limit the tree's time on each GPU, 0 to 1, from inside its processes; None for no limit. Caps of single GPUs
+        go.
+        """
+        self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
+
+    def _write_limit(self, name: str, limit: int | None) -> None:
+        """Write it to every GPU, too, even if no process has met that yet: its environment may limit single GPUs, and a
+        GPU that has no limit of its own takes it from there.
+        """
+        self._check_size()
+        value = NO_LIMIT if limit is None else limit
+        for record, start in ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES))):
+            self._pwrite(start + record.offsets[f"{name}_value"], value)
+            self._pwrite(start + record.offsets[f"{name}_check"], value ^ NO_LIMIT)
+
+    def _check_size(self) -> None:
+        with _as_region_error():
+            size = os.fstat(self._fd).st_size
+        if size != FILE_BYTES:
+            raise RegionError(f"it has {size} bytes, not {FILE_BYTES}")
+
+    def _pread(self, at: int, size: int) -> bytes:
+        with _as_region_error():
+            data = os.pread(self._fd, size, at)
+        if len(data) != size:
+            raise RegionError("it was cut short")
+        return data
+
+    def _pwrite(self, at: int, value: int) -> None:
+        with _as_region_error():
+            os.pwrite(self._fd, value.to_bytes(8, "little"), at)
+
+
+def _may_hang(fd: int) -> bool:
+    """Whether reading a file can take as long as its owner likes."""
+    statfs = (ctypes.c_long * 32)()  # struct statfs begins with its type
+    return _libc.fstatfs(fd, statfs) == 0 and statfs[0] == _FUSE
+
+
+@contextlib.contextmanager
+def _as_region_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RegionError(f"it cannot be used: {error.strerror}") from None
+
+
+def gpu_key(gpu: str) -> int:
+    """The key of a GPU in a region, from its UUID; 0, which is no GPU's, for what is no UUID."""
+    try:
+        raw = bytes.fromhex(gpu.partition("-")[2].replace("-", ""))
+    except ValueError:
+        return 0
+    if len(raw) != 16:
+        return 0
+    return int.from_bytes(raw[:8], "little") ^ int.from_bytes(raw[8:], "little") or 1
+
+
+def _numbers(fields: dict[str, int | bytes | tuple[int, ...]]) -> dict[str, int]:
+    return {name: value for name, value in fields.items() if isinstance(value, int)}
+
+
+def _limit(fields: dict[str, int], name: str) -> int | None:
+    """A limit; of one that is being changed the smaller, as the processes themselves take it."""
+    value = min(fields[f"{name}_value"], fields[f"{name}_check"] ^ NO_LIMIT)
+    return None if value == NO_LIMIT else min(value, MAX_BYTES)
+
+
+def _own(device: dict[str, int], name: str, of_all: int | None) -> int | None:
+    """A GPU's own limit, or the one of all GPUs where it has none."""
+    written = device[f"{name}_value"] or device[f"{name}_check"]
+    return _limit(device, name) if written else of_all
+
+
+def _fraction(cap: int | None) -> float | None:
+    return None if cap is None or cap >= CAP_UNIT else cap / CAP_UNIT
+
+
+def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:
+    identity, start_time, enforced, _, namespace, *numbers = fields
+    state, pid = identity >> 32, identity & 0xFFFF_FFFF
+    if state not in _TAKEN or not pid:
+        return None
+    use = tuple(
+        Use(min(numbers[at], MAX_BYTES), min(numbers[at + 1], MAX_BYTES)) for at in range(0, len(numbers), _USE_FIELDS)
+    )
+    if not namespace and state == SlotState.CLAIMED:
+        namespace = creators_namespace
+    return Slot(pid, namespace, start_time, Enforced(enforced & _ALL_ENFORCED), use)
+
+
+_TAKEN = {SlotState.CLAIMED, SlotState.FOREIGN}
+_USE_FIELDS = len(USE.names)
+_ALL_ENFORCED = sum(Enforced)

@@ -1,0 +1,87 @@
+"""What a usage source tells: who held a GPU, for how long, and in which turns.
+
+A source belongs to one GPU. It is read again and again, and each reading covers the time since the one before. Process
+id 0 stands for the processes of other users that the reader may not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class Residency(NamedTuple):
+    """A context on the GPU from `start_ns` to `end_ns` (CLOCK_REALTIME, ns): a whole turn, or a part of one.
+
+    A turn that spans several readings comes in parts that join without a gap. `context` tells the contexts of one
+    process apart and means nothing else.
+    """
+
+    pid: int
+    context: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class Held:
+    """What one process held since the last reading.
+
+    `seconds` on the GPU; `turns` that began; `idle_s`: how much of the time held, of this reading or of earlier ones,
+    is now known to have been idle (a context that nobody disturbs keeps the GPU when it has no work).
+    """
+
+    seconds: float = 0.0
+    turns: int = 0
+    idle_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Reading:
+    """What happened since the last reading, up to `until` (CLOCK_REALTIME, s).
+
+    `held` is by process id and names only processes with something to tell. `residencies` are in order and do not
+    overlap; sources that do not see turns leave them empty. `dropped` counts the records that were lost: the time that
+    they would have told of is nobody's.
+    """
+
+    until: float
+    held: dict[int, Held] = field(default_factory=dict)
+    residencies: list[Residency] = field(default_factory=list)
+    dropped: int = 0
+
+    def of(self, pid: int) -> Held:
+        """What a process held; added to the reading when it is not there yet."""
+        return self.held.setdefault(pid, Held())
+
+
+class UsageSource(Protocol):
+    """A source of usage for one GPU. `exact` says whether it sees every turn; `name` is shown to people."""
+
+    name: str
+    exact: bool
+
+    def read(self) -> Reading:
+        """What happened since the last call, or since the source was opened. Raises RunlistError or OSError when the
+        source has failed: close it then, and open another.
+        """
+
+    def close(self) -> None:
+        """Let go of the device. Nothing can be read afterwards."""
+
+
+class TurnLog(Protocol):
+    """Every turn on one GPU, for a trace. `samples_busy` says whether there are samples of the GPU's utilisation, too.
+    Methods raise RunlistError or OSError when the log has failed.
+    """
+
+    samples_busy: bool
+
+    def read(self) -> Reading:
+        """What happened since the last call, or since the log was opened."""
+
+    def busy(self) -> list[tuple[int, int]]:
+        """Samples of how busy the GPU was since the last call: when each ended (CLOCK_REALTIME, ns), and percent."""
+
+    def close(self) -> None:
+        """Let go of it."""

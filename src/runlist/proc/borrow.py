@@ -1,0 +1,85 @@
+"""Borrowing another process' open file, and telling whether it still holds it.
+
+The copy is made by pidfd_getfd, which needs the right to ptrace-attach to the target: root, CAP_SYS_PTRACE, or the same
+user and (where Yama's ptrace_scope is 1) being an ancestor. Nothing changes in the target.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+
+from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
+
+_SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
+_SYS_PIDFD_GETFD = 438
+_KCMP_FILE = 0
+
+DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""How the kernel, or a container around us, says no to a call: a filter or a sandbox may act as if there were none."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _syscall(number: int, *arguments: int) -> int:
+    result: int = _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def open_process(pid: int) -> int:
+    """A pidfd of a process. Raises NoTargetError when it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise NoTargetError(f"process {pid} does not exist") from None
+    except OverflowError:
+        raise NoTargetError(f"{pid} is no process id") from None
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            raise NoTargetError(f"{pid} is not a process (a thread's id, or not positive)") from None
+        raise NotSupportedError(f"pidfd_open({pid}): {error.strerror}: Runlist needs Linux 5.6 or later") from None
+
+
+def borrow(pidfd: int, fd: int) -> int:
+    """Copy descriptor `fd` of a process into this one (close-on-exec). Raises OSError as the kernel does."""
+    return _syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
+
+
+class OwnRight:
+    """Borrowing by the right of this process itself."""
+
+    way = "own right"
+
+    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
+        """A copy, owned by the caller. Raises OSError as pidfd_getfd does."""
+        del pid
+        return borrow(pidfd, fd)
+
+
+def no_right(pid: int, reason: str) -> NoPermissionError:
+    """The error for a process that this user may not borrow from."""
+    return NoPermissionError(
+        f"no right to borrow from process {pid} ({reason}): start it with `runlist run`, or run the daemon as root "
+        "(in a container with the capability SYS_PTRACE)"
+    )
+
+
+def still_holds(pid: int, fd: int, copy: int) -> bool:
+    """Whether descriptor `fd` of process `pid` still is the open file that `copy` was made of (false after exec or
+    close).
+    """
+    if _SYS_KCMP is not None:
+        try:
+            return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
+        except OSError as error:
+            if error.errno not in DENIED:
+                return False  # the process, or its descriptor, is gone
+    try:  # without kcmp: the best that /proc tells
+        return os.path.samestat(os.fstat(copy), os.stat(f"/proc/{pid}/fd/{fd}"))
+    except OSError:
+        return False

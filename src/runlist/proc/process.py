@@ -1,0 +1,122 @@
+"""What /proc tells of processes: their family, their owner, their command, and which process an id means.
+
+A process id means little without the time at which the process began: ids are used again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_DEAD = (b"Z", b"X")
+
+
+def pid_namespace() -> int:
+    """The inode of our own pid namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def start_of(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None when it is gone, or a zombie: that holds nothing. One whose
+    first thread has ended, and others not, lives.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may hold anything
+    except OSError:
+        return None
+    return None if fields[0] in _DEAD and int(fields[17]) <= 1 else int(fields[19])
+
+
+def names_of(pid: int) -> tuple[int, ...]:
+    """The process ids of a process, from our pid namespace down to its own; empty when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return ()
+    line = next((line for line in status.splitlines() if line.startswith("NSpid:")), f"NSpid: {pid}")
+    return tuple(int(word) for word in line.split()[1:])
+
+
+def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
+    """Each process and all its descendants, parents first; empty for one that is gone. One pass over /proc."""
+    children: dict[int, list[int]] = {}
+    alive = set()
+    for child, parent in _parents():
+        alive.add(child)
+        children.setdefault(parent, []).append(child)
+    trees = {}
+    for root in roots:
+        tree = [root] if root in alive else []
+        for member in tree:
+            tree.extend(children.get(member, ()))
+        trees[root] = tree
+    return trees
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()  # the name in parentheses may hold anything
+            except OSError:
+                continue
+            yield int(name), int(fields[1])
+
+
+def descriptor_count(pid: int) -> int:
+    """How many descriptors a process holds: cheap to ask, and different after it opened a GPU. -1 when it is gone or
+    closed to us.
+    """
+    folder = f"/proc/{pid}/fd"
+    try:
+        return os.stat(folder).st_size or len(os.listdir(folder))  # st_size is the count since Linux 6.2
+    except OSError:
+        return -1
+
+
+def command_of(pid: int) -> str:
+    """A process' command, short: the program's name and its first arguments."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "?"
+    text = " ".join(word.decode("utf-8", "replace") for word in words if word)
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    program, _, rest = text.partition(" ")
+    return f"{program.rpartition('/')[2]} {rest}".strip()[:80] or "?"
+
+
+def parent_of(pid: int) -> int | None:
+    """Process id of a process' parent, or None when it is gone."""
+    parent = _status(pid).get("PPid")
+    return None if parent is None else int(parent)
+
+
+def owner_of(pid: int) -> int | None:
+    """Real user id of a process, or None when it is gone, be it that nobody has asked how it ended."""
+    status = _status(pid)
+    return None if status.get("State", "Z")[0] in "ZX" else int(status["Uid"].split()[0])
+
+
+def peak_of(pid: int) -> int:
+    """The most address space that a process ever had, in KiB: it never gets less, but starts anew with exec. 0 when it
+    is gone.
+    """
+    return int(_status(pid).get("VmPeak", "0").split()[0])
+
+
+def _status(pid: int) -> dict[str, str]:
+    """What the kernel tells of a process, by name; empty when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())}
+
+
+def capable(capability: int) -> bool:
+    """Whether this process has a capability in force, by its number."""
+    return bool(int(_status(os.getpid())["CapEff"], 16) >> capability & 1)

@@ -1,7 +1,0 @@
-"""Regions: the files by which the processes of a tree share their limits, seen from outside those processes."""
-
-from runlist.region.file import Device, Region, RegionError, Slot, Snapshot, Use, gpu_key
-from runlist.region.folder import create, sweep
-from runlist.region.layout import Enforced
-
-__all__ = ["Device", "Enforced", "Region", "RegionError", "Slot", "Snapshot", "Use", "create", "gpu_key", "sweep"]

@@ -1,0 +1,1 @@
+"""The settings of a process, in one table."""

@@ -1,0 +1,51 @@
+"""The one-way flow of `native/`: which room includes which, as `test_layering` has it for Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.layout.includes import circles, includes, rooms, units
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+
+FLOW: dict[str, set[str]] = {
+    "core": set(),
+    "include": set(),
+    "environment": set(),
+    "region": {"core", "environment"},
+    "resolve": {"core"},
+    "tenant": {"core", "include"},
+    "rm": {"core", "region", "resolve"},
+    "cap": {"core", "region"},
+    "hooks": {"cap", "core", "environment", "region", "resolve", "rm"},
+    "preload": {"cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
+    "checks": {"cap", "core", "environment", "region", "rm"},
+}
+"""What each room includes besides itself, from the bottom to the top. `preload` puts the library together; `checks` are
+programs."""
+
+GRAPH = includes(NATIVE, NATIVE, NATIVE / "include")
+ROOMS = rooms(GRAPH, NATIVE)
+
+
+def test_every_room_is_named() -> None:
+    assert set(FLOW) == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", sorted(FLOW))
+def test_a_room_includes_what_it_may_and_nothing_is_allowed_that_it_does_not_need(room: str) -> None:
+    assert ROOMS[room] == FLOW[room]
+
+
+def test_a_room_includes_only_those_below_it() -> None:
+    below: set[str] = set()
+    for room, included in FLOW.items():
+        assert included <= below, f"{room} stands below something that it includes"
+        below.add(room)
+
+
+def test_no_files_include_one_another_in_a_circle() -> None:
+    found = [sorted(str(unit.relative_to(NATIVE)) for unit in circle) for circle in circles(units(GRAPH))]
+    assert found == []

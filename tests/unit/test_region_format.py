@@ -1,0 +1,85 @@
+"""That the daemon and the library agree on every byte of a region."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runlist.planes.process.region import format as layout
+from runlist.planes.process.region.format import DEVICE, HEADER, SLOT, USE
+from runlist.structure import Structure
+from tests.fixtures.compiler import CXX, compiler
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+RECORDS = {"Header": HEADER, "Device": DEVICE, "Slot": SLOT, "Use": USE}
+NUMBERS = ("kMagic", "kVersion", "kDevices", "kSlots", "kNoLimit", "kFileBytes")
+SPLIT = ("_value", "_check")
+"""A limit is one field there, and two here."""
+
+
+def expression(record: str, name: str) -> str:
+    for half in SPLIT:
+        if name.endswith(half):
+            return f"offsetof({record}, {name.removesuffix(half)}) + offsetof(Limit, {half[1:]})"
+    return f"offsetof({record}, {name})"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """What a compiler makes of the header, by name."""
+    asked = {f"{record}.{name}": expression(record, name) for record, of in RECORDS.items() for name in of.names}
+    asked |= {f"sizeof {record}": f"sizeof({record})" for record in RECORDS}
+    asked |= {
+        name: name
+        for name in (
+            "kMagic",
+            "kVersion",
+            "kDevices",
+            "kSlots",
+            "kNoLimit",
+            "kFileBytes",
+            "kMemory",
+            "kQueries",
+            "kCap",
+        )
+    }
+    asked |= {name: f"std::uint64_t(SlotState::{name})" for name in ("kFree", "kClaimed", "kForeign", "kReaped")}
+    lines = [f'tell("{name}", {what});' for name, what in asked.items()]
+    source = tmp_path_factory.mktemp("layout") / "layout.cpp"
+    source.write_text(
+        '#include <cstdio>\n#include "region/layout.hpp"\nusing namespace runlist::region;\n'
+        'void tell(const char* name, unsigned long long number) { std::printf("%s %llu\\n", name, number); }\n'
+        "int main() {\n" + "\n".join(lines) + "\n}\n"
+    )
+    program = source.with_suffix("")
+    folders = [f"-I{NATIVE}", f"-I{NATIVE.parent}"]
+    words = [*compiler(*CXX), "-std=c++20", "-Wno-invalid-offsetof", *folders, str(source), "-o", str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return {name: int(number) for name, number in (line.rsplit(" ", 1) for line in told.splitlines())}
+
+
+@pytest.mark.parametrize(("record", "ours"), RECORDS.items(), ids=list(RECORDS))
+def test_every_field_lies_where_the_compiler_puts_it(compiled: dict[str, int], record: str, ours: Structure) -> None:
+    assert {name: compiled[f"{record}.{name}"] for name in ours.names} == ours.offsets
+    assert compiled[f"sizeof {record}"] == ours.size
+
+
+def test_the_numbers_are_the_same(compiled: dict[str, int]) -> None:
+    assert {
+        name: compiled[name] for name in ("kMagic", "kVersion", "kDevices", "kSlots", "kNoLimit", "kFileBytes")
+    } == {
+        "kMagic": layout.MAGIC,
+        "kVersion": layout.VERSION,
+        "kDevices": layout.DEVICES,
+        "kSlots": layout.SLOTS,
+        "kNoLimit": layout.NO_LIMIT,
+        "kFileBytes": layout.FILE_BYTES,
+    }
+    for name in layout.SlotState:
+        assert compiled[f"k{name.name.capitalize()}"] == name
+    for bit in layout.Enforced:
+        assert compiled[f"k{(bit.name or '').capitalize()}"] == bit

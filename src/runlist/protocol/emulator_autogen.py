@@ -2,7 +2,7 @@
 
 How programs reach an emulated GPU: two sockets in its directory. `nvidiactl` stands for /dev/nvidiactl: one connection
 is one open file of the driver, and a copy of its descriptor is as good as the original. `nvidia0` carries the CUDA
-calls of one process and is never shared (emulator/protocol.hpp). Both are SOCK_SEQPACKET.
+calls of one process and is never shared: its own libraries know it alone. Both are SOCK_SEQPACKET.
 """
 
 CONTROL_SOCKET = "nvidiactl"

@@ -31,6 +31,7 @@ lint: setup
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@tools/make_ptx --check
 	@$(BIN)/python tools/make_protocol --check
+	@$(BIN)/python tools/make_guide --check
 
 setup: $(READY)
 

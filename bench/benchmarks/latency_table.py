@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from bench.harness.contexts import contexts_of, put_back
 from bench.harness.figures import AT_MOST, Figure, spread
 from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.rm.commands import Interleave, PreemptionMode
 from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
@@ -25,6 +24,10 @@ _Setting = Callable[[GpuContext], None]
 
 def _slice(microseconds: int) -> _Setting:
     return lambda context: context.set_timeslice(microseconds)
+
+
+def _control(name: str, word: str) -> _Setting:
+    return lambda context: context.set_control(name, word)
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ ROWS = (
     Row("BE slice 200 µs, LC 1 s", 389, _LONG, (_slice(200),)),
     Row("BE slice 10 µs", 279, _LONG, (_slice(10),)),
     Row("BE slice 1 µs", 273, _LONG, _SHORT),
-    Row("default slices, LC interleave HIGH", 1_491, (lambda context: context.set_interleave(Interleave.HIGH),)),
+    Row("default slices, LC interleave HIGH", 1_491, (_control("interleave", "high"),)),
     Row("BE slice 1 µs + hint 200 µs ahead", 78, _LONG, _SHORT, ("--hint-us", "200")),
     Row("hint 100 µs ahead", 156, _LONG, _SHORT, ("--hint-us", "100")),
     Row("MPS", 9_863, options=_EVERY_4_MS, mps={}),
     Row("MPS, client priority", 2_541, options=_EVERY_4_MS, mps={"CUDA_MPS_CLIENT_PRIORITY": "1"}),
-    Row("LC MAKE_REALTIME", 4_066, (lambda context: context.set_realtime(True),)),
+    Row("LC MAKE_REALTIME", 4_066, (_control("realtime", "on"),)),
 )
 """From the project's first measurements. The rows under MPS are for the emulated GPU: a real one needs NVIDIA's MPS
 server, which is not ours to start. CTA preemption is not here: its figure hangs on the phase of the batch job's blocks.
@@ -109,7 +112,7 @@ def _window(
         for context, _ in contexts:
             put_back(context)
             # MAKE_REALTIME leaves the others at block boundaries until their own mode is set again.
-            context.set_preemption(PreemptionMode.CILP)
+            context.set_control("preemption", None)
         for process, _ in working:
             process.pause()
     return latencies

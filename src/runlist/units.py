@@ -1,7 +1,8 @@
-"""Sizes of memory, as people write and read them."""
+"""Sizes of memory and lengths of time, as people write and read them."""
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
@@ -10,6 +11,10 @@ MAX_SIZE = 1 << 50
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?(?:([KMGT])(i?B)?|B)?", re.ASCII | re.IGNORECASE)
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(us|µs|μs|ms|s)", re.ASCII)
+_UNIT_US = {"us": 1, "µs": 1, "μs": 1, "ms": 1_000, "s": 1_000_000}
+_TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 
 
 def parse_size(text: str) -> int | None:
@@ -38,3 +43,23 @@ def part_of(octets: int, whole: int) -> str:
 
 def _unit(octets: int) -> tuple[int, str]:
     return next((pair for pair in _UNITS if octets >= pair[0]), (1, "B"))
+
+
+def parse_duration_us(text: str, bare: str = "") -> float | None:
+    """Microseconds of a number and a unit (500us, 1.5ms, 2 s), or None for what is none. Where `bare` names a unit, a
+    number alone counts that; it may be negative.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is not None:
+        return float(Fraction(match[1]) * _UNIT_US[match[2]])
+    try:
+        number = float(text) * _UNIT_US[bare]
+    except (ValueError, KeyError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def duration(microseconds: float) -> str:
+    """A time in its best unit, with at most three decimals."""
+    size, unit = next((pair for pair in _TIMES if microseconds >= pair[0]), _TIMES[-1])
+    return f"{round(microseconds / size, 3):g} {unit}"

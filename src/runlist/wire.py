@@ -114,6 +114,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     loaded: …"), or empty where nothing has to be. `cap_by` says where its cap is kept: "driver", "process" or nowhere.
     `reached_by` is whose right got us its descriptor: "own right", "launcher", "lent" (it sent it itself), or empty
     where there was none.
+    `controls` are the driver's own that are not at their defaults.
     """
 
     pid: int
@@ -151,6 +152,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     enforcement: str
     cap_by: str
     reached_by: str
+    controls: dict[str, str] = {}
 
 
 class Tasks(Message, frozen=True):

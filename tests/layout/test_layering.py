@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from runlist.planes.registry import PLANES, controls
 from tests.layout.includes import circles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +27,7 @@ FLOW: dict[str, set[str]] = {
     "proc": {"errors"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
-    "policies": {"errors", "model"},
+    "policies": {"errors", "model", "units"},
     "scheduling": {"errors", "model"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
@@ -38,9 +40,9 @@ FLOW: dict[str, set[str]] = {
     "planes.process": {"errors", "proc", "structure"},
     "emulated": {"environment", "errors"},
     # what users ask for, and what they are shown
-    "settings": {"errors", "model", "planes.interface", "planes.nvidia", "units"},
+    "settings": {"errors", "model", "planes.interface", "planes.registry", "units"},
     "wire": set(),
-    "views": {"model", "units", "wire"},
+    "views": {"model", "planes.interface", "planes.registry", "units", "wire"},
     "paths": {"errors"},
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.interface", "planes.process", "proc"},
@@ -58,7 +60,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
-        "errors", "model", "planes.interface", "planes.nvidia", "planes.process", "policies", "proc", "settings",
+        "errors", "model", "planes.interface", "planes.process", "policies", "proc", "settings",
         "tenant", "units", "wire",
     },
     "daemon.compose": {
@@ -83,7 +85,7 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"planes.process.library", "tenant"},
     "tenant": set(),
     "workloads": {"tenant"},
-    "sim": {"errors", "model", "policies", "scheduling", "statistics"},
+    "sim": {"errors", "model", "policies", "scheduling", "settings", "statistics"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.
@@ -192,13 +194,16 @@ def _plugins() -> list[Path]:
 
 
 def test_a_policy_sees_only_the_model() -> None:
-    """Built-in policies see what a user's own file does: the model, their interface, and what they are made of."""
+    """Built-in policies see what a user's own file does: the model, their interface, and what they are made of. Only
+    that reads units.
+    """
     for folder in _plugins():
         own = f"policies.{folder.name}"
         for path in folder.rglob("*.py"):
             for name in _own_imports(path):
                 seen = (own, "model.", "policies.parts.")
-                assert name in {"model", "policies.interface"} or name.startswith(seen), f"{path}: {name}"
+                plain = {"model", "policies.interface"} | ({"units"} if folder.name == "parts" else set())
+                assert name in plain or name.startswith(seen), f"{path}: {name}"
 
 
 def test_the_lower_parts_use_only_the_standard_library() -> None:
@@ -255,3 +260,18 @@ def test_a_command_is_a_module_whose_function_says_what_it_does() -> None:
         inner = [node for node in register.body if isinstance(node, ast.FunctionDef)]
         assert inner, path
         assert all(ast.get_docstring(node) for node in inner), path
+
+
+def test_no_control_is_named_outside_its_plane() -> None:
+    """Everybody else takes it from the table: `planes.registry.controls`."""
+    names = [row.name for row in controls()]
+    assert names
+    for path in _sources():
+        if not _short(path).startswith(tuple(f"planes.{plane}." for plane in PLANES)):
+            tree = ast.parse(path.read_text())
+            remarks = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            texts = [
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in remarks
+            ]
+            words = {word for text in texts for word in re.findall(r"[\w-]+", str(text).lower())}
+            assert not set(names) & words, path

@@ -81,8 +81,8 @@ def test_the_keeper_replays_what_it_does_not_understand(
 @pytest.mark.parametrize("policy", ["priority", "fair", "gpreempt"])
 def test_every_policy_runs(commands: Commands, daemon: Daemon, tenants: list[Tenant], policy: str) -> None:
     commands.ok("policy", "use", policy)
-    for tenant in tenants:
-        commands.ok("attach", str(tenant.pid), "--class", "batch", "--cap", "50")
+    for tenant, task_class in zip(tenants, ("latency", "batch"), strict=True):
+        commands.ok("attach", str(tenant.pid), "--class", task_class, "--cap", "50")
     shown = commands.json("policy", "show")
     assert (shown["policy"], len(shown["tasks"]), shown["troubles"]) == (policy, 2, [])
     assert {task["usage_source"] for task in shown["tasks"]} == {"book"}

@@ -1,169 +1,29 @@
-"""Taking processes over and letting them go: all or nothing, and every file closed once. The driver is in memory, the
-processes are real: this one, and children that sleep.
-"""
+"""Taking processes over and letting them go: all or nothing, and every file closed once."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-from collections.abc import Awaitable, Callable, Iterator
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from runlist.daemon.gpu import gpus
-from runlist.daemon.gpu.choice import Choice
-from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.placement.placement import Placement
-from runlist.daemon.tasks.lending import Lending
-from runlist.daemon.tasks.managed import Root
-from runlist.daemon.tree import adoption
-from runlist.daemon.tree.adoption import Adoption
-from runlist.daemon.tree.checks import Checks
-from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, RunlistError
-from runlist.planes.nvidia.context import GpuContext
-from runlist.planes.nvidia.plane import NvidiaPlane
-from runlist.policies import PolicySpec
-from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient, FakeFile, FakeRm
-from tests.fixtures.usage import FakeSource
+from tests.fixtures.adoption import (
+    FOUND,
+    PID,
+    SET_TIMESLICE,
+    World,
+    child,
+    in_a_daemon,
+    own_usage,
+    slices,
+)
+from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient
 
-PID = os.getpid()
-SET_TIMESLICE = 0xA06C0103
-
-
-class Borrower:
-    """Makes copies, as the kernel does: each is to be closed once, and none is used afterwards."""
-
-    way = "own right"
-
-    def __init__(self, rm: FakeRm) -> None:
-        self.rm = rm
-        self.copies: list[FakeFile] = []
-        self.meanwhile: Callable[[], object] = lambda: None
-
-    def borrow(self, pid: int, pidfd: int, fd: int) -> int:
-        original = self.rm.processes[pid][fd]
-        copy = self.rm.file()
-        copy.clients, copy.on_control = original.clients, original.on_control
-        self.copies.append(copy)
-        number = 1000 + len(self.copies)
-        self.rm.copies[number] = copy
-        self.meanwhile()
-        return number
-
-    @property
-    def open(self) -> int:
-        assert all(copy.closed <= 1 for copy in self.copies), "a file was closed twice"
-        return sum(not copy.closed for copy in self.copies)
-
-
-class Keeping:
-    """Notes what is guarded."""
-
-    pid = -1
-
-    def __init__(self) -> None:
-        self.guarded: dict[int, GpuContext] = {}
-        self.renewed: list[int] = []
-        self._keys = iter(range(1, 1000))
-
-    def guard(self, pid: int, context: GpuContext) -> int:
-        key = next(self._keys)
-        self.guarded[key] = context
-        return key
-
-    def unguard(self, key: int) -> None:
-        self.guarded.pop(key, None)
-
-    def renew(self, key: int) -> None:
-        self.renewed.append(key)
-
-
-class World:
-    """The part of a daemon that manages processes."""
-
-    def __init__(self) -> None:
-        self.rm = FakeRm()
-        self.plane = NvidiaPlane(self.rm)
-        self.borrower = Borrower(self.rm)
-        self.gpus = Gpus(self.plane, PolicySpec(), lambda pid: None)
-        self.keeping: Any = Keeping()
-        memory: Any = SimpleNamespace(pids=set)
-        self.placement = Placement(None, self.gpus, memory)
-        limits: Any = SimpleNamespace(work=False)
-        self.processes = Processes(self.gpus, self.keeping, limits)
-        self.adoption = Adoption(
-            self.plane.finder(), Lending(self.plane), self.processes, self.gpus, self.keeping, self.placement
-        )
-        self.checks = Checks(self.processes, self.gpus, self.keeping, self.placement, self.adoption.lending)
-        self.search = Search(self.processes, self.adoption, self.checks, self.placement, self.keeping)
-
-    def tenant(self, pid: int = PID, fd: int = 8, gpu: str = UUIDS[0]) -> FakeClient:
-        client = self.rm.tenant(pid, fd).client()
-        client.context(client.device(gpu))
-        return client
-
-    def root(self, pid: int = PID, **settings: str) -> Root:
-        return self.processes.add_root(pid, settings, (self.borrower,))
-
-    async def adopt(self, root: Root, pid: int = PID, *, new_only: bool = False) -> None:
-        await self.adoption.adopt(root, pid, new_only=new_only)
-
-    def nothing_is_left(self) -> bool:
-        assert not self.processes.managed
-        assert not any(scheduler.tasks for scheduler in self.gpus.all())
-        return not self.keeping.guarded and self.borrower.open == 0
-
-
-def slices(client: FakeClient) -> list[int]:
-    return [node.slice_us for node in client.objects.values() if node.slice_us]
-
-
-FOUND = [2048, 1024, 1024, 1024]
-
-
-@pytest.fixture(autouse=True)
-def _own_usage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The usage source, and a signal handler of the tests' own; what borrowed files are is not asked of the kernel."""
-    monkeypatch.setattr(gpus, "open_source", lambda driver, gpu: Choice(FakeSource(), ()))
-    monkeypatch.setattr(adoption.borrow, "still_holds", lambda pid, fd, copy: pid == PID)
-    before = signal.getsignal(signal.SIGALRM)
-    yield
-    signal.signal(signal.SIGALRM, before)
-
-
-def in_a_daemon(test: Callable[[World], Awaitable[None]]) -> None:
-    """Run a test in an event loop, and see that no descriptor is left."""
-
-    async def run() -> None:
-        await asyncio.to_thread(int)  # starts a thread, which stays
-        before = len(os.listdir("/proc/self/fd"))
-        world = World()
-        with contextlib.ExitStack() as stack:
-            stack.callback(world.gpus.close)
-            stack.callback(world.adoption.close)
-            stack.callback(world.processes.close)
-            await test(world)
-        assert world.nothing_is_left()
-        assert len(os.listdir("/proc/self/fd")) == before
-
-    asyncio.run(run())
-
-
-@contextlib.contextmanager
-def child() -> Iterator[int]:
-    process = subprocess.Popen(["sleep", "60"])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
 
 
 def test_what_a_process_has_is_managed_and_put_back() -> None:

@@ -7,7 +7,8 @@ import pwd
 
 import pytest
 
-from runlist.views.columns import COLUMNS, chosen, duration, percent, printable, size, sparkline, state, user_name
+from runlist.units import duration, size
+from runlist.views.columns import COLUMNS, chosen, percent, printable, sparkline, state, user_name
 from tests.fixtures.fake_daemon import view
 
 

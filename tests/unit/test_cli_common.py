@@ -40,6 +40,7 @@ def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) 
         ({"cap_percent": 30.0}, "CAP", "30 %"),
         ({"budget_us": 5000, "period_us": 20_000}, "DEADLINE", "5 ms/20 ms"),
         ({"corrections": 2}, "FIXED", "2"),
+        ({"controls": {"interleave": "high"}}, "INTERLEAVE", "high"),
     ],
 )
 def test_a_column_is_shown_for_all_when_one_task_has_something(
@@ -213,6 +214,10 @@ def test_top_needs_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ps --watch" in capsys.readouterr().err
 
 
-def test_only_top_waits_for_its_screen() -> None:
-    script = "import sys, runlist.cli; sys.exit('textual' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+SLOW = ("textual", "pynvml", "asyncio", "rich", "tomllib", "runlist.daemon", "runlist.client", "runlist.sim")
+
+
+def test_a_command_waits_only_for_what_it_needs() -> None:
+    script = f"import sys, runlist.cli; sys.exit(' '.join(set({SLOW}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    assert done.stderr.strip() == ""

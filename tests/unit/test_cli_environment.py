@@ -24,6 +24,8 @@ from runlist.cli.environment import defaults, made_one
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_TASK_PRIORITY": "1", "CUDA_DISABLE_CONTROL": "true"}, {}),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "4g", "CUDA_DISABLE_CONTROL": "1"}, {}),
         ({"RUNLIST_MEMORY": "8G", "RUNLIST_CAP": "12.5%"}, {"memory": "8G", "cap": "12.5%"}),
+        ({"RUNLIST_CAP": "30ms/100ms", "CUDA_DEVICE_SM_LIMIT": "30"}, {"cap": "30ms/100ms"}),
+        ({"RUNLIST_CAP": "30000 100000"}, {"cap": "30000 100000"}),
         ({"RUNLIST_MEMORY": "8G", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}, {"memory": "8G"}),
         ({"RUNLIST_MEMORY": "8G", "RUNLIST_CAP": "30", "RUNLIST_REGION": "/r"}, {"cap": "30"}),
         ({"RUNLIST_CAP": "max", "CUDA_DEVICE_SM_LIMIT": "30"}, {}),

@@ -13,13 +13,14 @@ import pytest
 
 from runlist import wire
 from runlist.cli import main
-from runlist.cli.settings import SETTING_OPTIONS
 from runlist.errors import ExitCode
+from runlist.planes.registry import controls
+from runlist.settings.table import SETTINGS
 from tests.fixtures.fake_daemon import FakeDaemon, status, view
 
 ALL = {
-    "class": "batch", "weight": "300", "cap": "30000 100000", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
-    "group": "job", "memory": "8G",
+    "class": "batch", "weight": "300", "cap": "30ms/100ms", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
+    "group": "job", "memory": "8G", "timeslice": "2ms", **{row.name: row.words[-1] for row in controls()},
 }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def words_of(settings: dict[str, str]) -> list[str]:
 
 
 def test_the_table_of_options_is_all_here() -> None:
-    assert {option.key for option in SETTING_OPTIONS} == set(ALL)
+    assert list(SETTINGS) == list(ALL)
 
 
 @pytest.mark.parametrize("settings", [{}, ALL, *({key: value} for key, value in ALL.items())])

@@ -20,9 +20,7 @@ from runlist.planes.nvidia.rm.commands import (
     NVOS54_CONTROL,
     REGISTER_FD,
     Class,
-    Interleave,
     Ioctl,
-    PreemptionMode,
     Privilege,
     Target,
 )
@@ -81,7 +79,7 @@ FIXTURES = [
     ("GET_TIMESLICE", {}, "0000000000000000"),
     ("PREEMPT", {"wait": 1}, "0100000000000000"),
     ("PREEMPT", {"wait": 1, "manual_timeout": 1, "timeout_us": 0x01020304}, "0101000004030201"),
-    ("SET_INTERLEAVE_LEVEL", {"level": Interleave.HIGH}, "02000000"),
+    ("SET_INTERLEAVE_LEVEL", {"level": 2}, "02000000"),
     ("MAKE_REALTIME", {"realtime": 1}, "01"),
     ("GPFIFO_SCHEDULE", {"enable": 1}, "010000"),
     ("GPFIFO_SCHEDULE", {"enable": 1, "skip_enable": 1}, "010001"),
@@ -90,7 +88,7 @@ FIXTURES = [
     ("GET_CHILD_HANDLE", {"parent": 0x5C000002, "class_": 0xA06C}, "0200005c" + "6ca00000" + "00" * 4),
     (
         "SET_CTXSW_PREEMPTION_MODE",
-        {"flags": 1, "channel": 0x5C00001C, "compute": PreemptionMode.CTA},
+        {"flags": 1, "channel": 0x5C00001C, "compute": 1},
         "01000000" + "1c00005c" + "00000000" + "01000000" + "00" * 16,
     ),
     ("FIFO_RUNLIST_SET_SCHED_POLICY", {"flags": 1}, "01000000" + "00000000"),

@@ -7,10 +7,11 @@ import struct
 import pytest
 
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.nvidia.context import GpuContext
+from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
-from runlist.planes.nvidia.rm.commands import COMMANDS, Interleave, PreemptionMode, SchedulingPolicy
+from runlist.planes.nvidia.rm.commands import COMMANDS, Privilege
 from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
 from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
 
@@ -21,6 +22,11 @@ SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (
         "FIFO_RUNLIST_SET_SCHED_POLICY", "PREEMPT",
     )
 )  # fmt: skip
+
+
+OTHER_THAN_DEFAULT = {
+    "interleave": "high", "realtime": "on", "preemption": "cta", "scheduling-policy": "interleaved",
+}  # fmt: skip
 
 
 class Tenant:
@@ -108,7 +114,7 @@ def test_more_channels_than_one_control_takes(extra: int, counts: list[int]) -> 
 def test_the_driver_is_only_told_about_compute_groups_where_that_is_meant(tenant: Tenant) -> None:
     compute = next(iter(tenant.context.groups))
     tenant.context.preempt()
-    tenant.context.set_realtime(True)
+    tenant.context.set_control("realtime", "on")
     tenant.context.restart_runlist()
     calls = tenant.file.sent(PREEMPT, REALTIME, COMMANDS["RESTART_RUNLIST"].number)
     assert [call.object for call in calls] == [compute, compute, tenant.context.groups[compute].channels[0]]
@@ -157,10 +163,9 @@ def test_undo_sends_nothing_by_itself(tenant: Tenant) -> None:
 def test_undo_covers_only_what_was_touched(tenant: Tenant) -> None:
     plain = {control.command for control in tenant.context.undo_controls()}
     assert plain == {SET, DISABLE}
-    tenant.context.set_interleave(Interleave.HIGH)
-    tenant.context.set_realtime(True)
-    tenant.context.set_preemption(PreemptionMode.CTA)
-    tenant.context.set_scheduling_policy(SchedulingPolicy.CHANNEL_INTERLEAVED)
+    assert set(OTHER_THAN_DEFAULT) == set(ROWS)
+    for name, word in OTHER_THAN_DEFAULT.items():
+        tenant.context.set_control(name, word)
     undo = tenant.context.undo_controls()
     kinds = list(dict.fromkeys(control.command for control in undo))
     assert kinds == [SET, INTERLEAVE, REALTIME, MODE, POLICY, DISABLE]
@@ -168,15 +173,17 @@ def test_undo_covers_only_what_was_touched(tenant: Tenant) -> None:
     assert [control.params.hex() for control in by_kind[INTERLEAVE]] == ["00000000"] * 4
     assert [control.params.hex() for control in by_kind[REALTIME]] == ["00"]
     assert len(by_kind[MODE]) == 8
-    assert {struct.unpack_from("<I", control.params, 12)[0] for control in by_kind[MODE]} == {PreemptionMode.CILP}
+    assert {struct.unpack_from("<I", control.params, 12)[0] for control in by_kind[MODE]} == {2}  # CILP
     assert [control.params.hex() for control in by_kind[POLICY]] == ["0100000000000000"]
     assert set(tenant.replay(undo)) == {0}
 
 
 def test_will_touch_says_whether_the_keeper_has_to_be_told(tenant: Tenant) -> None:
-    assert tenant.context.will_touch(Setting.INTERLEAVE)
-    assert not tenant.context.will_touch(Setting.INTERLEAVE)
-    assert tenant.context.will_touch(Setting.PREEMPTION)
+    assert tenant.context.will_touch("interleave")
+    assert not tenant.context.will_touch("interleave")
+    assert tenant.context.will_touch("preemption")
+    tenant.context.set_control("realtime", "on")  # nobody was told before, but it is undone
+    assert REALTIME in {control.command for control in tenant.context.undo_controls()}
 
 
 def test_undo_is_a_copy_of_the_moment_it_was_found(tenant: Tenant) -> None:
@@ -184,6 +191,23 @@ def test_undo_is_a_copy_of_the_moment_it_was_found(tenant: Tenant) -> None:
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
     assert tenant.context.undo_controls() == before
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_control_is_one_row(name: str) -> None:
+    """Each of its words can be set, none but the default leaves a trace, and RM says who may."""
+    row, tenant = ROWS[name], Tenant()
+    assert (row.name, row.default in row.words) == (name, True)
+    assert row.privileged == (row.command.privilege is not Privilege.NONE)
+    sent = {}
+    for word in (*row.words, None):
+        tenant.file.calls.clear()
+        tenant.context.set_control(name, word)
+        sent[word] = [(call.object, call.command, call.params) for call in tenant.file.calls]
+    assert sent[None] == sent[row.default]
+    assert len({str(controls) for word, controls in sent.items() if word}) == len(row.words)
+    undo = [(control.object, control.command, control.params) for control in tenant.context.undo_controls()]
+    assert [control for control in undo if control[1] == row.command.number] == sent[row.default]
 
 
 # -- things that vanish ----------------------------------------------------------------------------
@@ -197,6 +221,14 @@ def test_a_freed_group_is_dropped_and_the_others_are_served(tenant: Tenant) -> N
     assert first not in tenant.context.groups
     tenant.context.suspend()
     assert tenant.enabled() == {False}
+
+
+def test_a_group_freed_before_a_control_is_set_is_dropped(tenant: Tenant) -> None:
+    first, *others = tenant.context.groups
+    tenant.client.free(first)
+    tenant.context.set_control("interleave", "high")
+    assert list(tenant.context.groups) == others
+    assert [call.params.hex() for call in tenant.file.sent(INTERLEAVE)] == ["02000000"] * 4  # the first finds nothing
 
 
 def test_suspending_when_a_group_was_freed_tries_again_without_it(tenant: Tenant) -> None:
@@ -245,16 +277,16 @@ def test_a_freed_channel_that_cannot_be_told_apart_is_an_error(tenant: Tenant) -
 def test_a_refused_privileged_setting_is_no_permission() -> None:
     tenant = Tenant(privileged=False)
     with pytest.raises(InsufficientPermissions, match="root or CAP_SYS_NICE"):
-        tenant.context.set_interleave(Interleave.HIGH)
+        tenant.context.set_control("interleave", "high")
     with pytest.raises(InsufficientPermissions):
-        tenant.context.set_scheduling_policy(None)
+        tenant.context.set_control("scheduling-policy", None)
 
 
 def test_putting_back_after_a_refused_setting_has_nothing_to_complain_of() -> None:
     """Its undo is refused as the setting was: nothing was changed, and the rest is put back."""
     tenant = Tenant(privileged=False)
     with pytest.raises(InsufficientPermissions):
-        tenant.context.set_interleave(Interleave.HIGH)
+        tenant.context.set_control("interleave", "high")
     tenant.context.set_timeslice(1)
     tenant.context.suspend()
     assert tenant.context.put_back() == []

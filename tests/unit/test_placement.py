@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.placement import placement
-from runlist.daemon.placement.placement import Placement, first_changes
+from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Facts, Over
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import UsageError
@@ -119,7 +119,7 @@ def test_one_that_no_rule_matches_or_that_is_gone_has_what_was_asked_for(make: M
         ({"weight": "0"}, "weight=0"),
         ({"burst": "5ms", "cap": "max"}, "burst=5ms: a burst goes with a cap"),
         ({"burst": "5s"}, "burst=5s"),  # more than the rule's cap
-        ({"interleave": "high"}, "interleave can be set only on a process that is managed"),
+        ({"interleave": "most"}, "interleave=most: take low, medium, high"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Make, asked: dict[str, str], what: str) -> None:
@@ -218,9 +218,18 @@ def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Mach
     assert placed.over_limit(OTHER) is None
 
 
-def test_settings_for_a_process_that_appears() -> None:
-    assert len(first_changes({"class": "batch", "cap": "30"})) == 2
-    with pytest.raises(UsageError, match="interleave"):
-        first_changes({"interleave": "high"})
-    with pytest.raises(UsageError, match="no setting"):
-        first_changes({"nonsense": "1"})
+@pytest.mark.parametrize(
+    ("rule", "asked", "controls"),
+    [
+        ("", {}, {}),
+        ("", {"interleave": "high"}, {"interleave": "high"}),
+        ("medium", {}, {"interleave": "medium"}),
+        ("medium", {"interleave": "HIGH"}, {"interleave": "high"}),
+        ("medium", {"interleave": "low"}, {}),  # the driver's own
+    ],
+)
+def test_a_new_task_has_the_controls_of_the_driver(
+    make: Make, rule: str, asked: dict[str, str], controls: dict[str, str]
+) -> None:
+    placed = make(f'[[rule]]\nset.interleave = "{rule}"\n' if rule else "")
+    assert placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, asked)).controls == controls

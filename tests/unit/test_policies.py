@@ -192,8 +192,10 @@ def test_everybody_gets_a_turn(classes: list[TaskClass]) -> None:
     ("options", "line"),
     [
         ({"quantum": "5"}, "no option quantum: take quantum_ms"),
-        ({"quantum_ms": "soon"}, "quantum_ms=soon is not a number"),
-        ({"quantum_ms": "4.9"}, "not within 5 to 10000"),
+        ({"quantum_ms": "soon"}, "quantum_ms=soon is not a number of ms, nor one with its unit, such as 20ms or 1s"),
+        ({"quantum_ms": "4.9"}, "quantum_ms=4.9 is not within 5 to 10000 ms"),
+        ({"quantum_ms": "11s"}, "quantum_ms=11s is not within 5 to 10000 ms"),
+        ({"quantum_ms": "20m"}, "not a number"),
         ({"quantum_ms": "10001"}, "not within"),
         ({"quantum_ms": "nan"}, "not within"),
         ({"quantum_ms": "inf"}, "not within"),

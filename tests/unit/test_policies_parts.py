@@ -118,6 +118,14 @@ def test_numbers_are_taken_out_of_the_options() -> None:
         number(options, "b", 0.0, 0.0, 2.0)
 
 
+@pytest.mark.parametrize("text", ["20", "20ms", "0.02s", "20000us", "20 ms", "2e1"])
+def test_lengths_of_time_are_milliseconds_or_have_their_unit(text: str) -> None:
+    assert number({"quantum_ms": text}, "quantum_ms", 0.0, 5.0, 100.0, ms=True) == 20.0
+    if not text.isdecimal() and text != "2e1":
+        with pytest.raises(ValueError, match=f"step={text} is not a number$"):
+            number({"step": text}, "step", 0.0, 5.0, 100.0)
+
+
 # -- reservations ----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from bench.harness import library as bench_library
 from runlist import emulated, environment, paths, tenant
 from runlist.cli import environment as cli_environment
 from runlist.daemon.requests import messages
-from runlist.planes.nvidia import discover, rescue, switch_log
+from runlist.planes.nvidia import controls, discover, rescue, switch_log
 from runlist.planes.nvidia.rm import client, commands, status, transport
 from runlist.planes.process import library, preload
 from runlist.planes.process.region import file as region_file
@@ -72,9 +72,7 @@ def test_what_the_rows_are_made_of_is_data_of_the_table() -> None:
     assert gpfifo[-1] == ("enable:B skip_submit:B",)
 
 
-@pytest.mark.parametrize(
-    "name", ["Class", "Ioctl", "Interleave", "PreemptionMode", "SchedulingPolicy", "Target", "Privilege"]
-)
+@pytest.mark.parametrize("name", ["Class", "Ioctl", "Target", "Privilege"])
 def test_enums_of_the_driver(name: str) -> None:
     ours = {member.name: member.value for member in getattr(commands, name)}
     theirs = {member.name: member.value for member in getattr(rm_autogen, name)}
@@ -87,7 +85,6 @@ def test_enums_of_the_driver(name: str) -> None:
         "MAP_READ_ONLY",
         "MEMORY_CACHED",
         "MEMORY_USER_READ_ONLY",
-        "SCHED_POLICY_RESTORE",
         "MAX_DISABLE_CHANNELS",
         "HANDLE_INFO_PARENT",
         "HANDLE_INFO_CLASS",
@@ -99,6 +96,18 @@ def test_enums_of_the_driver(name: str) -> None:
 )
 def test_numbers_of_the_driver(name: str) -> None:
     assert getattr(rm_autogen, name) == getattr(commands, name)
+
+
+def test_values_of_controls() -> None:
+    rows = {name: row.params for name, row in controls.ROWS.items()}
+    assert rows["interleave"] == {level.name.lower(): {"level": level} for level in rm_autogen.Interleave}
+    assert rows["preemption"] == {
+        mode.name.lower(): {"flags": rm_autogen.PREEMPTION_SET_COMPUTE, "compute": mode}
+        for mode in rm_autogen.PreemptionMode
+    }
+    words = zip(("default", "interleaved", "wddm"), rm_autogen.SchedulingPolicy, strict=True)
+    given = {"driver": {"flags": rm_autogen.SCHED_POLICY_RESTORE}, **{word: {"policy": one} for word, one in words}}
+    assert rows["scheduling-policy"] == given
 
 
 def test_classes_of_engines() -> None:
@@ -206,7 +215,7 @@ def test_names_in_the_environment() -> None:
     assert names.HAMI_SETTINGS == cli_environment._HAMI
     assert tuple(names.HAMI_SETTINGS) == names.PER_GPU
     assert set(names.ON) == preload._ON
-    assert set(names.UNLIMITED) == cli_environment._NO_MEMORY == cli_environment._NO_CAP - {"", "0"}
+    assert set(names.UNLIMITED) == cli_environment._NO_CAP - {"", "0"}
     assert (transport.NvidiaDriver.name, transport.EmulatedDriver.name) == (names.NVIDIA, names.EMULATED)
 
 

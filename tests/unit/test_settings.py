@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
-from runlist.planes.nvidia.context import GpuContext, Setting
+from runlist.planes.interface import Control
+from runlist.planes.registry import controls
+from runlist.settings.changes import ControlChange, MemoryChange, TaskChange
+from runlist.settings.help import command_help, described, guide_table
 from runlist.settings.table import (
     NO_SETTINGS,
-    ContextChange,
-    MemoryChange,
-    TaskChange,
+    SETTINGS,
+    Scope,
     apply_changes,
+    control_words,
     memory_change,
     override,
-    parse_class,
-    parse_duration_us,
     parse_setting,
     parse_settings,
 )
@@ -44,40 +45,45 @@ def applied(settings: dict[str, str], task: Task = NO_SETTINGS) -> Task:
 
 @pytest.mark.parametrize("name", ["deadline", "latency", "normal", "batch", "BATCH"])
 def test_class(name: str) -> None:
-    assert changed("class", name).task_class == TaskClass(name.lower()) == parse_class(name)
+    assert changed("class", name).task_class == TaskClass(name.lower())
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("1", 1), ("2048", 2048), ("60000000", 60_000_000), ("auto", None), ("AUTO", None)]
-)
+    ("value", "expected"),
+    [
+        ("1", 1), ("2048", 2048), ("60000000", 60_000_000), ("auto", None), ("AUTO", None), (" 7 ", 7),
+        ("2000.0", 2000), ("500us", 500), ("2ms", 2_000), ("1.001 ms", 1_001), ("60s", 60_000_000)
+    ],
+)  # fmt: skip
 def test_timeslice(value: str, expected: int | None) -> None:
     assert changed("timeslice", value).timeslice_us == expected
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, object]] = []
+@pytest.mark.parametrize("row", controls(), ids=lambda row: row.name)
+def test_a_control_of_the_driver(row: Control) -> None:
+    """Each of its words, in letters of any size; the driver's own is what undoing sets."""
+    for word in row.words:
+        change = parse_setting(row.name, word.upper())
+        assert change == ControlChange(row.name, None if word == row.default else word)
+        assert control_words([change]) == ({} if word == row.default else {row.name: word})
+    with pytest.raises(UsageError, match=f"{row.name}=3: take {', '.join(row.words)}"):
+        parse_setting(row.name, "3")
+    setting = SETTINGS[row.name]
+    assert (setting.privileged, setting.changes, setting.lasting) == (row.privileged, Scope.DRIVER, True)
 
-    def __getattr__(self, name: str) -> object:
-        return lambda *values: self.calls.append((name, *values))
 
-
-@pytest.mark.parametrize(
-    ("key", "value", "setting", "default", "call"),
-    [
-        ("interleave", "low", Setting.INTERLEAVE, "low", ("set_control", "interleave", "low")),
-        ("interleave", "HIGH", Setting.INTERLEAVE, "low", ("set_control", "interleave", "high")),
-    ],
-)
-def test_driver_settings(key: str, value: str, setting: Setting, default: str, call: tuple[str, object]) -> None:
-    change = parse_setting(key, value)
-    assert isinstance(change, ContextChange)
-    assert (change.setting, change.value, change.default) == (setting, value.lower(), default)
-    recorder = Recorder()
-    change.act(recorder, change.value)  # type: ignore[arg-type]
-    assert recorder.calls == [call]
-    assert hasattr(GpuContext, call[0])
-    change.act(recorder, change.default)  # type: ignore[arg-type]
+def test_the_table_is_what_people_read() -> None:
+    """Every setting is in the help of `set` and in the guide's table, with all that is known of it."""
+    lines = command_help().splitlines()
+    rows = guide_table().splitlines()[2:]
+    assert len(rows) == len(SETTINGS)
+    for row, shown in zip(SETTINGS.values(), rows, strict=True):
+        assert f"{row.key}={row.values}: {described(row)}" in lines
+        assert shown.startswith(f"| `{row.key}` | `{row.values.split('|')[0]}`")
+        assert shown.endswith(f"| {described(row)} | {row.changes} |")
+    assert described(SETTINGS["timeslice"]).endswith("A number alone is µs.")
+    assert "own user" in described(SETTINGS["interleave"])
+    assert "own user" not in described(SETTINGS["memory"])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +94,10 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("timeslice", "0", "take 1 to 60000000"),
         ("timeslice", "-1", "take 1 to"),
         ("timeslice", "60000001", "take 1 to"),
-        ("timeslice", "1.5", "take whole microseconds, or auto"),
-        ("timeslice", "1ms", "take whole microseconds"),
+        ("timeslice", "1.5", "timeslice=1.5: take whole microseconds (2000), a duration (500us, 2ms), or auto"),
+        ("timeslice", "1.5us", "take whole microseconds"),
+        ("timeslice", "61s", "timeslice=61s: take 1 to 60000000 µs"),
+        ("timeslice", "2m", "take whole microseconds"),
         ("timeslice", "50%", "take whole microseconds"),
         ("timeslice", "nan", "take whole microseconds"),
         ("interleave", "3", "interleave=3: take low, medium, high"),
@@ -113,6 +121,12 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("cap", "30000 5000", "a cap's period is 10000 to 1000000 µs, not 5000"),
         ("cap", "200000 100000", "a cap is 1 to 100 %"),
         ("cap", "none", "or max for no cap"),
+        ("cap", "30ms", "cap=30ms: take a percentage (30 or 30%), 30ms/100ms,"),
+        ("cap", "30/100", "cap=30/100: take a number and a unit"),
+        ("cap", "30000/100000", "take a number and a unit"),
+        ("cap", "30ms/5ms", "a cap's period is 10000 to 1000000 µs, not 5000"),
+        ("cap", "0.5ms/100ms", "a cap is 1 to 100 %"),
+        ("cap", "max/100ms", "take a number and a unit"),
         ("burst", "5", "take a number and a unit"),
         ("burst", "-5ms", "take a number and a unit"),
         ("burst", "5 minutes", "take a number and a unit"),
@@ -120,7 +134,7 @@ def test_driver_settings(key: str, value: str, setting: Setting, default: str, c
         ("deadline", "20ms/5ms", "a deadline's budget is more than 0 and at most its period"),
         ("deadline", "0ms/5ms", "a deadline's budget is more than 0"),
         ("deadline", "5us/20us", "a deadline's period is 1 ms to 10 s"),
-        ("deadline", "5/20ms", "deadline=5: take a number and a unit"),
+        ("deadline", "5/20ms", "deadline=5/20ms: take a number and a unit"),
         ("deadline", "5ms/20ms/2ms", "take a number and a unit"),
         ("p99", "0ms", "p99=0ms: take more than 0, or none"),
         ("p99", "2h", "take a number and a unit"),
@@ -155,14 +169,6 @@ def test_a_long_value_is_shown_short_and_on_one_line(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "microseconds"),
-    [("1us", 1), ("1.5 ms", 1500), ("2s", 2e6), ("7µs", 7), ("7\u03bcs", 7), ("0ms", 0), (" 3ms ", 3000)],
-)
-def test_durations(text: str, microseconds: float) -> None:
-    assert parse_duration_us("p99", text) == microseconds
-
-
-@pytest.mark.parametrize(
     ("text", "limit"),
     [
         ("8G", 8 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29), ("1.5 gib", 3 << 29), ("1073741824", 1 << 30),
@@ -189,6 +195,8 @@ def test_weights_and_groups() -> None:
         ("30%", Cap(30_000)),
         ("12.5 %", Cap(12_500)),
         ("30000 200000", Cap(30_000, 200_000)),
+        ("30ms/100ms", Cap(30_000, 100_000)),
+        ("0.5 s/1s", Cap(500_000, 1_000_000)),
         ("max", None),
         ("max 100000", None),
     ],
@@ -262,7 +270,7 @@ def test_stronger_settings_take_along_what_belongs_to_them(
     parse_settings(override(weaker, stronger))
 
 
-KEYS = ["class", "weight", "cap", "burst", "deadline", "p99", "group", "timeslice", "interleave"]
+KEYS = list(SETTINGS)
 NUMBERS = st.from_regex(r"[0-9]{1,12}(\.[0-9]{1,3})?( ?(us|ms|s|%))?(/[0-9]{1,9}(us|ms|s))?", fullmatch=True)
 WORDS = st.sampled_from(["none", "max", "auto", "batch", "deadline", "latency", "low", "30000 100000", "5ms/20ms"])
 

@@ -7,6 +7,7 @@ import re
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,27 @@ def test_a_scenario_with_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("cap = 33.333333333333336", {"cap": Cap(33_333)}),
+        ('cap = "30%"', {"cap": Cap(30_000)}),
+        ('cap = "20ms/50ms"\nburst = "1ms"', {"cap": Cap(20_000, 50_000, 1_000)}),
+        ('cap = "30000 100000"', {"cap": Cap(30_000)}),
+        ('cap = "max"', {}),
+        ('deadline = "1ms/10ms"', {"deadline": Deadline(1_000, 10_000), "task_class": TaskClass.DEADLINE}),
+        ('deadline = "none"', {}),
+        ('p99 = "0.5ms"', {"target_p99_us": 500.0}),
+        ("timeslice = 1000", {"timeslice_us": 1_000}),
+        ('timeslice = "2ms"', {"timeslice_us": 2_000}),
+        ('timeslice = "auto"', {}),
+    ],
+)
+def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict[str, Any]) -> None:
+    (tenant,) = tenants(load_trace(write(tmp_path, "words.toml", f"{TENANT}{words}\n")))
+    assert tenant == TenantSpec("a", kernel_us=tenant.kernel_us, load=tenant.load, **asked)
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("", "tenant is missing"),
@@ -141,8 +163,18 @@ def test_a_scenario_with_everything(tmp_path: Path) -> None:
         (TENANT + "weight = 1.5\n", "weight: take a whole number"),
         (TENANT + "weight = true\n", "weight: take a whole number"),
         (TENANT + "cap = 101\n", "a cap is 1 to 100 %"),
-        (TENANT + "cap = nan\n", "a cap is"),
-        (TENANT + 'cap = "30%"\n', "cap: take a table"),
+        (TENANT + "cap = nan\n", "tenant 1 (a): cap=nan: take a percentage"),
+        (TENANT + 'cap = "half"\n', "cap=half: take a percentage"),
+        (TENANT + "cap = true\n", "cap: take a table"),
+        (TENANT + "cap = [30]\n", "cap: take a table"),
+        (TENANT + 'burst = "5ms"\n', "burst=5ms: a burst goes with a cap"),
+        (TENANT + 'deadline = "5ms"\n', "deadline=5ms: take BUDGET/PERIOD"),
+        (TENANT + "deadline = 5\n", "deadline=5: take BUDGET/PERIOD"),
+        (TENANT + 'deadline = "1ms/10ms"\nclass = "batch"\n', "deadline: give budget and period"),
+        (TENANT + 'p99 = "soon"\n', "p99=soon: take a number and a unit"),
+        (TENANT + 'timeslice = "1.5us"\n', "timeslice=1.5us: take whole microseconds"),
+        (TENANT + 'p99 = "1ms"\np99_us = 1000\n', "no such field: p99_us"),
+        (TENANT + "timeslice = { us = 5 }\n", "no such field: timeslice"),
         (TENANT + "cap = { quota_us = 5, period_us = 1 }\n", "period"),
         (TENANT + "cap = { quota = 5 }\n", "quota_us is missing"),
         (TENANT + "deadline = { budget_us = 5, period_us = 1 }\n", "deadline"),

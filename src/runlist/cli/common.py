@@ -12,7 +12,7 @@ import typer
 
 from runlist import wire
 from runlist.errors import RunlistError, UsageError
-from runlist.views.columns import aligned, chosen
+from runlist.views.columns import CONTROL_TITLES, aligned, chosen
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[
@@ -28,14 +28,14 @@ PolicyOptions = Annotated[
 ]
 
 USUAL_COLUMNS = (
-    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", "SHARE", "QUOTA", "STATE", "SOURCE", "GROUPS", "FIXED",
-    "COMMAND",
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
+    "GROUPS", "FIXED", "COMMAND",
 )  # fmt: skip
 """Columns of every table of tasks, without those in which there is nothing but the usual."""
 LONG_COLUMNS = (
-    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", "SHARE", "MINUTE",
-    "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "ENFORCED", "CAP BY", "REACHED BY", "STATE", "SOURCE", "GROUPS", "FIXED",
-    "POLICY", "RULE", "WHY", "COMMAND",
+    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
+    "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "ENFORCED", "CAP BY", "REACHED BY", "STATE", "SOURCE",
+    "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "COMMAND",
 )  # fmt: skip
 REASON_COLUMNS = (
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",

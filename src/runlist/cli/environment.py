@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping
 
 from runlist.planes.process import preload
-from runlist.units import parse_size
+from runlist.settings.values import memory
 
 _HAMI = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", "CUDA_DEVICE_SM_LIMIT": "cap"}
 _OWN = {"RUNLIST_MEMORY": "memory", "RUNLIST_CAP": "cap"}
 _NO_CAP = {"", "0", "max", "none"}
-_NO_MEMORY = {"max", "none"}
 
 
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,10 +54,10 @@ def _hami(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _bytes(text: str) -> float:
     """For comparing. What is malformed comes first: then the daemon says what is wrong with it."""
-    octets = parse_size(text)
-    if octets is None:
-        return math.inf if text.strip().lower() in _NO_MEMORY else -1
-    return octets or math.inf
+    try:
+        return memory(text).limit or math.inf
+    except ValueError:
+        return -1
 
 
 def _percent(text: str) -> float:

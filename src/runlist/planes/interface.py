@@ -127,8 +127,8 @@ class Context(Protocol):
     def preempt(self) -> None:
         """Take it off the GPU once; it competes again at once."""
 
-    def set_control(self, name: str, word: str) -> None:
-        """Set one of the plane's controls."""
+    def set_control(self, name: str, word: str | None) -> None:
+        """Set one of the plane's controls to one of its words; None for the driver's default."""
 
     def will_touch(self, name: str) -> bool:
         """Make `undo` cover a control. True when it did not before, so that the keeper has to be told."""

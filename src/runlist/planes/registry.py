@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib import import_module
 
@@ -21,20 +22,30 @@ def choose_plane(device: str | None = None) -> Plane:
     module, as `package.module`. Raises UsageError for a bad name.
     """
     name = device or os.environ.get(DEVICE_VARIABLE) or next(iter(PLANES))
-    module = PLANES.get(name, name if "." in name else None)
-    if module is None:
+    if name in PLANES:
+        return _made(PLANES[name])
+    if "." not in name:
         raise UsageError(f"no device {name!r}: take {' or '.join(PLANES)}")
     try:
-        plane: Plane = import_module(module).make_plane()
+        return _made(name)
     except (ImportError, AttributeError) as error:
-        if module in PLANES.values():
-            raise
         raise UsageError(f"no device {name!r}: {error}") from None
+
+
+def _made(module: str) -> Plane:
+    plane: Plane = import_module(module).make_plane()
     return plane
 
 
 def controls() -> tuple[Control, ...]:
-    """The controls that the planes' drivers have, each name once, from the module `controls` of each vendor."""
+    """The controls that the planes' drivers have, each name once: `CONTROLS` in the module `controls` of each vendor,
+    and in the module of a plane that is not Runlist's own, if the environment names one.
+    """
     vendors = dict.fromkeys(".".join(module.split(".")[:3]) for module in PLANES.values())
-    rows = (row for vendor in vendors for row in import_module(f"{vendor}.controls").CONTROLS)
+    modules = [import_module(f"{vendor}.controls") for vendor in vendors]
+    named = os.environ.get(DEVICE_VARIABLE, "")
+    if "." in named:
+        with contextlib.suppress(ImportError):  # whoever chooses it says so
+            modules.append(import_module(named))
+    rows = (row for module in modules for row in getattr(module, "CONTROLS", ()))
     return tuple({row.name: row for row in rows}.values())

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from runlist.model import DEFAULT_WEIGHT
-from runlist.units import part_of, size
+from runlist.planes.interface import Control
+from runlist.planes.registry import controls
+from runlist.units import duration, part_of, size
 from runlist.wire import TaskView
 
 NOTHING = "-"
@@ -18,7 +20,6 @@ NOTHING = "-"
 GAP = "  "
 """What stands between two columns."""
 
-_TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 _BARS = " ▁▂▃▄▅▆▇█"
 _WHY_IN_STATE = 20  # characters
 
@@ -34,12 +35,6 @@ class Column:
     text: Callable[[TaskView], str]
     usual: str | None = None
     number: bool = False
-
-
-def duration(microseconds: float) -> str:
-    """A time in its best unit, with at most three decimals."""
-    size, unit = next((pair for pair in _TIMES if microseconds >= pair[0]), _TIMES[-1])
-    return f"{round(microseconds / size, 3):g} {unit}"
 
 
 def percent(share: float) -> str:
@@ -143,7 +138,16 @@ _ALL = (
     Column("COMMAND", lambda task: printable(task.command)),
 )
 
-COLUMNS = {column.title: column for column in _ALL}
+
+def _of_control(row: Control) -> Column:
+    return Column(row.name.upper(), lambda task: task.controls.get(row.name, row.default), usual=row.default)
+
+
+_CONTROLS = [_of_control(row) for row in controls()]
+CONTROL_TITLES = tuple(column.title for column in _CONTROLS)
+"""What can be shown of the driver's own controls."""
+
+COLUMNS = {column.title: column for column in (*_ALL, *_CONTROLS)}
 
 
 def chosen(titles: Iterable[str], tasks: Sequence[TaskView]) -> list[Column]:

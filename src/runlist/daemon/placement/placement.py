@@ -10,10 +10,10 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import Memory
 from runlist.daemon.placement.rules import Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
-from runlist.errors import UsageError
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.process import command_of
-from runlist.settings.table import Change, ContextChange, apply_changes, memory_change, override, parse_settings
+from runlist.settings.changes import Change
+from runlist.settings.table import apply_changes, control_words, memory_change, override, parse_settings
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Placement:
         facts = facts_of(pid) if self.rules else None
         match = self.rules.match(facts) if facts is not None else None
         if match is None:
-            return Place(asked, first_changes(asked))
+            return Place(asked, parse_settings(asked))
         settings = override(match.settings, asked)
-        return Place(settings, first_changes(settings), match.where)
+        return Place(settings, parse_settings(settings), match.where)
 
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
         """A task of a process that was just found on a GPU. Processes of one root share as one job."""
@@ -59,7 +59,7 @@ class Placement:
             task = replace(task, group_of=None)  # the rule's group is one for all users
         if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
             root.quota.tighten(change.limit)
-        return ManagedTask(task, root=root, rule=place.rule)
+        return ManagedTask(task, root=root, rule=place.rule, controls=control_words(place.changes))
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""
@@ -86,12 +86,3 @@ class Placement:
             if used > limits.memory:
                 return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
         return None
-
-
-def first_changes(settings: dict[str, str]) -> list[Change]:
-    """What settings change. Raises UsageError unless a process can be given them when it appears."""
-    changes = parse_settings(settings)
-    for change in changes:
-        if isinstance(change, ContextChange):
-            raise UsageError(f"{change.setting.value} can be set only on a process that is managed: `runlist set`")
-    return changes

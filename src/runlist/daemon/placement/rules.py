@@ -20,14 +20,8 @@ from typing import Any
 from runlist.daemon.placement.facts import Facts, facts_of
 from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
 from runlist.errors import UsageError
-from runlist.settings.table import (
-    MAX_GROUP_NAME,
-    NO_SETTINGS,
-    ContextChange,
-    apply_changes,
-    parse_setting,
-    parse_settings,
-)
+from runlist.settings.table import NO_SETTINGS, apply_changes, parse_setting, parse_settings
+from runlist.settings.values import MAX_GROUP_NAME
 from runlist.units import parse_size
 
 __all__ = ["Facts", "Limits", "Match", "Over", "Rules", "facts_of"]
@@ -256,11 +250,9 @@ def _settings(path: TomlPath, value: object) -> dict[str, str]:
             raise _Wrong((*path, key), "take a string or a number")
         settings[key] = str(word)
         try:
-            change = parse_setting(key, settings[key])
+            parse_setting(key, settings[key])
         except UsageError as error:
             raise _Wrong((*path, key), str(error)) from None
-        if isinstance(change, ContextChange):
-            raise _Wrong((*path, key), f"{key} can be set only on a process that is managed: `runlist set`")
     try:
         parse_settings(settings)
     except UsageError as error:

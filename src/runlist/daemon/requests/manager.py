@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import Memory
-from runlist.daemon.placement.placement import Placement, first_changes
+from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.limit_notes import remarks
 from runlist.daemon.requests.messages import Kind, TenantMessage
@@ -31,11 +31,11 @@ from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Appear, TaskClass
 from runlist.planes.interface import Borrower
-from runlist.planes.nvidia.context import Setting
 from runlist.planes.process.region import Region, RegionError
 from runlist.proc.borrow import OwnRight
 from runlist.proc.process import owner_of
-from runlist.settings.table import ContextChange, MemoryChange, TaskChange, memory_change, override, parse_settings
+from runlist.settings.changes import Change, ControlChange, TaskChange
+from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_settings
 
 _log = structlog.get_logger()
 
@@ -90,11 +90,13 @@ class Manager:
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        first_changes(settings)
+        parse_settings(settings)
         self._check_owner(pid, uid)
+        _check_right(settings, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
         root = self.processes.add_root(pid, settings)
+        root.awaited = True
         try:
             self._limit_memory(root)
             await self._search.everything_of(root)
@@ -109,6 +111,7 @@ class Manager:
         except BaseException:
             self.processes.remove_root(root)
             raise
+        root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return Done(tasks)
@@ -148,8 +151,9 @@ class Manager:
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
         """Wait until there is room for what a launcher starts; returns the settings that it gets."""
-        first_changes(settings)
+        parse_settings(settings)
         self._check_owner(pid, uid)
+        _check_right(settings, uid)
         if pid in self.processes.roots or pid in self._launches:
             raise RunlistError(f"process {pid} is managed already")
         self._launches[pid] = uid
@@ -226,24 +230,20 @@ class Manager:
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
         changes = parse_settings(settings, *(task.task for task in tasks[:1]))
-        if uid not in (0, os.geteuid()) and any(
-            isinstance(change, ContextChange) and change.privileged for change in changes
-        ):
-            raise NoPermissionError("only root may change the interleave level (the driver asks for CAP_SYS_NICE)")
+        _check_right(settings, uid)
         root = self.processes.roots.get(pid) or processes[0].root
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
             _set_limit(root, pid, memory.limit)
         try:
-            self._change(tasks, [change for change in changes if not isinstance(change, MemoryChange)])
+            self._change(tasks, changes)
         except BaseException:
             if memory is not None:
                 root.quota.set_limit(before)
             raise
-        of_all = settings if pid == root.pid else {key: value for key, value in settings.items() if key == "memory"}
-        lasting = {key: value for key, value in of_all.items() if key != Setting.INTERLEAVE}
-        root.settings = override(root.settings, lasting)
+        of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
+        root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
         return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
@@ -351,17 +351,18 @@ class Manager:
 
     # -- changing and scheduling -------------------------------------------------------------------
 
-    def _change(self, tasks: list[ManagedTask], changes: list[TaskChange | ContextChange]) -> None:
+    def _change(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
+        """Apply what changes say of tasks, to all of them or, where one is refused, to none."""
         before = [(task, task.task) for task in tasks]
-        undo: list[tuple[ManagedTask, ContextChange, str]] = []
+        undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
             for task in tasks:
                 for change in changes:
                     if isinstance(change, TaskChange):
                         task.task = change.change(task.task)
-                    else:
-                        undo.append((task, change, task.settings.get(change.setting, change.default)))
-                        self._set_context(task, change, change.value)
+                    elif isinstance(change, ControlChange):
+                        undo.append((task, change.control, task.controls.get(change.control)))
+                        task.set_control(change.control, change.word, self.link.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
@@ -370,18 +371,18 @@ class Manager:
             for task, old in before:
                 task.task = replace(old, usage=task.task.usage)
                 self.gpus.scheduler(old.key.gpu).tell(Appear(task.task))
-            for task, change, value in reversed(undo):
+            for task, control, word in reversed(undo):
                 with contextlib.suppress(RunlistError, OSError):
-                    self._set_context(task, change, value)
+                    task.set_control(control, word, self.link.renew)
             self.gpus.run_all()
             raise
 
-    def _set_context(self, task: ManagedTask, change: ContextChange, value: str) -> None:
-        for key, context in task.contexts.items():
-            if context.will_touch(change.setting):
-                self.link.renew(key)
-            change.act(context, value)
-        task.settings[change.setting] = value
+
+def _check_right(settings: Mapping[str, str], uid: int) -> None:
+    """Raise NoPermissionError where settings are not for this user: the daemon may have a right that it has not."""
+    kept = [key for key in settings if SETTINGS[key].privileged]
+    if kept and uid not in (0, os.geteuid()):
+        raise NoPermissionError(f"only root and the daemon's own user may set {', '.join(kept)}")
 
 
 def _set_limit(root: Root, pid: int, limit: int | None) -> None:

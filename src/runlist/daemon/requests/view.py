@@ -67,6 +67,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         enforcement=inside.enforcement,
         cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
+        controls=dict(managed.controls),
     )
 
 

@@ -33,6 +33,8 @@ class Root:
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
     quota: Quota = field(default_factory=Quota)
+    awaited: bool = False  # whoever asked for it waits, and is to be told when the driver refuses
+    refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
     ended: bool = False
     old: bool = False  # it may have had its contexts for long, and nobody looked yet
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
@@ -55,7 +57,7 @@ class ManagedTask:
     task: Task
     contexts: dict[int, Context] = field(default_factory=dict)  # by the key that the keeper knows them by
     share: Share = DEFAULT_SHARE
-    settings: dict[str, str] = field(default_factory=dict)  # driver settings that the user chose
+    controls: dict[str, str] = field(default_factory=dict)  # of the driver, that are not at its defaults
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
     latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
@@ -102,6 +104,18 @@ class ManagedTask:
         """Resume or suspend all channels."""
         self.each(lambda context: context.resume() if enabled else context.suspend())
         self.share = replace(self.share, enabled=enabled)
+
+    def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
+        """Set a control of the driver in every context; None for the driver's default. `renew` is called with the
+        keeper's key first where undoing means more from then on.
+        """
+        for key, context in self.contexts.items():
+            if context.will_touch(name):
+                renew(key)
+        self.each(lambda context: context.set_control(name, word))
+        self.controls.pop(name, None)
+        if word is not None:
+            self.controls[name] = word
 
     def preempt(self) -> None:
         """Take it off the GPU once; it competes again at once."""

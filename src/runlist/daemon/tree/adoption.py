@@ -204,7 +204,23 @@ class Adoption:
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()
+        for name, word in list(task.controls.items()):
+            try:
+                task.set_control(name, word, self._link.renew)
+            except (RunlistError, OSError) as error:
+                if process.root.awaited and name in process.root.settings:
+                    raise
+                self._do_without(task, process.root, name, error)
         return task
+
+    def _do_without(self, task: ManagedTask, root: Root, name: str, error: Exception) -> None:
+        """Manage a task without a control that the driver refuses, and say so once for its tree."""
+        with contextlib.suppress(RunlistError, OSError):
+            task.set_control(name, None, self._link.renew)
+        task.controls.pop(name, None)
+        if name not in root.refused:
+            _log.warning("managed without a control", pid=task.task.key.pid, control=name, reason=str(error))
+        root.refused.add(name)
 
     def _enter(self, process: ManagedProcess) -> None:
         """Enter a process and its tasks where they are looked up, unless a policy refuses one of them."""

@@ -8,36 +8,16 @@ calls `will_touch` first.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.interface import Undo
 from runlist.planes.nvidia import undo
+from runlist.planes.nvidia.controls import ROWS, RmControl
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
-from runlist.planes.nvidia.rm.commands import (
-    COMMAND_NAMES,
-    COMMANDS,
-    MAX_DISABLE_CHANNELS,
-    SCHED_POLICY_RESTORE,
-    Interleave,
-    PreemptionMode,
-    SchedulingPolicy,
-)
+from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, MAX_DISABLE_CHANNELS, Target
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 from runlist.planes.nvidia.rm.transport import OpenFile
-
-
-class Setting(StrEnum):
-    """Settings beyond slices and suspension, which the driver cannot be asked for: undoing them means the driver's
-    default.
-    """
-
-    INTERLEAVE = "interleave"
-    REALTIME = "realtime"
-    PREEMPTION = "preemption"
-    SCHEDULING_POLICY = "scheduling-policy"
 
 
 class GpuContext:
@@ -54,7 +34,7 @@ class GpuContext:
         self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
         self.original_us: dict[int, int] = self.timeslices()
         self._given_us: dict[int, int] = {}  # slices that we set
-        self._touched: set[str] = set()
+        self._touched: set[str] = set()  # controls, by name
 
     @property
     def client(self) -> int:
@@ -149,42 +129,18 @@ class GpuContext:
         for group in self._groups():
             self._on_group(group, "GPFIFO_SCHEDULE", enable=int(enable))
 
-    # -- other settings ----------------------------------------------------------------------------
+    # -- the controls of the table -----------------------------------------------------------------
 
-    def set_control(self, name: str, word: str) -> None:
-        assert name == Setting.INTERLEAVE
-        self.set_interleave(Interleave[word.upper()])
-
-    def set_interleave(self, level: Interleave) -> None:
-        """How often the runlist names the groups (root or CAP_SYS_NICE)."""
-        self.will_touch(Setting.INTERLEAVE)
-        for group in self._groups():
-            self._on_group(group, "SET_INTERLEAVE_LEVEL", level=level)
-
-    def set_realtime(self, realtime: bool) -> None:
-        """Make the compute groups realtime (root or CAP_SYS_NICE): for experiments, not offered to users.
-
-        Measured to worsen latency. What it does to the *other* groups of the GPU outlives it: they go on yielding only
-        at block boundaries until `set_preemption(CILP)` on each of them.
-        """
-        self.will_touch(Setting.REALTIME)
-        for group in self._groups(Engine.COMPUTE):
-            self._on_group(group, "MAKE_REALTIME", realtime=int(realtime))
-
-    def set_preemption(self, mode: PreemptionMode) -> None:
-        """Where compute work may be interrupted. For experiments, not offered to users.
-
-        Changed while the work was being suspended and resumed, it left wrong numbers in the result (H200, driver 580).
-        """
-        self.will_touch(Setting.PREEMPTION)
-        for control in self._preemption(mode):
-            self._send(control)
-
-    def set_scheduling_policy(self, policy: SchedulingPolicy | None) -> None:
-        """The policy of all the GPU's runlists (root or CAP_SYS_NICE); None gives the choice back to the driver."""
-        self.will_touch(Setting.SCHEDULING_POLICY)
-        flags = SCHED_POLICY_RESTORE if policy is None else 0
-        self.rm.control(self.subdevice, "FIFO_RUNLIST_SET_SCHED_POLICY", flags=flags, policy=policy or 0)
+    def set_control(self, name: str, word: str | None) -> None:
+        """Set the control of that name to one of its words; None for the driver's default."""
+        self.will_touch(name)
+        for control in self._controls(ROWS[name], word):
+            try:
+                self._send(control)
+            except ObjectNotFound:
+                if control.object not in self.groups:
+                    raise
+                self._drop(self.groups[control.object])
 
     def group_ids(self) -> dict[int, int]:
         """The groups' ids on their runlists, by handle."""
@@ -217,19 +173,13 @@ class GpuContext:
     def undo_controls(self) -> list[RawControl]:
         """The controls that put everything back, in the order to send them."""
         groups = self._groups()
-        compute = self._groups(Engine.COMPUTE)
-        table = COMMANDS
         controls = [
-            raw(table["SET_TIMESLICE"], group.handle, timeslice_us=self.original_us[group.handle]) for group in groups
+            raw(COMMANDS["SET_TIMESLICE"], group.handle, timeslice_us=self.original_us[group.handle])
+            for group in groups
         ]
-        if Setting.INTERLEAVE in self._touched:
-            controls += [raw(table["SET_INTERLEAVE_LEVEL"], group.handle, level=Interleave.LOW) for group in groups]
-        if Setting.REALTIME in self._touched:
-            controls += [raw(table["MAKE_REALTIME"], group.handle, realtime=0) for group in compute]
-        if Setting.PREEMPTION in self._touched:
-            controls += self._preemption(PreemptionMode.CILP)
-        if Setting.SCHEDULING_POLICY in self._touched:
-            controls.append(raw(table["FIFO_RUNLIST_SET_SCHED_POLICY"], self.subdevice, flags=SCHED_POLICY_RESTORE))
+        for name, row in ROWS.items():
+            if name in self._touched:
+                controls += self._controls(row)
         # group by group, so that one freed group cannot keep the others suspended
         return [*controls, *self._disabling(False, [[group] for group in groups])]
 
@@ -284,9 +234,13 @@ class GpuContext:
                 )
         return controls
 
-    def _preemption(self, mode: PreemptionMode) -> list[RawControl]:
-        return [
-            raw(COMMANDS["SET_CTXSW_PREEMPTION_MODE"], self.subdevice, flags=1, channel=channel, compute=mode)
-            for group in self._groups(Engine.COMPUTE)
-            for channel in group.channels
-        ]
+    def _controls(self, row: RmControl, word: str | None = None) -> list[RawControl]:
+        """What sets a control of the table to a word, or back to its default."""
+        command, params = row.command, row.params[row.default if word is None else word]
+        groups = self._groups(Engine.COMPUTE if row.compute else None)
+        if command.target is Target.GROUP:
+            return [raw(command, group.handle, **params) for group in groups]
+        if "channel" not in command.layout.names:
+            return [raw(command, self.subdevice, **params)]
+        channels = [channel for group in groups for channel in group.channels]
+        return [raw(command, self.subdevice, channel=channel, **params) for channel in channels]

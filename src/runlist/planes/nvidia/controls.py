@@ -1,15 +1,54 @@
-"""What users may set in the driver beyond slices and suspension: one row a control."""
+"""What can be set in the driver for a context, beyond slices and suspension: one row a control.
+
+The driver cannot be asked what is in force: undoing means its default.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from runlist.planes.interface import Control
+from runlist.planes.nvidia.rm.commands import COMMANDS, Command, Privilege
 
-INTERLEAVE = Control(
-    "interleave",
-    ("low", "medium", "high"),
-    default="low",
-    help="How often the runlist names its channel groups.",
-    privileged=True,
-)
 
-CONTROLS = (INTERLEAVE,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmControl(Control):
+    """A control that is one command of RM, sent for all channel groups or only those for `compute`. `params` are the
+    command's parameters, by word.
+    """
+
+    command: Command
+    params: Mapping[str, Mapping[str, int]]
+    compute: bool
+
+
+def _row(
+    name: str, command: str, params: Mapping[str, Mapping[str, int]], default: str, about: str, compute: bool = True
+) -> RmControl:
+    sent = COMMANDS[command]
+    privileged = sent.privilege is not Privilege.NONE
+    return RmControl(name, tuple(params), default, about, privileged, command=sent, params=params, compute=compute)
+
+
+CONTROLS = (
+    _row("interleave", "SET_INTERLEAVE_LEVEL", {"low": {"level": 0}, "medium": {"level": 1}, "high": {"level": 2}},
+         "low", "How often the runlist names its channel groups; no effect on latency was seen.", compute=False),
+)  # fmt: skip
+"""What users are offered."""
+
+_EXPERIMENTS = (
+    _row("realtime", "MAKE_REALTIME", {"off": {"realtime": 0}, "on": {"realtime": 1}}, "off",
+         "Measured to worsen latency. What it does to the other groups of the GPU outlives it: they go on yielding "
+         "only at block boundaries until the preemption of each of them is set again."),
+    _row("preemption", "SET_CTXSW_PREEMPTION_MODE",
+         {word: {"flags": 1, "compute": mode} for mode, word in enumerate(("wfi", "cta", "cilp"))}, "cilp",
+         "Compute work may be interrupted at its end, at that of a block, or of an instruction. Changed while the work "
+         "was being suspended and resumed, it left wrong numbers in the result (H200, driver 580)."),
+    _row("scheduling-policy", "FIFO_RUNLIST_SET_SCHED_POLICY",
+         {"driver": {"flags": 1}, "default": {"policy": 0}, "interleaved": {"policy": 1}, "wddm": {"policy": 2}},
+         "driver", "The policy of all the GPU's runlists; with flags 1 this client no longer asks for one."),
+)  # fmt: skip
+
+ROWS = {row.name: row for row in (*CONTROLS, *_EXPERIMENTS)}
+"""All, in the order in which they are undone."""

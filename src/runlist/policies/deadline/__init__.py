@@ -47,7 +47,7 @@ class DeadlineLayer(Layer):
         super().__init__({}, below)
         values = dict(options)
         self._bound = number(values, "bound", 1.0, 0.05, 1.0)
-        self._segments = Segments(number(values, "max_segment_ms", 1_000.0, 10.0, 9_000.0) / 1e3)
+        self._segments = Segments(number(values, "max_segment_ms", 1_000.0, 10.0, 9_000.0, ms=True) / 1e3)
         no_more(values, "bound", "max_segment_ms")
         self._reservations: dict[TaskKey, Reservation] = {}
         self._waiting = Waiting(below)

@@ -1,13 +1,17 @@
-"""Options of policies: strings of the user, read as numbers."""
+"""Options of policies: strings of the user, read as numbers and lengths of time."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 
+from runlist.units import parse_duration_us
 
-def number(options: MutableMapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    """Take an option out of `options`; the default when it is not there. Raises ValueError, with one clear line, for
-    what is no number from `least` to `most`.
+
+def number(
+    options: MutableMapping[str, str], name: str, default: float, least: float, most: float, *, ms: bool = False
+) -> float:
+    """Take an option out of `options`; the default when it is not there. With `ms` it is a length of time: a number of
+    milliseconds, or one with its unit. Raises ValueError, with one clear line, for what is not from `least` to `most`.
     """
     text = options.pop(name, None)
     if text is None:
@@ -15,9 +19,12 @@ def number(options: MutableMapping[str, str], name: str, default: float, least: 
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{name}={text} is not a number") from None
+        if not ms or (microseconds := parse_duration_us(text)) is None:
+            also = " of ms, nor one with its unit, such as 20ms or 1s" if ms else ""
+            raise ValueError(f"{name}={text} is not a number{also}") from None
+        value = microseconds / 1e3
     if not least <= value <= most:
-        raise ValueError(f"{name}={text} is not within {least:g} to {most:g}")
+        raise ValueError(f"{name}={text} is not within {least:g} to {most:g}{' ms' if ms else ''}")
     return value
 
 

@@ -42,7 +42,7 @@ class Priority(Policy):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         values = dict(options)
-        quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0)
+        quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0, ms=True)
         no_more(values, "quantum_ms")
         self._slices = WeightedSlices()
         self._turns = WeightedTurns(quantum_ms / 1e3)

@@ -37,6 +37,14 @@ class Fields:
             raise UsageError(f"{self.where}: {name} is missing")
         return default
 
+    def word(self, name: str) -> str | int | float | None:
+        """A string or a number, or None where there is neither."""
+        value = self._left.get(name)
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return None
+        del self._left[name]
+        return value
+
     def put_back(self, name: str, value: Any) -> None:
         """Put a field back, for the next one who asks."""
         self._left[name] = value

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from runlist.errors import UsageError
-from runlist.model import Cap, Deadline, TaskClass
+from runlist.model import Cap, Deadline, Task, TaskClass
+from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
 from runlist.sim.traces.fields import Fields, read_text
 from runlist.sim.workload import MAX_KERNELS, After, AnyLoad, Closed, Listed, Periodic, Poisson, Rate, TenantSpec, Trace
 
 MAX_COUNT = 10_000
+
+_WORDS = ("cap", "burst", "deadline", "p99", "timeslice")
+"""What a tenant may say in the words of `runlist set`."""
 
 
 def read(path: Path, seconds: float | None = None) -> Trace:
@@ -74,14 +78,15 @@ def _tenants(entry: object, where: str) -> list[TenantSpec]:
 
 
 def _settings(fields: Fields) -> dict[str, Any]:
-    deadline = _deadline(fields)
+    asked = _asked(fields)
+    deadline = _deadline(fields) or asked.deadline
     default_class = TaskClass.NORMAL if deadline is None else TaskClass.DEADLINE
     return {
         "deadline": deadline,
         "task_class": _class(fields, default_class),
         "weight": fields.whole("weight", 100),
-        "cap": _cap(fields),
-        "target_p99_us": fields.number("p99_us", None),
+        "cap": _cap(fields) or asked.cap,
+        "target_p99_us": asked.target_p99_us or fields.number("p99_us", None),
         "group": fields.text("group", ""),
         "gpu": fields.whole("gpu", None),
         "load": _load(fields.table("load", {"kind": "closed"})),
@@ -91,7 +96,7 @@ def _settings(fields: Fields) -> dict[str, Any]:
         "end_s": fields.number("end", None),
         "hint_us": fields.number("hint_us", None),
         "segment": fields.whole("segment", None),
-        "timeslice_us": fields.whole("timeslice_us", None),
+        "timeslice_us": asked.timeslice_us or fields.whole("timeslice_us", None),
     }
 
 
@@ -103,14 +108,20 @@ def _class(fields: Fields, default: TaskClass) -> TaskClass:
         raise fields.fault("class", f"take {', '.join(TaskClass)}, not {word}") from None
 
 
+def _asked(fields: Fields) -> Task:
+    """What a tenant asks for in words, or in a number for which its setting has a unit."""
+    words = {name: str(word) for name in _WORDS if (word := fields.word(name)) is not None}
+    try:
+        return apply_changes(parse_settings(words), NO_SETTINGS)
+    except UsageError as error:
+        raise UsageError(f"{fields.where}: {error}") from None
+
+
 def _cap(fields: Fields) -> Cap | None:
-    """Percent, or `{quota_us, period_us, burst_us}`."""
+    """`{quota_us, period_us, burst_us}`."""
     if not fields.has("cap"):
         return None
-    value = fields.value("cap")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Cap.of_percent(value)
-    table = Fields(value, f"{fields.where}: cap")
+    table = fields.table("cap")
     cap = Cap(table.whole("quota_us"), table.whole("period_us", 100_000), table.whole("burst_us", 0))
     table.done()
     return cap

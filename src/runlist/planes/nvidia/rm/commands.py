@@ -117,35 +117,6 @@ class Command:
     older: tuple[Layout, ...] = field(default=())
 
 
-class Interleave(IntEnum):
-    """Levels of SET_INTERLEAVE_LEVEL."""
-
-    LOW = 0
-    MEDIUM = 1
-    HIGH = 2
-
-
-class PreemptionMode(IntEnum):
-    """Compute preemption modes of GR_SET_CTXSW_PREEMPTION_MODE: at the end of all work, of a block, or of an
-    instruction.
-    """
-
-    WFI = 0
-    CTA = 1
-    CILP = 2
-
-
-class SchedulingPolicy(IntEnum):
-    """Policies of FIFO_RUNLIST_SET_SCHED_POLICY, which holds for the whole GPU."""
-
-    DEFAULT = 0
-    CHANNEL_INTERLEAVED = 1
-    CHANNEL_INTERLEAVED_WDDM = 2
-
-
-SCHED_POLICY_RESTORE = 1
-"""Flag of FIFO_RUNLIST_SET_SCHED_POLICY: this client no longer asks for a policy."""
-
 MAX_DISABLE_CHANNELS = 64
 """Channels that one FIFO_DISABLE_CHANNELS takes."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from bench.harness import jobs
 from bench.harness.figures import AT_MOST, Figure, p99, spread
 from runlist.client import Client
-from runlist.wire import TaskView
+from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
 
 WEIGHTS = (100, 200, 300, 400)

@@ -24,6 +24,7 @@ from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
+from runlist.views.structs import TaskView
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _OTHER_VERSION = "the daemon is of another version: stop it, and try again"
@@ -118,7 +119,7 @@ class Client:
         *,
         wait: bool = False,
         settings: Mapping[str, str] | None = None,
-    ) -> list[wire.TaskView]:
+    ) -> list[TaskView]:
         """Manage a running process and its descendants, with a class (None: what the rules say) and further settings,
         as those of `set`. `wait`: also when it has no GPU context yet.
         """
@@ -132,19 +133,19 @@ class Client:
         """Put everything of this user back; returns remarks on what could not be."""
         return self._tasks(wire.Release()).notes
 
-    def ps(self) -> list[wire.TaskView]:
+    def ps(self) -> list[TaskView]:
         """The managed tasks."""
         return self._tasks(wire.ListTasks()).tasks
 
-    def set(self, pid: int, settings: Mapping[str, str]) -> list[wire.TaskView]:
+    def set(self, pid: int, settings: Mapping[str, str]) -> list[TaskView]:
         """Change settings of a process."""
         return self._tasks(wire.Change(pid, dict(settings))).tasks
 
-    def suspend(self, pid: int) -> list[wire.TaskView]:
+    def suspend(self, pid: int) -> list[TaskView]:
         """Take a process off its GPUs."""
         return self._tasks(wire.Suspend(pid)).tasks
 
-    def resume(self, pid: int) -> list[wire.TaskView]:
+    def resume(self, pid: int) -> list[TaskView]:
         """Let a suspended process run."""
         return self._tasks(wire.Resume(pid)).tasks
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from runlist.views.structs import DaemonView, TaskView
+
 MAX_FRAME = 16 << 20
 MAX_REQUEST = 32 << 10
 """Of a client: what it asks for comes in one piece, with the descriptors that belong to it."""
@@ -98,63 +100,6 @@ class Stop(Message, frozen=True):
 # -- answers ---------------------------------------------------------------------------------------
 
 
-class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as people and tools see it. Times in what their names say; shares of the GPU are 0 to 1.
-
-    `timeslice_us` is None where each group has the slice it was found with.
-    `enabled` is false while the policy keeps the task off the GPU, `suspended` when the user does.
-    `rule` is the line of the rules file that the task's settings come from, `why` what the policy says of its share.
-    `usage_source` names what `share_1s` (the last second), `share_60s` and `history` (the last 60 seconds, one number
-    each, newest last) were measured with; `turns_per_s` is how often it was switched in, `memory_bytes` what it holds.
-    `p99_us` is of the requests that it reported in the last seconds. `corrections` counts how often it had changed its
-    own slice and was put back; `discovery_ms` and `attach_ms` are how long finding it and its whole way to being
-    managed took.
-    `memory_limit_bytes` is what its whole tree may hold on this GPU, `memory_overhead_bytes` the part of its memory
-    that the driver takes for it, `enforcement` what is at work inside the process ("memory, queries"), why not ("not
-    loaded: …"), or empty where nothing has to be. `cap_by` says where its cap is kept: "driver", "process" or nowhere.
-    `reached_by` is whose right got us its descriptor: "own right", "launcher", "lent" (it sent it itself), or empty
-    where there was none.
-    `controls` are the driver's own that are not at their defaults.
-    """
-
-    pid: int
-    gpu: str
-    task_class: str
-    command: str
-    user: int
-    group: str
-    weight: int
-    cap_percent: float | None
-    budget_us: int | None
-    period_us: int | None
-    target_p99_us: float | None
-    p99_us: float | None
-    segment: int | None
-    timeslice_us: int | None
-    enabled: bool
-    suspended: bool
-    policy: str
-    rule: str
-    why: str
-    usage_source: str
-    share_1s: float
-    share_60s: float
-    history: list[float]
-    turns_per_s: float
-    memory_bytes: int | None
-    groups: int
-    channels: int
-    corrections: int
-    discovery_ms: float
-    attach_ms: float
-    memory_limit_bytes: int | None
-    memory_overhead_bytes: int | None
-    enforcement: str
-    cap_by: str
-    reached_by: str
-    controls: dict[str, str] = {}
-
-
 class Tasks(Message, frozen=True):
     """The tasks that a request touched or asked for, and remarks for the person who made it."""
 
@@ -162,24 +107,8 @@ class Tasks(Message, frozen=True):
     notes: list[str] = []
 
 
-class DaemonStatus(Message, frozen=True):
-    """What the daemon is. `rules` is the path of its rules file, `waiting` names the caller's processes that wait for
-    room, beside `others_waiting` of other users. `troubles` tells of policies that were dropped, and of usage that was
-    lost.
-    """
-
-    pid: int
-    version: str
-    driver: str
-    policy: str
-    policy_options: dict[str, str]
-    private: bool
-    keeper_pid: int
-    tasks: int
-    rules: str = ""
-    waiting: list[str] = []
-    others_waiting: int = 0
-    troubles: list[str] = []
+class DaemonStatus(Message, DaemonView, frozen=True):
+    """What the daemon is."""
 
 
 class Failure(Message, frozen=True):

@@ -13,16 +13,18 @@ import pytest
 
 from runlist.model import MAX_TIMESLICE_US
 from runlist.policies.parts.slices import BASE_US
+from runlist.proc.cgroup import cgroup_of
 from runlist.scheduling.guard import TINY_US
+from runlist.views.structs import Measured
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, wait_for
+from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
 
 Start = Callable[..., Worker]
 
 GONE = 2**22 + 1
 
 
-MEASURED = {"usage_source", "share_1s", "share_60s", "history", "turns_per_s", "memory_bytes"}
+MEASURED = {"memory_bytes", *Measured.__struct_fields__}
 """What `ps` says of a task that changes by itself."""
 
 # -- attach, ps, detach ----------------------------------------------------------------------------
@@ -36,6 +38,8 @@ def test_attach_starts_a_daemon_manages_and_detach_puts_back(commands: Commands,
     assert (task["groups"], task["channels"], task["policy"], task["corrections"]) == (4, 20, "priority", 0)
     assert task["gpu"].startswith("GPU-")
     assert "tests.fixtures.worker" in task["command"]
+    assert task["command_line"] == Path(f"/proc/{tenant.pid}/cmdline").read_text().replace("\0", " ").strip()
+    assert task["cgroup"] == cgroup_of(tenant.pid)[0]
     assert task["user"] == os.getuid()
     assert 0 < task["discovery_ms"] <= task["attach_ms"]
     assert slices.of(tenant.pid) == [1] * 4
@@ -51,6 +55,30 @@ def test_attach_starts_a_daemon_manages_and_detach_puts_back(commands: Commands,
     assert commands.json("daemon", "--stop")["private"]
     tenant.wait_for_progress()
     assert tenant.quit()
+
+
+def test_what_is_counted_of_a_gpu_stays_when_its_tasks_end(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenants = [worker(), worker()]
+    for tenant in tenants:
+        commands.ok("attach", str(tenant.pid), "--class", "batch")
+    commands.ok("suspend", str(tenants[0].pid))
+    slices.set(tenants[1].pid, 5000)
+    wait_for(lambda: task_of(daemon, tenants[1].pid).slices_put_back)
+    tasks = commands.json("ps")
+    assert all(task["gpu_seconds_held"] > 0 and task["switches"] for task in tasks)
+    assert all(task["gpu_seconds_worked"] <= task["gpu_seconds_held"] for task in tasks)
+    assert next(task["suspensions"] for task in tasks if task["pid"] == tenants[0].pid) > 0
+    (before,) = commands.json("ps", "--gpus")
+    assert (before["gpu"], before["tasks"], before["slices_put_back"]) == (tasks[0]["gpu"], 2, 1)
+    assert before["memory_size_bytes"] > before["memory_used_bytes"] > 0
+    commands.ok("release")
+    (after,) = commands.json("daemon", "--status")["gpus"]
+    assert after["tasks"] == 0
+    for name in ("gpu_seconds_held", "gpu_seconds_worked", "switches", "suspensions", "slices_put_back"):
+        assert after[name] >= before[name] >= max(task[name] for task in tasks) > 0, name
+    assert "priority" in commands.ok("ps", "--gpus")
 
 
 def test_attaching_again_changes_the_class(commands: Commands, daemon: Daemon, worker: Start, slices: Slices) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from bench.harness.gpu_log import GpuLog, Span
 from runlist.statistics import percentile
-from runlist.wire import TaskView
+from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
 from tests.conftest import ON_NVIDIA, Tenant
 from tests.emulated.hostile import KINDS

@@ -68,7 +68,10 @@ def test_beyond_the_limit_an_allocation_is_refused_and_room_that_is_given_back_i
     assert task.memory_overhead_bytes is not None
     assert task.memory_overhead_bytes > 0
     assert 2600 << 20 <= task.memory_bytes <= 4 * GiB
+    assert task.memory_refusals == 1
     assert holder.quit() == ""
+    wait_for(lambda: not daemon.client.ps())
+    assert [gpu.memory_refusals for gpu in daemon.client.status().gpus] == [1]
 
 
 def test_without_a_limit_the_whole_card_is_there(run: Run, daemon: Daemon) -> None:

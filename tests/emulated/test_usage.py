@@ -127,11 +127,11 @@ class Book:
     def read(self) -> Reading:
         reading = self._source.read()
         passed, self._until = reading.until - self._until, reading.until
-        assert sum(held.seconds for held in reading.held.values()) <= passed + 1e-6
+        assert sum(held.held_s for held in reading.usage.values()) <= passed + 1e-6
         assert reading.dropped == 0
         self.residencies += reading.residencies
-        for pid, held in reading.held.items():
-            self.seconds[pid] = self.seconds.get(pid, 0.0) + held.seconds
+        for pid, held in reading.usage.items():
+            self.seconds[pid] = self.seconds.get(pid, 0.0) + held.held_s
             self.idle_s[pid] = self.idle_s.get(pid, 0.0) + held.idle_s
             self.turns[pid] = self.turns.get(pid, 0) + held.turns
         return reading
@@ -224,7 +224,7 @@ def test_nvml_as_the_source(on_device: None, job: Start) -> None:
     source.read()
     time.sleep(1.0)
     reading = source.read()
-    assert 0.7 < reading.held[tenant.pid].seconds <= 1.3
+    assert 0.7 < reading.usage[tenant.pid].held_s <= 1.3
     tenant.finished()
     source.close()
 
@@ -242,7 +242,7 @@ def test_each_gpu_has_a_log_of_its_own(
     tenants = [job(number, environment) for number in (0, 2)]
     for tenant in tenants:
         tenant.work(20)
-    seen = [set(source.read().held) for source in sources]
+    seen = [set(source.read().usage) for source in sources]
     assert seen == [{tenants[0].pid}, set(), {tenants[1].pid}]
     for source in sources:
         source.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -55,13 +56,46 @@ def test_totals_add_up(accounts: Accounting, source: FakeSource) -> None:
     source.hold(2, 0.1, turns=1)
     reading = accounts.read(0.3)
     assert reading is not None
-    assert reading.held.keys() == {1, 2}
+    assert reading.usage.keys() == {1, 2}
     source.hold(1, 0.3, turns=2, idle_s=0.1)
     accounts.read(0.6)
-    assert accounts.usage(1) == Usage(0.5, 5, 0.1)
-    assert accounts.usage(1).busy_s == pytest.approx(0.4)
-    assert accounts.usage(2) == Usage(0.1, 1)
-    assert accounts.usage(3) == NO_USAGE
+    assert accounts.of(1).usage == Usage(0.5, 5, 0.1)
+    assert accounts.of(1).usage.busy_s == pytest.approx(0.4)
+    assert accounts.of(2).usage == Usage(0.1, 1)
+    assert accounts.of(3).usage == NO_USAGE
+
+
+def test_usages_add_up_field_by_field() -> None:
+    names = [field.name for field in fields(Usage)]
+    first, second = (Usage(*(number + add for number in range(len(names)))) for add in (1, 10))
+    assert [getattr(first + second, name) for name in names] == [11 + 2 * number for number in range(len(names))]
+    assert first + NO_USAGE == first
+
+
+def test_what_counts_of_all_never_shrinks(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    accounts.set_enabled(1, True)
+    second(accounts, source, clock, 1, held_s=0.5, turns=3)
+    second(accounts, source, clock, 2, held_s=0.5, turns=4)
+    accounts.forget(1)
+    second(accounts, source, clock, 2, held_s=0.1, idle_s=0.4)
+    assert accounts.all.usage == Usage(1.1, 7, 0.4)
+    assert accounts.all.worked_s == pytest.approx(1.0)  # what turned out to be idle is not taken back
+    assert accounts.all.history == [0.5, 0.2, 0.0]
+    second(accounts, source, clock, 2, held_s=0.9)
+    assert accounts.all.worked_s == pytest.approx(1.6)
+
+
+def test_a_process_that_is_managed_is_counted_from_then_on(
+    accounts: Accounting, source: FakeSource, clock: Clock
+) -> None:
+    second(accounts, source, clock, 1, held_s=0.5, turns=3)
+    accounts.begin(1)
+    accounts.begin(2)  # one that was never seen
+    assert (accounts.of(1).usage, accounts.of(1).worked_s) == (NO_USAGE, 0.0)
+    assert (accounts.of(1).history, accounts.of(1).turns_per_s) == ([0.5], 3)
+    second(accounts, source, clock, 1, idle_s=0.2)  # of the time before
+    assert accounts.of(1).worked_s == 0.0
+    assert accounts.all.usage == Usage(0.5, 3, 0.2)
 
 
 def test_reading_again_at_once_costs_nothing(accounts: Accounting, source: FakeSource) -> None:
@@ -73,46 +107,46 @@ def test_reading_again_at_once_costs_nothing(accounts: Accounting, source: FakeS
 
 
 def test_seconds_become_shares(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
-    assert accounts.history(1) == []
-    assert accounts.turns_per_s(1) == 0
-    second(accounts, source, clock, 1, seconds=0.25, turns=20)
-    assert accounts.history(1) == [0.25]
-    assert accounts.turns_per_s(1) == 20
+    assert accounts.of(1).history == []
+    assert accounts.of(1).turns_per_s == 0
+    second(accounts, source, clock, 1, held_s=0.25, turns=20)
+    assert accounts.of(1).history == [0.25]
+    assert accounts.of(1).turns_per_s == 20
     source.hold(1, 0.5, turns=10)
     clock.now += 0.5
     accounts.read(clock.now)
-    assert accounts.history(1) == [0.25]  # this second is not full
+    assert accounts.of(1).history == [0.25]  # this second is not full
     source.hold(1, 0.5)
     clock.now += 1.5  # a late look: the second was two seconds long
     accounts.read(clock.now)
-    assert accounts.history(1) == [0.25, 0.5]
-    assert accounts.turns_per_s(1) == 5
+    assert accounts.of(1).history == [0.25, 0.5]
+    assert accounts.of(1).turns_per_s == 5
 
 
 def test_no_second_holds_more_than_itself(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
-    second(accounts, source, clock, 1, seconds=1.2)  # a reading that is a moment late
-    assert accounts.history(1) == [1.0]
+    second(accounts, source, clock, 1, held_s=1.2)  # a reading that is a moment late
+    assert accounts.of(1).history == [1.0]
 
 
 def test_a_process_that_did_nothing_for_a_second_has_a_zero(
     accounts: Accounting, source: FakeSource, clock: Clock
 ) -> None:
-    second(accounts, source, clock, 1, seconds=0.5)
-    second(accounts, source, clock, 2, seconds=0.5)
-    assert accounts.history(1) == [0.5, 0.0]
-    assert accounts.history(2) == [0.5]  # nothing is known of the time before
+    second(accounts, source, clock, 1, held_s=0.5)
+    second(accounts, source, clock, 2, held_s=0.5)
+    assert accounts.of(1).history == [0.5, 0.0]
+    assert accounts.of(2).history == [0.5]  # nothing is known of the time before
 
 
 def test_idle_time_that_is_known_late_is_taken_back_from_the_newest_seconds(
     accounts: Accounting, source: FakeSource, clock: Clock
 ) -> None:
     for _ in range(2):
-        second(accounts, source, clock, 1, seconds=0.6)
-    second(accounts, source, clock, 1, seconds=0.1, idle_s=0.8)
-    assert accounts.history(1) == [0.5, 0.0, 0.0]
-    assert accounts.usage(1).busy_s == pytest.approx(0.5)
+        second(accounts, source, clock, 1, held_s=0.6)
+    second(accounts, source, clock, 1, held_s=0.1, idle_s=0.8)
+    assert accounts.of(1).history == [0.5, 0.0, 0.0]
+    assert accounts.of(1).usage.busy_s == pytest.approx(0.5)
     second(accounts, source, clock, 1, idle_s=5.0)  # more than there ever was
-    assert accounts.history(1) == [0.0, 0.0, 0.0, 0.0]
+    assert accounts.of(1).history == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_lost_records_are_counted(accounts: Accounting, source: FakeSource) -> None:
@@ -124,32 +158,32 @@ def test_lost_records_are_counted(accounts: Accounting, source: FakeSource) -> N
 
 
 def test_a_minute_is_kept(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
-    second(accounts, source, clock, 1, seconds=1.0)
+    second(accounts, source, clock, 1, held_s=1.0)
     for _ in range(HISTORY_S - 1):
-        second(accounts, source, clock, 2, seconds=0.5)
-    assert len(accounts.history(1)) == HISTORY_S
-    second(accounts, source, clock, 2, seconds=0.5)
-    assert accounts.history(1) == []  # it was not seen for a minute
-    assert accounts.usage(1) == NO_USAGE
-    assert accounts.history(2) == [0.5] * HISTORY_S
+        second(accounts, source, clock, 2, held_s=0.5)
+    assert len(accounts.of(1).history) == HISTORY_S
+    second(accounts, source, clock, 2, held_s=0.5)
+    assert accounts.of(1).history == []  # it was not seen for a minute
+    assert accounts.of(1).usage == NO_USAGE
+    assert accounts.of(2).history == [0.5] * HISTORY_S
 
 
 def test_totals_of_a_managed_process_never_start_again(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
     accounts.set_enabled(1, True)
-    second(accounts, source, clock, 1, seconds=0.5, turns=9)
+    second(accounts, source, clock, 1, held_s=0.5, turns=9)
     for _ in range(2 * HISTORY_S):
         second(accounts, source, clock, 2)
-    second(accounts, source, clock, 1, seconds=0.25, turns=1)
-    assert accounts.usage(1) == Usage(0.75, 10)
+    second(accounts, source, clock, 1, held_s=0.25, turns=1)
+    assert accounts.of(1).usage == Usage(0.75, 10)
 
 
 def test_a_process_that_is_gone_is_forgotten(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
     accounts.set_enabled(1, True)
-    second(accounts, source, clock, 1, seconds=0.5)
+    second(accounts, source, clock, 1, held_s=0.5)
     accounts.forget(1)
     accounts.forget(2)  # one that was never seen
-    assert accounts.history(1) == []
-    assert accounts.usage(1) == NO_USAGE
+    assert accounts.of(1).history == []
+    assert accounts.of(1).usage == NO_USAGE
 
 
 @pytest.mark.parametrize("error", [RunlistError("the log is gone"), OSError(5, "Input/output error")])
@@ -159,7 +193,7 @@ def test_when_the_source_fails_the_book_goes_on(
     accounts.set_enabled(1, True)
     accounts.set_enabled(2, True)
     accounts.set_enabled(3, False)
-    second(accounts, source, clock, 1, seconds=0.5)
+    second(accounts, source, clock, 1, held_s=0.5)
     assert accounts.source_name == "fake"
     source.error = error
     clock.now += 1.0
@@ -168,18 +202,18 @@ def test_when_the_source_fails_the_book_goes_on(
     assert accounts.source_name == "book"
     clock.now += 1.0
     accounts.read(clock.now)  # each that is enabled has its part of the time since then
-    assert accounts.usage(1).held_s == pytest.approx(1.0)
-    assert accounts.usage(2).held_s == pytest.approx(0.5)
+    assert accounts.of(1).usage.held_s == pytest.approx(1.0)
+    assert accounts.of(2).usage.held_s == pytest.approx(0.5)
     accounts.set_enabled(1, False)
     clock.now += 1.0
     accounts.read(clock.now)
-    assert accounts.usage(1).held_s == pytest.approx(1.0)
-    assert accounts.usage(2).held_s == pytest.approx(1.5)
-    assert accounts.usage(3) == NO_USAGE
+    assert accounts.of(1).usage.held_s == pytest.approx(1.0)
+    assert accounts.of(2).usage.held_s == pytest.approx(1.5)
+    assert accounts.of(3).usage == NO_USAGE
     accounts.forget(2)
     clock.now += 1.0
     accounts.read(clock.now)
-    assert accounts.usage(2) == NO_USAGE
+    assert accounts.of(2).usage == NO_USAGE
 
 
 def test_another_failure_is_not_hidden(accounts: Accounting, source: FakeSource) -> None:

@@ -9,9 +9,11 @@ from structlog.testing import capture_logs
 
 from runlist.daemon.placement.rules import Limits, Match
 from runlist.planes.nvidia.rm.status import InsufficientPermissions
-from tests.fixtures.adoption import OF_CHILD, SET_INTERLEAVE, (
+from tests.fixtures.adoption import (
     FOUND,
+    OF_CHILD,
     PID,
+    SET_INTERLEAVE,
     World,
     child,
     in_a_daemon,

@@ -8,7 +8,16 @@ import pwd
 import pytest
 
 from runlist.units import duration, size
-from runlist.views.columns import COLUMNS, chosen, percent, printable, sparkline, state, user_name
+from runlist.views.columns import (
+    COLUMNS,
+    chosen,
+    columns_of,
+    percent,
+    printable,
+    sparkline,
+    state,
+    user_name,
+)
 from tests.fixtures.fake_daemon import view
 
 
@@ -104,6 +113,6 @@ def test_columns(title: str, values: dict[str, object], text: str) -> None:
 
 
 def test_every_column_that_may_be_left_out_is_for_a_usual_task() -> None:
-    shown = {column.title for column in chosen(COLUMNS, [view()])}
+    shown = {column.title for column in chosen(COLUMNS.values(), [view()])}
     assert {title for title, column in COLUMNS.items() if column.usual is not None}.isdisjoint(shown)
-    assert chosen(["PID", "CAP"], []) == [COLUMNS["PID"]]
+    assert chosen(columns_of("PID", "CAP"), []) == [COLUMNS["PID"]]

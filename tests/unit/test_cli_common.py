@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from runlist import wire
 from runlist.cli import main
 from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, key_values, print_json, report_error, show_tasks, table
 from runlist.errors import NoTargetError, UsageError
+from runlist.views.columns import columns_of
+from runlist.views.structs import TaskView
 from tests.fixtures.fake_daemon import view
 
 
@@ -39,14 +40,14 @@ def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) 
         ({"weight": 300}, "WEIGHT", "300"),
         ({"cap_percent": 30.0}, "CAP", "30 %"),
         ({"budget_us": 5000, "period_us": 20_000}, "DEADLINE", "5 ms/20 ms"),
-        ({"corrections": 2}, "FIXED", "2"),
+        ({"slices_put_back": 2}, "FIXED", "2"),
         ({"controls": {"interleave": "high"}}, "INTERLEAVE", "high"),
     ],
 )
 def test_a_column_is_shown_for_all_when_one_task_has_something(
     values: dict[str, object], title: str, text: str
 ) -> None:
-    header, first, second = table([view(**values), view(pid=43)], ["PID", title, "COMMAND"])
+    header, first, second = table([view(**values), view(pid=43)], columns_of("PID", title, "COMMAND"))
     assert header.split() == ["PID", title, "COMMAND"]
     assert text in first
     assert text not in second
@@ -70,21 +71,21 @@ def test_the_long_table_says_why() -> None:
 
 def test_a_usual_line_is_about_as_wide_as_a_terminal() -> None:
     busy = view(
-        pid=4_000_000, task_class="latency", weight=10_000, cap_percent=12.5, timeslice_us=1234, corrections=3,
+        pid=4_000_000, task_class="latency", weight=10_000, cap_percent=12.5, timeslice_us=1234, slices_put_back=3,
         enabled=False, why="cap 12.5 %: waits 12 ms for its next period", command="c" * 12,
     )  # fmt: skip
     assert max(len(line) for line in table([busy], USUAL_COLUMNS)) <= 125
 
 
 def test_lines_are_cut_off_where_the_terminal_ends() -> None:
-    header, row = table([view(command="x" * 200)], ["PID", "COMMAND"], 20)
+    header, row = table([view(command="x" * 200)], columns_of("PID", "COMMAND"), 20)
     assert header == "PID  COMMAND"
     assert len(row) == 20
     assert row.endswith("x…")
 
 
 def test_text_of_a_process_cannot_move_the_cursor() -> None:
-    (_, row) = table([view(command="a\x1b[2J\nb", why="\x9b")], ["COMMAND", "WHY"])
+    (_, row) = table([view(command="a\x1b[2J\nb", why="\x9b")], columns_of("COMMAND", "WHY"))
     assert row.split() == ["a?[2J?b", "?"]
 
 
@@ -109,7 +110,7 @@ def test_nothing_is_said_as_such(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_is_one_document_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     show_tasks([view()], [], True)
     (task,) = json.loads(capsys.readouterr().out)
-    assert task == {name: getattr(view(), name) for name in wire.TaskView.__struct_fields__}
+    assert task == {name: getattr(view(), name) for name in TaskView.__struct_fields__}
     print_json({"ü": 1})
     assert json.loads(capsys.readouterr().out) == {"ü": 1}
 

@@ -16,7 +16,7 @@ from runlist.cli import main
 from runlist.errors import ExitCode
 from runlist.planes.registry import controls
 from runlist.settings.table import SETTINGS
-from tests.fixtures.fake_daemon import FakeDaemon, status, view
+from tests.fixtures.fake_daemon import FakeDaemon, gpu_view, status, view
 
 ALL = {
     "class": "batch", "weight": "300", "cap": "30ms/100ms", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
@@ -32,6 +32,23 @@ def run(*words: str) -> int:
 
 def words_of(settings: dict[str, str]) -> list[str]:
     return [word for key, value in settings.items() for word in (f"--{key}", value)]
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+def test_gpus_are_listed_from_the_daemons_status(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ps", "--gpus") == 0
+    assert capsys.readouterr().out == "no GPUs\n"
+    fake.status = status(gpus=[gpu_view(), gpu_view(gpu="GPU-1", memory_refusals=4)])
+    assert run("ps", "--gpus") == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert (first.split()[0], second.split()[0]) == ("GPU-1", "GPU-4e3db026-c5f4")
+    assert "REFUSED" in header
+    assert run("ps", "--gpus", "--json") == 0
+    assert [gpu["memory_refusals"] for gpu in json.loads(capsys.readouterr().out)] == [0, 4]
+    assert run("daemon", "--status", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["gpus"]) == 2
 
 
 # -- settings --------------------------------------------------------------------------------------

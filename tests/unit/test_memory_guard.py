@@ -171,6 +171,21 @@ def test_a_region_that_a_process_brings_along_says_what_holds(region: Region) ->
     quota.close()
 
 
+def test_what_was_refused_is_known_after_the_end_and_never_shrinks(world: World, region: Region) -> None:
+    def refuse(count: int) -> None:
+        os.pwrite(region.fileno(), DEVICE.pack(key=gpu_key(GPU), refusals=count), DEVICES_AT)
+
+    assert world.quota.refused(GPU) == 0
+    for written, told in ((3, 3), (1, 3), (7, 7)):
+        refuse(written)
+        world.quota._snapshot = None
+        assert world.quota.refused(GPU) == told
+    assert world.quota.refused("GPU-of another") == 0
+    refuse(9)  # the last word of a tree that ends
+    world.quota.close()
+    assert world.quota.refused(GPU) == 9
+
+
 def test_what_a_person_is_told(world: World) -> None:
     def told(limit: int | None) -> list[str]:
         world.quota.set_limit(limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from runlist.daemon.tasks.managed import Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
 from runlist.proc.borrow import OwnRight
+from tests.fixtures.daemon import wait_for
 
 GPU, OTHER = "GPU-1", "GPU-2"
 TRAIN = Facts(1000, "python train.py")
@@ -83,6 +85,21 @@ def test_without_rules_nobody_looks_into_the_process(make: Make, monkeypatch: py
     placed = make()
     monkeypatch.delattr(placement, "facts_of")
     assert placed.place(1, {}).settings == {}
+
+
+def test_a_task_knows_where_it_runs_in_printable_words(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["sh", "-c", "read x", "\x1b[2J", "x" * 100_000]
+    monkeypatch.setattr(placement, "cgroup_of", lambda pid: ("/a\x9b/b", "9" * 64))
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        try:
+            wait_for(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sh\0"))
+            task = make().new_task(process.pid, "GPU-1", Root(process.pid, -1, 0, {}))
+        finally:
+            process.kill()
+    assert task.command_line.startswith("sh -c read x ?[2J xxx")
+    assert len(task.command_line) == 32 << 10
+    assert len(task.task.command) == 80
+    assert (task.cgroup, task.container) == ("/a?/b", "9" * 64)
 
 
 def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:

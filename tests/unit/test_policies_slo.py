@@ -12,6 +12,7 @@ from runlist.policies import PolicySpec, load_policy
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.brake import FOLLOW_S, WINDOW_S
 from runlist.policies.slo import BRAKED_LOOK_S, LEAST_QUOTA_US, SHORTEST_PERIOD_US, SloLayer
+from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import TinyGpu, shares, tenant
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
@@ -215,7 +216,7 @@ def serve(
 
 def kept(by_second: list[list[float]], target_us: float) -> float:
     """Part of the seconds in which the target was kept."""
-    good = [sorted(each)[max(0, int(0.99 * len(each)) - 1)] <= target_us / 1e6 for each in by_second if each]
+    good = [percentile(sorted(each), 99) <= target_us / 1e6 for each in by_second if each]
     return sum(good) / len(good)
 
 

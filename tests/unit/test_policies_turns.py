@@ -9,6 +9,7 @@ import pytest
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts.turns import PARKED_US, WeightedTurns, time_left
+from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import Tenant, TinyGpu, shares, tenant
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
@@ -247,7 +248,7 @@ def run(*tenants: Tenant, seconds: float = 5.0) -> TinyGpu:
 
 
 def p99(took: list[float]) -> float:
-    return sorted(took)[int(0.99 * len(took))]
+    return percentile(sorted(took), 99)
 
 
 def test_a_service_is_served_as_well_beside_eight_batch_jobs_as_beside_one() -> None:

@@ -58,8 +58,12 @@ def test_what_a_task_used_before_it_was_managed_is_its_past(world: World) -> Non
     world.run()
     world.pass_time(0.1)
     managed = world.add(2)
-    assert managed.task.usage == Usage(500.0, 1000)
+    assert managed.task.usage == Usage()
     assert world.policy.events[-1] == Appear(managed.task)
+    world.source.hold(2, 0.5, turns=1)
+    world.pass_time(0.1)
+    world.run()
+    assert managed.task.usage == Usage(0.5, 1)
 
 
 def test_one_that_the_log_does_not_know_is_preempted_once(world: World) -> None:

@@ -40,9 +40,9 @@ def _follower() -> Residencies:
 def test_two_processes_in_turns() -> None:
     reading = _feed(_follower(), (S, 1, 0), (E, 1, 2), (S, 2, 2.084), (E, 2, 4), (S, 1, 4.084), until=5)
     assert _ms(reading) == [(1, 0, 2), (2, 2.084, 4), (1, 4.084, 5)]
-    assert reading.held[1].seconds == pytest.approx(0.002916)
-    assert reading.held[2].seconds == pytest.approx(0.001916)
-    assert (reading.held[1].turns, reading.held[2].turns) == (2, 1)
+    assert reading.usage[1].held_s == pytest.approx(0.002916)
+    assert reading.usage[2].held_s == pytest.approx(0.001916)
+    assert (reading.usage[1].turns, reading.usage[2].turns) == (2, 1)
     assert reading.until == pytest.approx(NOW / 1e9 + 0.005)
     assert reading.dropped == 0
 
@@ -51,8 +51,8 @@ def test_an_open_turn_comes_in_parts_that_join_and_counts_once() -> None:
     follower = _follower()
     parts = [_feed(follower, (S, 1, 1), until=3), _feed(follower, until=7), _feed(follower, (E, 1, 8), until=9)]
     assert [_ms(part) for part in parts] == [[(1, 1, 3)], [(1, 3, 7)], [(1, 7, 8)]]
-    assert [part.held[1].turns for part in parts] == [1, 0, 0]
-    assert _feed(follower, until=20).held == {}
+    assert [part.usage[1].turns for part in parts] == [1, 0, 0]
+    assert _feed(follower, until=20).usage == {}
 
 
 def test_records_after_the_flush_belong_to_this_reading() -> None:
@@ -76,7 +76,7 @@ def test_two_contexts_of_a_process() -> None:
         Residency(1, 1, NOW, NOW + MS),
         Residency(1, 2, NOW + 2 * MS, NOW + 4 * MS),
     ]
-    assert (reading.held[1].seconds, reading.held[1].turns) == (pytest.approx(0.003), 2)
+    assert (reading.usage[1].held_s, reading.usage[1].turns) == (pytest.approx(0.003), 2)
 
 
 def test_who_was_there_before_the_log_is_known_at_its_end() -> None:
@@ -109,7 +109,7 @@ def test_time_of_which_records_are_missing_is_nobodys() -> None:
     reading = _feed(follower, (E, 2, 50), (S, 3, 51), (E, 3, 52), until=53, gaps=[(0, 40), (2, 2)])
     assert _ms(reading) == []
     assert reading.dropped == 42
-    assert reading.held[3].turns == 1
+    assert reading.usage[3].turns == 1
     reading = _feed(follower, (S, 3, 60), until=61)
     assert _ms(reading) == [(3, 60, 61)]
 
@@ -150,7 +150,7 @@ def test_whatever_is_logged_time_is_told_once(batches: list[tuple[list[tuple[int
         gaps = [(len(records) // 2, 3)] if lost and records else []
         reading = follower.feed(Batch(records, gaps, NOW + now * MS))
         span = sum(part.end_ns - part.start_ns for part in reading.residencies)
-        assert sum(held.seconds for held in reading.held.values()) == pytest.approx(span / 1e9)
+        assert sum(held.held_s for held in reading.usage.values()) == pytest.approx(span / 1e9)
         for part in reading.residencies:
             assert told <= part.start_ns < part.end_ns <= reading.until * 1e9 + 1000
             told = part.end_ns

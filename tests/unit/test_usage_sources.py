@@ -88,7 +88,7 @@ def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: 
     driver.producer.write(END, 7, 1, start + 2_000_100)
     driver.now_ns += 10 * MS
     reading = source.read()
-    assert reading.held[7].seconds == pytest.approx(0.002)
+    assert reading.usage[7].held_s == pytest.approx(0.002)
     assert reading.until == pytest.approx(driver.now_ns / 1e9)
     assert not utilisation.asked  # nobody held the GPU for long
     source.close()
@@ -105,8 +105,8 @@ def test_a_lone_holders_idle_time_is_corrected(driver: Any, utilisation: FakeUti
         if now_us % 200_000 == 0:
             utilisation.of_device.append(DeviceSample(now_us, 19))
         reading = source.read()
-        held += reading.held[7].seconds
-        idle += reading.held[7].idle_s
+        held += reading.usage[7].held_s
+        idle += reading.usage[7].idle_s
         assert idle <= held
     assert held == pytest.approx(4.0)
     assert 3.0 * 0.8 - 0.2 <= idle <= 4.0 * 0.8 + 0.01  # a fifth busy; the last second is not known yet
@@ -121,7 +121,7 @@ def test_without_nvml_there_is_no_correction(driver: Any, monkeypatch: pytest.Mo
     source = SwitchLogUsage(driver, UUIDS[0])
     driver.producer.write(START, 7, 1, driver.now_ns)
     driver.now_ns += 2000 * MS
-    assert source.read().held[7].idle_s == 0
+    assert source.read().usage[7].idle_s == 0
     source.close()
 
 
@@ -132,7 +132,7 @@ def test_an_nvml_that_fails_later_is_let_go(driver: Any, utilisation: FakeUtilis
     for _ in range(3):
         driver.now_ns += 1000 * MS
         reading = source.read()
-        assert (reading.held[7].seconds, reading.held[7].idle_s) == (pytest.approx(1.0), 0)
+        assert (reading.usage[7].held_s, reading.usage[7].idle_s) == (pytest.approx(1.0), 0)
     assert (len(utilisation.asked), utilisation.closed) == (1, 1)
     source.close()
     assert utilisation.closed == 1
@@ -148,11 +148,11 @@ def test_nvml_is_percent_of_the_time_that_passed(utilisation: FakeUtilisation) -
     utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6) + 400_000, 60), ProcessSample(8, 1, 50)]
     clock.now += 0.5
     reading = source.read()
-    assert reading.held[7].seconds == pytest.approx(0.3)
-    assert set(reading.held) == {7}
-    assert (reading.held[7].turns, reading.residencies, reading.until) == (0, [], clock.now)
+    assert reading.usage[7].held_s == pytest.approx(0.3)
+    assert set(reading.usage) == {7}
+    assert (reading.usage[7].turns, reading.residencies, reading.until) == (0, [], clock.now)
     clock.now += 0.1
-    assert source.read().held[7].seconds == pytest.approx(0.06)  # the sample holds until there is a newer one
+    assert source.read().usage[7].held_s == pytest.approx(0.06)  # the sample holds until there is a newer one
     assert len(utilisation.asked) == 2
 
 
@@ -161,7 +161,7 @@ def test_nvmls_samples_never_add_up_to_more_than_the_gpu(utilisation: FakeUtilis
     source = NvmlUsage(utilisation, clock)
     utilisation.of_processes = [ProcessSample(pid, int(clock.now * 1e6) + 1, 80) for pid in (7, 8)]
     clock.now += 1
-    assert [held.seconds for held in source.read().held.values()] == pytest.approx([0.5, 0.5])
+    assert [held.held_s for held in source.read().usage.values()] == pytest.approx([0.5, 0.5])
 
 
 def test_nvmls_old_samples_are_forgotten(utilisation: FakeUtilisation) -> None:
@@ -169,9 +169,9 @@ def test_nvmls_old_samples_are_forgotten(utilisation: FakeUtilisation) -> None:
     utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6), 100)]
     source = NvmlUsage(utilisation, clock)
     clock.now += 1
-    assert source.read().held[7].seconds == pytest.approx(1)
+    assert source.read().usage[7].held_s == pytest.approx(1)
     clock.now += 1.5
-    assert source.read().held == {}
+    assert source.read().usage == {}
 
 
 def test_a_clock_that_is_set_back_is_no_time(utilisation: FakeUtilisation) -> None:
@@ -180,7 +180,7 @@ def test_a_clock_that_is_set_back_is_no_time(utilisation: FakeUtilisation) -> No
     source = NvmlUsage(utilisation, clock)
     clock.now -= 3600
     reading = source.read()
-    assert all(held.seconds == 0 for held in reading.held.values())
+    assert all(held.held_s == 0 for held in reading.usage.values())
     assert len(utilisation.asked) == 2
 
 
@@ -199,13 +199,13 @@ def test_the_book_divides_time_among_who_is_enabled() -> None:
     book.set_enabled(1, False)
     clock.now += 1
     reading = book.read()
-    assert {pid: held.seconds for pid, held in reading.held.items()} == {1: pytest.approx(2), 2: pytest.approx(2)}
-    assert [held.turns for held in reading.held.values()] == [1, 1]
+    assert {pid: held.held_s for pid, held in reading.usage.items()} == {1: pytest.approx(2), 2: pytest.approx(2)}
+    assert [held.turns for held in reading.usage.values()] == [1, 1]
     clock.now += 1
-    assert {pid: held.seconds for pid, held in book.read().held.items()} == {2: pytest.approx(1)}
+    assert {pid: held.held_s for pid, held in book.read().usage.items()} == {2: pytest.approx(1)}
     book.set_enabled(9, False)
     book.close()
-    assert book.read().held == {}
+    assert book.read().usage == {}
 
 
 # -- the choice ----------------------------------------------------------------------------------

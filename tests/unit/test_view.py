@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from runlist import wire
 from runlist.daemon.gpu.accounting import Accounting
+from runlist.daemon.gpu.gpus import Gpus as DaemonGpus
 from runlist.daemon.memory import census
 from runlist.daemon.memory.census import Memory
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.requests import view
-from runlist.daemon.requests.view import views
-from runlist.daemon.tasks.managed import ManagedTask, Root
+from runlist.daemon.requests import tenants, view
+from runlist.daemon.requests.messages import TenantMessage
+from runlist.daemon.requests.tenants import hear
+from runlist.daemon.requests.view import gpu_views, views
+from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
 from runlist.planes.interface import CensusError
 from runlist.planes.nvidia.context import GpuContext
@@ -25,8 +32,12 @@ from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.process.region import create, gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
+from runlist.policies import PolicySpec, load_policy
 from runlist.proc.process import pid_namespace, start_of
+from runlist.tenant import Kind
+from runlist.views.structs import GpuView
 from tests.fixtures.fake_rm import UUIDS, FakeRm
+from tests.fixtures.scheduler import World
 from tests.fixtures.usage import FakeSource
 
 GPU = UUIDS[0]
@@ -55,6 +66,9 @@ class Gpus:
 class NoNvml:
     def by_pid(self, gpu: str) -> dict[int, int]:
         return {}
+
+    def size_of(self, gpu: str) -> None:
+        return None
 
 
 def managed(**values: Any) -> ManagedTask:
@@ -101,7 +115,8 @@ def test_what_was_asked_for() -> None:
 def test_what_is_in_force() -> None:
     task = managed(timeslice_us=9_000)
     task.share = Share(4_000, enabled=False, until=3.0)
-    task.rule, task.corrections, task.discovery_ms, task.attach_ms = "rules.toml:3", 2, 1.23456, 7.0
+    task.rule, task.discovery_ms, task.attach_ms = "rules.toml:3", 1.23456, 7.0
+    task.counts[Count.SLICES_PUT_BACK] = 2
     seen = one(task)
     assert (seen.timeslice_us, seen.enabled) == (4_000, False)  # not what the user fixed and is not set yet
     assert (seen.rule, seen.corrections, seen.discovery_ms, seen.attach_ms) == ("rules.toml:3", 2, 1.235, 7.0)
@@ -169,17 +184,108 @@ def test_usage_up_to_now() -> None:
     gpus.source.hold(7, 0.5)
     gpus.accounting.read_at = 0.0
     one(managed(), gpus)
-    assert gpus.accounting.usage(7).held_s == pytest.approx(1.85)  # looking reads
+    assert gpus.accounting.of(7).usage.held_s == pytest.approx(1.85)  # looking reads
 
 
-def test_the_p99_of_the_last_reports() -> None:
-    task, now = managed(), time.monotonic()
-    task.latencies.extend((now - 60, 9.0) for _ in range(100))  # long ago
-    assert one(task).p99_us is None
-    task.latencies.extend((now, 0.001 * number) for number in range(1, 101))
-    assert one(task).p99_us == pytest.approx(100_000)
-    task.latencies.extend((now, 0.001) for _ in range(100))
-    assert one(task).p99_us == pytest.approx(99_000)
+def report(managed: ManagedTask, scheduler: Any, milliseconds: float) -> None:
+    message = TenantMessage(Kind.REPORT_LATENCY, 0, 0, round(milliseconds * 1e6))
+    hear(managed, scheduler, message, lambda: None)
+
+
+@pytest.mark.parametrize("every_s", [0.01, 0.3], ids=["often", "seldom"])
+def test_the_p99_that_is_shown_is_the_one_that_slo_acts_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    for module in (view, tenants):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=world.clock.monotonic))
+    slo: Any = load_policy(PolicySpec())
+    world.use(slo, "priority")
+    service = world.add(1, TaskClass.LATENCY, target_p99_us=10_000.0)
+    world.add(2)
+    world.run()
+    gpus = SimpleNamespace(scheduler=lambda gpu: world.scheduler, read_usage=lambda kept_s: None)
+    assert one(service, gpus).p99_us is None
+    seen = set()
+    for number in range(400):
+        latency_ms = 1 + number * 7 % 40 * 0.2 + number // 4 * 0.01
+        world.do(partial(report, service, world.scheduler, latency_ms))
+        world.pass_time(every_s)
+        world.run()
+        shown = one(service, gpus)
+        said = re.match(r"p99 ([0-9.]+) ms of 10 ms", shown.why)
+        if said is not None and slo._looked == world.clock.now:  # else it is of an earlier moment
+            assert f"{shown.p99_us / 1e3:.3g}" == f"{float(said[1]):.3g}"
+            seen.add(said[1])
+    assert len(seen) > 3
+    world.pass_time(60)
+    assert one(service, gpus).p99_us is None
+
+
+# -- counters --------------------------------------------------------------------------------------
+
+
+def test_the_counters_of_a_task() -> None:
+    gpus, task = Gpus(), managed()
+    gpus.source.hold(7, 1.5, turns=30, idle_s=0.25)
+    task.counts.update({Count.SUSPENSIONS: 4, Count.SLICES_PUT_BACK: 2})
+    gpus.accounting.read_at = 0.0
+    seen = one(task, gpus)
+    assert (seen.gpu_seconds_held, seen.gpu_seconds_idle, seen.gpu_seconds_worked) == (1.5, 0.25, 1.25)
+    assert (seen.switches, seen.suspensions, seen.slices_put_back, seen.corrections) == (30, 4, 2, 2)
+    assert seen.memory_refusals == 0
+
+
+def test_the_counters_of_a_gpu_keep_those_of_tasks_that_ended(world: World, tmp_path: Path) -> None:
+    gpus = SimpleNamespace(all=lambda: [world.scheduler], read_usage=lambda kept_s: None)
+    roots = [Root(number, -1, 0, {}, quota=Quota(create(tmp_path, strict=True)[1])) for number in (1, 2)]
+
+    def refuse(root: Root, count: int) -> None:
+        assert root.quota._region is not None
+        os.pwrite(root.quota._region.fileno(), DEVICE.pack(key=gpu_key(GPU), refusals=count), DEVICES_AT)
+
+    def seen(*living: Root) -> GpuView:
+        (gpu,) = gpu_views(gpus, NoNvml(), living, "emulated")  # type: ignore[arg-type]
+        return gpu
+
+    def counters() -> tuple[float, ...]:
+        gpu = seen(*roots)
+        return gpu.gpu_seconds_held, gpu.switches, gpu.suspensions, gpu.slices_put_back, gpu.memory_refusals
+
+    before = seen()
+    assert (before.gpu, before.driver, before.policy, before.tasks) == (GPU, "emulated", "own", 0)
+    assert (before.memory_size_bytes, before.memory_used_bytes, before.records_lost) == (None, None, 0)
+    first, second = world.add(1), world.add(2)
+    for enabled in (False, True, False):
+        world.do(partial(first.set_enabled, enabled))
+    second.counts[Count.SLICES_PUT_BACK] = 3
+    world.source.hold(1, 0.5, turns=4, dropped=9)
+    world.source.hold(3, 0.25, turns=1)  # not managed
+    world.pass_time(0.1)
+    world.run()
+    for root, count in zip(roots, (5, 6), strict=True):
+        refuse(root, count)
+    assert counters() == (0.75, 5, 2, 3, 11)
+    assert (seen().records_lost, seen().tasks) == (9, 2)
+    for task in (first, second):
+        world.do(partial(world.scheduler.remove, task.task.key))
+    ended = roots.pop()
+    refuse(ended, 8)
+    ended.quota.close()
+    DaemonGpus.tree_ended(SimpleNamespace(_schedulers={GPU: world.scheduler}), ended)  # type: ignore[arg-type]
+    assert counters() == (0.75, 5, 2, 3, 13)
+    refuse(roots[0], (1 << 64) - 1)  # a tree may say what it likes
+    roots[0].quota._read_at = 0.0
+    assert msgspec.json.decode(msgspec.json.encode(seen(*roots)))["memory_refusals"] == (1 << 63) - 1
+
+
+def test_command_lines_leave_room_for_one_another() -> None:
+    tasks = [managed(key=TaskKey(pid, GPU)) for pid in range(1000)]
+    for task in tasks:
+        task.command_line = "x" * (32 << 10)
+    seen = views(tasks, Gpus(), NoNvml())  # type: ignore[arg-type]
+    assert len(wire.encode(wire.Tasks(seen))) < wire.MAX_FRAME / 2
+    assert 4000 < len(seen[0].command_line) < 5000
+    assert one(tasks[0]).command_line == tasks[0].command_line
 
 
 # -- memory ----------------------------------------------------------------------------------------

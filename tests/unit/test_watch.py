@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runlist.proc.inotify import OpenWatch
-from runlist.proc.process import command_of, descendants, descriptor_count, owner_of
+from runlist.proc.process import command_line, descendants, descriptor_count, owner_of, short_command
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
@@ -100,19 +100,21 @@ def test_descriptors_are_counted() -> None:
 def test_commands_are_shown_short(words: list[str], shown: str) -> None:
     process = subprocess.Popen(words)
     try:
-        _wait_for(lambda: command_of(process.pid) == shown)  # the kernel shows the arguments a moment after exec
+        _wait_for(
+            lambda: short_command(command_line(process.pid)) == shown
+        )  # the kernel shows the arguments a moment after exec
     finally:
         process.kill()
         process.wait()
-    assert command_of(GONE) == "?"
+    assert (command_line(GONE), short_command("")) == ("", "?")
 
 
 def test_a_command_cannot_write_to_the_terminal_of_who_reads_it() -> None:
     process = subprocess.Popen(["sh", "-c", "read x", "\x1b[2J\x07\nfake row\xff"], stdin=subprocess.PIPE)
     try:
-        _wait_for(lambda: "fake row" in command_of(process.pid))
-        shown = command_of(process.pid)
+        _wait_for(lambda: "fake row" in command_line(process.pid))
+        shown = command_line(process.pid)
         assert shown.isprintable()
-        assert len(shown) <= 80
+        assert len(short_command(shown)) <= 80
     finally:
         process.communicate()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist import wire
-from tests.fixtures.fake_daemon import status, view
+from tests.fixtures.fake_daemon import gpu_view, status, view
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -53,7 +53,7 @@ MESSAGES: list[wire.Message] = [
 ]
 ANSWERS: list[wire.Message] = [
     wire.Tasks([view(), view(cap_percent=30.0, segment=-1, memory_bytes=None)], ["note"]),
-    status(rules="rules.toml", waiting=["process 1"], troubles=["a policy was dropped"]),
+    status(gpus=[gpu_view()], rules="rules.toml", waiting=["process 1"], troubles=["a policy was dropped"]),
     wire.Failure("no", 4),
     wire.BorrowRequest(1, 8),
 ]

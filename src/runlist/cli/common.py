@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from runlist import wire
 from runlist.errors import RunlistError, UsageError
-from runlist.views.columns import CONTROL_TITLES, aligned, chosen
+from runlist.planes.registry import PLANES
+from runlist.views.columns import CONTROL_TITLES, Column, aligned, chosen, columns_of
+from runlist.views.structs import GpuView, TaskView
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="nvidia|emulated", help="Which device; default $RUNLIST_DEVICE, else nvidia."),
+    typer.Option("--device", metavar="|".join(PLANES), help="Which device; default $RUNLIST_DEVICE, else nvidia."),
 ]
 Pid = Annotated[int, typer.Argument(min=1, help="Process id.")]
 PolicyOption = Annotated[
@@ -27,17 +28,17 @@ PolicyOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy.")
 ]
 
-USUAL_COLUMNS = (
+USUAL_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
     "GROUPS", "FIXED", "COMMAND",
 )  # fmt: skip
 """Columns of every table of tasks, without those in which there is nothing but the usual."""
-LONG_COLUMNS = (
+LONG_COLUMNS = columns_of(
     "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
-    "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "ENFORCED", "CAP BY", "REACHED BY", "STATE", "SOURCE",
-    "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "COMMAND",
+    "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
+    "SOURCE", "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "CONTAINER", "COMMAND",
 )  # fmt: skip
-REASON_COLUMNS = (
+REASON_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
     "COMMAND",
 )  # fmt: skip
@@ -77,15 +78,20 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
 
 
 def show_tasks(
-    tasks: list[wire.TaskView], notes: Iterable[str], as_json: bool, titles: Sequence[str] = USUAL_COLUMNS
+    tasks: list[TaskView], notes: Iterable[str], as_json: bool, columns: Sequence[Column] = USUAL_COLUMNS
 ) -> None:
     """Tasks as a table or as JSON, remarks on standard error."""
     for note in notes:
         say(note)
+    show(tasks, as_json, columns, "no tasks")
+
+
+def show(views: Sequence[TaskView | GpuView], as_json: bool, columns: Sequence[Column], nothing: str) -> None:
+    """A table, or JSON."""
     if as_json:
-        print_json(tasks)
+        print_json(views)
     else:
-        print("\n".join(table(tasks, titles, terminal_width())))
+        print("\n".join(table(views, columns, terminal_width()) if views else [nothing]))
 
 
 def terminal_width() -> int | None:
@@ -93,10 +99,8 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def table(tasks: list[wire.TaskView], titles: Sequence[str], width: int | None = None) -> list[str]:
-    """Lines of a table of tasks, by GPU and process id. Cut off at `width`; never, where that is None."""
-    if not tasks:
-        return ["no tasks"]
-    ordered = sorted(tasks, key=lambda task: (task.gpu, task.pid))
-    lines = aligned(chosen(titles, ordered), ordered)
+def table(views: Sequence[TaskView | GpuView], columns: Sequence[Column], width: int | None = None) -> list[str]:
+    """Lines of a table, by GPU and process id. Cut off at `width`; never, where that is None."""
+    ordered = sorted(views, key=lambda view: (view.gpu, view.pid if isinstance(view, TaskView) else 0))
+    lines = aligned(chosen(columns, ordered), ordered)
     return [line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…" for line in lines]

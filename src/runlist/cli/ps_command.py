@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import typer
 
-from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, Device, Json, show_tasks
-
-if TYPE_CHECKING:
-    from runlist.wire import TaskView
+from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, Device, Json, show
+from runlist.views.columns import GPU_COLUMNS
+from runlist.views.structs import GpuView, TaskView
 
 _CLEAR = "\x1b[H\x1b[J"
 _WATCH_EVERY_S = 2.0
@@ -25,6 +24,7 @@ def register(app: typer.Typer) -> None:
         seconds: float | None = typer.Argument(None, min=0.1, help="With --watch: how often to look; default 2."),
         watch: bool = typer.Option(False, "--watch", "-w", help="Look again and again, until Ctrl-C."),
         long: bool = typer.Option(False, "--long", "-l", help="Also user, memory, policy, rule and why."),
+        gpus: bool = typer.Option(False, "--gpus", "-g", help="The GPUs that have or had tasks, instead of these."),
         device: Device = None,
         json: Json = False,
     ) -> None:
@@ -37,24 +37,24 @@ def register(app: typer.Typer) -> None:
 
         if seconds is not None and not watch:
             raise UsageError(f"{seconds:g} seconds of what? Write --watch {seconds:g}")
-        titles = LONG_COLUMNS if long else USUAL_COLUMNS
+        columns = GPU_COLUMNS if gpus else LONG_COLUMNS if long else USUAL_COLUMNS
         terminal = sys.stdout.isatty()
         while True:
-            tasks = _tasks(device)
+            found = _ask(device, gpus)
             print(_CLEAR if watch and terminal else "", end="")
-            show_tasks(tasks, [], json, titles)
+            show(found, json, columns, "no GPUs" if gpus else "no tasks")
             if not watch:
                 return
             print("" if terminal or json else "\n", end="", flush=True)
             time.sleep(seconds or _WATCH_EVERY_S)
 
 
-def _tasks(device: str | None) -> list[TaskView]:
+def _ask(device: str | None, gpus: bool) -> Sequence[TaskView | GpuView]:
     from runlist.client import Client
     from runlist.errors import NoTargetError
 
     try:
         with Client.open(device=device) as client:
-            return client.ps()
+            return client.status().gpus if gpus else client.ps()
     except NoTargetError:  # without a daemon, nothing is managed
         return []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A task's GPU time since it is managed; both times only grow.
+    """A task's GPU time since it is managed, or what it had in some stretch of time: these add up. Nothing ever
+    shrinks.
 
     `held_s` is how long it was on the GPU, in seconds; `turns` how often it was switched in (0 where the source cannot
     tell). A task that nobody competes with stays on the GPU while it is idle: `idle_s` is the part of `held_s` that is
@@ -18,10 +20,15 @@ class Usage:
     turns: int = 0
     idle_s: float = 0.0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Both together, field by field."""
+        return Usage(*map(add, _values(self), _values(other)))
+
     @property
     def busy_s(self) -> float:
         """Seconds of real work."""
         return self.held_s - self.idle_s
 
 
+_values = attrgetter(*(field.name for field in fields(Usage)))
 NO_USAGE = Usage()

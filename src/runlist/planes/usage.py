@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from runlist.model.usage import NO_USAGE, Usage
+
 
 class Residency(NamedTuple):
     """A context on the GPU from `start_ns` to `end_ns` (CLOCK_REALTIME, ns): a whole turn, or a part of one.
@@ -24,35 +26,22 @@ class Residency(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
-    """What one process held since the last reading.
-
-    `seconds` on the GPU; `turns` that began; `idle_s`: how much of the time held, of this reading or of earlier ones,
-    is now known to have been idle (a context that nobody disturbs keeps the GPU when it has no work).
-    """
-
-    seconds: float = 0.0
-    turns: int = 0
-    idle_s: float = 0.0
-
-
-@dataclass(slots=True)
 class Reading:
     """What happened since the last reading, up to `until` (CLOCK_REALTIME, s).
 
-    `held` is by process id and names only processes with something to tell. `residencies` are in order and do not
-    overlap; sources that do not see turns leave them empty. `dropped` counts the records that were lost: the time that
-    they would have told of is nobody's.
+    `usage` is by process id and names only processes with something to tell; idle time may be of earlier readings.
+    `residencies` are in order and do not overlap; sources that do not see turns leave them empty. `dropped` counts the
+    records that were lost: the time that they would have told of is nobody's.
     """
 
     until: float
-    held: dict[int, Held] = field(default_factory=dict)
+    usage: dict[int, Usage] = field(default_factory=dict)
     residencies: list[Residency] = field(default_factory=list)
     dropped: int = 0
 
-    def of(self, pid: int) -> Held:
-        """What a process held; added to the reading when it is not there yet."""
-        return self.held.setdefault(pid, Held())
+    def add(self, pid: int, usage: Usage) -> None:
+        """A process had this, too."""
+        self.usage[pid] = self.usage.get(pid, NO_USAGE) + usage
 
 
 class UsageSource(Protocol):

@@ -1,10 +1,20 @@
-"""What a cgroup's path tells of a process."""
+"""What a process' cgroup tells of it."""
 
 from __future__ import annotations
 
 import re
 
+from runlist.proc.process import read
+
+_MAX_BYTES = 1 << 16
 _CONTAINER = re.compile(r"(?:(.*)[-:])?([0-9a-f]{64})(?:\.scope)?")
+
+
+def cgroup_of(pid: int) -> tuple[str, str]:
+    """The cgroup v2 path of a process, and the id of the container that it is in; each empty where there is none."""
+    lines = read(pid, "cgroup", _MAX_BYTES).splitlines()
+    path = next((line[3:] for line in lines if line.startswith("0::")), "")
+    return path, next((found for line in lines if (found := container_of(line.split(":", 2)[-1]))), "")
 
 
 def container_of(cgroup: str) -> str:

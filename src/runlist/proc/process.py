@@ -5,10 +5,15 @@ A process id means little without the time at which the process began: ids are u
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+MAX_COMMAND_LINE = 1 << 15
+"""Bytes that are read; a process can have more, and it is its own choice."""
+
+_CHUNK = 1 << 16
 _DEAD = (b"Z", b"X")
 
 
@@ -77,15 +82,34 @@ def descriptor_count(pid: int) -> int:
         return -1
 
 
-def command_of(pid: int) -> str:
-    """A process' command, short: the program's name and its first arguments."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return "?"
-    text = " ".join(word.decode("utf-8", "replace") for word in words if word)
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    program, _, rest = text.partition(" ")
+def read(pid: int, name: str, limit: int) -> str:
+    """A file of /proc/PID, up to so many bytes; empty when it may not be read. Plain calls: this is done for every
+    process that opens the GPU.
+    """
+    content = b""
+    with contextlib.suppress(OSError):
+        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while len(content) < limit and (more := os.read(fd, min(limit - len(content), _CHUNK))):
+                content += more
+        finally:
+            os.close(fd)
+    return content.decode("utf-8", "replace")
+
+
+def command_line(pid: int) -> str:
+    """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
+    return printable(read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip())
+
+
+def printable(text: str) -> str:
+    """Text without what could move a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def short_command(line: str) -> str:
+    """A command line, short: the program's name and its first arguments."""
+    program, _, rest = line.partition(" ")
     return f"{program.rpartition('/')[2]} {rest}".strip()[:80] or "?"
 
 

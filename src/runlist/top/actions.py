@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runlist.client import Client
 from runlist.model import TaskClass
 from runlist.model.limits import MAX_WEIGHT, MIN_WEIGHT
-from runlist.wire import TaskView
+from runlist.views.structs import TaskView
 
 WEIGHT_STEP = 1.25
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from runlist.client import Client, DaemonGone
 from runlist.errors import RunlistError
 from runlist.top.actions import Action
-from runlist.wire import DaemonStatus, TaskView
+from runlist.views.structs import DaemonView, TaskView
 
 
 class Key(NamedTuple):
@@ -32,7 +32,7 @@ class Snapshot:
     """
 
     tasks: tuple[TaskView, ...] = ()
-    status: DaemonStatus | None = None
+    status: DaemonView | None = None
     message: str = ""
     trouble: bool = False
 

@@ -7,27 +7,13 @@ from typing import Any
 
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
-from runlist.views.columns import COLUMNS, GAP, Column, sparkline
-from runlist.wire import TaskView
+from runlist.views.columns import GAP, Column, columns_of
+from runlist.views.structs import TaskView
 
-_BARS, _SECONDS_PER_BAR = 20, 3
-
-_SHOWN = (
-    COLUMNS["PID"],
-    COLUMNS["USER"],
-    COLUMNS["GPU"],
-    COLUMNS["CLASS"],
-    COLUMNS["WEIGHT"],
-    COLUMNS["CAP"],
-    COLUMNS["SLICE"],
-    COLUMNS["SHARE"],
-    Column("LAST MINUTE", lambda task: sparkline(task.history, _BARS, _SECONDS_PER_BAR)),
-    COLUMNS["MEMORY"],
-    COLUMNS["TURNS/S"],
-    COLUMNS["STATE"],
-    COLUMNS["SOURCE"],
-    COLUMNS["COMMAND"],
-)
+_SHOWN = columns_of(
+    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "SLICE", "SHARE", "LAST MINUTE", "MEMORY", "TURNS/S", "STATE",
+    "SOURCE", "COMMAND",
+)  # fmt: skip
 
 _FIRST_TO_GO = ("SOURCE", "TURNS/S", "USER", "LAST MINUTE", "MEMORY", "SLICE", "CAP", "GPU", "WEIGHT", "COMMAND")
 """Columns that a narrow screen does without, in this order."""

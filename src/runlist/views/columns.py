@@ -1,4 +1,4 @@
-"""What can be shown of a task: one table of columns, from which `ps`, `policy show` and `top` take theirs."""
+"""What can be shown of a task or a GPU: columns, from which `ps`, `policy show` and `top` take theirs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import math
 import pwd
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
+
+import msgspec
 
 from runlist.model import DEFAULT_WEIGHT
 from runlist.planes.interface import Control
 from runlist.planes.registry import controls
 from runlist.units import duration, part_of, size
-from runlist.wire import TaskView
+from runlist.views.fields import Kind, fields
+from runlist.views.structs import GpuView, TaskView
 
 NOTHING = "-"
 """What stands where there is nothing to say."""
@@ -20,19 +24,20 @@ NOTHING = "-"
 GAP = "  "
 """What stands between two columns."""
 
-_BARS = " ▁▂▃▄▅▆▇█"
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+_BARS, _SECONDS_PER_BAR = 20, 3
 _WHY_IN_STATE = 20  # characters
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `text` of a task, right-aligned where it is a `number`.
+    """A column: `text` of a view, right-aligned where it is a `number`.
 
-    A table leaves the column out where every task has what is `usual` (None: it is always shown).
+    A table leaves the column out where every row has what is `usual` (None: it is always shown).
     """
 
     title: str
-    text: Callable[[TaskView], str]
+    text: Callable[[Any], str]
     usual: str | None = None
     number: bool = False
 
@@ -52,8 +57,8 @@ def sparkline(history: Sequence[float], bars: int, per_bar: int) -> str:
     span = bars * per_bar
     padded = ([0.0] * span + list(history))[-span:]
     means = [sum(padded[start : start + per_bar]) / per_bar for start in range(0, span, per_bar)]
-    top = len(_BARS) - 1
-    return "".join(_BARS[min(top, max(0, math.ceil(mean * top)))] for mean in means)
+    top = len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[min(top, max(0, math.ceil(mean * top)))] for mean in means)
 
 
 def state(task: TaskView) -> str:
@@ -77,7 +82,7 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _deadline(task: TaskView) -> str:
+def _budget(task: TaskView) -> str:
     if task.budget_us is None or task.period_us is None:
         return NOTHING
     return f"{duration(task.budget_us)}/{duration(task.period_us)}"
@@ -98,69 +103,95 @@ def _quota(task: TaskView) -> str:
     return held if task.enforcement.startswith("memory") else f"{held} (not loaded)"
 
 
-def _overhead(task: TaskView) -> str:
-    return NOTHING if task.memory_overhead_bytes is None else size(task.memory_overhead_bytes)
+_BY_UNIT: dict[str, Callable[[Any], str]] = {
+    "bytes": size,
+    "percent": lambda number: f"{number:g} %",
+    "share": percent,
+    "s": lambda seconds: f"{seconds:.1f} s",
+    "1/s": lambda number: f"{number:.0f}",
+    "µs": duration,
+}
 
 
-def _measured(task: TaskView, text: str) -> str:
-    """A figure of usage, where there is a source of usage."""
-    return text if task.usage_source else NOTHING
+def _of(
+    view: type[msgspec.Struct],
+    title: str,
+    name: str,
+    usual: str | None = None,
+    nothing: str = NOTHING,
+    written: Callable[[Any], str] | None = None,
+) -> Column:
+    """The column of a field, written as its unit is; `nothing` where there is none. Usage is none without a source."""
+    field = fields(view)[name]
+    write = written or _BY_UNIT.get(field.unit, str)
+    measured = field.unit in ("share", "s", "1/s")
+
+    def text(row: Any) -> str:
+        value = getattr(row, name)
+        there = value is not None and (row.usage_source or not measured)
+        return (printable(write(value)) if there else "") or nothing
+
+    return Column(title, text, usual, number=field.kind is not Kind.LABEL)
 
 
-_ALL = (
-    Column("PID", lambda task: str(task.pid)),
-    Column("USER", lambda task: user_name(task.user)),
-    Column("GPU", lambda task: task.gpu.removeprefix("GPU-")[:8]),
-    Column("CLASS", lambda task: task.task_class),
-    Column("WEIGHT", lambda task: str(task.weight), usual=str(DEFAULT_WEIGHT), number=True),
-    Column("CAP", lambda task: "max" if task.cap_percent is None else f"{task.cap_percent:g} %", "max", number=True),
-    Column("DEADLINE", _deadline, usual=NOTHING),
-    Column("P99", _p99, usual=NOTHING),
-    Column("SEGMENT", lambda task: NOTHING if task.segment is None else str(task.segment), usual=NOTHING),
-    Column("SLICE", lambda task: "default" if task.timeslice_us is None else duration(task.timeslice_us), number=True),
-    Column("SHARE", lambda task: _measured(task, percent(task.share_1s)), number=True),
-    Column("MINUTE", lambda task: _measured(task, percent(task.share_60s)), number=True),
-    Column("MEMORY", lambda task: NOTHING if task.memory_bytes is None else size(task.memory_bytes), number=True),
-    Column("QUOTA", _quota, usual=NOTHING, number=True),
-    Column("OVERHEAD", _overhead, usual=NOTHING, number=True),
-    Column("ENFORCED", lambda task: printable(task.enforcement) or NOTHING, usual=NOTHING),
-    Column("CAP BY", lambda task: task.cap_by or NOTHING, usual=NOTHING),
-    Column("REACHED BY", lambda task: task.reached_by or NOTHING, usual="own right"),
-    Column("TURNS/S", lambda task: _measured(task, f"{task.turns_per_s:.0f}"), number=True),
-    Column("STATE", state),
-    Column("SOURCE", lambda task: task.usage_source or NOTHING),
-    Column("GROUPS", lambda task: str(task.groups), number=True),
-    Column("FIXED", lambda task: str(task.corrections), usual="0", number=True),
-    Column("GROUP", lambda task: printable(task.group) or NOTHING, usual=NOTHING),
-    Column("POLICY", lambda task: task.policy),
-    Column("RULE", lambda task: printable(task.rule) or NOTHING, usual=NOTHING),
-    Column("WHY", lambda task: printable(task.why) or NOTHING, usual=NOTHING),
-    Column("COMMAND", lambda task: printable(task.command)),
-)
+_task = partial(_of, TaskView)
+_gpu = partial(_of, GpuView)
+
+_TASK = (
+    _task("PID", "pid"), _task("USER", "user", written=user_name), _task("CLASS", "task_class"),
+    _task("GPU", "gpu", written=lambda uuid: uuid.removeprefix("GPU-")[:8]),
+    _task("WEIGHT", "weight", usual=str(DEFAULT_WEIGHT)), _task("CAP", "cap_percent", usual="max", nothing="max"),
+    Column("DEADLINE", _budget, usual=NOTHING), Column("P99", _p99, usual=NOTHING),
+    _task("SEGMENT", "segment", usual=NOTHING), _task("SLICE", "timeslice_us", nothing="default"),
+    _task("SHARE", "share_1s"),
+    Column("LAST MINUTE", lambda task: sparkline(task.history, _BARS, _SECONDS_PER_BAR)),
+    _task("MINUTE", "share_60s"), _task("MEMORY", "memory_bytes"), Column("QUOTA", _quota, usual=NOTHING, number=True),
+    _task("OVERHEAD", "memory_overhead_bytes", usual=NOTHING), _task("REFUSED", "memory_refusals", usual="0"),
+    _task("ENFORCED", "enforcement", usual=NOTHING), _task("CAP BY", "cap_by", usual=NOTHING),
+    _task("REACHED BY", "reached_by", usual="own right"), _task("TURNS/S", "turns_per_s"), Column("STATE", state),
+    _task("SOURCE", "usage_source"), _task("GROUPS", "groups"), _task("FIXED", "slices_put_back", usual="0"),
+    _task("GROUP", "group", usual=NOTHING), _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),
+    _task("WHY", "why", usual=NOTHING), _task("COMMAND", "command"),
+    _task("CONTAINER", "container", usual=NOTHING, written=lambda container: container[:12]),
+)  # fmt: skip
 
 
-def _of_control(row: Control) -> Column:
+def _control(row: Control) -> Column:
     return Column(row.name.upper(), lambda task: task.controls.get(row.name, row.default), usual=row.default)
 
 
-_CONTROLS = [_of_control(row) for row in controls()]
+_CONTROLS = tuple(map(_control, controls()))
 CONTROL_TITLES = tuple(column.title for column in _CONTROLS)
 """What can be shown of the driver's own controls."""
 
-COLUMNS = {column.title: column for column in (*_ALL, *_CONTROLS)}
+COLUMNS = {column.title: column for column in (*_TASK, *_CONTROLS)}
+"""Of a task, by title."""
+
+GPU_COLUMNS = (
+    _gpu("GPU", "gpu"), _gpu("POLICY", "policy"), _gpu("TASKS", "tasks"), _gpu("SHARE", "share_1s"),
+    _gpu("MINUTE", "share_60s"), _gpu("MEMORY", "memory_used_bytes"), _gpu("SIZE", "memory_size_bytes"),
+    _gpu("HELD", "gpu_seconds_held"), _gpu("WORKED", "gpu_seconds_worked"), _gpu("SWITCHES", "switches"),
+    _gpu("SUSPENDED", "suspensions"), _gpu("FIXED", "slices_put_back", usual="0"),
+    _gpu("REFUSED", "memory_refusals", usual="0"), _gpu("LOST", "records_lost", usual="0"),
+    _gpu("SOURCE", "usage_source"),
+)  # fmt: skip
 
 
-def chosen(titles: Iterable[str], tasks: Sequence[TaskView]) -> list[Column]:
-    """The columns of these titles, without those in which there is nothing but the usual."""
-    columns = [COLUMNS[title] for title in titles]
+def columns_of(*titles: str) -> list[Column]:
+    """The columns of a task with these titles."""
+    return [COLUMNS[title] for title in titles]
+
+
+def chosen(columns: Iterable[Column], views: Sequence[msgspec.Struct]) -> list[Column]:
+    """These columns, without those in which there is nothing but the usual."""
     return [
-        column for column in columns if column.usual is None or any(column.text(task) != column.usual for task in tasks)
+        column for column in columns if column.usual is None or any(column.text(view) != column.usual for view in views)
     ]
 
 
-def aligned(columns: Sequence[Column], tasks: Sequence[TaskView]) -> list[str]:
-    """Lines of a table: the titles, then the tasks in the order given."""
-    rows = [[column.title for column in columns], *([column.text(task) for column in columns] for task in tasks)]
+def aligned(columns: Sequence[Column], views: Sequence[msgspec.Struct]) -> list[str]:
+    """Lines of a table: the titles, then the views in the order given."""
+    rows = [[column.title for column in columns], *([column.text(view) for column in columns] for view in views)]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         GAP.join(

@@ -1,11 +1,11 @@
-"""Who used one GPU, and how much: what a usage source tells, added up per process and kept for a minute."""
+"""Who used one GPU, and how much: what a source of usage tells, added up and kept for a minute."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import structlog
@@ -23,32 +23,37 @@ _READ_AGAIN_S = 0.001
 
 
 @dataclass(slots=True)
-class _Account:
-    """One process: totals, the second that is being filled, and the busy shares of those before, newest last."""
+class Account:
+    """What one process had, or all together: totals, the second that is being filled, and the busy shares of those
+    before, newest last. `worked_s` is the busy time as far as it never shrinks: idle time becomes known late.
+    `turns_per_s` is of the last full second.
+    """
 
     usage: Usage = NO_USAGE
-    second: float = 0.0
-    second_turns: int = 0
+    worked_s: float = 0.0
     turns_per_s: float = 0.0
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
+    second: Usage = NO_USAGE
 
-    def add(self, held_s: float, turns: int, idle_s: float) -> None:
+    def add(self, usage: Usage) -> None:
         """Count what was read."""
-        usage = self.usage
-        self.usage = replace(
-            usage, held_s=usage.held_s + held_s, turns=usage.turns + turns, idle_s=usage.idle_s + idle_s
-        )
-        self.second += held_s - idle_s
-        self.second_turns += turns
+        self.usage += usage
+        self.second += usage
+        self.worked_s = max(self.worked_s, self.usage.busy_s)
 
     def turn_over(self, length_s: float) -> None:
         """A second is full."""
-        if self.second < 0:  # idle time of earlier seconds became known now
-            self._take_back(-self.second)
-            self.second = 0.0
-        self.shares.append(min(1.0, self.second / length_s))
-        self.turns_per_s = self.second_turns / length_s
-        self.second, self.second_turns = 0.0, 0
+        busy_s = self.second.busy_s
+        if busy_s < 0:  # idle time of earlier seconds became known now
+            self._take_back(-busy_s)
+        self.shares.append(min(1.0, max(0.0, busy_s) / length_s))
+        self.turns_per_s = self.second.turns / length_s
+        self.second = NO_USAGE
+
+    @property
+    def history(self) -> list[float]:
+        """Busy shares of the last full seconds, up to a minute of them, newest last."""
+        return [round(share, 4) for share in self.shares]
 
     def _take_back(self, seconds: float) -> None:
         for index in range(len(self.shares) - 1, -1, -1):
@@ -60,16 +65,18 @@ class _Account:
 
 
 class Accounting:
-    """The accounts of all processes on one GPU, managed or not, by process id. `refusals` says why the source is not a
-    better one; `dropped` counts the records that were lost.
+    """The accounts of all processes on one GPU, managed or not, by process id, and of all together, which lose nothing
+    with a process that ends. `refusals` says why the source is not a better one; `dropped` counts the records that were
+    lost.
     """
 
     def __init__(self, gpu: str, source: UsageSource, refusals: Sequence[str] = ()) -> None:
         self.gpu = gpu
         self.source_name = source.name
         self.dropped = 0
+        self.all = Account()
         self._source = source
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: dict[int, Account] = {}
         self._managed: dict[int, bool] = {}  # whether each is enabled
         self.read_at = self._second_began = time.monotonic()
         for reason in refusals:
@@ -91,31 +98,27 @@ class Accounting:
                 book.set_enabled(pid, enabled)
             return None
         self.dropped += reading.dropped
-        for pid, held in reading.held.items():
-            self._accounts.setdefault(pid, _Account()).add(held.seconds, held.turns, held.idle_s)
+        for pid, usage in reading.usage.items():
+            self.all.add(usage)
+            self._accounts.setdefault(pid, Account()).add(usage)
         if now - self._second_began >= 1.0:
             length = now - self._second_began
             self._second_began = now
+            self.all.turn_over(length)
             for pid, account in list(self._accounts.items()):
                 account.turn_over(length)
                 if len(account.shares) == HISTORY_S and not any(account.shares) and pid not in self._managed:
                     del self._accounts[pid]  # it was not seen for a minute
         return reading
 
-    def usage(self, pid: int) -> Usage:
-        """Totals of a process since it was first seen."""
-        account = self._accounts.get(pid)
-        return account.usage if account is not None else NO_USAGE
+    def of(self, pid: int) -> Account:
+        """What a process had since it was first seen, or managed; nothing of one that never was."""
+        return self._accounts.get(pid) or Account()
 
-    def history(self, pid: int) -> list[float]:
-        """Busy shares of the last full seconds, up to a minute of them, newest last."""
-        account = self._accounts.get(pid)
-        return [round(share, 4) for share in account.shares] if account is not None else []
-
-    def turns_per_s(self, pid: int) -> float:
-        """How often a process was switched in, in the last full second."""
-        account = self._accounts.get(pid)
-        return account.turns_per_s if account is not None else 0.0
+    def begin(self, pid: int) -> None:
+        """Count a process' totals anew: it is managed from now on. The minute before stays known."""
+        if pid in self._accounts:
+            self._accounts[pid].usage, self._accounts[pid].worked_s = NO_USAGE, 0.0
 
     def set_enabled(self, pid: int, enabled: bool) -> None:
         """The daemon manages a process and let it run, or not: for the book. Other sources see it for themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from runlist.model import Usage
 from runlist.planes.usage import Reading
 
 
@@ -27,7 +28,7 @@ class BookUsage:
         self._settle()
         if enabled:
             self._enabled.add(pid)
-            self._reading.of(pid).turns += 1
+            self._reading.add(pid, Usage(turns=1))
         else:
             self._enabled.remove(pid)
 
@@ -45,4 +46,4 @@ class BookUsage:
         now = self._clock()
         elapsed, self._since = now - self._since, now
         for pid in self._enabled:
-            self._reading.of(pid).seconds += elapsed / len(self._enabled)
+            self._reading.add(pid, Usage(elapsed / len(self._enabled)))

@@ -11,7 +11,7 @@ from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.choice import open_source
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.gpu.stall import Stalled, Watchdog
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey
 from runlist.planes.interface import Plane
@@ -72,6 +72,11 @@ class Gpus:
         scheduler = self._schedulers.get(task.task.key.gpu)
         if scheduler is not None:
             scheduler.remove(task.task.key)
+
+    def tree_ended(self, root: Root) -> None:
+        """Keep what was counted of a tree."""
+        for gpu, scheduler in self._schedulers.items():
+            scheduler.ended[Count.MEMORY_REFUSALS] += root.quota.refused(gpu)
 
     def run(self, gpus: Iterable[str], asked_for: set[TaskKey]) -> None:
         """Reschedule GPUs. A failure of a task that the request is about is raised; others that failed are released."""

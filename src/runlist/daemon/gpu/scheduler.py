@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -18,7 +19,7 @@ import structlog
 
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.stall import Watchdog
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Appear, Event, Share, Task, TaskKey, Tick, Used, Vanish
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
@@ -35,7 +36,7 @@ class Scheduler:
     """The tasks of one GPU and the policy that decides their shares.
 
     `on_failure` is told of tasks whose controls failed when the timer, not a request, asked; requests get failures
-    returned. `trouble` says why a policy was dropped, or is empty.
+    returned. `trouble` says why a policy was dropped, or is empty. `ended` is what was counted of tasks that are gone.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Scheduler:
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.policy_name = spec.name
         self.trouble = ""
+        self.ended: Counter[Count] = Counter()
         self._policy = policy
         self._watchdog = watchdog
         self._on_failure = on_failure
@@ -69,15 +71,15 @@ class Scheduler:
         self.tasks[managed.task.key] = managed
         self.accounting.set_enabled(pid, managed.share.enabled)
         self.accounting.read(time.monotonic())
-        if self.accounting.usage(pid) == NO_USAGE:
+        if self.accounting.of(pid).usage == NO_USAGE:
             self._preempt(managed)  # one that held the GPU since before the log was opened becomes known by this
-        # What it used before it was managed is no surprise, and nothing that it has to pay for.
-        managed.task = replace(managed.task, usage=self.accounting.usage(pid))
+        self.accounting.begin(pid)  # what it used before it was managed is nothing that it has to pay for
         self.tell(Appear(managed.task))
 
     def remove(self, key: TaskKey) -> None:
         """Forget a task; the others get its share at the next `run`."""
-        if self.tasks.pop(key, None) is not None:
+        if (managed := self.tasks.pop(key, None)) is not None:
+            self.ended.update(managed.counts)
             self.accounting.forget(key.pid)
             self.tell(Vanish(key))
 
@@ -183,9 +185,9 @@ class Scheduler:
             return
         held = {}
         for key, managed in self.tasks.items():
-            if (part := reading.held.get(key.pid)) is not None:
-                managed.task = replace(managed.task, usage=self.accounting.usage(key.pid))
-                held[key] = part.seconds
+            if (part := reading.usage.get(key.pid)) is not None:
+                managed.task = replace(managed.task, usage=self.accounting.of(key.pid).usage)
+                held[key] = part.held_s
         if held:
             self.tell(Used(held))
 

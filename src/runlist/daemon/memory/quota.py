@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import Region, RegionError, Snapshot
+from runlist.planes.process.region import Region, RegionError, Snapshot, gpu_key
 
 _log = structlog.get_logger()
 
@@ -47,6 +47,7 @@ class Quota:
         self._read_at = 0.0
         self._brought = False  # the limit came with the tree, which may have others for single GPUs
         self._cap: float | None = _THEIRS
+        self._refused: dict[int, int] = {}  # the most that the region ever said, by the key of the GPU
 
     @property
     def by_driver(self) -> bool:
@@ -75,7 +76,15 @@ class Quota:
                 self._snapshot, self._read_at = self._region.read(), now
             except RegionError as error:
                 self._drop(error)
+            else:
+                for key, device in self._snapshot.devices.items():
+                    self._refused[key] = max(self._refused.get(key, 0), device.refusals)
         return self._snapshot
+
+    def refused(self, gpu: str) -> int:
+        """How many allocations on a GPU the library refused, by its own word; also after the end. Never shrinks."""
+        self.look()
+        return self._refused.get(gpu_key(gpu), 0)
 
     def limit_on(self, gpu: str) -> int | None:
         """The limit that holds on a GPU, in bytes: the tree may give itself a smaller one, and a larger one only where
@@ -152,6 +161,8 @@ class Quota:
         if self._group is not None:
             self._group.close()
             self._group = None
+        self._snapshot = None
+        self.look()  # for what was refused since the last time
         if self._region is not None:
             self._region.close()
             self._region = self._snapshot = None

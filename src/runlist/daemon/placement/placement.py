@@ -11,7 +11,8 @@ from runlist.daemon.memory.census import Memory
 from runlist.daemon.placement.rules import Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Task, TaskClass, TaskKey
-from runlist.proc.process import command_of
+from runlist.proc.cgroup import cgroup_of
+from runlist.proc.process import command_line, printable, short_command
 from runlist.settings.changes import Change
 from runlist.settings.table import apply_changes, control_words, memory_change, override, parse_settings
 
@@ -46,10 +47,11 @@ class Placement:
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
         """A task of a process that was just found on a GPU. Processes of one root share as one job."""
         place = self.place(pid, root.settings)
+        line = command_line(pid)
         task = Task(
             key=TaskKey(pid, gpu),
             task_class=TaskClass.NORMAL,
-            command=command_of(pid),
+            command=short_command(line),
             uid=root.uid,
             since=time.monotonic(),
             group=f"job {root.pid}",
@@ -59,7 +61,16 @@ class Placement:
             task = replace(task, group_of=None)  # the rule's group is one for all users
         if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
             root.quota.tighten(change.limit)
-        return ManagedTask(task, root=root, rule=place.rule, controls=control_words(place.changes))
+        cgroup, container = map(printable, cgroup_of(pid))
+        return ManagedTask(
+            task,
+            root=root,
+            rule=place.rule,
+            controls=control_words(place.changes),
+            command_line=line,
+            cgroup=cgroup,
+            container=container,
+        )
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""

@@ -16,7 +16,7 @@ import structlog
 
 from runlist import __version__, wire
 from runlist.daemon.requests.manager import Manager
-from runlist.daemon.requests.view import views
+from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.policies import PolicySpec
@@ -67,20 +67,22 @@ class Server:
 
     def status(self, uid: int) -> wire.DaemonStatus:
         """What this daemon is, for a user."""
-        waiting, others = self._manager.waiting(uid)
+        manager = self._manager
+        waiting, others = manager.waiting(uid)
         return wire.DaemonStatus(
             pid=os.getpid(),
             version=__version__,
             driver=self._device,
-            policy=self._manager.gpus.spec.name,
-            policy_options=dict(self._manager.gpus.spec.options),
+            policy=manager.gpus.spec.name,
+            policy_options=dict(manager.gpus.spec.options),
             private=self._private,
-            keeper_pid=self._manager.link.pid,
-            tasks=len(self._manager.tasks(0)),
-            rules=str(self._manager.placement.path or ""),
+            keeper_pid=manager.link.pid,
+            tasks=len(manager.tasks(0)),
+            rules=str(manager.placement.path or ""),
             waiting=waiting,
             others_waiting=others,
-            troubles=[trouble for scheduler in self._manager.gpus.all() for trouble in scheduler.troubles()],
+            troubles=[trouble for scheduler in manager.gpus.all() for trouble in scheduler.troubles()],
+            gpus=gpu_views(manager.gpus, manager.memory, manager.processes.roots.values(), self._device),
         )
 
 

@@ -23,7 +23,7 @@ def hear(managed: ManagedTask, scheduler: Scheduler, message: TenantMessage, in_
             scheduler.soon(then=in_force)
         case Kind.REPORT_LATENCY:
             seconds = message.nanoseconds / 1e9
-            managed.latencies.append((time.monotonic(), seconds))
+            managed.tail.add(seconds, time.monotonic())
             scheduler.tell(Report(key, seconds))
         case Kind.HINT:
             scheduler.tell(Hint(key, message.nanoseconds / 1e9))

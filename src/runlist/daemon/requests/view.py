@@ -1,35 +1,85 @@
-"""Tasks as people and tools see them."""
+"""Tasks and GPUs as people and tools see them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from runlist.daemon.gpu.accounting import mean_of_last
+from runlist.daemon.gpu.accounting import Accounting, mean_of_last
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import Memory
 from runlist.daemon.memory.enforcement import enforcement
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.planes.process.region import Enforced, Use
-from runlist.wire import TaskView
+from runlist.views.fields import Kind, fields
+from runlist.views.structs import GpuView, Measured, TaskView
 
 _USAGE_KEPT_S = 0.05
+_COUNTERS = {name: field.of or name for name, field in fields(Measured).items() if field.kind is Kind.COUNTER}
+_ROOM = 4 << 20  # letters that all command lines of an answer may take: a frame has an end
+_MOST = (1 << 63) - 1  # what a tree says of itself may be any number, and JSON's have an end
 
 
-def views(tasks: Iterable[ManagedTask], gpus: Gpus, memory: Memory) -> list[TaskView]:
+def views(tasks: Collection[ManagedTask], gpus: Gpus, memory: Memory) -> list[TaskView]:
     """One view per task, with usage of just now."""
     gpus.read_usage(_USAGE_KEPT_S)
-    return [_view(task, gpus, memory.by_pid(task.task.key.gpu)) for task in tasks]
+    room = _ROOM // max(1, len(tasks))
+    return [_view(task, gpus.scheduler(task.task.key.gpu), memory.by_pid(task.task.key.gpu), room) for task in tasks]
 
 
-def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
+def gpu_views(gpus: Gpus, memory: Memory, roots: Iterable[Root], driver: str) -> list[GpuView]:
+    """One view per GPU that has or had tasks, with usage of just now."""
+    gpus.read_usage(_USAGE_KEPT_S)
+    quotas = [root.quota for root in roots]
+    return [
+        _gpu_view(scheduler, memory, sum(quota.refused(scheduler.gpu) for quota in quotas), driver)
+        for scheduler in gpus.all()
+    ]
+
+
+def _gpu_view(scheduler: Scheduler, memory: Memory, refused: int, driver: str) -> GpuView:
+    counts = sum((managed.counts for managed in scheduler.tasks.values()), scheduler.ended.copy())
+    counts[Count.MEMORY_REFUSALS] += refused
+    size = memory.size_of(scheduler.gpu)
+    return GpuView(
+        gpu=scheduler.gpu,
+        driver=driver,
+        policy=scheduler.policy_name,
+        tasks=len(scheduler.tasks),
+        memory_size_bytes=size,
+        memory_used_bytes=None if size is None else sum(memory.by_pid(scheduler.gpu).values()),
+        records_lost=scheduler.accounting.dropped,
+        **_measured(scheduler.accounting, None, counts),
+    )
+
+
+def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, int]) -> dict[str, Any]:
+    """The fields of `Measured`, of a process or of all: every counter from usage, or else from the daemon's counts."""
+    account = accounting.all if pid is None else accounting.of(pid)
+    history = account.history
+    usage = {**asdict(account.usage), "worked_s": account.worked_s}
+    return {
+        "usage_source": accounting.source_name,
+        "share_1s": mean_of_last(history, 1),
+        "share_60s": round(mean_of_last(history, 60), 4),
+        "history": history,
+        "turns_per_s": round(account.turns_per_s, 1),
+        **{
+            name: round(usage[of] if of in usage else min(counts.get(Count(of), 0), _MOST), 6)
+            for name, of in _COUNTERS.items()
+        },
+    }
+
+
+def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], room: int) -> TaskView:
     task = managed.task
-    scheduler = gpus.scheduler(task.key.gpu)
-    accounting = scheduler.accounting
+    refused = 0 if managed.root is None else managed.root.quota.refused(task.key.gpu)
     contexts = managed.contexts.values()
-    history = accounting.history(task.key.pid)
     inside = _inside(managed)
+    p99_s = managed.tail.p99_s(time.monotonic())
     cap = inside.cap if task.cap is None else task.cap.fraction
     return TaskView(
         pid=task.key.pid,
@@ -43,7 +93,7 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         budget_us=None if task.deadline is None else task.deadline.budget_us,
         period_us=None if task.deadline is None else task.deadline.period_us,
         target_p99_us=task.target_p99_us,
-        p99_us=managed.reported_p99_us(time.monotonic()),
+        p99_us=None if p99_s is None else p99_s * 1e6,
         segment=task.segment,
         timeslice_us=managed.share.timeslice_us,
         enabled=managed.share.enabled,
@@ -51,15 +101,10 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         policy=scheduler.policy_name,
         rule=managed.rule,
         why=managed.remark or scheduler.why(task.key),
-        usage_source=accounting.source_name,
-        share_1s=mean_of_last(history, 1),
-        share_60s=round(mean_of_last(history, 60), 4),
-        history=history,
-        turns_per_s=round(accounting.turns_per_s(task.key.pid), 1),
         memory_bytes=memory.get(task.key.pid, None if inside.use is None else inside.use.total),
         groups=sum(len(context.groups) for context in contexts),
         channels=sum(context.channels for context in contexts),
-        corrections=managed.corrections,
+        corrections=managed.counts[Count.SLICES_PUT_BACK],
         discovery_ms=round(managed.discovery_ms, 3),
         attach_ms=round(managed.attach_ms, 3),
         memory_limit_bytes=inside.limit,
@@ -68,6 +113,10 @@ def _view(managed: ManagedTask, gpus: Gpus, memory: dict[int, int]) -> TaskView:
         cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
         controls=dict(managed.controls),
+        command_line=managed.command_line[:room],
+        cgroup=managed.cgroup,
+        container=managed.container,
+        **_measured(scheduler.accounting, task.key.pid, {**managed.counts, Count.MEMORY_REFUSALS: refused}),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,10 +12,8 @@ from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
 from runlist.model import DEFAULT_SHARE, Share, Task
 from runlist.planes.interface import Borrower, Context, ContextGone, Group, Handle
+from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-
-REPORTS_KEPT_S = 5.0
-MAX_REPORTS = 8192
 
 
 @dataclass
@@ -48,6 +46,14 @@ class Hold(StrEnum):
     MEMORY = "memory"  # its tree holds more than it may, and nothing in this process sees to it
 
 
+class Count(StrEnum):
+    """What is counted beside usage, for views: of each task, and of a GPU with all that it ever had."""
+
+    SUSPENSIONS = "suspensions"
+    SLICES_PUT_BACK = "slices_put_back"
+    MEMORY_REFUSALS = "memory_refusals"  # of trees: the library counts them
+
+
 @dataclass
 class ManagedTask:
     """One process' contexts on one GPU, and the share that is in force there. `reached_by` is the way on which its
@@ -60,8 +66,11 @@ class ManagedTask:
     controls: dict[str, str] = field(default_factory=dict)  # of the driver, that are not at its defaults
     holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
     rule: str = ""  # where the rule is that gave it its settings
-    latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))  # when, s
-    corrections: int = 0
+    command_line: str = ""
+    cgroup: str = ""
+    container: str = ""
+    tail: Tail = field(default_factory=Tail)  # of the latencies that it reports
+    counts: Counter[Count] = field(default_factory=Counter)
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
@@ -103,6 +112,7 @@ class ManagedTask:
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend all channels."""
         self.each(lambda context: context.resume() if enabled else context.suspend())
+        self.counts[Count.SUSPENSIONS] += self.share.enabled and not enabled
         self.share = replace(self.share, enabled=enabled)
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
@@ -133,11 +143,6 @@ class ManagedTask:
         """Tell the policy how many compute groups there are now."""
         competing = sum(context.competing for context in self.contexts.values())
         self.task = replace(self.task, compute_groups=max(1, competing))
-
-    def reported_p99_us(self, now: float) -> float | None:
-        """99th percentile of the latencies that the task reported in the last seconds, or None."""
-        recent = sorted(latency for at, latency in self.latencies if now - at <= REPORTS_KEPT_S)
-        return recent[min(len(recent) - 1, int(len(recent) * 0.99))] * 1e6 if recent else None
 
 
 class ManagedProcess:

@@ -9,7 +9,7 @@ import structlog
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.lending import Lending
-from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask
+from runlist.daemon.tasks.managed import Count, Hold, ManagedProcess, ManagedTask
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
@@ -60,7 +60,7 @@ class Checks:
         wanted = task.share.timeslice_us
         if any(context.wrong_timeslices(wanted) for context in task.contexts.values()):
             if time.monotonic() > task.settles_at:
-                task.corrections += 1
+                task.counts[Count.SLICES_PUT_BACK] += 1
                 _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
             else:  # CUDA itself sets slices while it makes a context: those are the original ones
                 for key, context in task.contexts.items():

@@ -108,6 +108,7 @@ class Processes:
             self._loop.remove_reader(root.pidfd)
             os.close(root.pidfd)
             root.quota.close()
+            self._gpus.tree_ended(root)
         return troubles
 
     # -- processes ---------------------------------------------------------------------------------

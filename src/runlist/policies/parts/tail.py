@@ -1,10 +1,12 @@
-"""Tail latency of what a task reports."""
+"""Tail latency of what a task reports: what `slo` goes by, and what people are shown."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Iterator
+
+from runlist.statistics import percentile
 
 RECENT_S, OLDEST_S = 1.0, 5.0
 ENOUGH = 20
@@ -30,7 +32,7 @@ class Tail:
     def p99_s(self, now: float) -> float | None:
         """Of the last second, or of the last few requests when those were fewer; None when there was none."""
         latencies = sorted(latency_s for _, latency_s in self._recent(now))
-        return latencies[math.ceil(0.99 * len(latencies)) - 1] if latencies else None
+        return percentile(latencies, 99) if latencies else None
 
     def exceeds(self, limit_s: float, now: float, since: float) -> bool:
         """Whether the p99 is above a limit by requests that ended after `since` alone: what has been acted on already

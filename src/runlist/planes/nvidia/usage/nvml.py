@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from runlist.model import Usage
 from runlist.planes.nvidia.nvml import ProcessSample, Utilisation
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.usage import Reading
@@ -50,7 +51,7 @@ class NvmlUsage:
         reading = Reading(now)
         for pid, sample in self._newest.items():
             if sample.percent:
-                reading.of(pid).seconds = elapsed * sample.percent / whole
+                reading.add(pid, Usage(elapsed * sample.percent / whole))
         return reading
 
     def close(self) -> None:

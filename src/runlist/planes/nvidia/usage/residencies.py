@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runlist.model import Usage
 from runlist.planes.nvidia.switch_log import END, KERNEL_PID, START, Batch, Record
 from runlist.planes.usage import Reading, Residency
 
@@ -72,8 +73,6 @@ def _reading(until_ns: int, parts: list[Residency], turns: dict[int, int], dropp
     for pid, _, start, end in parts:
         held[pid] = held.get(pid, 0) + end - start
     reading = Reading(until_ns * _NS, residencies=parts, dropped=dropped)
-    for pid, nanoseconds in held.items():
-        reading.of(pid).seconds = nanoseconds * _NS
-    for pid, count in turns.items():
-        reading.of(pid).turns = count
+    for pid in held | turns:
+        reading.add(pid, Usage(held.get(pid, 0) * _NS, turns.get(pid, 0)))
     return reading

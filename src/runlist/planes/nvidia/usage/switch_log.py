@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from runlist.errors import RunlistError
+from runlist.model import Usage
 from runlist.planes.nvidia.nvml import NvmlError, Utilisation
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.nvidia.switch_log import SwitchLog
@@ -54,4 +55,4 @@ class SwitchLogUsage:
             self._utilisation = None
             return
         for pid, seconds in self._idle.compare(Sample(end_us * 1000, percent) for end_us, percent in samples).items():
-            reading.of(pid).idle_s = seconds
+            reading.add(pid, Usage(idle_s=seconds))

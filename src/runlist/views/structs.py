@@ -1,0 +1,100 @@
+"""What people and tools see of a task, a GPU and the daemon, with what each field means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from runlist.views.fields import counter, gauge, label
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of a GPU: by a task since it is managed, or by everybody since the daemon took the GPU up.
+
+    Counters never shrink. A field of `runlist.model.Usage` comes here by its name, or by `of`.
+    """
+
+    usage_source: Annotated[str, label("what the figures of usage were measured with")]
+    share_1s: Annotated[float, gauge("part of the GPU in the last second, without what is known to be idle", "share")]
+    share_60s: Annotated[float, gauge("the same in the last minute", "share")]
+    history: Annotated[list[float], label("the same for each of the last 60 seconds, newest last", "share")]
+    turns_per_s: Annotated[float, gauge("how often it was switched in, in the last second", "1/s")]
+    gpu_seconds_held: Annotated[float, counter("time on the GPU", "s", of="held_s")] = 0.0
+    gpu_seconds_idle: Annotated[float, counter("part of it that is known to have been idle", "s", of="idle_s")] = 0.0
+    gpu_seconds_worked: Annotated[float, counter("the rest, at most 1.3 s too much", "s", of="worked_s")] = 0.0
+    switches: Annotated[int, counter("how often it was switched in, where the source sees that", of="turns")] = 0
+    suspensions: Annotated[int, counter("how often the daemon took it off the GPU")] = 0
+    slices_put_back: Annotated[int, counter("how often it had changed its own slice, and that was put back")] = 0
+    memory_refusals: Annotated[int, counter("allocations that were refused, of its whole tree of processes")] = 0
+
+
+class TaskView(Measured, frozen=True):
+    """One process' work on one GPU."""
+
+    pid: Annotated[int, label("process id")]
+    gpu: Annotated[str, label("UUID of the GPU")]
+    task_class: Annotated[str, label("deadline, latency, normal or batch")]
+    command: Annotated[str, label("its command, short")]
+    user: Annotated[int, label("id of the user that it belongs to")]
+    group: Annotated[str, label("tasks of a group share as one")]
+    weight: Annotated[int, gauge("its weight beside others of its class")]
+    cap_percent: Annotated[float | None, gauge("the most of the GPU's time that it may have", "percent")]
+    budget_us: Annotated[int | None, gauge("GPU time that it is to have in each period", "µs")]
+    period_us: Annotated[int | None, gauge("length of the period of its deadline", "µs")]
+    target_p99_us: Annotated[float | None, gauge("99th percentile of latency that its requests are to keep", "µs")]
+    p99_us: Annotated[
+        float | None, gauge("the same as it reported it, of the last second, or of up to 20 requests in 5 s", "µs")
+    ]
+    segment: Annotated[int | None, label("priority of the segment that it is in")]
+    timeslice_us: Annotated[int | None, gauge("slice in force; null: each group has the one it was found with", "µs")]
+    enabled: Annotated[bool, gauge("whether the policy lets it run")]
+    suspended: Annotated[bool, gauge("whether its user, the want of room, or its memory quota keeps it off the GPU")]
+    policy: Annotated[str, label("policy of its GPU")]
+    rule: Annotated[str, label("line of the rules file that its settings come from")]
+    why: Annotated[str, label("what the policy says of its share")]
+    memory_bytes: Annotated[int | None, gauge("GPU memory that it holds", "bytes")]
+    groups: Annotated[int, gauge("channel groups")]
+    channels: Annotated[int, gauge("channels")]
+    corrections: Annotated[int, counter("older name of slices_put_back", now="slices_put_back")]
+    discovery_ms: Annotated[float, gauge("how long finding it took", "ms")]
+    attach_ms: Annotated[float, gauge("how long its whole way to being managed took", "ms")]
+    memory_limit_bytes: Annotated[int | None, gauge("what its whole tree may hold on this GPU", "bytes")]
+    memory_overhead_bytes: Annotated[int | None, gauge("part of its memory that the driver takes for it", "bytes")]
+    enforcement: Annotated[str, label("what is at work inside the process, or why nothing is")]
+    cap_by: Annotated[str, label("where its cap is kept: driver, process or nowhere")]
+    reached_by: Annotated[str, label("whose right got its descriptor: own right, launcher, lent; empty: nobody's")]
+    controls: Annotated[dict[str, str], label("the driver's own controls that are not at its defaults")] = {}
+    command_line: Annotated[str, label("its whole command line, up to 32 KiB of it")] = ""
+    cgroup: Annotated[str, label("path of its cgroup (v2)")] = ""
+    container: Annotated[str, label("id of the container that it is in")] = ""
+
+
+class GpuView(Measured, frozen=True):
+    """A GPU that has or had tasks. What it measures is of all processes, also of those that ended."""
+
+    gpu: Annotated[str, label("UUID of the GPU")]
+    driver: Annotated[str, label("driver that it is reached by")]
+    policy: Annotated[str, label("policy that decides its tasks' shares")]
+    tasks: Annotated[int, gauge("tasks that are managed now")]
+    memory_size_bytes: Annotated[int | None, gauge("memory that it has", "bytes")]
+    memory_used_bytes: Annotated[int | None, gauge("memory that its processes hold", "bytes")]
+    records_lost: Annotated[int, counter("records of who used it that were lost: that time is nobody's")]
+
+
+class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon is."""
+
+    pid: Annotated[int, label("process id")]
+    version: Annotated[str, label("version of Runlist")]
+    driver: Annotated[str, label("nvidia or emulated")]
+    policy: Annotated[str, label("policy of every GPU, unless it was dropped there")]
+    policy_options: Annotated[dict[str, str], label("its options")]
+    private: Annotated[bool, label("whether it ends by itself when it manages nothing")]
+    keeper_pid: Annotated[int, label("process id of its keeper")]
+    tasks: Annotated[int, gauge("tasks that are managed, of all users")]
+    rules: Annotated[str, label("path of its rules file")] = ""
+    waiting: Annotated[list[str], label("what of the caller's waits for room")] = []
+    others_waiting: Annotated[int, gauge("how much of other users waits for room")] = 0
+    troubles: Annotated[list[str], label("policies that were dropped, and usage that was lost")] = []
+    gpus: Annotated[list[GpuView], label("the GPUs that have or had tasks")] = []

@@ -4,8 +4,8 @@ ARGS ?=
 
 READY := .venv/.ready
 BIN := .venv/bin
-CPP := $(shell find emulator native -name "*.[ch]pp" -o -name "*.h")
-BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator native -type f)
+CPP := $(shell find emulator native protocol -name "*.[ch]pp" -o -name "*.h")
+BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator native protocol -type f)
 
 .PHONY: demo test checks test-gpu lint setup clean
 
@@ -30,6 +30,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@tools/make_ptx --check
+	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
 	@$(BIN)/python tools/make_fields --check
 

@@ -155,16 +155,17 @@ void Server::read_control(Connection& connection) {
         const auto bytes = static_cast<std::size_t>(received.bytes);
         if (received.truncated || !received.fd || bytes < sizeof request) continue;
         std::memcpy(&request, buffer.data(), sizeof request);
-        if (request.magic != wire::kRmMagic || request.arg_size > wire::kRmMaxBytes ||
-            request.params_size > wire::kRmMaxBytes || bytes != sizeof request + request.arg_size + request.params_size)
+        if (request.magic != wire::kRmMagic || request.argument_size > wire::kRmMaxBytes ||
+            request.params_size > wire::kRmMaxBytes ||
+            bytes != sizeof request + request.argument_size + request.params_size)
             continue;
         const Time now = clock_now();
         const std::span<std::byte> body(buffer.data() + sizeof request, bytes - sizeof request);
         const RmCaller caller{connection.id, received.sender.uid};
-        const RmAnswer answer =
-            service_.call(caller, request.nr, body.first(request.arg_size), body.subspan(request.arg_size), now);
-        if (request.nr == wire::kRmFree) close_orphans();
-        const wire::RmReply reply{answer.error, request.arg_size, request.params_size, 0};
+        const RmAnswer answer = service_.call(caller, request.number, body.first(request.argument_size),
+                                              body.subspan(request.argument_size), now);
+        if (request.number == rm::number::kRmFree) close_orphans();
+        const wire::RmReply reply{answer.error, request.argument_size, request.params_size, 0};
         std::vector<std::byte> bytes_out(sizeof reply + body.size());
         std::memcpy(bytes_out.data(), &reply, sizeof reply);
         std::memcpy(bytes_out.data() + sizeof reply, body.data(), body.size());

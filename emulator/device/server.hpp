@@ -10,6 +10,7 @@
 
 #include "device/process/process.hpp"
 #include "device/rm/service.hpp"
+#include "protocol/calibration.autogen.hpp"
 #include "shared/unique_fd.hpp"
 
 namespace emulator {
@@ -17,7 +18,7 @@ namespace emulator {
 struct ServerOptions {
     std::string directory;
     std::uint32_t gpus = 1;
-    std::uint64_t memory_bytes = 150'754'820'096;  // of an H200
+    std::uint64_t memory_bytes = timing::kDeviceMemory;
     bool exit_with_stdin = false;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "model/timing.hpp"
+#include "shared/protocol.hpp"
 
 namespace emulator {
 

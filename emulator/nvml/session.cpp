@@ -51,7 +51,7 @@ std::size_t Session::ask(const wire::Request& request, std::span<std::byte> answ
 }
 
 bool Session::connect() {
-    const char* directory = std::getenv(wire::kDirectoryVariable);
+    const char* directory = std::getenv(names::kEmulatedGpu);
     if (!directory) return false;
     socket_ = connect_to(std::string(directory) + "/" + wire::kGpuSocket);
     wire::Reply reply{};

@@ -1,60 +1,29 @@
-// The two sockets of an emulated GPU, as its clients see them.
-//
-// `DIR/nvidiactl` stands for /dev/nvidiactl: one connection is one open file of the driver, and a copy of its
-// descriptor is as good as the original. `DIR/nvidia0` carries the CUDA calls of one process and is never shared. Both
-// are SOCK_SEQPACKET; every structure is fixed-width, little endian and free of padding that carries meaning.
+// The two sockets of an emulated GPU, as its clients see them. What others than its own libraries know of them is in
+// protocol/emulator.toml. Every structure is fixed-width, little endian and free of padding that carries meaning.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
+#include "protocol/emulator.autogen.hpp"
+#include "protocol/environment.autogen.hpp"
+#include "protocol/rm.autogen.hpp"
+
 namespace emulator {
+
+namespace names = runlist::names;
+namespace rm = runlist::rm;
 
 // Nanoseconds of CLOCK_MONOTONIC.
 using Time = std::int64_t;
 
 }  // namespace emulator
 
+// On nvidiactl programs make calls by `runlist_emulated_ioctl(descriptor, request, argument)`, a function that libcuda
+// exports and calls through its linkage table, as a real libcuda calls ioctl(): what is preloaded can take its place.
+// Requests have the driver's own numbers, _IOWR('F', number, size of the argument).
+
 namespace emulator::wire {
-
-inline constexpr char kControlSocket[] = "nvidiactl";
-inline constexpr char kGpuSocket[] = "nvidia0";
-// Opened and closed by a process at cuInit and at each context: an inotify watch on it sees new contexts without
-// polling.
-inline constexpr char kOpenedFile[] = "opened";
-inline constexpr char kDirectoryVariable[] = "RUNLIST_EMULATED_GPU";
-inline constexpr char kMpsVariable[] = "CUDA_MPS_PIPE_DIRECTORY";
-inline constexpr char kMpsPriorityVariable[] = "CUDA_MPS_CLIENT_PRIORITY";
-inline constexpr char kHandleBaseVariable[] = "RUNLIST_EMULATED_HANDLE_BASE";
-
-// ---- nvidiactl: the driver's ioctls
-// ---------------------------------------------------------------------------------------
-
-inline constexpr std::uint32_t kRmMagic = 0x314C4E52;  // "RNL1"
-inline constexpr std::uint32_t kRmMaxBytes = 64 * 1024;
-
-// Programs make these calls by `runlist_emulated_ioctl(descriptor, request, argument)`, a function that libcuda exports
-// and calls through its linkage table, as a real libcuda calls ioctl(): what is preloaded can take its place. Requests
-// have the driver's own numbers, _IOWR('F', nr, size of the argument).
-enum RmIoctl : std::uint32_t { kRmFree = 0x29, kRmControl = 0x2A, kRmAlloc = 0x2B, kRmMapMemory = 0x4E };
-
-// Followed by `arg_size` bytes (the driver's own structure) and `params_size` bytes (what its pointer points to).
-// Carries one descriptor, a connected SOCK_SEQPACKET socket on which the answer is sent.
-struct RmRequest {
-    std::uint32_t magic;
-    std::uint32_t nr;
-    std::uint32_t arg_size;
-    std::uint32_t params_size;
-};
-
-// Followed by the same bytes as the request, with status and handles filled in. The answer to kRmMapMemory carries a
-// descriptor of the memory, for mmap; a real driver takes one in the request for that.
-struct RmReply {
-    std::int32_t error;  // 0 or a positive errno: what ioctl() would have set
-    std::uint32_t arg_size;
-    std::uint32_t params_size;
-    std::uint32_t reserved;
-};
 
 // ---- nvidia0: the CUDA calls of one process
 // -------------------------------------------------------------------------------

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <cstdint>
 
+#include "protocol/region.autogen.hpp"
+
 namespace runlist::cap {
 
 inline constexpr std::int64_t kMicrosecond = 1'000;
 inline constexpr std::int64_t kMillisecond = 1'000'000;
-inline constexpr std::uint64_t kWhole = 10'000;  // the whole GPU, in the ten-thousandths that caps are given in
+inline constexpr std::uint64_t kWhole = region::kCapUnit;  // the whole GPU, in the parts that caps are given in
 
 // Wall time that this GPU time is worth at a cap, both in ns. A cap of 0 counts as the smallest there is.
 inline std::int64_t wall(std::int64_t gpu_ns, std::uint64_t cap) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "protocol/environment.autogen.hpp"
+
 namespace runlist::environment {
 namespace {
 
@@ -60,8 +62,9 @@ Outcome path(Found& found, int, const char* value) {
 
 Outcome policy(Found& found, int, const char* value) {
     const std::string_view name{value};
-    if (name != "disable" && name != "default" && name != "force") return Bad::kPolicy;
-    if (!found.uncapped) found.uncapped = name == "disable";
+    const auto* end = std::end(names::kCapPolicies);
+    if (std::find(std::begin(names::kCapPolicies), end, name) == end) return Bad::kPolicy;
+    if (!found.uncapped) found.uncapped = name == names::kCapPolicyOff;
     return std::nullopt;
 }
 
@@ -78,21 +81,21 @@ struct Variable {
 };
 
 constexpr Variable kVariables[] = {
-    {"RUNLIST_DISABLE", false, flag<&Found::disabled>},
-    {"RUNLIST_STRICT", false, flag<&Found::strict>},
-    {"RUNLIST_REGION", false, path<&Found::region>},
-    {"RUNLIST_MEMORY", false, size<&Found::memory>},
-    {"RUNLIST_CAP", false, percent<&Found::cap>},
-    {"CUDA_DISABLE_CONTROL", false, flag<&Found::hami_disabled>},
-    {"CUDA_DEVICE_MEMORY_SHARED_CACHE", false, path<&Found::shared_cache>},
-    {"CUDA_DEVICE_MEMORY_LIMIT", false, size<&Found::hami_memory>},
-    {"CUDA_DEVICE_MEMORY_LIMIT", true, size<&Found::device_memory>},
-    {"CUDA_DEVICE_SM_LIMIT", false, percent<&Found::hami_cap>},
-    {"CUDA_DEVICE_SM_LIMIT", true, percent<&Found::device_cap>},
-    {"GPU_CORE_UTILIZATION_POLICY", false, policy},
-    {"LIBCUDA_LOG_LEVEL", false, take<parse_level, Bad::kLevel, &Found::level>},
-    {"CUDA_OVERSUBSCRIBE", false, unsupported},
-    {"ACTIVE_OOM_KILLER", false, unsupported},
+    {names::kDisable, false, flag<&Found::disabled>},
+    {names::kStrict, false, flag<&Found::strict>},
+    {names::kRegion, false, path<&Found::region>},
+    {names::kMemory, false, size<&Found::memory>},
+    {names::kCap, false, percent<&Found::cap>},
+    {names::kHamiDisable, false, flag<&Found::hami_disabled>},
+    {names::kHamiRegion, false, path<&Found::shared_cache>},
+    {names::kHamiMemory, false, size<&Found::hami_memory>},
+    {names::kHamiMemory, true, size<&Found::device_memory>},
+    {names::kHamiCap, false, percent<&Found::hami_cap>},
+    {names::kHamiCap, true, percent<&Found::device_cap>},
+    {names::kHamiCapPolicy, false, policy},
+    {names::kHamiLogLevel, false, take<parse_level, Bad::kLevel, &Found::level>},
+    {names::kHamiOversubscribe, false, unsupported},
+    {names::kHamiOomKiller, false, unsupported},
 };
 
 constexpr std::string_view kPrefixes[] = {"RUNLIST_", "CUDA_D", "CUDA_O", "GPU_CORE_", "LIBCUDA_", "ACTIVE_"};

@@ -6,11 +6,12 @@
 #include <optional>
 
 #include "environment/values.hpp"
+#include "protocol/region.autogen.hpp"
 
 namespace runlist::environment {
 
 inline constexpr std::size_t kPathBytes = 4096;
-inline constexpr int kDevices = 16;
+inline constexpr int kDevices = region::kDevices;
 
 // What holds on one GPU instead of what holds on each.
 struct DeviceLimits {

@@ -2,6 +2,9 @@
 
 #include <cstddef>
 
+#include "protocol/environment.autogen.hpp"
+#include "protocol/region.autogen.hpp"
+
 namespace runlist::environment {
 namespace {
 
@@ -83,7 +86,7 @@ std::uint64_t unit(const char* text) {
     return 0;
 }
 
-bool means_none(const char* text) { return is_one_of(text, {"max", "none"}); }
+bool means_none(const char* text) { return is_one_of(text, names::kUnlimited); }
 
 }  // namespace
 
@@ -97,7 +100,7 @@ std::optional<std::uint64_t> parse_size(const char* text) {
 }
 
 std::optional<std::uint64_t> parse_percent(const char* text) {
-    constexpr std::uint64_t kWhole = 10'000;
+    constexpr std::uint64_t kWhole = region::kCapUnit;
     if (means_none(text)) return kNone;
     const Decimal number = read_decimal(text);
     if (number.rest == nullptr || !is_one_of(number.rest, {"", "%"})) return std::nullopt;
@@ -106,8 +109,8 @@ std::optional<std::uint64_t> parse_percent(const char* text) {
 }
 
 std::optional<bool> parse_switch(const char* text) {
-    if (is_one_of(text, {"1", "true", "yes", "on"})) return true;
-    if (is_one_of(text, {"0", "false", "no", "off"})) return false;
+    if (is_one_of(text, names::kOn)) return true;
+    if (is_one_of(text, names::kOff)) return false;
     return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 
 #include "environment/options.hpp"
 #include "hooks/memory.hpp"
+#include "protocol/environment.autogen.hpp"
 
 namespace runlist::hooks {
 
@@ -30,7 +31,7 @@ struct Init<id, row, CUresult(unsigned)> {
         int count = 0;
         if (result != CUDA_SUCCESS || !has_own_limits) return result;
         if (call_real<Id::cuDeviceGetCount, row>(&count) != CUDA_SUCCESS) return result;
-        const char* visible = ::getenv("CUDA_VISIBLE_DEVICES");
+        const char* visible = ::getenv(names::kVisibleDevices);
         for (int ordinal = 0; ordinal < count; ++ordinal) {
             apply_own_limits(device_of<row>(ordinal), number_of(ordinal, visible));
         }

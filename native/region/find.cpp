@@ -7,6 +7,7 @@
 
 #include "core/guest.hpp"
 #include "core/say.hpp"
+#include "protocol/environment.autogen.hpp"
 #include "region/process.hpp"
 #include "region/slots.hpp"
 #include "region/sweep.hpp"
@@ -16,7 +17,6 @@ namespace {
 
 using environment::Options;
 
-constexpr char kRegionVariable[] = "RUNLIST_REGION";
 constexpr long kPrivate = 0700;
 
 // A directory below `parent` (a descriptor, which is closed) that is ours, made if it is missing. Negative when it is
@@ -37,7 +37,7 @@ long enter(long parent, const char* name) {
 
 bool make(const char* parent, const char* name) {
     long directory = call(SYS_openat, long{AT_FDCWD}, word(parent), long{O_RDONLY | O_DIRECTORY | O_CLOEXEC}, 0L);
-    for (const char* part : {name, "regions"}) {
+    for (const char* part : {name, names::kRegionsFolder}) {
         if (directory >= 0) directory = enter(directory, part);
     }
     if (directory < 0) return false;
@@ -47,13 +47,14 @@ bool make(const char* parent, const char* name) {
 
 // The directory of regions that nobody named. False when it cannot be had, or is not this user's alone to write in.
 bool make_directory(Path& path) {
-    const char* runtime = ::secure_getenv("XDG_RUNTIME_DIR");
-    if (runtime != nullptr && runtime[0] == '/' && make(runtime, "runlist")) {
-        return path.add(runtime).add("/runlist/regions").fits;
+    const char* runtime = ::secure_getenv(names::kRuntimeDir);
+    if (runtime != nullptr && runtime[0] == '/' && make(runtime, names::kOwnFolder)) {
+        return path.add(runtime).add('/').add(names::kOwnFolder).add('/').add(names::kRegionsFolder).fits;
     }
     Text<32> own;
-    own.add("runlist-").add(::geteuid());
-    return make("/tmp", own.text) && path.add("/tmp/").add(own.text).add("/regions").fits;
+    own.add(names::kTemporaryPrefix).add(::geteuid());
+    return make(names::kTemporaryFolder, own.text) &&
+           path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder).fits;
 }
 
 Fault open_or_create(const char* path, const Limits& limits, Region& out) {
@@ -68,7 +69,7 @@ Fault begin(const Limits& limits, Path& path, Region& out) {
     sweep(path.text, self);
     path.add('/').add(own_name(self).text);
     const Fault fault = Region::create(path.text, limits, out);
-    if (fault == Fault::kNone) ::setenv(kRegionVariable, path.text, 1);
+    if (fault == Fault::kNone) ::setenv(names::kRegion, path.text, 1);
     return fault;
 }
 

@@ -34,14 +34,6 @@ struct OwnLimits {
     std::optional<std::uint64_t> cap;
 };
 
-struct File {
-    Header header;
-    Device devices[kDevices];
-    Slot slots[kSlots];
-};
-
-static_assert(sizeof(File) == kFileBytes);
-
 // A mapping that stays for the life of the process, and the descriptor that it came from. A copy is the same region.
 class Region {
   public:

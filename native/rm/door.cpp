@@ -49,7 +49,7 @@ struct MemoryQuestion {
     std::uint64_t* size;
     std::uint32_t* status;
 
-    bool is_video_memory() const { return (flags & kVirtual) == 0 && location(attributes) == kInVideoMemory; }
+    bool is_video_memory() const { return (flags & kMemoryVirtual) == 0 && location(attributes) == kInVideoMemory; }
 };
 
 // `size` in whole units, and the largest number of whole units when there is no such number.
@@ -80,15 +80,15 @@ void remember(std::uint32_t client, std::uint32_t object, const Memory& memory) 
 // Frees an object for ourselves. errno stays.
 void free_again(const Request& request, std::uint32_t client, std::uint32_t parent, std::uint32_t object) {
     const int saved = errno;
-    Free free{.client = client, .parent = parent, .object = object, .status = 0};
-    request.real(request.fd, _IOWR(kMagic, number::kFree, Free), &free);
+    Nvos00Free free{.root = client, .parent = parent, .old = object, .status = 0};
+    request.real(request.fd, kFreeRequest, &free);
     errno = saved;
 }
 
 // A subdevice's answer to the question for its UUID, whoever asked.
-void hear(const Control& control) {
-    const auto* info = static_cast<const GidInfo*>(control.parameters);
-    if (control.status != status::kOk || info == nullptr || control.parameter_bytes != sizeof(*info)) return;
+void hear(const Nvos54Control& control) {
+    const auto* info = static_cast<const GetGidInfo*>(control.params);
+    if (control.status != status::kOk || info == nullptr || control.params_size != sizeof(*info)) return;
     std::uint8_t uuid[16];
     if (info->length == sizeof(uuid)) {
         std::memcpy(uuid, info->data, sizeof(uuid));
@@ -107,14 +107,14 @@ void identify(const Request& request, std::uint32_t client, int device) {
     const std::uint32_t subdevice = devices.to_ask(device);
     if (subdevice == 0) return;
     const int saved = errno;
-    GidInfo info{.index = 0, .flags = kGidBinary, .length = 0, .data = {}};
-    Control control{.client = client,
-                    .object = subdevice,
-                    .command = kGetGidInfo,
-                    .flags = 0,
-                    .parameters = &info,
-                    .parameter_bytes = sizeof(info),
-                    .status = status::kNoMemory};
+    GetGidInfo info{.index = 0, .flags = kGidBinary, .length = 0, .data = {}};
+    Nvos54Control control{.client = client,
+                          .object = subdevice,
+                          .command = control::kGetGidInfo.number,
+                          .flags = 0,
+                          .params = &info,
+                          .params_size = sizeof(info),
+                          .status = status::kNoMemory};
     if (request.real(request.fd, kControlRequest, &control) == 0) hear(control);
     errno = saved;
 }
@@ -154,36 +154,36 @@ int take_memory(const Request& request, const MemoryQuestion& question) {
 template <typename Parameters>
 int alloc(const Request& request, Parameters& alloc) {
     const auto made = [&](int result) { return result == 0 && alloc.status == status::kOk; };
-    switch (alloc.class_number) {
+    switch (alloc.class_) {
         case class_number::kRoot:
         case class_number::kRootNonPrivileged:
         case class_number::kRootClient: {
             on_client.asked();
             const int result = request.pass();
-            if (made(result)) on_client.made(request.fd, alloc.object);
+            if (made(result)) on_client.made(request.fd, alloc.new_);
             return result;
         }
         case class_number::kDevice: {
             if (!quota.on()) break;
             const int result = request.pass();
-            if (made(result)) devices.add_device(alloc.client, alloc.object);
+            if (made(result)) devices.add_device(alloc.root, alloc.new_);
             return result;
         }
         case class_number::kSubdevice: {
             if (!quota.on()) break;
             const int result = request.pass();
-            if (made(result)) devices.add_subdevice(alloc.client, alloc.parent, alloc.object);
+            if (made(result)) devices.add_subdevice(alloc.root, alloc.parent, alloc.new_);
             return result;
         }
-        case class_number::kVideoMemory: {
-            auto* memory = static_cast<MemoryParameters*>(alloc.parameters);
+        case class_number::kDeviceMemory: {
+            auto* memory = static_cast<MemoryParameters*>(alloc.params);
             if (!quota.on() || memory == nullptr) break;
-            const MemoryQuestion question{.client = alloc.client,
+            const MemoryQuestion question{.client = alloc.root,
                                           .parent = alloc.parent,
                                           .flags = memory->flags,
-                                          .attributes = memory->attributes,
+                                          .attributes = memory->attr,
                                           .alignment = memory->alignment,
-                                          .object = &alloc.object,
+                                          .object = &alloc.new_,
                                           .size = &memory->size,
                                           .status = &alloc.status};
             if (!question.is_video_memory()) break;
@@ -195,9 +195,9 @@ int alloc(const Request& request, Parameters& alloc) {
     return request.pass();
 }
 
-int control(const Request& request, const Control& control) {
+int control(const Request& request, const Nvos54Control& asked) {
     const int result = request.pass();
-    if (control.command == kGetGidInfo && result == 0 && quota.on()) hear(control);
+    if (asked.command == control::kGetGidInfo.number && result == 0 && quota.on()) hear(asked);
     return result;
 }
 
@@ -215,10 +215,10 @@ int free_memory(const Request& request, std::uint32_t client, std::uint32_t obje
     return result;
 }
 
-int free(const Request& request, const Free& free) {
+int free(const Request& request, const Nvos00Free& free) {
     if (!quota.on()) return request.pass();
-    const std::uint32_t client = free.client;
-    const std::uint32_t object = free.object;
+    const std::uint32_t client = free.root;
+    const std::uint32_t object = free.old;
     const bool whole_client = object == client;
     const Parents parents = whole_client ? devices.of_client(client) : devices.below(client, object);
     if (!whole_client && parents.none()) return free_memory(request, client, object, free.status);
@@ -234,14 +234,14 @@ int free(const Request& request, const Free& free) {
     return result;
 }
 
-int vid_heap_control(const Request& request, VidHeapControl& heap) {
+int vid_heap_control(const Request& request, Nvos32VidHeap& heap) {
     if (!quota.on()) return request.pass();
-    if (heap.function == kHeapFree) return free_memory(request, heap.client, heap.memory, heap.status);
+    if (heap.function == heap_function::kFree) return free_memory(request, heap.root, heap.memory, heap.status);
     for (const HeapFunction& function : kHeapAllocations) {
         if (heap.function != function.function) continue;
         auto* bytes = reinterpret_cast<std::uint8_t*>(&heap);
         auto* size = reinterpret_cast<std::uint64_t*>(bytes + function.size);
-        const MemoryQuestion question{.client = heap.client,
+        const MemoryQuestion question{.client = heap.root,
                                       .parent = heap.parent,
                                       .flags = heap.flags,
                                       .attributes = *reinterpret_cast<std::uint32_t*>(bytes + function.attributes),
@@ -263,19 +263,19 @@ int dispatch(const Request& request) {
         const auto* transfer = static_cast<const Transfer*>(parameters);
         number = transfer->number;
         size = transfer->size;
-        parameters = transfer->parameters;
+        parameters = transfer->argument;
     }
     if (parameters == nullptr || !watching.load(std::memory_order_relaxed)) return request.pass();
-    if (number == number::kAlloc && size == sizeof(AllocWithRights)) {
-        return alloc(request, *static_cast<AllocWithRights*>(parameters));
-    }
-    if (number == number::kAlloc && size == sizeof(Alloc)) return alloc(request, *static_cast<Alloc*>(parameters));
-    if (number == number::kControl && size == sizeof(Control))
-        return control(request, *static_cast<const Control*>(parameters));
-    if (number == number::kFree && size == sizeof(Free)) return free(request, *static_cast<const Free*>(parameters));
-    if (number == number::kVidHeapControl && size == sizeof(VidHeapControl)) {
-        return vid_heap_control(request, *static_cast<VidHeapControl*>(parameters));
-    }
+    if (number == number::kRmAlloc && size == sizeof(Nvos64Alloc))
+        return alloc(request, *static_cast<Nvos64Alloc*>(parameters));
+    if (number == number::kRmAlloc && size == sizeof(Nvos21Alloc))
+        return alloc(request, *static_cast<Nvos21Alloc*>(parameters));
+    if (number == number::kRmControl && size == sizeof(Nvos54Control))
+        return control(request, *static_cast<const Nvos54Control*>(parameters));
+    if (number == number::kRmFree && size == sizeof(Nvos00Free))
+        return free(request, *static_cast<const Nvos00Free*>(parameters));
+    if (number == number::kVidHeapControl && size == sizeof(Nvos32VidHeap))
+        return vid_heap_control(request, *static_cast<Nvos32VidHeap*>(parameters));
     return request.pass();
 }
 

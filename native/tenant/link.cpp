@@ -10,11 +10,10 @@
 
 #include "core/guest.hpp"
 #include "core/text.hpp"
+#include "protocol/environment.autogen.hpp"
 
 namespace runlist {
 namespace {
-
-constexpr char kName[] = "/messages.sock";
 
 using Path = Text<sizeof(sockaddr_un::sun_path)>;
 
@@ -36,32 +35,33 @@ bool trusted(const Path& directory) {
 }  // namespace
 
 bool Link::open() {
-    if (const char* named = variable("RUNLIST_MESSAGES")) {
+    if (const char* named = variable(names::kMessages)) {
         const Path path = Path{}.add(named);
         return path.fits && connect({path.text, path.length});
     }
     const auto try_in = [this](Path directory) {
         if (!directory.fits || !trusted(directory)) return false;
-        const Path& path = directory.add(kName);
+        const Path& path = directory.add('/').add(names::kMessagesSocket);
         return path.fits && connect({path.text, path.length});
     };
-    if (const char* stream = variable("RUNLIST_SOCKET")) {
+    if (const char* stream = variable(names::kSocket)) {
         const char* slash = std::strrchr(stream, '/');
         if (slash == nullptr) return try_in(Path{}.add("."));
         return try_in(Path{}.add({stream, static_cast<std::size_t>(std::max<std::ptrdiff_t>(slash - stream, 1))}));
     }
-    const char* device = variable("RUNLIST_DEVICE");
-    if (device != nullptr && std::strcmp(device, "emulated") == 0) {
-        const char* directory = variable("RUNLIST_EMULATED_GPU");
+    const char* device = variable(names::kDevice);
+    if (device != nullptr && std::strcmp(device, names::kEmulated) == 0) {
+        const char* directory = variable(names::kEmulatedGpu);
         return directory != nullptr && try_in(Path{}.add(directory));
     }
     if (const long user = call(SYS_geteuid); user != 0) {
-        const char* runtime = variable("XDG_RUNTIME_DIR");
-        const Path own =
-            runtime != nullptr ? Path{}.add(runtime).add("/runlist") : Path{}.add("/tmp/runlist-").add(user);
+        const char* runtime = variable(names::kRuntimeDir);
+        const Path own = runtime != nullptr
+                             ? Path{}.add(runtime).add('/').add(names::kOwnFolder)
+                             : Path{}.add(names::kTemporaryFolder).add('/').add(names::kTemporaryPrefix).add(user);
         if (try_in(own)) return true;
     }
-    return try_in(Path{}.add("/run/runlist"));
+    return try_in(Path{}.add(names::kSystemFolder));
 }
 
 bool Link::connect(std::string_view path) {

@@ -26,7 +26,7 @@ class Link {
     // 0, -EAGAIN when the daemon's queue has no room for so long, or another error: the daemon is gone.
     int send(const Record& record, std::int64_t patience_ns) const;
 
-    static constexpr std::size_t kMaxDescriptors = 2;
+    static constexpr std::size_t kMaxDescriptors = tenant::kMaxDescriptors;
 
     // As send() without patience; the daemon gets copies of the descriptors, kMaxDescriptors at most. -EBADF when one
     // of them is none.

@@ -8,9 +8,9 @@ namespace runlist {
 namespace {
 
 constexpr std::int64_t kMillisecond = 1'000'000;
-constexpr std::int64_t kInForceNs = 50 * kMillisecond;      // how long a beginning waits to be in force
-constexpr std::int64_t kRoomNs = 10 * kMillisecond;         // how long it waits for room in the daemon's queue
-constexpr std::int64_t kLookAgainNs = 1000 * kMillisecond;  // how long a daemon that is silent is left alone
+constexpr std::int64_t kInForceNs = tenant::kInForceMs * kMillisecond;
+constexpr std::int64_t kRoomNs = tenant::kRoomMs * kMillisecond;
+constexpr std::int64_t kLookAgainNs = tenant::kLookAgainMs * kMillisecond;
 constexpr std::uint32_t kNearby = 1u << 30;
 constexpr std::int64_t kLookAtOthersNs = kMillisecond;  // another thread may read our answer
 

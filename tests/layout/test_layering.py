@@ -20,6 +20,7 @@ FLOW: dict[str, set[str]] = {
     # what anybody may use
     "environment": set(),
     "errors": set(),
+    "protocol": set(),
     "statistics": set(),
     "structure": set(),
     "units": set(),
@@ -222,7 +223,7 @@ def test_nobody_imports_tests_or_what_stands_beside_the_package() -> None:
 
 
 def _texts() -> list[Path]:
-    kept = [PACKAGE, *(ROOT / name for name in ("emulator", "native", "bench", "tools", "tests", "docs"))]
+    kept = [PACKAGE, *(ROOT / name for name in ("emulator", "native", "protocol", "bench", "tools", "tests", "docs"))]
     suffixes = {".py", ".cpp", ".h", ".hpp", ".inc", ".cu", ".md", ".txt", ".toml", ""}
     found = [path for folder in kept if folder.exists() for path in folder.rglob("*") if path.is_file()]
     found += [path for path in ROOT.iterdir() if path.is_file()]

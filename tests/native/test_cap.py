@@ -51,7 +51,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
         [sys.executable, ROOT / "tools" / "cuda_headers.py"], capture_output=True, text=True, check=True
     ).stdout.strip()
     words = ["-std=c++20", "-O2", "-pthread", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
-    folders = [f"-I{NATIVE}", f"-I{HERE}", *(f"-isystem{folder}" for folder in headers.split(";"))]
+    folders = [f"-I{NATIVE}", f"-I{ROOT}", f"-I{HERE}", *(f"-isystem{folder}" for folder in headers.split(";"))]
     command = [*compiler("CXX", ("c++", "g++", "clang++", "zig-c++")), *words, *folders, *map(str, SOURCES)]
     done = subprocess.run([*command, "-o", str(built)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,8 @@ def program() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rl-"))
     folder.chmod(0o755)
     built = folder / "joiner"
-    words = ["-std=c++20", "-O1", "-fno-exceptions", "-fno-rtti", f"-I{NATIVE}", *map(str, SOURCES), "-o", str(built)]
+    words = ["-std=c++20", "-O1", "-fno-exceptions", "-fno-rtti", f"-I{NATIVE}", f"-I{NATIVE.parent}"]
+    words += [*map(str, SOURCES), "-o", str(built)]
     done = subprocess.run(
         [*compiler("CXX", ("c++", "g++", "clang++", "zig-c++")), *words], capture_output=True, text=True, timeout=100
     )

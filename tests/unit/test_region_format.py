@@ -54,7 +54,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         "int main() {\n" + "\n".join(lines) + "\n}\n"
     )
     program = source.with_suffix("")
-    words = [*compiler(*CXX), "-std=c++20", "-Wno-invalid-offsetof", f"-I{NATIVE}", str(source), "-o", str(program)]
+    folders = [f"-I{NATIVE}", f"-I{NATIVE.parent}"]
+    words = [*compiler(*CXX), "-std=c++20", "-Wno-invalid-offsetof", *folders, str(source), "-o", str(program)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     told = subprocess.run([program], capture_output=True, text=True, check=True).stdout

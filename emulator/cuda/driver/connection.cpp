@@ -12,7 +12,7 @@
 namespace emulator::cuda {
 
 CUresult Connection::open() {
-    const char* directory = std::getenv(wire::kDirectoryVariable);
+    const char* directory = std::getenv(names::kEmulatedGpu);
     if (!directory) return CUDA_ERROR_NO_DEVICE;
     directory_ = directory;
     const CUresult result = open_both();
@@ -28,8 +28,8 @@ CUresult Connection::open_both() {
     if (!control_ || !gpu_) return CUDA_ERROR_NO_DEVICE;
     if (const CUresult result = rm.open(control_.get()); result != CUDA_SUCCESS) return result;
     wire::Request request{.call = wire::Call::kHello};
-    request.hello = {.client = rm.handle(), .mps = std::getenv(wire::kMpsVariable) != nullptr};
-    if (const char* priority = std::getenv(wire::kMpsPriorityVariable))
+    request.hello = {.client = rm.handle(), .mps = std::getenv(names::kMpsPipes) != nullptr};
+    if (const char* priority = std::getenv(names::kMpsPriority))
         request.hello.mps_priority = static_cast<std::uint32_t>(std::strtoul(priority, nullptr, 0));
     wire::Reply reply{};
     UniqueFd shared;

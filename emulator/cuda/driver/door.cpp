@@ -21,10 +21,14 @@ struct Parameters {
     std::size_t pointer;  // offsets
     std::size_t bytes;
 };
+template <typename Argument>
+constexpr Parameters parameters_in(std::uint32_t number) {
+    return {number, sizeof(Argument), offsetof(Argument, params), offsetof(Argument, params_size)};
+}
 constexpr Parameters kParameters[] = {
-    {wire::kRmControl, 32, 16, 24},  // NVOS54
-    {wire::kRmAlloc, 32, 16, 24},    // NVOS21
-    {wire::kRmAlloc, 48, 16, 32},    // NVOS64
+    parameters_in<rm::Nvos54Control>(rm::number::kRmControl),
+    parameters_in<rm::Nvos21Alloc>(rm::number::kRmAlloc),
+    parameters_in<rm::Nvos64Alloc>(rm::number::kRmAlloc),
 };
 
 std::span<std::byte> parameters_of(std::uint32_t number, std::span<const std::byte> argument) {
@@ -71,7 +75,7 @@ int call(int descriptor, std::uint32_t number, std::span<std::byte> argument) {
 }  // namespace emulator::cuda
 
 int runlist_emulated_ioctl(int descriptor, unsigned long request, void* argument) {
-    if (_IOC_TYPE(request) != 'F' || !argument) {
+    if (_IOC_TYPE(request) != emulator::rm::kMagic || !argument) {
         errno = EINVAL;
         return -1;
     }

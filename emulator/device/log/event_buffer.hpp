@@ -18,7 +18,7 @@ struct ContextOwner {
     std::uint32_t context;
 };
 
-enum class SwitchTag : std::uint8_t { kStart = 6, kEnd = 7 };
+using rm::SwitchTag;
 
 struct Switch {
     Time at;  // of the model's clock
@@ -34,8 +34,8 @@ struct LogReader {
 
 class EventBuffer {
   public:
-    static constexpr std::uint32_t kHeaderBytes = 32;
-    static constexpr std::uint32_t kRecordBytes = 32;
+    static constexpr std::uint32_t kHeaderBytes = sizeof(rm::EventBufferHeader);
+    static constexpr std::uint32_t kRecordBytes = sizeof(rm::SwitchRecord);
     static constexpr std::uint32_t kMinRecords = 2;
     static constexpr std::uint32_t kMaxRecords = 65536;
 

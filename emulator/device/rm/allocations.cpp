@@ -12,7 +12,6 @@ namespace {
 constexpr std::size_t kMaxMemories = 1024;
 constexpr std::size_t kMaxClientMemories = 128;
 constexpr std::uint64_t kMaxMemoryBytes = 16 << 20;
-constexpr std::uint32_t kUserReadOnly = 1U << 22;  // in attr2
 
 // The client's object of that class, or nothing.
 const RmObject* find(const AllocationCall& call, std::uint32_t handle, std::uint32_t cls) {
@@ -21,80 +20,76 @@ const RmObject* find(const AllocationCall& call, std::uint32_t handle, std::uint
 }
 
 std::uint32_t make_device(AllocationCall& call) {
-    if (call.object.parent != call.client_handle) return status::kInvalidObject;
-    if (!call.parameters.empty()) call.object.gpu = call.get<std::uint32_t>(0);
+    if (call.object.parent != call.client_handle) return status::kInvalidObjectHandle;
+    call.object.gpu = call.get<rm::DeviceParameters>().device_id;
     return call.object.gpu < call.gpus.size() ? status::kOk : status::kInvalidArgument;
 }
 
 std::uint32_t make_subdevice(AllocationCall& call) {
     const RmObject* device = find(call, call.object.parent, rm_class::kDevice);
-    if (!device) return status::kInvalidObject;
+    if (!device) return status::kInvalidObjectHandle;
     call.object.gpu = device->gpu;
     return status::kOk;
 }
 
 std::uint32_t make_device_memory(AllocationCall& call) {
-    constexpr std::size_t kSize = 64, kAlignment = 72, kOffset = 80;
+    auto asked = call.get<rm::MemoryParameters>();
     const RmObject* device = find(call, call.object.parent, rm_class::kDevice);
-    if (!device) return status::kInvalidObject;
-    const auto bytes = call.get<std::uint64_t>(kSize);
-    if (bytes == 0) return status::kInvalidArgument;
+    if (!device) return status::kInvalidObjectHandle;
+    if (asked.size == 0) return status::kInvalidArgument;
     call.object.gpu = device->gpu;
-    call.object.block = call.gpus[device->gpu].memory.take(bytes);
+    call.object.block = call.gpus[device->gpu].memory.take(asked.size);
     if (!call.object.block) return status::kNoMemory;
-    call.put(kSize, call.object.block->bytes());
-    call.put(kAlignment, PhysicalMemory::kPage);
-    call.put(kOffset, call.object.block->offset());
+    asked.size = call.object.block->bytes();
+    asked.alignment = PhysicalMemory::kPage;
+    asked.offset = call.object.block->offset();
+    call.put(asked);
     return status::kOk;
 }
 
 std::uint32_t make_memory(AllocationCall& call) {
-    constexpr std::size_t kAttr2 = 28, kSize = 64;
-    const auto bytes = call.get<std::uint64_t>(kSize);
-    if (call.object.parent != call.client_handle) return status::kInvalidObject;
+    const auto asked = call.get<rm::MemoryParameters>();
+    if (call.object.parent != call.client_handle) return status::kInvalidObjectHandle;
     // Only what the owner cannot write is of use to an event buffer, and there is no other use for it here.
-    if (!(call.get<std::uint32_t>(kAttr2) & kUserReadOnly) || bytes == 0) return status::kInvalidArgument;
-    const auto is_memory = [](const auto& entry) { return entry.second.cls == rm_class::kMemory; };
+    if (!(asked.attr2 & rm::kMemoryUserReadOnly) || asked.size == 0) return status::kInvalidArgument;
+    const auto is_memory = [](const auto& entry) { return entry.second.cls == rm_class::kMemoryDeviceless; };
     if (std::ranges::count_if(call.client.objects, is_memory) >= static_cast<std::ptrdiff_t>(kMaxClientMemories) ||
-        call.tree.count_objects(rm_class::kMemory) >= kMaxMemories)
+        call.tree.count_objects(rm_class::kMemoryDeviceless) >= kMaxMemories)
         return status::kInsufficientResources;
-    if (bytes > kMaxMemoryBytes) return status::kNoMemory;
+    if (asked.size > kMaxMemoryBytes) return status::kNoMemory;
     constexpr std::uint64_t kPage = 4096;
-    call.object.memory = std::make_shared<SharedMemory>("emulated-gpu-events", (bytes + kPage - 1) / kPage * kPage,
+    call.object.memory = std::make_shared<SharedMemory>("emulated-gpu-events", (asked.size + kPage - 1) / kPage * kPage,
                                                         SharedMemory::Others::kReadOnly);
     return call.object.memory->valid() ? status::kOk : status::kNoMemory;
 }
 
 std::uint32_t make_event_buffer(AllocationCall& call) {
-    constexpr std::size_t kRecordSize = 16, kRecordCount = 20, kSubdevice = 52, kHeader = 60, kRecords = 64;
-    const auto count = call.get<std::uint32_t>(kRecordCount);
-    const auto subdevice = call.get<std::uint32_t>(kSubdevice);
-    const auto header = call.get<std::uint32_t>(kHeader);
-    const auto records = call.get<std::uint32_t>(kRecords);
-    if (call.object.parent != call.client_handle) return status::kInvalidObject;
-    for (const std::uint32_t handle : {header, records})
+    const auto asked = call.get<rm::EventBufferParameters>();
+    const std::uint32_t count = asked.record_count;
+    if (call.object.parent != call.client_handle) return status::kInvalidObjectHandle;
+    for (const std::uint32_t handle : {asked.header, asked.records})
         if (!call.client.objects.contains(handle)) return status::kObjectNotFound;
-    const RmObject* gpu = find(call, subdevice, rm_class::kSubdevice);
-    if (!gpu) return status::kInvalidObject;
-    const RmObject* header_memory = find(call, header, rm_class::kMemory);
-    const RmObject* ring = find(call, records, rm_class::kMemory);
-    if (!header_memory || !ring || header == records) return status::kInvalidArgument;
-    if (call.get<std::uint32_t>(kRecordSize) != EventBuffer::kRecordBytes || count < EventBuffer::kMinRecords ||
+    const RmObject* gpu = find(call, asked.subdevice, rm_class::kSubdevice);
+    if (!gpu) return status::kInvalidObjectHandle;
+    const RmObject* header_memory = find(call, asked.header, rm_class::kMemoryDeviceless);
+    const RmObject* ring = find(call, asked.records, rm_class::kMemoryDeviceless);
+    if (!header_memory || !ring || asked.header == asked.records) return status::kInvalidArgument;
+    if (asked.record_size != EventBuffer::kRecordBytes || count < EventBuffer::kMinRecords ||
         count > EventBuffer::kMaxRecords || header_memory->memory->size() < EventBuffer::kHeaderBytes ||
         ring->memory->size() < std::uint64_t{count} * EventBuffer::kRecordBytes)
         return status::kInvalidArgument;
     call.object.gpu = gpu->gpu;
     call.object.events = std::make_shared<EventBuffer>(header_memory->memory, ring->memory, count, gpu->gpu);
-    call.object.needs = {subdevice, header, records};
+    call.object.needs = {asked.subdevice, asked.header, asked.records};
     return status::kOk;
 }
 
 constexpr Allocation kAllocations[] = {
-    {rm_class::kDevice, 56, true, make_device},
-    {rm_class::kSubdevice, 4, true, make_subdevice},
-    {rm_class::kDeviceMemory, 128, false, make_device_memory},
-    {rm_class::kMemory, 128, false, make_memory},
-    {rm_class::kEventBuffer, 72, false, make_event_buffer},
+    {rm_class::kDevice, sizeof(rm::DeviceParameters), true, make_device},
+    {rm_class::kSubdevice, sizeof(rm::SubdeviceParameters), true, make_subdevice},
+    {rm_class::kDeviceMemory, sizeof(rm::MemoryParameters), false, make_device_memory},
+    {rm_class::kMemoryDeviceless, sizeof(rm::MemoryParameters), false, make_memory},
+    {rm_class::kEventBuffer, sizeof(rm::EventBufferParameters), false, make_event_buffer},
 };
 
 }  // namespace

@@ -18,15 +18,16 @@ struct AllocationCall {
     std::span<std::byte> parameters;  // read, and answered in
     RmObject object;                  // class and parent are set
 
-    template <typename T>
-    T get(std::size_t offset) const {
-        T value;
-        std::memcpy(&value, parameters.data() + offset, sizeof value);
-        return value;
+    // Parameters that are missing are zeros.
+    template <typename Parameters>
+    Parameters get() const {
+        Parameters values{};
+        std::memcpy(&values, parameters.data(), parameters.size());
+        return values;
     }
-    template <typename T>
-    void put(std::size_t offset, T value) const {
-        std::memcpy(parameters.data() + offset, &value, sizeof value);
+    template <typename Parameters>
+    void put(const Parameters& values) const {
+        std::memcpy(parameters.data(), &values, parameters.size());
     }
 };
 

@@ -22,15 +22,16 @@ struct ControlCall {
     Time now;
     Time delay;  // of the answer; preset from the table
 
-    template <typename T>
-    T get(std::size_t offset) const {
-        T value;
-        std::memcpy(&value, parameters.data() + offset, sizeof value);
-        return value;
+    // The parameters are of the size that the command asks for.
+    template <typename Parameters>
+    Parameters get() const {
+        Parameters values;
+        std::memcpy(&values, parameters.data(), sizeof values);
+        return values;
     }
-    template <typename T>
-    void put(std::size_t offset, T value) {
-        std::memcpy(parameters.data() + offset, &value, sizeof value);
+    template <typename Parameters>
+    void put(const Parameters& values) {
+        std::memcpy(parameters.data(), &values, sizeof values);
     }
 };
 

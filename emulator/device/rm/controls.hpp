@@ -7,11 +7,7 @@
 
 namespace emulator {
 
-struct Control {
-    std::uint32_t command;
-    std::uint32_t cls;  // of the object
-    std::uint32_t parameter_bytes;
-    bool privileged;
+struct Control : rm::Control {
     Time delay;
     std::uint32_t (*handle)(ControlCall& call);
 };

@@ -12,10 +12,6 @@
 namespace emulator {
 namespace {
 
-constexpr std::uint32_t kClientBase = 0xC1D00000;
-constexpr std::uint32_t kClientCount = 0x100000;
-constexpr std::uint32_t kObjectBase = 0x5C000000;
-
 // The handles of a CUDA process on driver 580, relative to the start of its range. What a context holds beside groups
 // and channels does nothing here, but it is there: a search through a process's handles has to pass over it.
 struct Placed {
@@ -24,8 +20,8 @@ struct Placed {
     enum Parent { kUnderClient, kUnderDevice, kUnderSubdevice } parent;
 };
 
-constexpr std::uint32_t kDeviceOffset = 0x01;  // of the device, relative to the start of the per-GPU part
-constexpr std::uint32_t kSubdeviceOffset = 0x02;
+constexpr std::uint32_t kDeviceOffset = rm::kDeviceAt - 1;  // of the device, relative to the start of the per-GPU part
+constexpr std::uint32_t kSubdeviceOffset = rm::kSubdeviceAt - 1;
 constexpr Placed kDeviceObjects[] = {
     {0x03, 0x2081, Placed::kUnderSubdevice}, {0x04, 0xC661, Placed::kUnderSubdevice},
     {0x05, 0xC661, Placed::kUnderSubdevice}, {0x06, 0x90E6, Placed::kUnderSubdevice},
@@ -35,7 +31,6 @@ constexpr Placed kDeviceObjects[] = {
     {0x10, 0x0040, Placed::kUnderDevice},    {0x11, 0x0040, Placed::kUnderDevice},
     {0x12, 0x0040, Placed::kUnderDevice},
 };
-constexpr std::uint32_t kDeviceSpan = 0x14;
 constexpr std::uint32_t kLastDevice = 0xFFF80000;  // leaves room for contexts
 
 // A context's part: the compute group and its context share at its start, then channels, then three copy groups.
@@ -62,10 +57,10 @@ constexpr std::uint32_t kContextSpan = 0x8A;
 std::uint32_t RmTree::add_client(std::uint64_t open_file) {
     std::uint32_t handle = 0;
     do {
-        handle = kClientBase + next_client_;
-        next_client_ = (next_client_ + 1) % kClientCount;
+        handle = rm::kClientBase + next_client_;
+        next_client_ = (next_client_ + 1) % rm::kClientCount;
     } while (clients_.contains(handle));
-    clients_.emplace(handle, RmClient{open_file, {}, kObjectBase + 1, {}});
+    clients_.emplace(handle, RmClient{open_file, {}, rm::kObjectBase + 1, {}});
     return handle;
 }
 
@@ -175,7 +170,7 @@ void RmTree::adopt_devices(std::uint32_t client_handle) {
     for (const auto& [start, gpu] : found) {
         if (client.devices.contains(gpu)) continue;
         add_device(client_handle, start, gpu);
-        client.next_handle = start + kDeviceSpan;
+        client.next_handle = start + rm::kGpuSpan;
     }
 }
 
@@ -208,7 +203,7 @@ std::vector<std::uint32_t> RmTree::add_context(std::uint32_t client_handle, std:
     RmClient& client = clients_.at(client_handle);
     if (!client.devices.contains(gpu)) {
         add_device(client_handle, client.next_handle, gpu);
-        client.next_handle += kDeviceSpan;
+        client.next_handle += rm::kGpuSpan;
     }
     const std::uint32_t device = client.devices.at(gpu);
     const std::uint32_t subdevice = device + (kSubdeviceOffset - kDeviceOffset);
@@ -218,14 +213,14 @@ std::vector<std::uint32_t> RmTree::add_context(std::uint32_t client_handle, std:
     std::vector<std::uint32_t> groups{add_group(client, start, gpu, true)};
     client.objects[start + kShareOffset] = {.cls = rm_class::kContextShare, .parent = start, .gpu = gpu};
     const auto add_channel = [&](std::uint32_t handle, std::uint32_t group, std::uint32_t number, bool compute) {
-        client.objects[handle] = {.cls = rm_class::kChannel,
+        client.objects[handle] = {.cls = rm_class::kHopperChannel,
                                   .parent = group,
                                   .gpu = gpu,
                                   .channel = number,
                                   .context_id = next_context_id_++};
         std::uint32_t engine = handle + 1;
-        if (compute) client.objects[engine++] = {.cls = rm_class::kCompute, .parent = handle, .gpu = gpu};
-        client.objects[engine] = {.cls = rm_class::kCopy, .parent = handle, .gpu = gpu};
+        if (compute) client.objects[engine++] = {.cls = rm_class::kHopperCompute, .parent = handle, .gpu = gpu};
+        client.objects[engine] = {.cls = rm_class::kHopperCopy, .parent = handle, .gpu = gpu};
     };
     for (std::uint32_t i = 0; i < kComputeChannels.size(); ++i) {
         add_channel(start + kComputeChannels[i], start, i, true);

@@ -14,19 +14,7 @@
 
 namespace emulator {
 
-namespace rm_class {
-inline constexpr std::uint32_t kDeviceMemory = 0x40;
-inline constexpr std::uint32_t kRoot = 0x41;
-inline constexpr std::uint32_t kDevice = 0x80;
-inline constexpr std::uint32_t kSubdevice = 0x2080;
-inline constexpr std::uint32_t kEventBuffer = 0x90CD;
-inline constexpr std::uint32_t kMemory = 0x90CE;  // of an event buffer
-inline constexpr std::uint32_t kChannelGroup = 0xA06C;
-inline constexpr std::uint32_t kContextShare = 0x9067;
-inline constexpr std::uint32_t kChannel = 0xC86F;  // Hopper
-inline constexpr std::uint32_t kCompute = 0xCBC0;
-inline constexpr std::uint32_t kCopy = 0xC8B5;
-}  // namespace rm_class
+namespace rm_class = rm::class_number;
 
 // Who makes a call, and on which open file.
 struct RmCaller {

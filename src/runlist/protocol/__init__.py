@@ -1,0 +1,1 @@
+"""What is exchanged with the driver, with programs and between our own, generated from protocol/*.toml."""

@@ -20,10 +20,10 @@ from typing import BinaryIO, Self
 import msgspec
 
 from runlist import __version__, paths, wire
-from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
+from runlist.protocol import environment_autogen as names
 from runlist.views.structs import TaskView
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
@@ -106,7 +106,7 @@ class Client:
     @property
     def messages(self) -> Path:
         """The socket on which this daemon hears what tenants say of themselves."""
-        return Path(self._connection.sock.getpeername()).with_name(paths.MESSAGES_NAME)
+        return Path(self._connection.sock.getpeername()).with_name(names.MESSAGES_SOCKET)
 
     def close(self) -> None:
         """Hang up. What is managed stays managed."""
@@ -256,7 +256,7 @@ def _opened_log(path: Path) -> BinaryIO:
         return path.open("ab")
     except OSError as error:
         raise RunlistError(
-            f"{path} cannot be written ({error.strerror}): set {paths.SOCKET_VARIABLE} to a path in a folder of yours"
+            f"{path} cannot be written ({error.strerror}): set {names.SOCKET} to a path in a folder of yours"
         ) from None
 
 
@@ -266,8 +266,8 @@ def _start_private(plane: Plane) -> None:
     plane.check()  # no driver: say so before anything is made
     directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
-    environment = {**os.environ, DEVICE_VARIABLE: plane.name}
-    for name in environment.keys() & {EMULATED_GPU_VARIABLE, paths.SOCKET_VARIABLE}:
+    environment = {**os.environ, names.DEVICE: plane.name}
+    for name in environment.keys() & {names.EMULATED_GPU, names.SOCKET}:
         environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
     with _opened_log(directory / "daemon.log") as log:
         subprocess.run(  # returns at once: the daemon makes itself nobody's child

@@ -23,6 +23,7 @@ from runlist.planes.registry import PLANES, choose_plane
 from runlist.proc import borrow
 from runlist.proc.inotify import OpenWatch
 from runlist.proc.process import capable
+from runlist.protocol import environment_autogen as names
 
 _CAP_SYS_PTRACE = 19
 _RECORD_BYTES = 64  # at least what a program says of itself
@@ -112,7 +113,7 @@ def _lending(plane: Plane) -> str:
         ear.setblocking(False)
         try:
             preloaded = preload.variables(library(), None, strict=None, inherited={})
-            named = {"RUNLIST_MESSAGES": f"{folder}/messages", "RUNLIST_DISABLE": "0"}
+            named = {names.MESSAGES: f"{folder}/messages", names.DISABLE: "0"}
             environment = {**os.environ, **preloaded, **named}
             subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
             _, (fd, *_), _, _ = socket.recv_fds(ear, _RECORD_BYTES, 1)

@@ -15,14 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError
-
-H200_MEMORY = 150_754_820_096
-"""Bytes of device memory of an H200, the default."""
-
-BUILD_VARIABLE = "RUNLIST_EMULATOR_BUILD"
-"""Names a build directory of the emulator, for a development tree where nothing is installed."""
+from runlist.protocol import environment_autogen as names
+from runlist.protocol.calibration_autogen import DEVICE_MEMORY
 
 _DEVICE_PROGRAM = "runlist-emulated-gpu"
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -38,24 +33,26 @@ def artefacts() -> Path:
 
     Raises EmulatedGpuError when this installation has none.
     """
-    named = os.environ.get(BUILD_VARIABLE)
+    named = os.environ.get(names.EMULATOR_BUILD)
     directory = Path(named) if named else Path(str(resources.files("runlist").joinpath("_emulator")))
     missing = [name for name in (_DEVICE_PROGRAM, *_LIBRARIES) if not (directory / name).is_file()]
     if not missing:
         return directory
     if named:
-        raise EmulatedGpuError(f"{directory} has no {missing[0]}: build the emulator there, or unset {BUILD_VARIABLE}")
+        raise EmulatedGpuError(
+            f"{directory} has no {missing[0]}: build the emulator there, or unset {names.EMULATOR_BUILD}"
+        )
     raise EmulatedGpuError(f"this installation has no emulated GPU ({missing[0]} is missing): reinstall runlist")
 
 
 def environment(directory: str | os.PathLike[str]) -> dict[str, str]:
     """Return the variables that make a program use the emulated GPU of `directory`."""
-    inherited = os.environ.get("LD_LIBRARY_PATH")
+    inherited = os.environ.get(names.LIBRARY_PATH)
     library_path = str(artefacts())
     return {
-        "LD_LIBRARY_PATH": f"{library_path}:{inherited}" if inherited else library_path,
-        EMULATED_GPU_VARIABLE: str(Path(directory).absolute()),
-        DEVICE_VARIABLE: "emulated",
+        names.LIBRARY_PATH: f"{library_path}:{inherited}" if inherited else library_path,
+        names.EMULATED_GPU: str(Path(directory).absolute()),
+        names.DEVICE: "emulated",
     }
 
 
@@ -67,7 +64,7 @@ class EmulatedGpu:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str] | None = None, gpus: int = 1, memory: int = H200_MEMORY
+        self, directory: str | os.PathLike[str] | None = None, gpus: int = 1, memory: int = DEVICE_MEMORY
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="runlist-gpu-") if directory is None else None
         self.dir = Path(self._temporary.name if self._temporary else os.fspath(directory or "")).absolute()

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from runlist.errors import NoPermissionError
+from runlist.protocol import environment_autogen as names
 
-SYSTEM_DIR = Path("/run/runlist")
-SOCKET_NAME = "daemon.sock"
-SOCKET_VARIABLE = "RUNLIST_SOCKET"
-MESSAGES_NAME = "messages.sock"
-MESSAGES_VARIABLE = "RUNLIST_MESSAGES"
-"""Names the socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket.
-"""
+SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
 
 
 class Device(Protocol):
@@ -36,27 +31,32 @@ def state_dir(device: Device) -> Path:
 def _user_dir() -> Path:
     if os.geteuid() == 0:
         return SYSTEM_DIR
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "runlist" if runtime else Path(f"/tmp/runlist-{os.geteuid()}")  # noqa: S108 (checked by make_private)
+    runtime = os.environ.get(names.RUNTIME_DIR)
+    return Path(runtime) / names.OWN_FOLDER if runtime else _temporary_dir()
+
+
+def _temporary_dir() -> Path:
+    """Where anybody may write: `make_private` checks it."""
+    return Path(names.TEMPORARY_FOLDER) / f"{names.TEMPORARY_PREFIX}{os.geteuid()}"
 
 
 def daemon_socket(device: Device) -> Path:
     """The socket that this user's daemon listens on."""
-    named = os.environ.get(SOCKET_VARIABLE)
-    return Path(named) if named else state_dir(device) / SOCKET_NAME
+    named = os.environ.get(names.SOCKET)
+    return Path(named) if named else state_dir(device) / names.STREAM_SOCKET
 
 
 def messages_socket(device: Device) -> Path:
     """The datagram socket on which this user's daemon hears its tenants."""
-    return daemon_socket(device).with_name(MESSAGES_NAME)
+    return daemon_socket(device).with_name(names.MESSAGES_SOCKET)
 
 
 def candidate_sockets(device: Device) -> list[Path]:
     """Sockets where a daemon may be found, the caller's own first, then the system's."""
     own = daemon_socket(device)
-    if os.environ.get(SOCKET_VARIABLE) or device.state_dir() is not None:
+    if os.environ.get(names.SOCKET) or device.state_dir() is not None:
         return [own]
-    return list(dict.fromkeys([own, SYSTEM_DIR / SOCKET_NAME]))
+    return list(dict.fromkeys([own, SYSTEM_DIR / names.STREAM_SOCKET]))
 
 
 def regions_dir(device: Device) -> Path:
@@ -69,14 +69,16 @@ def regions_dir(device: Device) -> Path:
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     except OSError:
         own = False
-    return ((beside if own else _user_dir()) / "regions").absolute()  # programs find it from wherever they are
+    return (
+        (beside if own else _user_dir()) / names.REGIONS_FOLDER
+    ).absolute()  # programs find it from wherever they are
 
 
 def rules_file() -> Path:
     """Where this user's daemon looks for rules when none are named."""
     if os.geteuid() == 0:
         return Path("/etc/runlist/rules.toml")
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "runlist" / "rules.toml"
+    return Path(os.environ.get(names.CONFIG_HOME) or Path.home() / ".config") / "runlist" / "rules.toml"
 
 
 def make_private(directory: Path, mode: int = 0o700) -> None:

@@ -6,8 +6,8 @@ All of it is optional, costs microseconds and never fails because of the daemon:
         runlist.report_latency(0.0021)     # a request took 2.1 ms
     runlist.hint(0.0005)                   # in half a millisecond the GPU will be wanted
 
-Messages are datagrams of one fixed record, so this module imports nothing else of Runlist. `runlist.h` is the same for
-C.
+Messages are datagrams of one fixed record, so this module imports nothing else of Runlist but the protocol. `runlist.h`
+is the same for C.
 """
 
 from __future__ import annotations
@@ -20,35 +20,16 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from enum import IntEnum
 from operator import index
 
-RECORD = struct.Struct("<IHHiIQQ")
-"""magic, version, kind, priority, sequence, nanoseconds, reserved (0)."""
+from runlist.protocol import environment_autogen as names
+from runlist.protocol import tenant_autogen
+from runlist.protocol.tenant_autogen import MAGIC, VERSION, Kind
 
-MAGIC = int.from_bytes(b"RLM1", "little")
-VERSION = 1
-
-
-class Kind(IntEnum):
-    """What a message says."""
-
-    SEGMENT_BEGIN = 1
-    SEGMENT_END = 2
-    REPORT_LATENCY = 3
-    HINT = 4
-    JOIN = 5
-    """Of the preloaded library alone: descriptors come with it, and `nanoseconds` is the handle of an RM client."""
-
-
-IN_FORCE_S = 0.05
-"""How long the beginning of a segment waits for the daemon's word that it is in force."""
-
-ROOM_S = 0.01
-"""How long the beginning and the end of a segment wait for room in the daemon's queue. Nothing else waits."""
-
-LOOK_AGAIN_S = 1.0
-"""How long a daemon that is not there, or that did not answer, is left alone."""
+RECORD = struct.Struct(tenant_autogen.RECORD)
+IN_FORCE_S = tenant_autogen.IN_FORCE_MS / 1000
+ROOM_S = tenant_autogen.ROOM_MS / 1000
+LOOK_AGAIN_S = tenant_autogen.LOOK_AGAIN_MS / 1000
 
 _SEQUENCES = 1 << 32
 _MAX_SECONDS = 1e9
@@ -266,24 +247,26 @@ def candidates() -> list[str]:
     of `runlist.paths`.
     """
     environment = os.environ
-    if named := environment.get("RUNLIST_MESSAGES"):
+    if named := environment.get(names.MESSAGES):
         return [named]
-    if stream := environment.get("RUNLIST_SOCKET"):
-        return [os.path.join(os.path.dirname(stream), _NAME)]
-    if environment.get("RUNLIST_DEVICE") == "emulated":
-        return [os.path.join(environment.get("RUNLIST_EMULATED_GPU", ""), _NAME)]
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    own = os.path.join(runtime, "runlist") if runtime else f"/tmp/runlist-{os.geteuid()}"  # noqa: S108 (see _find)
-    directories = ["/run/runlist"] if os.geteuid() == 0 else [own, "/run/runlist"]
-    return [os.path.join(directory, _NAME) for directory in directories]
+    if stream := environment.get(names.SOCKET):
+        return [os.path.join(os.path.dirname(stream), names.MESSAGES_SOCKET)]
+    if environment.get(names.DEVICE) == names.EMULATED:
+        return [os.path.join(environment.get(names.EMULATED_GPU, ""), names.MESSAGES_SOCKET)]
+    runtime = environment.get(names.RUNTIME_DIR)
+    own = os.path.join(runtime, names.OWN_FOLDER) if runtime else _temporary()
+    directories = [names.SYSTEM_FOLDER] if os.geteuid() == 0 else [own, names.SYSTEM_FOLDER]
+    return [os.path.join(directory, names.MESSAGES_SOCKET) for directory in directories]
 
 
-_NAME = "messages.sock"
+def _temporary() -> str:
+    """Where anybody may write: `_find` looks whose a socket is."""
+    return os.path.join(names.TEMPORARY_FOLDER, f"{names.TEMPORARY_PREFIX}{os.geteuid()}")
 
 
 def _find() -> _Link | None:
     """A link to the first daemon that hears. Of sockets that nobody named only root's and our own are taken."""
-    named = bool(os.environ.get("RUNLIST_MESSAGES"))
+    named = bool(os.environ.get(names.MESSAGES))
     for path in candidates():
         with contextlib.suppress(OSError, ValueError):  # ValueError: a path with a null character
             if named or os.stat(path).st_uid in (0, os.geteuid()):

@@ -18,7 +18,6 @@ MAX_LINES = 500
 
 FLOW: dict[str, set[str]] = {
     # what anybody may use
-    "environment": set(),
     "errors": set(),
     "protocol": set(),
     "statistics": set(),
@@ -33,20 +32,20 @@ FLOW: dict[str, set[str]] = {
     "planes": set(),
     "planes.usage": {"model"},
     "planes.interface": {"errors", "model", "planes.usage"},
-    "planes.registry": {"environment", "errors", "planes.interface"},
+    "planes.registry": {"protocol", "errors", "planes.interface"},
     "planes.nvidia": {
-        "emulated", "environment", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",
+        "emulated", "protocol", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",
     },
-    "planes.process": {"errors", "proc", "structure"},
-    "emulated": {"environment", "errors"},
+    "planes.process": {"errors", "proc", "protocol", "structure"},
+    "emulated": {"protocol", "errors"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.interface", "planes.registry", "units"},
     "views": {"model", "planes.interface", "planes.registry", "units"},
     "wire": {"views"},
-    "paths": {"errors"},
+    "paths": {"errors", "protocol"},
     # the daemon, from the ground up
-    "daemon.memory": {"errors", "planes.interface", "planes.process", "proc"},
-    "daemon.undo": {"environment", "planes.interface", "planes.registry", "wire"},
+    "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
+    "daemon.undo": {"protocol", "planes.interface", "planes.registry", "wire"},
     "daemon.tasks": {"daemon.memory", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
@@ -60,7 +59,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
-        "errors", "model", "planes.interface", "planes.process", "policies", "proc", "settings",
+        "errors", "model", "planes.interface", "planes.process", "policies", "proc", "protocol", "settings",
         "tenant", "units", "views", "wire",
     },
     "daemon.compose": {
@@ -69,21 +68,21 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.__main__": {
         "daemon.compose", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface", "planes.registry",
-        "policies", "proc",
+        "policies", "proc", "protocol",
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"__init__", "environment", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
+    "client": {"__init__", "protocol", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
-    "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc"},
+    "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc", "protocol"},
     "demo": {
-        "client", "emulated", "environment", "errors", "planes.interface", "planes.registry", "statistics",
+        "client", "emulated", "protocol", "errors", "planes.interface", "planes.registry", "statistics",
         "workloads",
     },
     # those who need none
     "__init__": {"planes.process.library", "tenant"},
-    "tenant": set(),
+    "tenant": {"protocol"},
     "workloads": {"tenant"},
     "sim": {"errors", "model", "policies", "scheduling", "settings", "statistics"},
 }  # fmt: skip

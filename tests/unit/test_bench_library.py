@@ -18,6 +18,7 @@ from bench.harness.ledger import PROGRAMS, Ledger
 from bench.programs.memory_steps import CONTEXT, ON_THE_CARD, STEPS
 from runlist.planes.process import library as native
 from runlist.planes.process.region import create
+from runlist.protocol import environment_autogen as names
 
 PROGRAM_SOURCES = sorted(path.stem for path in compiled.SOURCES.glob("*.c") if path.stem != "runtime")
 PRELOADED_SOURCES = {"behind", "nothing"}
@@ -28,7 +29,7 @@ def a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Something in the library's place, in a build directory that the environment names."""
     path = tmp_path / "librunlist.so"
     path.touch()
-    monkeypatch.setenv(native.BUILD_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(names.NATIVE_BUILD, str(tmp_path))
     return path
 
 
@@ -36,7 +37,7 @@ def test_a_build_directory_can_take_the_place_of_an_installation(
     a_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert native.library() == a_library
-    monkeypatch.setenv(native.BUILD_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(names.NATIVE_BUILD, str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match="build it there, or unset RUNLIST_NATIVE_BUILD"):
         native.library()
 

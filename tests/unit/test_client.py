@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, free_client, open_client
-from runlist.planes.nvidia.rm.commands import Class
 from runlist.planes.nvidia.rm.status import InvalidArgument, InvalidClient, NotSupported, ObjectNotFound
+from runlist.protocol.rm_autogen import Class
 from tests.fixtures.fake_rm import UUIDS, FakeRm
 from tests.fixtures.switch_log import FakeLogDriver
 

@@ -19,11 +19,11 @@ from runlist.planes.nvidia.rm.commands import (
     NVOS33_MAP_MEMORY,
     NVOS54_CONTROL,
     REGISTER_FD,
-    Class,
-    Ioctl,
-    Privilege,
-    Target,
+    is_channel,
+    is_compute,
+    is_copy,
 )
+from runlist.protocol.rm_autogen import Class, Ioctl, Privilege, Target
 
 _NONE, _NICE = Privilege.NONE, Privilege.NICE
 _CLIENT, _SUBDEVICE, _GROUP, _CHANNEL = Target.CLIENT, Target.SUBDEVICE, Target.GROUP, Target.CHANNEL
@@ -56,7 +56,7 @@ TABLE = [
 def test_the_table(name: str, number: int, target: Target, privilege: Privilege, size: int) -> None:
     command = COMMANDS[name]
     assert (command.name, command.number, command.target, command.privilege) == (name, number, target, privilege)
-    assert command.layout.size == size
+    assert command.parameters.size == size
     assert COMMAND_NAMES[number] == name
     assert command.effect
 
@@ -173,19 +173,19 @@ def test_parameters_of_allocations(class_: Class, values: dict[str, int], expect
 
 @pytest.mark.parametrize("number", [0xC36F, 0xC46F, 0xC56F, 0xC86F, 0xC96F, 0xCA6F])
 def test_channels_of_every_generation(number: int) -> None:
-    assert Class.is_channel(number)
-    assert not Class.is_compute(number)
-    assert not Class.is_copy(number)
+    assert is_channel(number)
+    assert not is_compute(number)
+    assert not is_copy(number)
 
 
 @pytest.mark.parametrize(("compute", "copy"), [(0xC3C0, 0xC3B5), (0xC5C0, 0xC5B5), (0xC7C0, 0xC7B5), (0xCBC0, 0xC8B5)])
 def test_engines_of_every_generation(compute: int, copy: int) -> None:
-    assert Class.is_compute(compute)
-    assert not Class.is_compute(copy)
-    assert Class.is_copy(copy)
-    assert not Class.is_copy(compute)
+    assert is_compute(compute)
+    assert not is_compute(copy)
+    assert is_copy(copy)
+    assert not is_copy(compute)
 
 
 @pytest.mark.parametrize("number", [0x00, 0x41, 0x80, 0x2080, 0x2081, 0xA06C, 0x9067, 0x40, 0x3E, 0x90F1, 0xCB33, 0x79])
 def test_other_classes_are_no_engines(number: int) -> None:
-    assert not any(kind(number) for kind in (Class.is_compute, Class.is_copy, Class.is_channel))
+    assert not any(kind(number) for kind in (is_compute, is_copy, is_channel))

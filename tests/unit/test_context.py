@@ -11,8 +11,9 @@ from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
-from runlist.planes.nvidia.rm.commands import COMMANDS, Privilege
+from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
+from runlist.protocol.rm_autogen import Privilege
 from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
 
 SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (

@@ -10,13 +10,14 @@ import pytest
 from runlist import paths
 from runlist.errors import NoPermissionError
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.protocol import environment_autogen as names
 
 NVIDIA = NvidiaDriver()
 
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(paths.SOCKET_VARIABLE, raising=False)
+    monkeypatch.delenv(names.SOCKET, raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
 
 
@@ -41,7 +42,7 @@ def test_a_users_daemon_is_its_own_and_the_systems_is_looked_for_next(monkeypatc
 
 
 def test_a_socket_that_is_named_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(paths.SOCKET_VARIABLE, "/somewhere/x.sock")
+    monkeypatch.setenv(names.SOCKET, "/somewhere/x.sock")
     for driver in (NVIDIA, EmulatedDriver(Path("/gpu"))):
         assert paths.candidate_sockets(driver) == [Path("/somewhere/x.sock")]
 
@@ -53,7 +54,7 @@ def test_each_emulated_gpu_has_a_daemon_of_its_own(monkeypatch: pytest.MonkeyPat
 
 
 def test_regions_lie_beside_the_socket_where_that_is_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(paths.SOCKET_VARIABLE, str(tmp_path / "daemon.sock"))
+    monkeypatch.setenv(names.SOCKET, str(tmp_path / "daemon.sock"))
     assert paths.regions_dir(NVIDIA) == tmp_path / "regions"
     tmp_path.chmod(0o770)  # others could put files there
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")

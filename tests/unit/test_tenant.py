@@ -16,6 +16,7 @@ import pytest
 import runlist
 from runlist import paths, tenant
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
+from runlist.protocol import environment_autogen as names
 from tests.fixtures.daemon import short_path
 from tests.fixtures.ear import Ear
 
@@ -260,7 +261,9 @@ def test_the_daemon_is_looked_for_where_daemons_hear(
     monkeypatch.setenv("RUNLIST_DEVICE", driver.name)
     monkeypatch.setenv("RUNLIST_EMULATED_GPU", "/gpu")
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert tenant.candidates() == [str(path.with_name(paths.MESSAGES_NAME)) for path in paths.candidate_sockets(driver)]
+    assert tenant.candidates() == [
+        str(path.with_name(names.MESSAGES_SOCKET)) for path in paths.candidate_sockets(driver)
+    ]
     assert tenant.candidates()[0] == str(paths.messages_socket(driver))
 
 

@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
         Run by root it serves everybody: each user manages only its own processes.
         """
         from runlist.client import Client
-        from runlist.environment import DEVICE_VARIABLE
         from runlist.planes.registry import choose_plane
+        from runlist.protocol import environment_autogen as names
 
         if status or stop:
             with Client.open(device=device) as client:
@@ -54,4 +54,4 @@ def register(app: typer.Typer) -> None:
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
-        os.execve(sys.executable, words, {**os.environ, DEVICE_VARIABLE: choose_plane(device).name})
+        os.execve(sys.executable, words, {**os.environ, names.DEVICE: choose_plane(device).name})

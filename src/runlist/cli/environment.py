@@ -7,17 +7,19 @@ import re
 from collections.abc import Mapping
 
 from runlist.planes.process import preload
+from runlist.protocol import environment_autogen as names
 from runlist.settings.values import memory
 
-_HAMI = {"CUDA_DEVICE_MEMORY_LIMIT": "memory", "CUDA_DEVICE_SM_LIMIT": "cap"}
-_OWN = {"RUNLIST_MEMORY": "memory", "RUNLIST_CAP": "cap"}
 _NO_CAP = {"", "0", "max", "none"}
 
 
 def defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Settings that the environment asks for, under our names and HAMi's. Ours win."""
-    settings = {**_hami(environment), **{key: environment[name] for name, key in _OWN.items() if environment.get(name)}}
-    if environment.get(preload.REGION_VARIABLE):
+    settings = {
+        **_hami(environment),
+        **{key: environment[name] for name, key in names.OWN_SETTINGS.items() if environment.get(name)},
+    }
+    if environment.get(names.REGION):
         settings.pop("memory", None)  # whoever made the region took it
     if math.isinf(_percent(settings.get("cap", "max"))):
         settings.pop("cap", None)
@@ -28,7 +30,7 @@ def made_one(environment: Mapping[str, str], taken: Mapping[str, str]) -> list[s
     """What to say of the settings that were `taken` for every GPU, where the environment has others for single ones."""
     return [
         f"{name}_N: on every GPU the smallest holds under `runlist run`: {key}={taken[key]}"
-        for name, key in _HAMI.items()
+        for name, key in names.HAMI_SETTINGS.items()
         if taken.get(key) in (values := _values(environment, name)) and len(set(values)) > 1
     ]
 
@@ -40,14 +42,16 @@ def _values(environment: Mapping[str, str], name: str) -> list[str]:
 
 
 def _hami(environment: Mapping[str, str]) -> dict[str, str]:
-    if preload.is_on(environment.get("CUDA_DISABLE_CONTROL", "")):
+    if preload.is_on(environment.get(names.HAMI_DISABLE, "")):
         return {}
     found = {  # our limits hold on every GPU: the smallest, so that none has more than was meant
-        key: min(values, key=_AMOUNTS[key]) for name, key in _HAMI.items() if (values := _values(environment, name))
+        key: min(values, key=_AMOUNTS[key])
+        for name, key in names.HAMI_SETTINGS.items()
+        if (values := _values(environment, name))
     }
-    if environment.get("GPU_CORE_UTILIZATION_POLICY", "").lower() == "disable":
+    if environment.get(names.HAMI_CAP_POLICY, "").lower() == names.CAP_POLICY_OFF:
         found.pop("cap", None)
-    if environment.get("CUDA_TASK_PRIORITY") == "1":
+    if environment.get(names.HAMI_PRIORITY) == names.HAMI_BATCH:
         found["class"] = "batch"
     return found
 

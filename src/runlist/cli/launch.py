@@ -15,9 +15,9 @@ from runlist.cli.common import say
 from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
-from runlist.paths import MESSAGES_VARIABLE
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
+from runlist.protocol import environment_autogen as names
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -41,7 +41,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         say(note)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
-    child = _start(command, plane, {MESSAGES_VARIABLE: str(client.messages), **tree.variables})
+    child = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables})
     forward.to(child.pid)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way

@@ -14,6 +14,7 @@ from runlist.errors import RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.process import preload, region
 from runlist.planes.process.library import library
+from runlist.protocol import environment_autogen as names
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def prepared(
     region. Without `strict` that is said, and the command runs all the same.
     """
     limited = "memory" in settings
-    if os.environ.get(preload.REGION_VARIABLE):
+    if os.environ.get(names.REGION):
         if limited:
             raise UsageError("this runs inside another `runlist run`, which has the memory limit: give it there")
         yield Tree()
@@ -46,7 +47,7 @@ def prepared(
             raise UsageError("a memory limit needs the library in the command: leave out --no-preload")
         yield Tree()
         return
-    if limited and strict and (switch := preload.turned_off(os.environ)) == "RUNLIST_DISABLE":
+    if limited and strict and (switch := preload.turned_off(os.environ)) == names.DISABLE:
         raise UsageError(f"a memory limit needs the library, which {switch} turns off: unset it, or use --no-strict")
     try:
         made = _make(plane, strict if limited else None)

@@ -31,6 +31,7 @@ from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
 from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.proc.inotify import OpenWatch
+from runlist.protocol import environment_autogen as names
 
 _log = structlog.get_logger()
 
@@ -208,7 +209,7 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         if path.exists() and not path.is_socket():
-            raise UsageError(f"{path} is not a socket: remove it, or name another by {paths.SOCKET_VARIABLE}")
+            raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}")
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         _restrict(path, group)

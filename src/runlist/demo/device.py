@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError, RunlistError, UsageError
 from runlist.planes.interface import CensusError
 from runlist.planes.registry import PLANES, choose_plane
+from runlist.protocol import environment_autogen as names
 
 EMULATED = "emulated"
 
@@ -41,7 +41,7 @@ def use_device(wanted: str | None) -> Iterator[Device]:
     The environment is changed inside, and put back with whatever was started. Raises UsageError for an unknown name and
     NotSupportedError for a device that is not here.
     """
-    asked = wanted or os.environ.get(DEVICE_VARIABLE) or None
+    asked = wanted or os.environ.get(names.DEVICE) or None
     if asked not in (None, *PLANES):
         raise UsageError(f"no device {asked!r}: {' or '.join(PLANES)}")
     real = next(iter(PLANES)) if asked is None else asked
@@ -49,7 +49,7 @@ def use_device(wanted: str | None) -> Iterator[Device]:
     if asked not in (None, EMULATED) and missing:
         raise NotSupportedError(f"no usable {real.upper()} GPU here ({missing}); --device {EMULATED} needs none")
     if asked != EMULATED and not missing:
-        with _environment({DEVICE_VARIABLE: real}):
+        with _environment({names.DEVICE: real}):
             yield Device(real, f"an {real.upper()} GPU is here")
         return
     reason = "as asked" if asked else f"no usable {real.upper()} GPU here: {missing}"
@@ -63,7 +63,7 @@ def _emulated_gpu() -> Iterator[Mapping[str, str]]:
     from runlist.emulated import EmulatedGpu, EmulatedGpuError, environment
 
     try:
-        if running := os.environ.get(EMULATED_GPU_VARIABLE):
+        if running := os.environ.get(names.EMULATED_GPU):
             yield environment(running)
         else:
             with EmulatedGpu() as gpu:

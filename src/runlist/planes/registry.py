@@ -6,9 +6,9 @@ import contextlib
 import os
 from importlib import import_module
 
-from runlist.environment import DEVICE_VARIABLE
 from runlist.errors import UsageError
 from runlist.planes.interface import Control, Plane
+from runlist.protocol import environment_autogen as names
 
 PLANES = {
     "nvidia": "runlist.planes.nvidia",
@@ -21,7 +21,7 @@ def choose_plane(device: str | None = None) -> Plane:
     """The plane named by `device`, or by RUNLIST_DEVICE, or the default. One that is not Runlist's own is named by its
     module, as `package.module`. Raises UsageError for a bad name.
     """
-    name = device or os.environ.get(DEVICE_VARIABLE) or next(iter(PLANES))
+    name = device or os.environ.get(names.DEVICE) or next(iter(PLANES))
     if name in PLANES:
         return _made(PLANES[name])
     if "." not in name:
@@ -43,7 +43,7 @@ def controls() -> tuple[Control, ...]:
     """
     vendors = dict.fromkeys(".".join(module.split(".")[:3]) for module in PLANES.values())
     modules = [import_module(f"{vendor}.controls") for vendor in vendors]
-    named = os.environ.get(DEVICE_VARIABLE, "")
+    named = os.environ.get(names.DEVICE, "")
     if "." in named:
         with contextlib.suppress(ImportError):  # whoever chooses it says so
             modules.append(import_module(named))

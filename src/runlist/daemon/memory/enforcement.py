@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runlist.planes.process import preload
 from runlist.planes.process.region import Enforced, Slot
+from runlist.protocol import environment_autogen as names
 
 _WORDS = {Enforced.MEMORY: "memory", Enforced.QUERIES: "queries", Enforced.CAP: "cap"}
 
@@ -33,10 +34,10 @@ def _why_not(pid: int) -> str:
         program = os.readlink(f"/proc/{pid}/exe")
     except OSError:
         return "it cannot be looked at"
-    if preload.LIBRARY not in environment.get(preload.PRELOAD_VARIABLE, ""):
-        return f"{preload.PRELOAD_VARIABLE} does not name it"
+    if preload.LIBRARY not in environment.get(names.PRELOAD, ""):
+        return f"{names.PRELOAD} does not name it"
     if (switch := preload.turned_off(environment)) is not None:
         return f"{switch} is set"
-    if preload.REGION_VARIABLE not in environment:
-        return f"{preload.REGION_VARIABLE} is not set"
+    if names.REGION not in environment:
+        return f"{names.REGION} is not set"
     return preload.obstacle(program).removeprefix(f"{program} ") or "it is not in its tree's region"

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Protocol
 
 from runlist.errors import RunlistError, UsageError
-from runlist.tenant import MAGIC, RECORD, VERSION, Kind
+from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Kind
+from runlist.tenant import RECORD
 
 __all__ = ["Kind", "Messages", "TenantMessage", "parse"]
 
@@ -29,9 +30,6 @@ MAX_PER_WAKEUP = 32
 
 FLOOD_PAUSE_S = 0.002
 """How long the socket is left alone when there were more: a flood gets a bounded part of the daemon's time."""
-
-MAX_DESCRIPTORS = 2
-"""What comes along with a message that a process joins: its control file, and its region."""
 
 MAX_CLIENT = (1 << 32) - 1
 

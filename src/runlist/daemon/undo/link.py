@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import structlog
 
-from runlist.environment import DEVICE_VARIABLE
 from runlist.planes.interface import Context
+from runlist.protocol import environment_autogen as names
 from runlist.wire import Connection, Guard, Unguard
 
 _log = structlog.get_logger()
@@ -73,7 +73,7 @@ class KeeperLink:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, DEVICE_VARIABLE: self._plane}
+        environment = {**os.environ, names.DEVICE: self._plane}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "runlist.daemon.undo.keeper"],
             stdin=theirs.fileno(),

@@ -15,9 +15,10 @@ from runlist.planes.nvidia.controls import ROWS, RmControl
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
-from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, MAX_DISABLE_CHANNELS, Target
+from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 from runlist.planes.nvidia.rm.transport import OpenFile
+from runlist.protocol.rm_autogen import MAX_DISABLE_CHANNELS, Target
 
 
 class GpuContext:
@@ -240,7 +241,7 @@ class GpuContext:
         groups = self._groups(Engine.COMPUTE if row.compute else None)
         if command.target is Target.GROUP:
             return [raw(command, group.handle, **params) for group in groups]
-        if "channel" not in command.layout.names:
+        if "channel" not in command.parameters.names:
             return [raw(command, self.subdevice, **params)]
         channels = [channel for group in groups for channel in group.channels]
         return [raw(command, self.subdevice, channel=channel, **params) for channel in channels]

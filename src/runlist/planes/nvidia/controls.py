@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runlist.planes.interface import Control
-from runlist.planes.nvidia.rm.commands import COMMANDS, Command, Privilege
+from runlist.planes.nvidia.rm.commands import COMMANDS, Command
+from runlist.protocol.rm_autogen import Privilege
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

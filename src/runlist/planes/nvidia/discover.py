@@ -28,12 +28,18 @@ from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, free_client, open_client, raw
-from runlist.planes.nvidia.rm.commands import COMMANDS, HANDLE_INFO_CLASS, HANDLE_INFO_PARENT, Class
+from runlist.planes.nvidia.rm.commands import COMMANDS, is_channel, is_compute, is_copy
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
 from runlist.proc import borrow
+from runlist.protocol.rm_autogen import (
+    CLIENT_BASE,
+    CLIENT_COUNT,
+    HANDLE_INFO_CLASS,
+    HANDLE_INFO_PARENT,
+    OBJECT_BASE,
+    Class,
+)
 
-_CLIENT_BASE = 0xC1D00000
-_CLIENT_COUNT = 0x100000
 NEW_REACH = 0x1000
 """How many client handles back to look in a process that has just opened the GPU."""
 ANY_REACH = 0x40000
@@ -41,7 +47,6 @@ ANY_REACH = 0x40000
 _CLIENT_NEIGHBOURS = 64  # further handles tried below a client that was found: a process' clients lie close together
 _RANGE = 0x10000  # object handles of one library share the upper half
 _EMPTY_RUN = 512  # this many unused handles in a row end the search
-_USUAL_BASE = 0x5C000000  # where CUDA's handles start when RM cannot be asked (every driver seen so far)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class Discoverer:
         """Index of the client handle that RM gave out last: one of our own, made for asking."""
         own = open_client(self._own_file)
         free_client(own)
-        return own.handle - _CLIENT_BASE
+        return own.handle - CLIENT_BASE
 
 
 def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
@@ -184,7 +189,7 @@ def _clients(file: OpenFile, newest: int, reach: int) -> list[int]:
     for distance in range(reach):
         if clients and distance - last_hit > _CLIENT_NEIGHBOURS:
             break
-        handle = _CLIENT_BASE + (newest - distance) % _CLIENT_COUNT
+        handle = CLIENT_BASE + (newest - distance) % CLIENT_COUNT
         if prober.ask(handle, handle, HANDLE_INFO_CLASS) is not None:
             clients.append(handle)
             last_hit = distance
@@ -193,7 +198,7 @@ def _clients(file: OpenFile, newest: int, reach: int) -> list[int]:
 
 def _child(client: RmClient, parent: int, class_: Class) -> int | None:
     code, params = client.send(raw(COMMANDS["GET_CHILD_HANDLE"], client.handle, parent=parent, class_=class_))
-    handle = int(COMMANDS["GET_CHILD_HANDLE"].layout.unpack(params)["object"])  # type: ignore[arg-type]
+    handle = int(COMMANDS["GET_CHILD_HANDLE"].parameters.unpack(params)["object"])  # type: ignore[arg-type]
     return handle if code == status.NV_OK and handle else None
 
 
@@ -203,7 +208,7 @@ def _objects(client: RmClient) -> dict[int, int]:
     group = _child(client, device, Class.CHANNEL_GROUP) if device else None
     prober = _Prober(client.file)
     classes: dict[int, int] = {}
-    for known in [handle for handle in (device, group) if handle] or [_USUAL_BASE]:
+    for known in [handle for handle in (device, group) if handle] or [OBJECT_BASE]:
         if known not in classes:
             base = known & ~(_RANGE - 1)
             classes.update(_used(prober, client.handle, range(known, base - 1, -1)))
@@ -232,13 +237,13 @@ def _gpus(client: RmClient) -> tuple[GpuObjects, ...]:
 
     engines: dict[int, Engine] = {}  # by channel
     for handle, class_ in classes.items():
-        if Class.is_compute(class_) and (channel := parent(handle)) is not None:
+        if is_compute(class_) and (channel := parent(handle)) is not None:
             engines[channel] = Engine.COMPUTE
-        elif Class.is_copy(class_) and (channel := parent(handle)) is not None:
+        elif is_copy(class_) and (channel := parent(handle)) is not None:
             engines.setdefault(channel, Engine.COPY)
     channels: dict[int, list[int]] = {handle: [] for handle, class_ in classes.items() if class_ == Class.CHANNEL_GROUP}
     for handle, class_ in classes.items():
-        if Class.is_channel(class_) and (group := parent(handle)) in channels:
+        if is_channel(class_) and (group := parent(handle)) in channels:
             channels[group].append(handle)
     subdevices = {parent(handle): handle for handle, class_ in classes.items() if class_ == Class.SUBDEVICE}
 

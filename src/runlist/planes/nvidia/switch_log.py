@@ -16,23 +16,23 @@ from typing import NamedTuple, Self
 from runlist.errors import NotSupportedError
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RmClient, free_client, open_client, raw
-from runlist.planes.nvidia.rm.commands import (
-    COMMANDS,
+from runlist.planes.nvidia.rm.commands import COMMANDS
+from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.protocol.rm_autogen import (
     EVENT_BUFFER_KEEP_NEWEST,
     MAX_GPUS,
     MEMORY_CACHED,
     MEMORY_USER_READ_ONLY,
     NO_GPU_ID,
+    STRUCTS,
     SWITCH_LOG_SIMPLE,
     Class,
+    SwitchTag,
 )
-from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.structure import Structure
 
-START, END = 6, 7
-"""Tags of records: a context's time on the GPU starts, or ends. There is one context on the GPU at a time."""
-
-KERNEL_PID = 0xFFFFFFFF
-"""The process id in records of the kernel's own contexts. Contexts of other users, which we may not see, have 0."""
+START, END = SwitchTag.START, SwitchTag.END
+"""Tags of records. There is one context on the GPU at a time."""
 
 Record = tuple[int, int, int, int, int]
 """tag, sequence number (16 bits), context, process id, time (CLOCK_REALTIME, ns). A plain tuple: they come by the
@@ -42,9 +42,10 @@ thousand.
 RECORDS = 16384
 """Length of the ring: eight seconds at 1,000 switches a second. At most 32768, half of what sequence numbers tell."""
 
-_RECORD_SIZE = 32
-_RECORD = struct.Struct("<8xBxHII4xQ")
-_SEQUENCE_AT, _PUT_AT = 10, 4
+_SWITCH_RECORD = Structure(STRUCTS["SWITCH_RECORD"])
+_RECORD = _SWITCH_RECORD.struct
+_RECORD_SIZE, _SEQUENCE_AT = _SWITCH_RECORD.size, _SWITCH_RECORD.offsets["sequence"]
+_PUT_AT = Structure(STRUCTS["EVENT_BUFFER_HEADER"]).offsets["put"]
 _SEQUENCE_MASK = 0xFFFF
 _HEADER_SIZE = 4096
 _CLOCK_AGE_NS = 1_000_000_000
@@ -250,7 +251,7 @@ def _bind(client: RmClient) -> None:
     code, params = client.send(control)
     if code == status.NV_OK:
         return
-    reason = int(command.layout.unpack(params)["reason"])  # type: ignore[arg-type]
+    reason = int(command.parameters.unpack(params)["reason"])  # type: ignore[arg-type]
     refusal = status.error_class(code)(code, command.name)
     raise NotSupportedError(
         f"the driver refuses the switch log: {refusal.name} (0x{code:02X}): {_REASONS.get(reason, f'reason {reason}')}"

@@ -6,20 +6,19 @@ import os
 from importlib import resources
 from pathlib import Path
 
-BUILD_VARIABLE = "RUNLIST_NATIVE_BUILD"
-"""Names a build directory of the library, for a development tree where nothing is installed."""
+from runlist.protocol import environment_autogen as names
 
 _LIBRARY = "librunlist.so"
 
 
 def library() -> Path:
     """The shared library, librunlist.so. Raises FileNotFoundError when this installation has none."""
-    named = os.environ.get(BUILD_VARIABLE)
+    named = os.environ.get(names.NATIVE_BUILD)
     if not named:
         return _installed(_LIBRARY)
     path = Path(named).absolute() / _LIBRARY
     if not path.is_file():
-        raise FileNotFoundError(f"{named} has no {_LIBRARY}: build it there, or unset {BUILD_VARIABLE}")
+        raise FileNotFoundError(f"{named} has no {_LIBRARY}: build it there, or unset {names.NATIVE_BUILD}")
     return path
 
 

@@ -10,16 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runlist.errors import NotSupportedError
+from runlist.protocol import environment_autogen as names
 
-PRELOAD_VARIABLE = "LD_PRELOAD"
-REGION_VARIABLE = "RUNLIST_REGION"
-STRICT_VARIABLE = "RUNLIST_STRICT"
 LIBRARY = "librunlist.so"
 
-SWITCHES = ("RUNLIST_DISABLE", "CUDA_DISABLE_CONTROL")
-"""Of an environment, what turns the library off."""
-
-_ON = {"1", "true", "yes", "on"}
 _SEPARATORS = " :"
 _MAX_SCRIPTS = 5  # a script may be run by a script; the kernel follows so many
 _PT_INTERP = 3
@@ -38,24 +32,22 @@ def variables(
             f"{library} cannot be preloaded (LD_PRELOAD takes no spaces and colons): install runlist elsewhere, or use "
             "--no-preload"
         )
-    others = [
-        path for path in inherited.get(PRELOAD_VARIABLE, "").replace(":", " ").split() if Path(path).name != LIBRARY
-    ]
-    named = {PRELOAD_VARIABLE: ":".join([str(library), *others])}
+    others = [path for path in inherited.get(names.PRELOAD, "").replace(":", " ").split() if Path(path).name != LIBRARY]
+    named = {names.PRELOAD: ":".join([str(library), *others])}
     if region is not None:
-        named[REGION_VARIABLE] = str(region)
-    return named if strict is None else {**named, STRICT_VARIABLE: str(int(strict))}
+        named[names.REGION] = str(region)
+    return named if strict is None else {**named, names.STRICT: str(int(strict))}
 
 
 def turned_off(environment: Mapping[str, str]) -> str | None:
     """The variable by which an environment turns the library off, if it does. Ours wins over HAMi's."""
-    said = next((name for name in SWITCHES if environment.get(name)), None)
+    said = next((name for name in names.SWITCHES if environment.get(name)), None)
     return said if said is not None and is_on(environment[said]) else None
 
 
 def is_on(text: str) -> bool:
     """Whether a switch's value turns it on, as the library reads it."""
-    return text.lower() in _ON
+    return text.lower() in names.ON
 
 
 def obstacle(program: str, search: str | None = None) -> str:

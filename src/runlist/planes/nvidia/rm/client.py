@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runlist.planes.nvidia.rm import status
-from runlist.planes.nvidia.rm.commands import (
-    ALLOCATIONS,
-    COMMANDS,
-    NVOS00_FREE,
-    NVOS21_ALLOC,
-    NVOS54_CONTROL,
-    Class,
-    Command,
-    Ioctl,
-)
+from runlist.planes.nvidia.rm.commands import ALLOCATIONS, COMMANDS, NVOS00_FREE, NVOS21_ALLOC, NVOS54_CONTROL, Command
 from runlist.planes.nvidia.rm.transport import OpenFile
+from runlist.protocol.rm_autogen import Class, Ioctl, Status
 from runlist.structure import Value
 
-_CONTROL_PARAMS_FIELD = 16  # offset of `params` in NVOS54 and NVOS21
-_STATUS_UNSET = 0xFFFF
+_PARAMS_FIELD = NVOS54_CONTROL.offsets["params"]  # the same in NVOS21
+_STATUS_UNSET = Status.UNSET
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class RmClient:
         argument = bytearray(
             nvos54.pack(self.handle, control.object, control.command, 0, 0, len(params), _STATUS_UNSET)
         )
-        self.file.call(Ioctl.RM_CONTROL, argument, params, _CONTROL_PARAMS_FIELD)
+        self.file.call(Ioctl.RM_CONTROL, argument, params, _PARAMS_FIELD)
         return int(nvos54.unpack(argument)[-1]), params
 
     def control(self, obj: int, name: str, **values: Value) -> dict[str, int | bytes | tuple[int, ...]]:
@@ -56,13 +48,13 @@ class RmClient:
         exception.
         """
         command = COMMANDS[name]
-        for layout in (command.layout, *command.older):
-            taken = {key: value for key, value in values.items() if key in layout.names}
-            code, params = self.send(RawControl(obj, command.number, bytes(layout.pack(**taken))))
+        for parameters in (command.parameters, *command.older):
+            taken = {key: value for key, value in values.items() if key in parameters.names}
+            code, params = self.send(RawControl(obj, command.number, bytes(parameters.pack(**taken))))
             if code != status.INVALID_ARGUMENT:
                 break
         status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
-        return layout.unpack(params)
+        return parameters.unpack(params)
 
     def allocate(self, class_: Class, parent: int, handle: int, **values: Value) -> None:
         """Allocate an object below `parent`, with a handle of our choice. Raises the status' own exception."""
@@ -70,7 +62,7 @@ class RmClient:
         argument = NVOS21_ALLOC.pack(
             root=self.handle, parent=parent, new=handle, class_=class_, params_size=len(params), status=_STATUS_UNSET
         )
-        self.file.call(Ioctl.RM_ALLOC, argument, params, _CONTROL_PARAMS_FIELD)
+        self.file.call(Ioctl.RM_ALLOC, argument, params, _PARAMS_FIELD)
         code = int(NVOS21_ALLOC.unpack(argument)["status"])  # type: ignore[arg-type]
         status.check(code, f"RM_ALLOC of class 0x{class_:x}")
 
@@ -87,13 +79,13 @@ class RmClient:
 
 def raw(command: Command, obj: int, **values: Value) -> RawControl:
     """A control of the table, packed but not sent."""
-    return RawControl(obj, command.number, bytes(command.layout.pack(**values)))
+    return RawControl(obj, command.number, bytes(command.parameters.pack(**values)))
 
 
 def open_client(file: OpenFile) -> RmClient:
     """Allocate a root client of our own on an open file."""
     argument = NVOS21_ALLOC.pack(class_=Class.ROOT_CLIENT, status=_STATUS_UNSET)
-    file.call(Ioctl.RM_ALLOC, argument, bytearray(), _CONTROL_PARAMS_FIELD)
+    file.call(Ioctl.RM_ALLOC, argument, bytearray(), _PARAMS_FIELD)
     reply = NVOS21_ALLOC.unpack(argument)
     status.check(int(reply["status"]), "RM_ALLOC of a client")  # type: ignore[arg-type]
     return RmClient(file, int(reply["new"]))  # type: ignore[arg-type]

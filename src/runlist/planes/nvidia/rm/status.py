@@ -9,12 +9,13 @@ from __future__ import annotations
 from runlist.errors import ExitCode, RunlistError
 from runlist.planes.interface import ContextGone
 from runlist.planes.nvidia.rm.status_autogen import NAMES
+from runlist.protocol.rm_autogen import Status
 
-NV_OK = 0x00
-NO_PERMISSION = 0x1B
-INVALID_ARGUMENT = 0x1F
-CLIENT_MISSING = 0x23
-OBJECT_MISSING = 0x57
+NV_OK = Status.OK
+NO_PERMISSION = Status.INSUFFICIENT_PERMISSIONS
+INVALID_ARGUMENT = Status.INVALID_ARGUMENT
+CLIENT_MISSING = Status.INVALID_CLIENT
+OBJECT_MISSING = Status.OBJECT_NOT_FOUND
 
 _OTHER_PARAMETERS = "this driver takes other parameters: run `runlist doctor` and report the driver's version"
 _ADVICE = {

@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from runlist.environment import DEVICE_VARIABLE, EMULATED_GPU_VARIABLE
 from runlist.errors import NotSupportedError, UsageError
 from runlist.planes.nvidia.rm import status
-from runlist.planes.nvidia.rm.commands import MAP_READ_ONLY, NVOS33_MAP_MEMORY, REGISTER_FD, Ioctl
+from runlist.planes.nvidia.rm.commands import NVOS33_MAP_MEMORY, REGISTER_FD
+from runlist.protocol import emulator_autogen, rm_autogen
+from runlist.protocol import environment_autogen as names
+from runlist.protocol.rm_autogen import MAP_READ_ONLY, Ioctl
 from runlist.structure import Structure
 
 
@@ -80,7 +82,7 @@ class Driver(Protocol):
 class NvidiaDriver:
     """The kernel driver, through /dev/nvidiactl."""
 
-    name = "nvidia"
+    name = names.NVIDIA
     _PATH = Path("/dev/nvidiactl")
 
     def open(self) -> OpenFile:
@@ -132,11 +134,11 @@ class NvidiaDriver:
 class EmulatedDriver:
     """An emulated GPU, through its sockets in a directory."""
 
-    name = "emulated"
+    name = names.EMULATED
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._socket = str(directory / "nvidiactl")
+        self._socket = str(directory / emulator_autogen.CONTROL_SOCKET)
 
     def open(self) -> OpenFile:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -170,7 +172,7 @@ class EmulatedDriver:
         return None
 
     def watch_paths(self) -> list[Path]:
-        return [self.directory / "opened"]
+        return [self.directory / emulator_autogen.OPENED_FILE]
 
     def state_dir(self) -> Path | None:
         return self.directory
@@ -188,14 +190,14 @@ class EmulatedDriver:
 
 def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:
     """The driver named by `device`, or by RUNLIST_DEVICE, or the kernel's. Raises UsageError for a bad name."""
-    name = device or os.environ.get(DEVICE_VARIABLE) or "nvidia"
-    if name == "nvidia":
+    name = device or os.environ.get(names.DEVICE) or names.NVIDIA
+    if name == names.NVIDIA:
         return NvidiaDriver()
-    if name == "emulated":
-        directory = os.environ.get(EMULATED_GPU_VARIABLE)
+    if name == names.EMULATED:
+        directory = os.environ.get(names.EMULATED_GPU)
         if not directory:
             raise UsageError(
-                f"--device emulated needs a running emulated GPU ({EMULATED_GPU_VARIABLE} is not set): "
+                f"--device emulated needs a running emulated GPU ({names.EMULATED_GPU} is not set): "
                 "start one with `runlist emulator`"
             )
         return EmulatedDriver(Path(directory).absolute())
@@ -216,13 +218,19 @@ def _address(buffer: bytearray) -> int:
 
 
 def _ioctl(fd: int, number: int, argument: bytearray) -> None:
-    request = (3 << 30) | (len(argument) << 16) | (ord("F") << 8) | number  # _IOWR('F', number, argument)
+    request = (3 << 30) | (len(argument) << 16) | (rm_autogen.MAGIC << 8) | number  # _IOWR('F', number, argument)
     fcntl.ioctl(fd, request, argument, True)
 
 
 def _map_argument(client: int, memory: int, size: int, fd: int) -> bytearray:
     return NVOS33_MAP_MEMORY.pack(
-        client=client, device=client, memory=memory, length=size, status=0xFFFF, flags=MAP_READ_ONLY, fd=fd
+        client=client,
+        device=client,
+        memory=memory,
+        length=size,
+        status=rm_autogen.Status.UNSET,
+        flags=MAP_READ_ONLY,
+        fd=fd,
     )
 
 
@@ -260,9 +268,8 @@ class _IoctlFile:
 class _DatagramFile:
     """Requests travel on the (possibly shared) connection, each with a socket of our own for its answer."""
 
-    _REQUEST = Structure("magic:I number:I argument_size:I params_size:I")
-    _REPLY = Structure("error:i argument_size:I params_size:I reserved:I")
-    _MAGIC = 0x314C4E52
+    _REQUEST = Structure(emulator_autogen.STRUCTS["RM_REQUEST"])
+    _REPLY = Structure(emulator_autogen.STRUCTS["RM_REPLY"])
     _PATIENCE_S = 10.0
 
     def __init__(self, connection: socket.socket) -> None:
@@ -295,7 +302,7 @@ class _DatagramFile:
     def _exchange(self, number: int, argument: bytearray, params: bytearray, descriptors: int = 0) -> list[int]:
         """One request and its answer; returns the descriptors, up to so many, that came with the answer."""
         head = self._REQUEST.pack(
-            magic=self._MAGIC, number=number, argument_size=len(argument), params_size=len(params)
+            magic=emulator_autogen.RM_MAGIC, number=number, argument_size=len(argument), params_size=len(params)
         )
         size = self._REPLY.size + len(argument) + len(params)
         with self._one_at_a_time:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from runlist.model import Usage
-from runlist.planes.nvidia.switch_log import END, KERNEL_PID, START, Batch, Record
+from runlist.planes.nvidia.switch_log import END, START, Batch, Record
 from runlist.planes.usage import Reading, Residency
+from runlist.protocol.rm_autogen import KERNEL_PID
 
 _NS = 1e-9
 _CLOCK_STEP_NS = 1_000_000_000

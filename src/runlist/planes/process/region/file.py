@@ -15,6 +15,7 @@ from typing import Self
 
 from runlist.errors import RunlistError
 from runlist.planes.process.region.format import (
+    CAP_UNIT,
     DEVICE,
     DEVICES,
     DEVICES_AT,
@@ -34,9 +35,6 @@ from runlist.proc.process import names_of, pid_namespace, start_of
 
 MAX_BYTES = (1 << 63) - 1
 """No number of bytes is larger; what is larger in a file is nonsense, and shown as this."""
-
-CAP_UNIT = 10_000
-"""A cap is told in this part of the GPU's time."""
 
 _FUSE = 0x65735546
 _libc = ctypes.CDLL(None)

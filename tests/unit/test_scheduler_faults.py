@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.gpu import gpus
-from runlist.daemon.gpu.stall import Watchdog
+from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.errors import RunlistError, UsageError
 from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
 from runlist.policies import Decision, PolicySpec

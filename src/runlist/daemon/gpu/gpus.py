@@ -10,7 +10,7 @@ import structlog
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.choice import open_source
 from runlist.daemon.gpu.scheduler import Scheduler
-from runlist.daemon.gpu.stall import Stalled, Watchdog
+from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey

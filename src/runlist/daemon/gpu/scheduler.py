@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from runlist.daemon.gpu.accounting import Accounting
-from runlist.daemon.gpu.stall import Watchdog
+from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Appear, Event, Share, Task, TaskKey, Tick, Used, Vanish

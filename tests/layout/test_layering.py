@@ -51,7 +51,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.tree": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",
-        "planes", "proc", "scheduling", "units",
+        "planes", "proc", "units",
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",

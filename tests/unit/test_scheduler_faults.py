@@ -15,9 +15,9 @@ from runlist.daemon.gpu import gpus
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.errors import RunlistError, UsageError
 from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Decision, PolicySpec
 from runlist.policies.parts.slices import BASE_US
-from runlist.scheduling.guard import SAFE_US, TINY_US
 from tests.fixtures.fake_rm import FakeRm
 from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World
 
@@ -106,7 +106,7 @@ def test_slices_that_cannot_be_set_are_mended(world: World, us: Any) -> None:
     world.add(1)
     world.decide(Decision({KEY: Share(us)}))
     assert world.run() == {}
-    assert world.shares() == {1: (SAFE_US, True)}
+    assert world.shares() == {1: (SLICES.safe_us, True)}
     assert world.scheduler.policy_name == "own"
 
 
@@ -115,7 +115,7 @@ def test_two_tiny_slices_are_never_in_force(world: World) -> None:
     world.add(2)
     world.decide(Decision({KEY: Share(1), TaskKey(2, GPU): Share(1)}))
     world.run()
-    assert sum(us < TINY_US for us, _ in world.shares().values()) == 1
+    assert sum(SLICES.is_tiny(us) for us, _ in world.shares().values()) == 1
 
 
 def test_one_that_enables_nothing_is_overruled(world: World) -> None:

@@ -1,6 +1,7 @@
 """What a policy sees: plain data about GPUs, tasks and shares, and nothing of drivers or processes."""
 
 from runlist.model.events import Appear, Event, Hint, Report, Segment, Tick, Used, Vanish
+from runlist.model.gpu import SliceLimits
 from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
 from runlist.model.share import DEFAULT_SHARE, Share
 from runlist.model.task import Engine, Task, TaskClass, TaskKey
@@ -20,6 +21,7 @@ __all__ = [
     "Report",
     "Segment",
     "Share",
+    "SliceLimits",
     "Task",
     "TaskClass",
     "TaskKey",

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from runlist.errors import RunlistError
-from runlist.model import Share, TaskKey
-from runlist.scheduling.guard import TINY_US
+from runlist.model import Share, SliceLimits, TaskKey
 
 Failures = dict[TaskKey, RunlistError | OSError]
 
@@ -39,7 +38,7 @@ class Controlled(Protocol):
 _Task = TypeVar("_Task", bound=Controlled)
 
 
-def apply_shares(tasks: Mapping[TaskKey, _Task], wanted: Mapping[TaskKey, Share]) -> Failures:
+def apply_shares(tasks: Mapping[TaskKey, _Task], wanted: Mapping[TaskKey, Share], slices: SliceLimits) -> Failures:
     """Apply what differs; returns the failures.
 
     A task whose control fails keeps what it has, and the others go on as far as that is safe beside it.
@@ -71,7 +70,7 @@ def apply_shares(tasks: Mapping[TaskKey, _Task], wanted: Mapping[TaskKey, Share]
         return differs(task, share) and task.slice_us(share) >= task.slice_us(task.share)
 
     def is_tiny(task: _Task) -> bool:
-        return task.share.enabled and task.slice_us(task.share) < TINY_US
+        return task.share.enabled and slices.is_tiny(task.slice_us(task.share))
 
     phase(wanted, grows, set_slice)
     phase(wanted, lambda task, share: task.share.enabled and not share.enabled, set_enabled)

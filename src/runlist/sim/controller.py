@@ -41,6 +41,7 @@ from runlist.sim.timing import (
     RESUME_EFFECT,
     SECOND,
     SET_SLICE,
+    SLICES,
     SOON,
     SUSPEND,
     SUSPEND_EFFECT,
@@ -207,10 +208,10 @@ class Scheduler:
             decision = self._policy.decide(tasks, now)
         self.decisions += 1
         in_force = {key: managed.share for key, managed in self._managed.items()}
-        shares, notes = safe_shares(tasks, decision.shares, in_force, now)
+        shares, notes = safe_shares(tasks, decision.shares, in_force, now, SLICES)
         for note in notes:
             self._say_once(note)
-        apply_shares(self._managed, shares)
+        apply_shares(self._managed, shares, SLICES)
         for key in sorted(decision.preempt & self._managed.keys()):
             self._managed[key].preempt()
         waits = [share.until - now for share in shares.values() if share.until is not None and not share.enabled]

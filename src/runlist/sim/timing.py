@@ -5,6 +5,8 @@ All were measured on one H200 with driver 580.159.04, or fitted to what was; `do
 
 from __future__ import annotations
 
+from runlist.model import SliceLimits
+
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -32,6 +34,9 @@ COLD_PACE = (9, 10)
 
 DEFAULT_SLICE = 2_048 * MICROSECOND
 """Of a compute group, from the driver."""
+
+SLICES = SliceLimits(tiny_us=500, safe_us=DEFAULT_SLICE // MICROSECOND)
+"""As the daemon has them for this GPU. Two slices that are shorter than gap, notice and restore livelock."""
 
 # -- the host --------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey
 from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import STALL_S, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures
 
@@ -47,7 +48,7 @@ class Gpus:
             choice = open_source(self._driver, gpu)
             accounting = Accounting(gpu, choice.source, choice.refusals)
             policy = self._load(self.spec)
-            self._schedulers[gpu] = Scheduler(accounting, self.spec, policy, self._watchdog, self._drop)
+            self._schedulers[gpu] = Scheduler(accounting, self.spec, policy, self._watchdog, self._drop, SLICES)
         return self._schedulers[gpu]
 
     def all(self) -> list[Scheduler]:

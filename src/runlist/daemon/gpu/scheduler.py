@@ -20,7 +20,7 @@ from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError
-from runlist.model import NO_USAGE, Appear, Event, Share, Task, TaskKey, Tick, Used, Vanish
+from runlist.model import NO_USAGE, Appear, Event, Share, SliceLimits, Task, TaskKey, Tick, Used, Vanish
 from runlist.planes.nvidia.context import GpuContext
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures, apply_shares
@@ -46,9 +46,11 @@ class Scheduler:
         policy: Policy,
         watchdog: Watchdog,
         on_failure: Callable[[Failures], None],
+        slices: SliceLimits,
     ) -> None:
         self.gpu = accounting.gpu
         self.accounting = accounting
+        self.slices = slices
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.policy_name = spec.name
         self.trouble = ""
@@ -161,10 +163,10 @@ class Scheduler:
         if decision is None:  # dropped just now: ask its successor
             decision = _checked(self._policy.decide(tasks, now))
         in_force = {key: managed.share for key, managed in self.tasks.items()}
-        shares, notes = safe_shares(tasks, decision.shares, in_force, now)
+        shares, notes = safe_shares(tasks, decision.shares, in_force, now, self.slices)
         for note in notes:
             self._say_once(note)
-        failures = apply_shares(self.tasks, shares)
+        failures = apply_shares(self.tasks, shares, self.slices)
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
         for key in decision.preempt & self.tasks.keys():

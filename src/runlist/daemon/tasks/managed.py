@@ -116,10 +116,10 @@ class ManagedTask:
                 context.groups.clear()  # nothing is left of it: the next check takes it away
 
     def recount(self) -> None:
-        """Tell the policy how many compute groups there are now."""
+        """Tell the policy how many contexts compete now: each has one compute group."""
         groups = [group for context in self.contexts.values() for group in context.groups.values()]
         compute = sum(group.engine == Engine.COMPUTE for group in groups)
-        self.task = replace(self.task, compute_groups=max(1, compute))
+        self.task = replace(self.task, contexts=max(1, compute))
 
     def reported_p99_us(self, now: float) -> float | None:
         """99th percentile of the latencies that the task reported in the last seconds, or None."""

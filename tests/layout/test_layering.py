@@ -25,7 +25,7 @@ FLOW: dict[str, set[str]] = {
     # what a policy sees, and what becomes of its decisions
     "model": set(),
     "policies": {"errors", "model"},
-    "scheduling": {"errors", "model"},
+    "scheduling": {"errors", "model", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
     "planes.interface": set(),
@@ -44,7 +44,7 @@ FLOW: dict[str, set[str]] = {
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.nvidia", "planes.process", "proc"},
     "daemon.undo": {"environment", "planes.nvidia", "wire"},
-    "daemon.tasks": {"daemon.memory", "model", "planes.nvidia", "proc"},
+    "daemon.tasks": {"daemon.memory", "errors", "model", "planes.nvidia", "proc"},
     "daemon.gpu": {"daemon.tasks", "errors", "model", "planes", "policies", "scheduling"},
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units",

@@ -45,7 +45,7 @@ def test_usage_is_told_of_managed_tasks_alone(world: World) -> None:
     assert [task.usage for task in tasks] == [Usage(0.05, 4), Usage()]
     world.pass_time(0.1)
     world.source.hold(1, 0.02, turns=1, idle_s=0.01)
-    world.do(lambda: world.scheduler.read_usage(world.clock.now))
+    world.do(world.scheduler.loop.read_usage)
     assert world.scheduler.tasks[KEY].task.usage == Usage(0.07, 5, 0.01)
     assert len(world.policy.asked) == 1
 

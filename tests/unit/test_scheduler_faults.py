@@ -94,8 +94,8 @@ def test_a_policy_that_fails_is_dropped_within_one_run(world: World, method: str
     told = len(world.policy.events)
     world.pass_time(0.01)  # nobody asks: it happens by itself
     assert world.scheduler.policy_name == "priority"
-    assert "policy own was dropped" in world.scheduler.trouble
-    assert world.scheduler.troubles() == [world.scheduler.trouble]
+    assert "policy own was dropped" in world.scheduler.loop.trouble
+    assert world.scheduler.troubles() == [world.scheduler.loop.trouble]
     assert world.shares() == {1: (BASE_US, True), 2: (BASE_US, True)}
     world.run()
     assert (len(world.policy.asked), len(world.policy.events)) == (asked, told)  # it is never asked again
@@ -135,11 +135,11 @@ def test_a_new_policy_hears_of_all_tasks_and_has_a_clean_slate(world: World) -> 
     tasks = [world.add(pid).task for pid in (1, 2)]
     world.policy.broken = {"decide": fail}
     world.run()
-    assert world.scheduler.trouble
+    assert world.scheduler.loop.trouble
     world.policy = Probe(world.clock)
     world.use(world.policy, "other")
     assert world.policy.events == [Appear(task) for task in tasks]
-    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("other", "")
+    assert (world.scheduler.policy_name, world.scheduler.loop.trouble) == ("other", "")
     world.decide(Decision({KEY: Share(9_000)}))
     world.run()
     assert world.shares() == {1: (9_000, True), 2: (2_048, True)}
@@ -149,7 +149,7 @@ def test_a_new_policy_that_fails_at_the_first_event_is_dropped(world: World) -> 
     world.add(1)
     world.use(Probe(world.clock, on_event=fail), "other")
     assert world.scheduler.policy_name == "priority"
-    assert "policy other was dropped" in world.scheduler.trouble
+    assert "policy other was dropped" in world.scheduler.loop.trouble
     world.run()
     assert world.shares() == {1: (1, True)}
 
@@ -164,7 +164,7 @@ def test_what_is_refused(world: World) -> None:
         reason = world.do(lambda: world.scheduler.refusal(task, other))
         assert reason is not None
         assert "failed at admitting process 1" in reason
-    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("own", "")  # it was not asked
+    assert (world.scheduler.policy_name, world.scheduler.loop.trouble) == ("own", "")  # it was not asked
 
 
 def test_what_others_run_is_not_told(world: World) -> None:

@@ -211,7 +211,7 @@ def test_what_a_policy_is_told(tmp_path: Path) -> None:
 
     machine = Machine(trace, PolicySpec(path), 1, 2.0, 1)
     machine.run()
-    seen = machine.places[0].scheduler._policy.below.below.below.seen  # type: ignore[attr-defined]
+    seen = machine.places[0].scheduler.loop._policy.below.below.below.seen  # type: ignore[attr-defined]
     times = [now for now, _ in seen]
     assert times == sorted(times)
     kinds: dict[str, list[object]] = {}
@@ -261,7 +261,7 @@ def test_a_policy_that_fails_is_dropped_for_the_default_one(tmp_path: Path, body
     outcome = simulate(Trace("t", 2.0, [tenant("a"), tenant("b")]), PolicySpec(own(tmp_path, body)))
     (note,) = outcome.result.notes
     assert note.startswith("GPU-0: policy ")
-    assert "was dropped for priority" in note
+    assert "was dropped for the default one" in note
     assert said in note
     assert outcome.result.gpus[0].policy == "priority"
     assert outcome.result.utilisation > 0.9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -65,7 +64,7 @@ class Gpus:
                     raise RunlistError(f"{reason} (nothing changed)")
         self.spec = spec
         for gpu, scheduler in self._schedulers.items():
-            scheduler.use(spec, fresh[gpu])
+            scheduler.loop.use(spec, fresh[gpu])
         self.run_all()
 
     def remove(self, task: ManagedTask) -> None:
@@ -91,10 +90,8 @@ class Gpus:
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Bring the accounts that are older than `kept_s` up to now, for those who look at them."""
-        now = time.monotonic()
         for scheduler in self._schedulers.values():
-            if now - scheduler.accounting.read_at >= kept_s:
-                scheduler.read_usage(now)
+            scheduler.loop.read_usage(kept_s)
 
     def close(self) -> None:
         """Stop the timers."""

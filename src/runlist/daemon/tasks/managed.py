@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from enum import StrEnum
 
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
+from runlist.errors import RunlistError
 from runlist.model import DEFAULT_SHARE, Engine, Share, Task
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.discover import Borrower, OwnRight
@@ -106,6 +108,11 @@ class ManagedTask:
         """Resume or suspend all channels."""
         self.each(GpuContext.resume if enabled else GpuContext.suspend)
         self.share = replace(self.share, enabled=enabled)
+
+    def preempt(self) -> None:
+        """Take it off the GPU once. A failure does no harm: a lost task shows at the next control."""
+        with contextlib.suppress(RunlistError, OSError):
+            self.each(GpuContext.preempt)
 
     def each(self, action: Callable[[GpuContext], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""

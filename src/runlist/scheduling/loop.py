@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from runlist.model import Appear, Event, Share, SliceLimits, Task, TaskKey, Tick, Used
+from runlist.model import Appear, Event, Hint, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
@@ -70,10 +70,12 @@ class Loop:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
-        """Deliver an event to the policy, and ask it at once when it says so."""
-        if self._heard(event):
-            self.soon()
+    def tell(self, event: Event, then: Callable[[], None] | None = None) -> None:
+        """Deliver an event to the policy, and ask it soon when it says so, or when a task says what it wants; then call
+        `then`.
+        """
+        if self._heard(event) or isinstance(event, Hint | Segment):
+            self._soon(then)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Have the tasks' usage no older than `kept_s`, and tell the policy what is new."""
@@ -102,12 +104,12 @@ class Loop:
         self.policy_name, self._policy, self.trouble = spec.name, policy, ""
         self._said.clear()
         for managed in self._host.tasks.values():
-            self.tell(Appear(managed.task))
+            self._heard(Appear(managed.task))
 
     # -- when it is asked --------------------------------------------------------------------------
 
-    def soon(self, then: Callable[[], None] | None = None) -> None:
-        """Run now, or in a moment when the last time was just now. Calls `then` afterwards."""
+    def _soon(self, then: Callable[[], None] | None) -> None:
+        """Run now, or in a moment when the last time was just now."""
         if then is not None:
             self._afterwards.append(then)
         since = self._host.now() - self._ran_at

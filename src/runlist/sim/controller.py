@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
-from runlist.model import DEFAULT_SHARE, Appear, Event, Hint, Segment, Share, Task, TaskKey, Usage, Vanish
+from runlist.model import DEFAULT_SHARE, Appear, Event, Segment, Share, Task, TaskKey, Usage, Vanish
 from runlist.policies import PolicySpec
 from runlist.scheduling.loop import Loop
 from runlist.sim.driver import make_policy
@@ -125,8 +125,6 @@ class Scheduler:
             tenant.task = replace(tenant.task, segment=event.priority)
         if tenant.key in self.tasks:
             self.loop.tell(event)
-            if isinstance(event, Hint | Segment):
-                self.loop.soon()
 
     def run(self) -> None:
         """Ask the policy now, and send the controls for what it says."""

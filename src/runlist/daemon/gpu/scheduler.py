@@ -41,7 +41,7 @@ class Scheduler:
         self.slices = slices
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.loop = Loop(self, spec, policy, slices)
-        self.tell, self.soon, self.why = self.loop.tell, self.loop.soon, self.loop.why
+        self.tell, self.why = self.loop.tell, self.loop.why
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._timer: asyncio.TimerHandle | None = None

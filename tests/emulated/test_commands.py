@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runlist.model import MAX_TIMESLICE_US
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies.parts.slices import BASE_US
 from runlist.proc.cgroup import cgroup_of
-from runlist.scheduling.guard import TINY_US
 from runlist.views.structs import Measured
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
@@ -259,10 +259,10 @@ def test_two_contexts_are_one_task_and_a_later_one_joins(daemon: Daemon, worker:
     tenant.do("context")
     (task,) = daemon.client.attach(tenant.pid, "batch")
     assert (task.groups, task.channels) == (8, 40)
-    assert slices.of(tenant.pid) == [TINY_US] * 8
+    assert slices.of(tenant.pid) == [SLICES.tiny_us] * 8
     tenant.do("context")
     wait_for(lambda: daemon.client.ps()[0].groups == 12, "the third context")
-    assert slices.of(tenant.pid) == [TINY_US] * 12
+    assert slices.of(tenant.pid) == [SLICES.tiny_us] * 12
     daemon.client.suspend(tenant.pid)
     tenant.assert_stopped()
     daemon.client.resume(tenant.pid)

@@ -27,7 +27,7 @@ FLOW: dict[str, set[str]] = {
     # what a policy sees, and what becomes of its decisions
     "model": set(),
     "policies": {"errors", "model", "statistics", "units"},
-    "scheduling": {"errors", "model"},
+    "scheduling": {"errors", "model", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
     "planes.usage": {"model"},
@@ -46,7 +46,7 @@ FLOW: dict[str, set[str]] = {
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
     "daemon.undo": {"protocol", "planes.interface", "planes.registry", "wire"},
-    "daemon.tasks": {"daemon.memory", "model", "planes.interface", "policies.parts.tail", "proc"},
+    "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
     },
@@ -55,7 +55,7 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon.tree": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",
-        "planes.interface", "planes.process", "proc", "scheduling", "units",
+        "planes.interface", "planes.process", "proc", "units",
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",

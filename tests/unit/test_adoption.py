@@ -40,7 +40,7 @@ def test_what_a_process_has_is_managed_and_put_back() -> None:
         later = world.tenant(fd=9)
         await world.adopt(root, new_only=True)
         assert (len(world.keeping.guarded), world.borrower.open) == (3, 2)
-        assert process.tasks[UUIDS[0]].task.compute_groups == 2
+        assert process.tasks[UUIDS[0]].task.contexts == 2
         assert world.processes.remove_root(root) == []
         assert slices(client) == slices(other) == slices(later) == FOUND
 
@@ -85,7 +85,7 @@ def test_a_control_that_fails_later_leaves_what_was_there() -> None:
             await world.adopt(root)
         assert slices(client) == in_force
         (process,) = world.processes.under(PID)
-        assert (process.tasks[UUIDS[0]].task.compute_groups, len(world.keeping.guarded), world.borrower.open) == (
+        assert (process.tasks[UUIDS[0]].task.contexts, len(world.keeping.guarded), world.borrower.open) == (
             1,
             1,
             1,
@@ -124,7 +124,7 @@ def test_one_file_with_two_descriptors_is_had_once() -> None:
         root = world.root()
         await world.adopt(root)
         (process,) = world.processes.under(PID)
-        assert (process.tasks[UUIDS[0]].task.compute_groups, world.borrower.open) == (1, 1)
+        assert (process.tasks[UUIDS[0]].task.contexts, world.borrower.open) == (1, 1)
         world.processes.remove_root(root)
         assert slices(client) == FOUND
 
@@ -222,7 +222,7 @@ def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_aft
         for _ in range(2):
             world.checks.check(slices=True)
         (process,) = world.processes.under(PID)
-        assert process.tasks[UUIDS[0]].task.compute_groups == 1
+        assert process.tasks[UUIDS[0]].task.contexts == 1
         assert slices(kept) == [1] * 4
         assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
         kept.objects.clear()

@@ -12,8 +12,8 @@ from runlist.daemon.tasks.managed import ManagedTask
 from runlist.model import Share, Task, TaskClass, TaskKey
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.rm.status import InvalidClient, RmError, error_class
+from runlist.planes.nvidia.slices import SLICES
 from runlist.scheduling.apply import apply_shares
-from runlist.scheduling.guard import TINY_US
 
 
 class Gpu:
@@ -25,7 +25,7 @@ class Gpu:
 
     def record(self, what: str, context: Context) -> None:
         self.log.append((what, context.pid))
-        tiny = {one.pid for one in self.contexts if one.enabled and one.slice_us < TINY_US}
+        tiny = {one.pid for one in self.contexts if one.enabled and SLICES.is_tiny(one.slice_us)}
         assert len(tiny) <= 1, f"after {self.log}: {sorted(tiny)} stop each other"
 
 
@@ -74,14 +74,14 @@ def wanted(*shares: Share) -> dict[TaskKey, Share]:
 def test_only_what_differs_is_sent() -> None:
     gpu = Gpu()
     tasks = everything(gpu, Share(), Share(1, False), Share(20_000))
-    apply_shares(tasks, wanted(Share(), Share(1, True), Share(20_000)))
+    apply_shares(tasks, wanted(Share(), Share(1, True), Share(20_000)), SLICES)
     assert gpu.log == [("resume", 1)]
     assert tasks[TaskKey(1, "GPU-0")].share == Share(1)
 
 
 def test_a_turn_is_handed_over_by_two_controls() -> None:
     gpu = Gpu()
-    apply_shares(everything(gpu, Share(1), Share(1, False)), wanted(Share(1, False), Share(1)))
+    apply_shares(everything(gpu, Share(1), Share(1, False)), wanted(Share(1, False), Share(1)), SLICES)
     assert gpu.log == [("suspend", 0), ("resume", 1)]
 
 
@@ -90,22 +90,22 @@ def test_a_task_that_is_off_keeps_its_slice_until_it_comes_on(slice_us: int) -> 
     """Setting one takes a control, and means nothing before."""
     gpu = Gpu()
     tasks = everything(gpu, Share(5_000))
-    apply_shares(tasks, wanted(Share(slice_us, False)))
+    apply_shares(tasks, wanted(Share(slice_us, False)), SLICES)
     assert tasks[TaskKey(0, "GPU-0")].share == Share(5_000, False)
-    apply_shares(tasks, wanted(Share(slice_us)))
+    apply_shares(tasks, wanted(Share(slice_us)), SLICES)
     assert tasks[TaskKey(0, "GPU-0")].share == Share(slice_us)
     assert gpu.log == [("suspend", 0), ("slice", 0), ("resume", 0)]
 
 
 def test_slices_grow_before_others_shrink() -> None:
     gpu = Gpu()
-    apply_shares(everything(gpu, Share(5000), Share(1)), wanted(Share(1), Share(5000)))
+    apply_shares(everything(gpu, Share(5000), Share(1)), wanted(Share(1), Share(5000)), SLICES)
     assert gpu.log == [("slice", 1), ("slice", 0)]
 
 
 def test_the_default_counts_as_the_slice_it_stands_for() -> None:
     gpu = Gpu()
-    apply_shares(everything(gpu, Share(), Share(1)), wanted(Share(1), Share()))
+    apply_shares(everything(gpu, Share(), Share(1)), wanted(Share(1), Share()), SLICES)
     assert gpu.log == [("slice", 1), ("slice", 0)]
 
 
@@ -114,7 +114,7 @@ def test_a_task_that_fails_keeps_what_it_has_and_the_others_go_on() -> None:
     tasks = everything(gpu, Share(), Share(), Share())
     error = error_class(0x65)(0x65, "SET_TIMESLICE")
     tasks[TaskKey(1, "GPU-0")].contexts[0].error = error  # type: ignore[attr-defined]
-    failures = apply_shares(tasks, wanted(Share(7000), Share(7000, False), Share(7000)))
+    failures = apply_shares(tasks, wanted(Share(7000), Share(7000, False), Share(7000)), SLICES)
     assert failures == {TaskKey(1, "GPU-0"): error}
     assert [task.share for task in tasks.values()] == [Share(7000), Share(), Share(7000)]
 
@@ -124,7 +124,7 @@ def test_a_context_whose_client_was_freed_is_dropped_without_a_failure() -> None
     tasks = {TaskKey(0, "GPU-0"): managed(gpu, 0, Share(), contexts=2)}
     task = tasks[TaskKey(0, "GPU-0")]
     task.contexts[0].error = InvalidClient(0x23, "x")  # type: ignore[attr-defined]
-    assert apply_shares(tasks, wanted(Share(7000))) == {}
+    assert apply_shares(tasks, wanted(Share(7000)), SLICES) == {}
     assert [key for key, context in task.contexts.items() if not context.groups] == [0]  # the next check drops it
     assert task.share == Share(7000)
 
@@ -136,7 +136,7 @@ def _safe(shares: list[Share]) -> list[Share]:
     """At most one enabled task is tiny: the second gets a slice that is not."""
     seen, result = False, []
     for share in shares:
-        tiny = share.enabled and (share.timeslice_us or 2048) < TINY_US
+        tiny = share.enabled and SLICES.is_tiny(share.timeslice_us)
         result.append(Share(2048) if tiny and seen else share)
         seen |= tiny
     return result
@@ -154,7 +154,7 @@ def test_no_step_between_two_safe_states_is_unsafe(transition: tuple[list[Share]
     before, after = transition
     gpu = Gpu()
     tasks = everything(gpu, *before)
-    assert apply_shares(tasks, wanted(*after)) == {}
+    assert apply_shares(tasks, wanted(*after), SLICES) == {}
     ends = [share if share.enabled else replace(had, enabled=False) for had, share in zip(before, after, strict=True)]
     assert [task.share for task in tasks.values()] == ends
     assert [(context.slice_us, context.enabled) for context in gpu.contexts] == [
@@ -171,6 +171,6 @@ def test_nor_when_some_tasks_refuse(transition: tuple[list[Share], list[Share]],
     refusing = data.draw(st.sets(st.sampled_from(sorted(tasks))))
     for key in refusing:
         tasks[key].contexts[0].error = error_class(0x65)(0x65, "x")  # type: ignore[attr-defined]
-    failures = apply_shares(tasks, wanted(*after))
+    failures = apply_shares(tasks, wanted(*after), SLICES)
     assert set(failures) <= refusing
     assert all(isinstance(error, RmError) for error in failures.values())

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, Task, TaskClass, TaskKey
-from runlist.scheduling.guard import LONGEST_WAIT_S, SAFE_US, TINY_US, safe_shares
+from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, SliceLimits, Task, TaskClass, TaskKey
+from runlist.scheduling.guard import LONGEST_WAIT_S, safe_shares
 
 
 def task(pid: int, **values: object) -> Task:
@@ -15,36 +15,38 @@ def task(pid: int, **values: object) -> Task:
 
 
 NOW = 100.0
+TINY_US, SAFE_US = 700, 3_000
+SLICES = SliceLimits(TINY_US, SAFE_US)
 KEYS = [TaskKey(pid, "GPU-0") for pid in range(6)]
 
 
 def test_a_safe_decision_passes_unchanged() -> None:
     decided = {KEYS[0]: Share(1_000_000), KEYS[1]: Share(1), KEYS[2]: Share(1, False)}
-    assert safe_shares([task(0), task(1), task(2)], decided, {}, NOW) == (decided, [])
+    assert safe_shares([task(0), task(1), task(2)], decided, {}, NOW, SLICES) == (decided, [])
 
 
 def test_a_task_that_the_policy_forgot_gets_the_drivers_default() -> None:
-    assert safe_shares([task(0)], {}, {}, NOW) == ({KEYS[0]: DEFAULT_SHARE}, [])
+    assert safe_shares([task(0)], {}, {}, NOW, SLICES) == ({KEYS[0]: DEFAULT_SHARE}, [])
 
 
 def test_shares_of_strangers_are_dropped() -> None:
-    shares, _ = safe_shares([task(0)], {KEYS[0]: Share(5000), KEYS[5]: Share(1)}, {}, NOW)
+    shares, _ = safe_shares([task(0)], {KEYS[0]: Share(5000), KEYS[5]: Share(1)}, {}, NOW, SLICES)
     assert shares == {KEYS[0]: Share(5000)}
 
 
 def test_the_users_own_slice_holds() -> None:
-    shares, notes = safe_shares([task(0, timeslice_us=700)], {KEYS[0]: Share(1)}, {}, NOW)
-    assert (shares[KEYS[0]], notes) == (Share(700), [])
+    shares, notes = safe_shares([task(0, timeslice_us=900)], {KEYS[0]: Share(1)}, {}, NOW, SLICES)
+    assert (shares[KEYS[0]], notes) == (Share(900), [])
 
 
 def test_a_suspended_task_stays_off_and_keeps_its_slice() -> None:
-    shares, _ = safe_shares([task(0, suspended=True)], {KEYS[0]: Share(9)}, {KEYS[0]: Share(1_000_000)}, NOW)
+    shares, _ = safe_shares([task(0, suspended=True)], {KEYS[0]: Share(9)}, {KEYS[0]: Share(1_000_000)}, NOW, SLICES)
     assert shares == {KEYS[0]: Share(1_000_000, False)}
 
 
 def test_something_runs_when_something_can() -> None:
     decided = {KEYS[0]: Share(1, False), KEYS[1]: Share(1, False)}
-    shares, notes = safe_shares([task(0, suspended=True), task(1)], decided, {}, NOW)
+    shares, notes = safe_shares([task(0, suspended=True), task(1)], decided, {}, NOW, SLICES)
     assert shares[KEYS[1]] == Share(1, True)
     assert not shares[KEYS[0]].enabled
     assert len(notes) == 1
@@ -52,28 +54,28 @@ def test_something_runs_when_something_can() -> None:
 
 def test_nothing_may_run_when_everybody_knows_until_when() -> None:
     decided = {KEYS[0]: Share(1, False, NOW + 0.01), KEYS[1]: Share(1, False, NOW + LONGEST_WAIT_S)}
-    assert safe_shares([task(0), task(1)], decided, {}, NOW) == (decided, [])
-    shares, _ = safe_shares([task(0), task(1), task(2, suspended=True)], decided, {}, NOW)
+    assert safe_shares([task(0), task(1)], decided, {}, NOW, SLICES) == (decided, [])
+    shares, _ = safe_shares([task(0), task(1), task(2, suspended=True)], decided, {}, NOW, SLICES)
     assert not any(share.enabled for share in shares.values())
 
 
 @pytest.mark.parametrize("until", [None, NOW - 0.001, NOW + LONGEST_WAIT_S + 0.1, float("nan"), float("inf"), "soon"])
 def test_without_a_time_that_is_near_the_first_one_runs(until: object) -> None:
     decided = {KEYS[0]: Share(1, False, NOW + 1), KEYS[1]: Share(7, False, until)}
-    shares, notes = safe_shares([task(0), task(1)], decided, {}, NOW)
+    shares, notes = safe_shares([task(0), task(1)], decided, {}, NOW, SLICES)
     assert shares[KEYS[0]].enabled
     assert shares[KEYS[1]] == Share(7, False)
     assert "did not say until when" in notes[0]
 
 
 def test_a_second_tiny_slice_is_widened() -> None:
-    shares, notes = safe_shares([task(0), task(1)], {KEYS[0]: Share(1), KEYS[1]: Share(2)}, {}, NOW)
+    shares, notes = safe_shares([task(0), task(1)], {KEYS[0]: Share(1), KEYS[1]: Share(2)}, {}, NOW, SLICES)
     assert shares == {KEYS[0]: Share(1), KEYS[1]: Share(SAFE_US)}
     assert "would stop each other" in notes[0]
 
 
 def test_two_tiny_slices_that_the_user_fixed_are_no_exception() -> None:
-    shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {}, NOW)
+    shares, _ = safe_shares([task(0, timeslice_us=1), task(1, timeslice_us=1)], {}, {}, NOW, SLICES)
     assert [shares[key].timeslice_us for key in KEYS[:2]] == [1, SAFE_US]
 
 
@@ -94,7 +96,7 @@ def test_no_decision_stops_all_progress(data: st.DataObject) -> None:
     share = st.builds(Share, _slices | _wild, st.booleans(), untils)
     decided = data.draw(st.dictionaries(st.sampled_from(KEYS), share))
     in_force = data.draw(st.dictionaries(st.sampled_from(KEYS), st.builds(Share, _slices, st.booleans())))
-    shares, notes = safe_shares(members, decided, in_force, NOW)
+    shares, notes = safe_shares(members, decided, in_force, NOW, SLICES)
 
     assert set(shares) == {member.key for member in members}
     enabled = [member for member in members if shares[member.key].enabled]
@@ -111,11 +113,11 @@ def test_no_decision_stops_all_progress(data: st.DataObject) -> None:
 
 def test_a_task_with_two_contexts_gets_no_tiny_slice() -> None:
     """Its own two channel groups would stop each other, as those of two tasks would."""
-    several = task(1, compute_groups=2)
+    several = task(1, contexts=2)
     shares, _ = safe_shares(
-        [several, task(2)], {several.key: Share(1), TaskKey(2, "GPU-0"): Share(1, enabled=False)}, {}, NOW
+        [several, task(2)], {several.key: Share(1), TaskKey(2, "GPU-0"): Share(1, enabled=False)}, {}, NOW, SLICES
     )
     assert shares[several.key] == Share(TINY_US)
-    fixed = task(1, compute_groups=2, timeslice_us=3)
-    shares, _ = safe_shares([fixed], {}, {}, NOW)
+    fixed = task(1, contexts=2, timeslice_us=3)
+    shares, _ = safe_shares([fixed], {}, {}, NOW, SLICES)
     assert shares[fixed.key].timeslice_us == TINY_US

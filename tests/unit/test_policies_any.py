@@ -27,8 +27,9 @@ from runlist.model import (
     Usage,
     Vanish,
 )
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Policy, PolicySpec, load_policy
-from runlist.scheduling.guard import LONGEST_WAIT_S, TINY_US, safe_shares
+from runlist.scheduling.guard import LONGEST_WAIT_S, safe_shares
 
 BASES = ["priority", "fair", "gpreempt"]
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,7 +43,7 @@ CHANGES = {
     "group": lambda rnd: rnd.choice(["", "a", "b"]),
     "suspended": lambda rnd: rnd.random() < 0.3,
     "timeslice_us": lambda rnd: rnd.choice([None, 1, 5_000]),
-    "compute_groups": lambda rnd: rnd.choice([1, 2]),
+    "contexts": lambda rnd: rnd.choice([1, 2]),
 }
 
 
@@ -117,16 +118,16 @@ class Life:
             assert key in self.tasks
             assert us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US)
         free = {task.key for task in tasks if not task.suspended}
-        if self.safe_by_itself and all(task.timeslice_us is None and task.compute_groups == 1 for task in tasks):
+        if self.safe_by_itself and all(task.timeslice_us is None and task.contexts == 1 for task in tasks):
             self.check(decision.shares, free)
-        self.shares, _ = safe_shares(tasks, decision.shares, self.shares, self.now)
+        self.shares, _ = safe_shares(tasks, decision.shares, self.shares, self.now, SLICES)
         for key in self.tasks:
             assert "\n" not in self.policy.why(key)
 
     def check(self, shares: dict[TaskKey, Share], free: set[TaskKey]) -> None:
         """The policy itself is safe: the guard has nothing to do."""
         enabled = [share for key, share in shares.items() if key in free and share.enabled]
-        assert sum((share.timeslice_us or 2048) < TINY_US for share in enabled) <= 1
+        assert sum(SLICES.is_tiny(share.timeslice_us) for share in enabled) <= 1
         if free and not enabled and free <= shares.keys():
             waits = [shares[key].until for key in free]
             assert all(until is not None and self.now <= until <= self.now + LONGEST_WAIT_S for until in waits)
@@ -196,7 +197,7 @@ def test_nobody_starves(base: str, seed: int) -> None:
     now = 0.0
     while now < 30:
         decision = policy.decide(list(tasks.values()), now)
-        shares, _ = safe_shares(list(tasks.values()), decision.shares, {}, now)
+        shares, _ = safe_shares(list(tasks.values()), decision.shares, {}, now, SLICES)
         step = min(max(0.001, decision.again_after_s or 0.1), 0.1)
         enabled = [key for key in tasks if shares[key].enabled]
         for key in enabled:  # the foreground takes half, the others the rest by slice

@@ -27,6 +27,7 @@ from runlist.model import (
     Usage,
     Vanish,
 )
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Policy
 from runlist.scheduling.guard import safe_shares
 
@@ -153,7 +154,7 @@ class TinyGpu:
         tasks = self.tasks()
         decision = self.policy.decide(tasks, self.now)
         in_force = {each.key: each.share for each in self.tenants}
-        shares, notes = safe_shares(tasks, decision.shares, in_force, self.now)
+        shares, notes = safe_shares(tasks, decision.shares, in_force, self.now, SLICES)
         self.decides += 1
         self.notes += notes
         delay = 0.0  # one control after the other: first some go off, then others come on

@@ -11,6 +11,7 @@ from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
 pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
 
 KEY = TaskKey(1, GPU)
+BEGIN = Segment(KEY, 3)
 
 
 # -- what the policy is told -----------------------------------------------------------------------
@@ -45,7 +46,7 @@ def test_usage_is_told_of_managed_tasks_alone(world: World) -> None:
     assert [task.usage for task in tasks] == [Usage(0.05, 4), Usage()]
     world.pass_time(0.1)
     world.source.hold(1, 0.02, turns=1, idle_s=0.01)
-    world.do(lambda: world.scheduler.read_usage(world.clock.now))
+    world.do(world.scheduler.loop.read_usage)
     assert world.scheduler.tasks[KEY].task.usage == Usage(0.07, 5, 0.01)
     assert len(world.policy.asked) == 1
 
@@ -176,7 +177,7 @@ def test_a_flood_of_events_is_few_decisions(world: World) -> None:
     world.add(1)
     done: list[int] = []
     for number in range(1000):
-        world.do(lambda number=number: world.scheduler.soon(lambda: done.append(number)))  # type: ignore[misc]
+        world.do(lambda number=number: world.scheduler.tell(BEGIN, lambda: done.append(number)))  # type: ignore[misc]
         if number == 0:
             assert done == [0]  # the first is served at once
     assert len(world.policy.asked) == 1
@@ -184,7 +185,7 @@ def test_a_flood_of_events_is_few_decisions(world: World) -> None:
     assert world.policy.times == [0.0, 0.002]
     assert done == list(range(1000))
     world.pass_time(1)
-    world.do(world.scheduler.soon)
+    world.do(lambda: world.scheduler.tell(Hint(KEY, 0.001)))
     assert world.policy.times[2:] == [1.01]
 
 
@@ -192,7 +193,7 @@ def test_what_waits_for_a_decision_is_told_whoever_asked_for_it(world: World) ->
     world.add(1)
     world.run()
     done: list[str] = []
-    world.do(lambda: world.scheduler.soon(lambda: done.append("in force")))
+    world.do(lambda: world.scheduler.tell(BEGIN, lambda: done.append("in force")))
     assert done == []
     world.run()  # a request, a moment before the timer
     assert done == ["in force"]

@@ -1,23 +1,22 @@
-"""Policies that raise, stall, return nonsense or fail at the first event, and a scheduler that goes on."""
+"""Policies that stall, fail at the first event or are refused, and a scheduler that goes on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from runlist.daemon.gpu import gpus
-from runlist.daemon.gpu.stall import Watchdog
+from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.errors import RunlistError, UsageError
 from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
+from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Decision, PolicySpec
 from runlist.policies.parts.slices import BASE_US
-from runlist.scheduling.guard import SAFE_US, TINY_US
 from tests.fixtures.fake_rm import FakeRm
 from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World
 
@@ -39,13 +38,6 @@ def swallow_errors() -> None:
             continue
 
 
-class Rude:
-    def __str__(self) -> str:
-        raise ValueError
-
-    __bool__ = __str__
-
-
 def fail() -> None:
     raise ZeroDivisionError
 
@@ -54,27 +46,12 @@ def leave() -> None:
     raise SystemExit
 
 
-def of(**values: Any) -> Callable[[], Any]:
-    """A decision that is none: something in it is wrong."""
-    fields: Mapping[str, Any] = {"shares": {}, "again_after_s": None, "preempt": frozenset(), **values}
-    return lambda: SimpleNamespace(**fields)
-
-
 STALLS = (spin, swallow_errors, lambda: time.sleep(1000))
-GARBAGE = (
-    lambda: None, lambda: 5, lambda: Decision(None), lambda: [Share()], of(shares=7), of(shares={KEY: "fast"}),  # type: ignore[arg-type]
-    of(shares={KEY: None}), of(again_after_s="soon"), of(again_after_s=1j), of(preempt=3), of(preempt=[[]]),
-    of(shares={KEY: Share(enabled=False, until="later")}), of(shares={KEY: Share(enabled=False, until=float("nan"))}),  # type: ignore[arg-type]
-)  # fmt: skip
-BROKEN = [
-    *((method, how) for method in ("decide", "on_event", "admit", "why") for how in (fail, leave, *STALLS)),
-    *(("decide", how) for how in GARBAGE),
-    ("why", Rude),
-]  # fmt: skip
+STALLED = [(method, how) for method in ("decide", "on_event", "admit", "why") for how in STALLS]
 
 
-@pytest.mark.parametrize(("method", "how"), BROKEN)
-def test_a_policy_that_fails_is_dropped_within_one_run(world: World, method: str, how: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(("method", "how"), STALLED)
+def test_a_policy_that_stalls_is_dropped_within_one_run(world: World, method: str, how: Callable[[], Any]) -> None:
     world.add(1)
     world.add(2)
     world.decide(Decision({KEY: Share(4_000), TaskKey(2, GPU): Share(4_000)}))
@@ -94,20 +71,12 @@ def test_a_policy_that_fails_is_dropped_within_one_run(world: World, method: str
     told = len(world.policy.events)
     world.pass_time(0.01)  # nobody asks: it happens by itself
     assert world.scheduler.policy_name == "priority"
-    assert "policy own was dropped" in world.scheduler.trouble
-    assert world.scheduler.troubles() == [world.scheduler.trouble]
+    assert "policy own was dropped" in world.scheduler.loop.trouble
+    assert "took longer than 0.05 s" in world.scheduler.loop.trouble
+    assert world.scheduler.troubles() == [world.scheduler.loop.trouble]
     assert world.shares() == {1: (BASE_US, True), 2: (BASE_US, True)}
     world.run()
     assert (len(world.policy.asked), len(world.policy.events)) == (asked, told)  # it is never asked again
-
-
-@pytest.mark.parametrize("us", [0, -5, 10**12, 2.5, "fast", True])
-def test_slices_that_cannot_be_set_are_mended(world: World, us: Any) -> None:
-    world.add(1)
-    world.decide(Decision({KEY: Share(us)}))
-    assert world.run() == {}
-    assert world.shares() == {1: (SAFE_US, True)}
-    assert world.scheduler.policy_name == "own"
 
 
 def test_two_tiny_slices_are_never_in_force(world: World) -> None:
@@ -115,7 +84,7 @@ def test_two_tiny_slices_are_never_in_force(world: World) -> None:
     world.add(2)
     world.decide(Decision({KEY: Share(1), TaskKey(2, GPU): Share(1)}))
     world.run()
-    assert sum(us < TINY_US for us, _ in world.shares().values()) == 1
+    assert sum(SLICES.is_tiny(us) for us, _ in world.shares().values()) == 1
 
 
 def test_one_that_enables_nothing_is_overruled(world: World) -> None:
@@ -135,11 +104,11 @@ def test_a_new_policy_hears_of_all_tasks_and_has_a_clean_slate(world: World) -> 
     tasks = [world.add(pid).task for pid in (1, 2)]
     world.policy.broken = {"decide": fail}
     world.run()
-    assert world.scheduler.trouble
+    assert world.scheduler.loop.trouble
     world.policy = Probe(world.clock)
     world.use(world.policy, "other")
     assert world.policy.events == [Appear(task) for task in tasks]
-    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("other", "")
+    assert (world.scheduler.policy_name, world.scheduler.loop.trouble) == ("other", "")
     world.decide(Decision({KEY: Share(9_000)}))
     world.run()
     assert world.shares() == {1: (9_000, True), 2: (2_048, True)}
@@ -149,7 +118,7 @@ def test_a_new_policy_that_fails_at_the_first_event_is_dropped(world: World) -> 
     world.add(1)
     world.use(Probe(world.clock, on_event=fail), "other")
     assert world.scheduler.policy_name == "priority"
-    assert "policy other was dropped" in world.scheduler.trouble
+    assert "policy other was dropped" in world.scheduler.loop.trouble
     world.run()
     assert world.shares() == {1: (1, True)}
 
@@ -164,7 +133,7 @@ def test_what_is_refused(world: World) -> None:
         reason = world.do(lambda: world.scheduler.refusal(task, other))
         assert reason is not None
         assert "failed at admitting process 1" in reason
-    assert (world.scheduler.policy_name, world.scheduler.trouble) == ("own", "")  # it was not asked
+    assert (world.scheduler.policy_name, world.scheduler.loop.trouble) == ("own", "")  # it was not asked
 
 
 def test_what_others_run_is_not_told(world: World) -> None:

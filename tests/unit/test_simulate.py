@@ -211,7 +211,7 @@ def test_what_a_policy_is_told(tmp_path: Path) -> None:
 
     machine = Machine(trace, PolicySpec(path), 1, 2.0, 1)
     machine.run()
-    seen = machine.places[0].scheduler._policy.below.below.below.seen  # type: ignore[attr-defined]
+    seen = machine.places[0].scheduler.loop._policy.below.below.below.seen  # type: ignore[attr-defined]
     times = [now for now, _ in seen]
     assert times == sorted(times)
     kinds: dict[str, list[object]] = {}
@@ -261,7 +261,7 @@ def test_a_policy_that_fails_is_dropped_for_the_default_one(tmp_path: Path, body
     outcome = simulate(Trace("t", 2.0, [tenant("a"), tenant("b")]), PolicySpec(own(tmp_path, body)))
     (note,) = outcome.result.notes
     assert note.startswith("GPU-0: policy ")
-    assert "was dropped for priority" in note
+    assert "was dropped for the default one" in note
     assert said in note
     assert outcome.result.gpus[0].policy == "priority"
     assert outcome.result.utilisation > 0.9
@@ -293,6 +293,18 @@ def test_a_closed_loop_with_nothing_to_pause_for() -> None:
 
 # -- the command -----------------------------------------------------------------------------------
 
+BROKEN = (
+    ("decide(self, tasks, now): return 42", "AttributeError"),
+    ("decide(self, tasks, now): return Decision({task.key: 'fast' for task in tasks})", "'fast' is no share"),
+    ("decide(self, tasks, now): return Decision({task.key: Share(until=float('nan')) for task in tasks})", "no share"),
+    ("decide(self, tasks, now): return Decision({}, float('nan'))", "nan is no time"),
+    ("decide(self, tasks, now): raise SystemExit(7)", "SystemExit(7)"),
+    ("on_event(self, event, now): raise KeyError('oops')", "KeyError('oops')"),
+    ("admit(self, task, tasks): raise SystemExit(7)", "SystemExit(7)"),
+    ("admit(self, task, tasks): return type('Rude', (), {'__str__': None})()", "TypeError"),
+)
+"""A method, and what is said of it."""
+
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as caught:
@@ -320,6 +332,35 @@ def test_json_has_everything_and_the_speed_is_said_beside_it(capsys: pytest.Capt
     assert set(result) == set(SimulationResult.__struct_fields__)
     assert [one["name"] for one in result["tenants"]] == ["service", "batch"]
     assert "events per CPU second" in err
+
+
+@pytest.mark.parametrize(("method", "said"), BROKEN)
+def test_a_broken_policy_file_is_dropped_and_the_simulation_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str, said: str
+) -> None:
+    body = "" if method.startswith("decide") else "    def decide(self, tasks, now): return Decision({})\n"
+    path = own(tmp_path, f"{body}    def {method}")
+    words = ("--policy", path, "--trace", "two-batch", "--seconds", "1")
+    code, out, err = command(capsys, *words)
+    (note,) = " ".join(out.split()).split("note: ")[1:]  # the terminal folds it
+    assert (code, err) == (0, "")
+    assert note.startswith(f"GPU-0: policy {path} was dropped for the default one: ")
+    assert said in note
+    assert "utilisation 9" in out
+    code, out, err = command(capsys, *words, "--json")
+    result = json.loads(out)
+    assert (code, len(result["notes"]), result["gpus"][0]["policy"]) == (0, 1, "priority")
+    assert result["utilisation"] > 0.9
+    assert "Traceback" not in err
+
+
+def test_a_policy_file_that_leaves_while_it_is_loaded_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = own(tmp_path, "    def __init__(self, options): raise SystemExit(7)\n    def decide(self, tasks, now): ...")
+    code, out, err = command(capsys, "--policy", path, "--trace", "two-batch", "--seconds", "1")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "SystemExit" in err
 
 
 def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GPUs, as far as a policy's decisions have to be safe on them."""
+"""What there is to know of a GPU before its work is scheduled."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SliceLimits:
-    """Which slices are safe, in µs.
+    """Which slices a GPU makes progress with, in µs.
 
-    Below `tiny_us` a slice can be shorter than a context switch: two enabled tasks with such slices stop each other for
-    good. `safe_us` is what a task gets instead of a second tiny slice.
+    Below `tiny_us` a slice can be shorter than a context switch: two enabled tasks at such slices stop each other for
+    good, as do two contexts of one task. `safe_us` is what a task gets instead.
     """
 
     tiny_us: int
     safe_us: int
+
+    def is_tiny(self, timeslice_us: int | None) -> bool:
+        """Whether a slice is; None, the driver's own, is not."""
+        return timeslice_us is not None and timeslice_us < self.tiny_us

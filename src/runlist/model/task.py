@@ -41,7 +41,7 @@ class Task:
     `timeslice_us` is a slice fixed by the user (None: the policy decides); `suspended` says that the user suspended the
     task, so that it will not run whatever the policy decides; `since` is when it was first seen, in seconds of a
     monotonic clock.
-    `compute_groups` is how many of its channel groups compete for the GPU: one per context.
+    `contexts` is how many of its contexts compete for the GPU: one or more.
     Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them. It is
     a group of user `group_of`; None where that is nobody's choice, then it is one for all users.
     `deadline` goes with the class of that name. `target_p99_us` is the tail latency that its requests are to keep, as
@@ -55,7 +55,7 @@ class Task:
     since: float
     suspended: bool = False
     timeslice_us: int | None = None
-    compute_groups: int = 1
+    contexts: int = 1
     weight: int = DEFAULT_WEIGHT
     cap: Cap | None = None
     deadline: Deadline | None = None

@@ -51,8 +51,9 @@ def load_policy(spec: PolicySpec) -> Policy:
             policy = layer(spec.options if name == spec.name else {}, policy)
     except UsageError:
         raise
-    except Exception as error:
-        raise UsageError(f"policy {spec.name}: {error}") from None
+    except (Exception, SystemExit) as error:
+        said = str(error) if isinstance(error, ValueError) else repr(error)
+        raise UsageError(f"policy {spec.name}: {said}") from None
     return policy
 
 

@@ -7,12 +7,11 @@ one takes a control, and matters only when it comes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from runlist.errors import RunlistError
-from runlist.model import Share, TaskKey
-from runlist.scheduling.guard import TINY_US
+from runlist.model import Share, SliceLimits, Task, TaskKey
 
 Failures = dict[TaskKey, RunlistError | OSError]
 
@@ -21,6 +20,10 @@ class Controlled(Protocol):
     """A task whose slice can be set and that can be suspended; both keep `share` up to date, or raise RunlistError or
     OSError and leave it.
     """
+
+    @property
+    def task(self) -> Task:
+        """What a policy sees of it."""
 
     @property
     def share(self) -> Share:
@@ -35,48 +38,44 @@ class Controlled(Protocol):
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend."""
 
+    def preempt(self) -> None:
+        """Take it off the GPU once. Where that fails it does no harm: a lost task shows at the next control."""
 
-_Task = TypeVar("_Task", bound=Controlled)
 
-
-def apply_shares(tasks: Mapping[TaskKey, _Task], wanted: Mapping[TaskKey, Share]) -> Failures:
+def apply_shares(tasks: Mapping[TaskKey, Controlled], wanted: Mapping[TaskKey, Share], slices: SliceLimits) -> Failures:
     """Apply what differs; returns the failures.
 
     A task whose control fails keeps what it has, and the others go on as far as that is safe beside it.
     """
     failures: Failures = {}
 
-    def phase(
-        keys: Iterable[TaskKey], needed: Callable[[_Task, Share], bool], act: Callable[[_Task, Share], None]
-    ) -> None:
-        for key in keys:
-            task, share = tasks[key], wanted[key]
-            if key in failures or not needed(task, share):
-                continue
-            try:
-                act(task, share)
-            except (RunlistError, OSError) as error:
-                failures[key] = error
+    def phase(needed: Callable[[Controlled, Share], bool], act: Callable[[Controlled, Share], None]) -> None:
+        for key, share in wanted.items():
+            if key not in failures and needed(tasks[key], share):
+                try:
+                    act(tasks[key], share)
+                except (RunlistError, OSError) as error:
+                    failures[key] = error
 
-    def set_slice(task: _Task, share: Share) -> None:
+    def set_slice(task: Controlled, share: Share) -> None:
         task.set_timeslice(share.timeslice_us)
 
-    def set_enabled(task: _Task, share: Share) -> None:
+    def set_enabled(task: Controlled, share: Share) -> None:
         task.set_enabled(share.enabled)
 
-    def differs(task: _Task, share: Share) -> bool:
+    def differs(task: Controlled, share: Share) -> bool:
         return share.enabled and task.share.timeslice_us != share.timeslice_us
 
-    def grows(task: _Task, share: Share) -> bool:
+    def grows(task: Controlled, share: Share) -> bool:
         return differs(task, share) and task.slice_us(share) >= task.slice_us(task.share)
 
-    def is_tiny(task: _Task) -> bool:
-        return task.share.enabled and task.slice_us(task.share) < TINY_US
+    def is_tiny(task: Controlled) -> bool:
+        return task.share.enabled and slices.is_tiny(task.slice_us(task.share))
 
-    phase(wanted, grows, set_slice)
-    phase(wanted, lambda task, share: task.share.enabled and not share.enabled, set_enabled)
+    phase(grows, set_slice)
+    phase(lambda task, share: task.share.enabled and not share.enabled, set_enabled)
     if any(is_tiny(tasks[key]) for key in failures):  # stays in the way of any other tiny slice until it is released
         return failures
-    phase(wanted, differs, set_slice)
-    phase(wanted, lambda task, share: share.enabled and not task.share.enabled, set_enabled)
+    phase(differs, set_slice)
+    phase(lambda task, share: share.enabled and not task.share.enabled, set_enabled)
     return failures

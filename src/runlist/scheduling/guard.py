@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, Task, TaskKey
-
-TINY_US = 500
-"""Below this a slice can be shorter than what a context switch costs (about 280 µs on an H200)."""
-
-SAFE_US = 2_048
-"""What a task gets instead of a second tiny slice: the driver's default."""
+from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, SliceLimits, Task, TaskKey
 
 LONGEST_WAIT_S = 10.0
 """For how long a policy may enable nothing at all."""
 
 
 def safe_shares(
-    tasks: Sequence[Task], decided: Mapping[TaskKey, Share], in_force: Mapping[TaskKey, Share], now: float
+    tasks: Sequence[Task],
+    decided: Mapping[TaskKey, Share],
+    in_force: Mapping[TaskKey, Share],
+    now: float,
+    slices: SliceLimits,
 ) -> tuple[dict[TaskKey, Share], list[str]]:
     """Shares that are safe to apply, and what was wrong with the policy's.
 
@@ -32,16 +30,14 @@ def safe_shares(
     for task in tasks:
         share = decided.get(task.key, DEFAULT_SHARE)
         if not _settable(share.timeslice_us):
-            notes.append(
-                f"the policy gave process {task.key.pid} a slice of {share.timeslice_us!r}: it gets {SAFE_US} µs"
-            )
-            share = replace(share, timeslice_us=SAFE_US)
+            given, share = share.timeslice_us, replace(share, timeslice_us=slices.safe_us)
+            notes.append(f"the policy gave process {task.key.pid} a slice of {given!r}: it gets {slices.safe_us} µs")
         if share.until is not None and not _within_reach(share.until, now):
             share = replace(share, until=None)
         if task.timeslice_us is not None:
             share = replace(share, timeslice_us=task.timeslice_us)
-        if task.compute_groups > 1 and (share.timeslice_us or SAFE_US) < TINY_US:  # they would stop each other
-            share = replace(share, timeslice_us=TINY_US)
+        if task.contexts > 1 and slices.is_tiny(share.timeslice_us):  # they would stop each other
+            share = replace(share, timeslice_us=slices.tiny_us)
         if task.suspended:  # its slice does not matter now: leave it, so that suspending is quick
             share = replace(in_force.get(task.key, DEFAULT_SHARE), enabled=False, until=None)
         shares[task.key] = share
@@ -53,12 +49,12 @@ def safe_shares(
         shares[first] = replace(shares[first], enabled=True)
         notes.append(f"the policy enabled nothing and did not say until when: process {first.pid} runs all the same")
 
-    tiny = [key for key, share in shares.items() if share.enabled and (share.timeslice_us or SAFE_US) < TINY_US]
+    tiny = [key for key, share in shares.items() if share.enabled and slices.is_tiny(share.timeslice_us)]
     for key in tiny[1:]:
-        shares[key] = replace(shares[key], timeslice_us=SAFE_US)
+        shares[key] = replace(shares[key], timeslice_us=slices.safe_us)
         notes.append(
-            f"processes {tiny[0].pid} and {key.pid} would stop each other at slices under {TINY_US} µs: "
-            f"{key.pid} gets {SAFE_US} µs"
+            f"processes {tiny[0].pid} and {key.pid} would stop each other at slices under {slices.tiny_us} µs: "
+            f"{key.pid} gets {slices.safe_us} µs"
         )
     return shares, notes
 

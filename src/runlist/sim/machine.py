@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runlist.errors import UsageError
-from runlist.model import Task, TaskKey
+from runlist.model import Event, Task, TaskKey
 from runlist.policies import PolicySpec
 from runlist.sim.controller import Controller, Scheduler
 from runlist.sim.engine import Engine
@@ -63,16 +63,9 @@ class Machine:
         for place in self.places:
             place.gpu.settle()
 
-    # -- what tenants say --------------------------------------------------------------------------
-
-    def hinted(self, tenant: Tenant, ahead: int) -> None:
-        self._alive[tenant].scheduler.hinted(tenant, ahead)
-
-    def segment(self, tenant: Tenant, priority: int | None) -> None:
-        self._alive[tenant].scheduler.segment(tenant, priority)
-
-    def reported(self, tenant: Tenant, latency: int) -> None:
-        self._alive[tenant].scheduler.reported(tenant, latency)
+    def hear(self, tenant: Tenant, event: Event) -> None:
+        """A tenant says something of itself."""
+        self._alive[tenant].scheduler.hear(tenant, event)
 
     # -- tenants come and go -----------------------------------------------------------------------
 
@@ -101,7 +94,8 @@ class Machine:
             return False
         key = TaskKey(_FIRST_PID + len(self.tenants) + len(self.refused), place.name)
         task = _task(spec, key, self.engine.now / SECOND)
-        refusal = place.scheduler.admit(task, [other.task for other in place.tenants if other.task is not None])
+        others = [other.task for other in place.tenants if other.task is not None]
+        refusal = place.scheduler.loop.refusal(task, others)
         if refusal is not None:
             self.refused.append((spec, refusal))
             return True

@@ -13,7 +13,7 @@ from runlist.policies import PolicySpec
 from runlist.sim.machine import Machine, Place
 from runlist.sim.recorder import Book
 from runlist.sim.tenant import Tenant
-from runlist.sim.timing import MICROSECOND, SECOND
+from runlist.sim.timing import CONTROLS, MICROSECOND, SECOND
 from runlist.sim.workload import Closed, TenantSpec, Trace
 from runlist.statistics import percentile
 
@@ -142,7 +142,7 @@ def collect(machine: Machine, trace: Trace, policy: PolicySpec, seed: int) -> Si
         slo_windows=sum(tenant.slo_windows for tenant in tenants),
         slo_missed=sum(tenant.slo_missed for tenant in tenants),
         switches=sum(gpu.switches for gpu in gpus),
-        controls={name: machine.controller.calls[name] for name in ("set_slice", "suspend", "resume", "preempt")},
+        controls={name: machine.controller.calls[name] for name in CONTROLS},
         gpus=gpus,
         tenants=tenants,
         refused=refused,
@@ -172,7 +172,7 @@ def _gpu(index: int, place: Place, machine: Machine) -> GpuResult:
     idle = sum(context.idle for context in contexts)
     return GpuResult(
         gpu=index,
-        policy=place.scheduler.policy_name,
+        policy=place.scheduler.loop.policy_name,
         tenants=len(contexts),
         work=_rounded(worked / end),
         lost=_rounded((held - worked - idle) / end),

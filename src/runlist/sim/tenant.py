@@ -9,7 +9,7 @@ from math import log
 from random import Random
 from typing import Protocol
 
-from runlist.model import Task, TaskKey
+from runlist.model import Event, Hint, Report, Segment, Task, TaskKey
 from runlist.sim.engine import Engine
 from runlist.sim.gpu import Context, Gpu
 from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, SECOND
@@ -17,16 +17,10 @@ from runlist.sim.workload import After, Closed, TenantSpec
 
 
 class Listener(Protocol):
-    """Who wants to know what a tenant says of itself. Times are nanoseconds."""
+    """Who wants to know what a tenant says of itself."""
 
-    def hinted(self, tenant: Tenant, ahead: int) -> None:
-        """It will want the GPU in so long."""
-
-    def segment(self, tenant: Tenant, priority: int | None) -> None:
-        """It begins a segment, or ends it (None)."""
-
-    def reported(self, tenant: Tenant, latency: int) -> None:
-        """One of its requests took so long."""
+    def hear(self, tenant: Tenant, event: Event) -> None:
+        """A hint, a report, or the begin or end of a segment."""
 
 
 class Tenant:
@@ -144,17 +138,17 @@ class Tenant:
         latency = now - arrived
         self.latencies.append(latency)
         if self._reports:
-            self._listener.reported(self, latency)
+            self._listener.hear(self, Report(self.key, latency / SECOND))
         if self.spec.segment is not None:
-            self._listener.segment(self, None)
+            self._listener.hear(self, Segment(self.key, None))
         for follower in self.followers:
             follower.forerunner_done(self.spec.name)
         self._next_request()
 
     def _hints(self, arrival: int) -> None:
         if self.ended is None:
-            self._listener.hinted(self, arrival - self._engine.now)
+            self._listener.hear(self, Hint(self.key, (arrival - self._engine.now) / SECOND))
 
     def _begins_segment(self, _: None) -> None:
         if self.ended is None:
-            self._listener.segment(self, self.spec.segment)
+            self._listener.hear(self, Segment(self.key, self.spec.segment))

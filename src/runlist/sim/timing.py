@@ -5,6 +5,8 @@ All were measured on one H200 with driver 580.159.04, or fitted to what was; `do
 
 from __future__ import annotations
 
+from runlist.model import SliceLimits
+
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -33,6 +35,9 @@ COLD_PACE = (9, 10)
 DEFAULT_SLICE = 2_048 * MICROSECOND
 """Of a compute group, from the driver."""
 
+SLICES = SliceLimits(tiny_us=500, safe_us=DEFAULT_SLICE // MICROSECOND)
+"""As the daemon has them for this GPU. Two slices that are shorter than gap, notice and restore livelock."""
+
 # -- the host --------------------------------------------------------------------------------------
 
 LAUNCH_FLOOR = 10_600
@@ -49,28 +54,19 @@ fall into step, which real ones do not.
 # -- controls, one after the other by one thread per machine ---------------------------------------
 
 READ_USAGE = 65 * MICROSECOND
-SET_SLICE = 350 * MICROSECOND
-SUSPEND = 740 * MICROSECOND
-SUSPEND_EFFECT = (530 * MICROSECOND, 720 * MICROSECOND)
-"""Off the GPU, after the call began."""
 
-RESUME = 500 * MICROSECOND
-RESUME_EFFECT = (260 * MICROSECOND, 320 * MICROSECOND)
-"""May run again, after the call began."""
-
-PREEMPT = 500 * MICROSECOND
-PREEMPT_EFFECT = 300 * MICROSECOND
+CONTROLS = {
+    "set_slice": (350 * MICROSECOND, 350 * MICROSECOND, 350 * MICROSECOND),
+    "suspend": (740 * MICROSECOND, 530 * MICROSECOND, 720 * MICROSECOND),
+    "resume": (500 * MICROSECOND, 260 * MICROSECOND, 320 * MICROSECOND),
+    "preempt": (500 * MICROSECOND, 300 * MICROSECOND, 300 * MICROSECOND),
+}
+"""By name: how long the call takes, and the least and the most time from its begin until the GPU goes by it."""
 
 ATTACH = 11 * MILLISECOND
 """From a process' first work to its being managed."""
 
 # -- the daemon ------------------------------------------------------------------------------------
-
-SOON = 2 * MILLISECOND
-"""Events come in floods: a policy is asked again this long after it was asked because of the last one."""
-
-MIN_TIMER = 500 * MICROSECOND
-"""A policy's own timer is never shorter."""
 
 IDLE_SAMPLE = 250 * MILLISECOND
 """How often the GPU's utilisation says how much of a lone tenant's time was idle; told one sample later."""

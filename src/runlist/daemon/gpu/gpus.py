@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -10,7 +9,7 @@ import structlog
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.choice import open_source
 from runlist.daemon.gpu.scheduler import Scheduler
-from runlist.daemon.gpu.stall import Stalled, Watchdog
+from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey
@@ -47,7 +46,9 @@ class Gpus:
             choice = open_source(self._plane, gpu)
             accounting = Accounting(gpu, choice.source, choice.refusals)
             policy = self._load(self.spec)
-            self._schedulers[gpu] = Scheduler(accounting, self.spec, policy, self._watchdog, self._drop)
+            self._schedulers[gpu] = Scheduler(
+                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices
+            )
         return self._schedulers[gpu]
 
     def all(self) -> list[Scheduler]:
@@ -64,7 +65,7 @@ class Gpus:
                     raise RunlistError(f"{reason} (nothing changed)")
         self.spec = spec
         for gpu, scheduler in self._schedulers.items():
-            scheduler.use(spec, fresh[gpu])
+            scheduler.loop.use(spec, fresh[gpu])
         self.run_all()
 
     def remove(self, task: ManagedTask) -> None:
@@ -95,10 +96,8 @@ class Gpus:
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Bring the accounts that are older than `kept_s` up to now, for those who look at them."""
-        now = time.monotonic()
         for scheduler in self._schedulers.values():
-            if now - scheduler.accounting.read_at >= kept_s:
-                scheduler.read_usage(now)
+            scheduler.loop.read_usage(kept_s)
 
     def close(self) -> None:
         """Stop the timers."""

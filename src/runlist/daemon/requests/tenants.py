@@ -19,12 +19,10 @@ def hear(managed: ManagedTask, scheduler: Scheduler, message: TenantMessage, in_
         case Kind.SEGMENT_BEGIN | Kind.SEGMENT_END:
             priority = message.priority if message.kind is Kind.SEGMENT_BEGIN else None
             managed.task = replace(managed.task, segment=priority)
-            scheduler.tell(Segment(key, priority))
-            scheduler.soon(then=in_force)
+            scheduler.tell(Segment(key, priority), in_force)
         case Kind.REPORT_LATENCY:
             seconds = message.nanoseconds / 1e9
             managed.tail.add(seconds, time.monotonic())
             scheduler.tell(Report(key, seconds))
         case Kind.HINT:
             scheduler.tell(Hint(key, message.nanoseconds / 1e9))
-            scheduler.soon()

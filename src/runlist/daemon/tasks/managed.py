@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from enum import StrEnum
 
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
+from runlist.errors import RunlistError
 from runlist.model import DEFAULT_SHARE, Share, Task
 from runlist.planes.interface import Borrower, Context, ContextGone, Group, Handle
 from runlist.policies.parts.tail import Tail
@@ -128,8 +130,9 @@ class ManagedTask:
             self.controls[name] = word
 
     def preempt(self) -> None:
-        """Take it off the GPU once; it competes again at once."""
-        self.each(lambda context: context.preempt())
+        """Take it off the GPU once. A failure does no harm: a lost task shows at the next control."""
+        with contextlib.suppress(RunlistError, OSError):
+            self.each(lambda context: context.preempt())
 
     def each(self, action: Callable[[Context], None]) -> None:
         """Do something to every context; one whose client was freed meanwhile is dropped."""
@@ -140,9 +143,9 @@ class ManagedTask:
                 context.forget_groups()  # the next check takes it away
 
     def recount(self) -> None:
-        """Tell the policy how many compute groups there are now."""
+        """Tell the policy how many contexts compete now."""
         competing = sum(context.competing for context in self.contexts.values())
-        self.task = replace(self.task, compute_groups=max(1, competing))
+        self.task = replace(self.task, contexts=max(1, competing))
 
 
 class ManagedProcess:

@@ -26,7 +26,6 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Context, Finder, Found, Handle
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
-from runlist.scheduling.guard import TINY_US
 
 _log = structlog.get_logger()
 
@@ -200,7 +199,8 @@ class Adoption:
             process.tasks[context.gpu] = task
         task.contexts[key] = context
         task.recount()
-        if task.task.compute_groups == 1 or task.slice_us(task.share) >= TINY_US:  # else the guard gives both another
+        tiny = self._gpus.scheduler(context.gpu).slices.is_tiny(task.slice_us(task.share))
+        if task.task.contexts == 1 or not tiny:  # else the guard gives both another
             context.set_timeslice(task.share.timeslice_us)
         if not task.share.enabled:
             context.suspend()

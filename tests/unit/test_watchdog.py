@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runlist.daemon.gpu.stall import Stalled, Watchdog
+from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from tests.fixtures.scheduler import LIMIT_S
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself

@@ -1,0 +1,220 @@
+"""The scheduling of one GPU: a policy is told what happens, asked what should be, and what it says is applied.
+
+It is asked when something changed and when its own timer ran out. It may be anybody's code: one that raises, takes too
+long or decides what is no decision is dropped for the default policy at once; meanwhile the shares in force hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from runlist.model import Appear, Event, Hint, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
+from runlist.policies import Decision, Policy, PolicySpec, load_policy
+from runlist.scheduling.apply import Controlled, Failures, apply_shares
+from runlist.scheduling.guard import safe_shares
+
+SOON_S = 0.002
+"""Events come in floods: a policy is asked again this long after it was asked because of the last one."""
+
+SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
+"""A policy that wants to be asked again sooner, or later, is asked then."""
+
+_Result = TypeVar("_Result")
+
+
+class Host(Protocol):
+    """Who runs a loop in its one thread: the daemon, or the simulator, in which time stands still during a call and the
+    thread is busy afterwards, for as long as the controls would have taken that were sent.
+    """
+
+    @property
+    def tasks(self) -> Mapping[TaskKey, Controlled]:
+        """The tasks of the GPU, in the order in which they came."""
+
+    def now(self) -> float:
+        """Seconds of the clock of `Task.since`."""
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """What a policy's function returns or raises. Raises something, too, when it takes longer than it may."""
+
+    def wake(self) -> None:
+        """Call `Loop.run` as soon as the thread is free, which may be at once."""
+
+    def ring_in(self, seconds: float) -> None:
+        """Call `Loop.ring` so long after the thread is free, unless that is to happen earlier anyway."""
+
+    def stop_ringing(self) -> None:
+        """Do not call `Loop.ring`."""
+
+    def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
+        """Renew usage that is older than `kept_s`; returns how many more seconds each task held the GPU that did."""
+
+    def note(self, text: str) -> None:
+        """Tell the user what is wrong with the policy."""
+
+
+class Loop:
+    """The policy of one GPU, and how it is told and asked. `trouble` says why one was dropped, or is empty."""
+
+    def __init__(self, host: Host, spec: PolicySpec, policy: Policy, slices: SliceLimits) -> None:
+        self.policy_name = spec.name
+        self.trouble = ""
+        self._policy = policy
+        self._host = host
+        self._slices = slices
+        self._ran_at = -math.inf
+        self._afterwards: list[Callable[[], None]] = []
+        self._said: set[str] = set()
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def tell(self, event: Event, then: Callable[[], None] | None = None) -> None:
+        """Deliver an event to the policy, and ask it soon when it says so, or when a task says what it wants; then call
+        `then`.
+        """
+        if self._heard(event) or isinstance(event, Hint | Segment):
+            self._soon(then)
+
+    def read_usage(self, kept_s: float = 0.0) -> None:
+        """Have the tasks' usage no older than `kept_s`, and tell the policy what is new."""
+        if held := self._host.read_usage(kept_s):
+            self.tell(Used(held))
+
+    def refusal(self, task: Task, others: Sequence[Task], policy: Policy | None = None) -> str | None:
+        """Why the policy, or another one, does not take a task beside others, or None."""
+
+        def ask(policy: Policy) -> str | None:
+            return str(policy.admit(task, others) or "") or None
+
+        if policy is not None:
+            reason, fault = self._attempt(lambda: ask(policy))
+            return reason if fault is None else f"the policy failed at admitting process {task.key.pid}: {fault}"
+        asked = self._policy
+        reason = self._guarded(ask)
+        return reason if self._policy is asked else ask(self._policy)
+
+    def why(self, key: TaskKey) -> str:
+        """What the policy says of a task's share."""
+        return self._guarded(lambda policy: str(policy.why(key) or "")) or ""
+
+    def use(self, spec: PolicySpec, policy: Policy) -> None:
+        """Switch to another policy; shares change at the next `run`."""
+        self.policy_name, self._policy, self.trouble = spec.name, policy, ""
+        self._said.clear()
+        for managed in self._host.tasks.values():
+            self._heard(Appear(managed.task))
+
+    # -- when it is asked --------------------------------------------------------------------------
+
+    def _soon(self, then: Callable[[], None] | None) -> None:
+        """Run now, or in a moment when the last time was just now."""
+        if then is not None:
+            self._afterwards.append(then)
+        since = self._host.now() - self._ran_at
+        if since >= SOON_S:
+            self._host.wake()
+        else:
+            self._host.ring_in(SOON_S - since)
+
+    def ring(self) -> None:
+        """The timer ran out."""
+        self._heard(Tick())
+        self._host.wake()
+
+    def run(self, usage_kept_s: float = 0.0) -> Failures:
+        """Ask the policy now, with usage no older than `usage_kept_s`, and apply what it says."""
+        try:
+            return self._run(usage_kept_s)
+        finally:
+            afterwards, self._afterwards = self._afterwards, []
+            for then in afterwards:
+                then()
+
+    def _run(self, usage_kept_s: float) -> Failures:
+        host = self._host
+        host.stop_ringing()
+        now = self._ran_at = host.now()
+        tasks = host.tasks
+        if not tasks:
+            return {}
+        if held := host.read_usage(usage_kept_s):
+            self._heard(Used(held))
+        answer = self._guarded(lambda policy: self._ask(policy, now))
+        if answer is None:  # dropped just now: ask its successor
+            answer = self._ask(self._policy, now)
+        decision, notes = answer
+        for note in notes:
+            self._say_once(note)
+        failures = apply_shares(tasks, decision.shares, self._slices)
+        for key, managed in tasks.items():
+            if key in decision.preempt:
+                managed.preempt()
+        if decision.again_after_s is not None:
+            again = min(decision.again_after_s, LONGEST_TIMER_S) - (host.now() - now)  # applying takes a while
+            host.ring_in(max(SHORTEST_TIMER_S, again))
+        return failures
+
+    # -- what it says ------------------------------------------------------------------------------
+
+    def _heard(self, event: Event) -> bool | None:
+        now = self._host.now()
+        return self._guarded(lambda policy: bool(policy.on_event(event, now)))
+
+    def _ask(self, policy: Policy, now: float) -> tuple[Decision, list[str]]:
+        """What a policy decides, made safe, in the types that it should have and with the earliest time to ask again;
+        and what was wrong with it. Raises anything for what is no decision.
+        """
+        tasks = [managed.task for managed in self._host.tasks.values()]
+        decision = policy.decide(list(tasks), now)
+        decided = {key: _checked(share) for key, share in dict(decision.shares).items()}
+        in_force = {key: managed.share for key, managed in self._host.tasks.items()}
+        shares, notes = safe_shares(tasks, decided, in_force, now, self._slices)
+        waits = [share.until - now for share in shares.values() if share.until is not None and not share.enabled]
+        if decision.again_after_s is not None:
+            waits.append(float(decision.again_after_s))
+        if any(map(math.isnan, waits)):
+            raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
+        preempt = frozenset(decision.preempt)
+        return Decision(shares, min(waits, default=None), frozenset(key for key in in_force if key in preempt)), notes
+
+    def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
+        """What the policy answers; None when it failed and was dropped for the default one."""
+        result, fault = self._attempt(lambda: call(self._policy))
+        if fault is not None:
+            self.trouble = f"policy {self.policy_name} was dropped for the default one: {fault}"
+            self._say_once(self.trouble)
+            spec = PolicySpec()
+            self.policy_name, self._policy = spec.name, load_policy(spec)
+            for managed in self._host.tasks.values():
+                self._policy.on_event(Appear(managed.task), self._host.now())
+            self._host.ring_in(SHORTEST_TIMER_S)
+        return result
+
+    def _attempt(self, function: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
+        """What a policy's function returns, and in one line what it raised instead: anything, and its code says it."""
+        try:
+            return self._host.call(function), None
+        except KeyboardInterrupt:  # the user's
+            raise
+        except BaseException as error:
+            raised = error
+        try:
+            return None, self._host.call(lambda: " ".join(repr(raised).split()))
+        except BaseException:
+            return None, type(raised).__name__
+
+    def _say_once(self, note: str) -> None:
+        if note not in self._said:
+            self._said.add(note)
+            self._host.note(note)
+
+
+def _checked(share: object) -> Share:
+    """A share that a policy decided; the guard sees to its slice. Raises TypeError."""
+    if isinstance(share, Share):
+        until: object = share.until
+        if until is None or (isinstance(until, int | float) and math.isfinite(until)):
+            return Share(share.timeslice_us, bool(share.enabled), until)
+    raise TypeError(f"{share!r} is no share that can be")

@@ -84,7 +84,7 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"planes.process.library", "tenant"},
     "tenant": {"protocol"},
     "workloads": {"tenant"},
-    "sim": {"errors", "model", "policies", "scheduling", "settings", "statistics"},
+    "sim": {"errors", "model", "policies", "protocol", "scheduling", "settings", "statistics"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.

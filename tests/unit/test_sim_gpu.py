@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runlist.sim.engine import Engine
 from runlist.sim.gpu import Context, Gpu, time_for, work_in
-from runlist.sim.timing import DEFAULT_SLICE, MICROSECOND, MILLISECOND, NOTICE, RESTORE, SECOND, SWITCH_GAP
+from runlist.sim.timing import COMPUTE_SLICE, MICROSECOND, MILLISECOND, NOTICE, RESTORE, SECOND, SWITCH_GAP
 
 
 class Bench:
@@ -70,10 +70,10 @@ def test_equal_slices_take_turns() -> None:
     bench = Bench(3)
     forever(bench, 0, 1, 2)
     bench.run(SECOND)
-    turn = DEFAULT_SLICE + SWITCH_GAP
+    turn = COMPUTE_SLICE + SWITCH_GAP
     assert bench.gpu.switches == pytest.approx(SECOND / turn, abs=1)
     for context in bench.contexts:
-        assert context.held == pytest.approx(SECOND / 3 * DEFAULT_SLICE / turn, rel=0.01)
+        assert context.held == pytest.approx(SECOND / 3 * COMPUTE_SLICE / turn, rel=0.01)
 
 
 def test_slices_are_shares_of_jobs_that_never_pause() -> None:

@@ -42,6 +42,11 @@ COMPUTE_SLICE = 2_048 * MICROSECOND
 COPY_SLICE = 1_024 * MICROSECOND
 """Of a copy group, from the driver."""
 
+TINY_SLICE = 500 * MICROSECOND
+"""Below this a slice can be shorter than a context switch: two tasks with such slices can stop each other for good. A
+switch costs about 280 µs of work.
+"""
+
 SET_SLICE = 350 * MICROSECOND
 """SET_TIMESLICE of a compute group. The emulator has 300 µs: the emulated GPU's is what the driver takes; the way to it
 and the daemon's own part are real there, and in the simulator's figure.
@@ -89,14 +94,6 @@ fall into step, which real ones do not.
 
 ATTACH = 11 * MILLISECOND
 """From a process' first work to its being managed."""
-
-SOON = 2 * MILLISECOND
-"""Events come in floods: a policy is asked again this long after it was asked because of the last one. The daemon's
-own.
-"""
-
-MIN_TIMER = 500 * MICROSECOND
-"""A policy's own timer is never shorter. The daemon's own."""
 
 IDLE_SAMPLE = 250 * MILLISECOND
 """How often the GPU's utilisation says how much of a lone tenant's time was idle; told one sample later."""

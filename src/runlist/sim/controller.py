@@ -15,7 +15,7 @@ from runlist.sim.driver import make_policy
 from runlist.sim.engine import Engine
 from runlist.sim.gpu import Gpu
 from runlist.sim.tenant import Tenant
-from runlist.sim.timing import CONTROLS, DEFAULT_SLICE, MICROSECOND, READ_USAGE, SECOND, SLICES
+from runlist.sim.timing import COMPUTE_SLICE, CONTROLS, MICROSECOND, READ_USAGE, SECOND, SLICES
 
 _Result = TypeVar("_Result")
 
@@ -76,7 +76,7 @@ class Managed:
         return self.tenant.task
 
     def slice_us(self, share: Share) -> int:
-        return DEFAULT_SLICE // MICROSECOND if share.timeslice_us is None else share.timeslice_us
+        return COMPUTE_SLICE // MICROSECOND if share.timeslice_us is None else share.timeslice_us
 
     def set_timeslice(self, microseconds: int | None) -> None:
         self.share = replace(self.share, timeslice_us=microseconds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runlist.sim.engine import Engine
-from runlist.sim.timing import COLD, COLD_PACE, DEFAULT_SLICE, NOTICE, RESTORE, SWITCH_GAP
+from runlist.sim.timing import COLD, COLD_PACE, COMPUTE_SLICE, NOTICE, RESTORE, SWITCH_GAP
 
 _UP, _DOWN = COLD_PACE
 _COLD_WORK = COLD * _UP // _DOWN
@@ -47,7 +47,7 @@ class Context:
 
     def __init__(self, on_done: Callable[[], None]) -> None:
         self.on_done = on_done
-        self.slice = DEFAULT_SLICE
+        self.slice = COMPUTE_SLICE
         self.enabled = True
         self.ready = False  # enabled, and has work
         self.gone = False

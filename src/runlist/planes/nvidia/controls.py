@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from runlist.planes.interface import Control
 from runlist.planes.nvidia.rm.commands import COMMANDS, Command
-from runlist.protocol.rm_autogen import Privilege
+from runlist.protocol.rm_autogen import (
+    PREEMPTION_SET_COMPUTE,
+    SCHED_POLICY_RESTORE,
+    Interleave,
+    PreemptionMode,
+    Privilege,
+    SchedulingPolicy,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,7 @@ def _row(
 
 
 CONTROLS = (
-    _row("interleave", "SET_INTERLEAVE_LEVEL", {"low": {"level": 0}, "medium": {"level": 1}, "high": {"level": 2}},
+    _row("interleave", "SET_INTERLEAVE_LEVEL", {level.name.lower(): {"level": level} for level in Interleave},
          "low", "How often the runlist names its channel groups; no effect on latency was seen.", compute=False),
 )  # fmt: skip
 """What users are offered."""
@@ -43,11 +50,13 @@ _EXPERIMENTS = (
          "Measured to worsen latency. What it does to the other groups of the GPU outlives it: they go on yielding "
          "only at block boundaries until the preemption of each of them is set again."),
     _row("preemption", "SET_CTXSW_PREEMPTION_MODE",
-         {word: {"flags": 1, "compute": mode} for mode, word in enumerate(("wfi", "cta", "cilp"))}, "cilp",
+         {mode.name.lower(): {"flags": PREEMPTION_SET_COMPUTE, "compute": mode} for mode in PreemptionMode}, "cilp",
          "Compute work may be interrupted at its end, at that of a block, or of an instruction. Changed while the work "
          "was being suspended and resumed, it left wrong numbers in the result (H200, driver 580)."),
     _row("scheduling-policy", "FIFO_RUNLIST_SET_SCHED_POLICY",
-         {"driver": {"flags": 1}, "default": {"policy": 0}, "interleaved": {"policy": 1}, "wddm": {"policy": 2}},
+         {"driver": {"flags": SCHED_POLICY_RESTORE}, "default": {"policy": SchedulingPolicy.DEFAULT},
+          "interleaved": {"policy": SchedulingPolicy.CHANNEL_INTERLEAVED},
+          "wddm": {"policy": SchedulingPolicy.CHANNEL_INTERLEAVED_WDDM}},
          "driver", "The policy of all the GPU's runlists; with flags 1 this client no longer asks for one."),
 )  # fmt: skip
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 
-from runlist.model import Engine
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.nvidia.slices import DRIVER_SLICE_US
 from runlist.proc import borrow
-
-DRIVER_SLICE_US = {Engine.COMPUTE: 2_048, Engine.COPY: 1_024, Engine.OTHER: 2_048}
-"""Slices that the driver gives (seen on 580 with an H200)."""
 
 
 def rescue(driver: Driver, pid: int) -> list[str]:

@@ -1,8 +1,15 @@
-"""Which slices NVIDIA's GPUs make progress with."""
+"""Which slices NVIDIA's GPUs make progress with, and which the driver gives by itself."""
 
 from __future__ import annotations
 
-from runlist.model import SliceLimits
+from runlist.model import Engine, SliceLimits
+from runlist.protocol.calibration_autogen import COMPUTE_SLICE, COPY_SLICE, MICROSECOND, TINY_SLICE
 
-SLICES = SliceLimits(tiny_us=500, safe_us=2_048)
-"""A context switch costs about 280 µs on an H200. 2,048 µs is the driver's default for compute groups."""
+DRIVER_SLICE_US = {
+    Engine.COMPUTE: COMPUTE_SLICE // MICROSECOND,
+    Engine.COPY: COPY_SLICE // MICROSECOND,
+    Engine.OTHER: COMPUTE_SLICE // MICROSECOND,
+}
+"""The driver's own (seen on 580 with an H200)."""
+
+SLICES = SliceLimits(tiny_us=TINY_SLICE // MICROSECOND, safe_us=DRIVER_SLICE_US[Engine.COMPUTE])

@@ -29,9 +29,10 @@ def safe_shares(
     notes: list[str] = []
     for task in tasks:
         share = decided.get(task.key, DEFAULT_SHARE)
-        if not _settable(share.timeslice_us):
-            given, share = share.timeslice_us, replace(share, timeslice_us=slices.safe_us)
-            notes.append(f"the policy gave process {task.key.pid} a slice of {given!r}: it gets {slices.safe_us} µs")
+        us = share.timeslice_us
+        if not (us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US)):
+            notes.append(f"the policy gave process {task.key.pid} a slice of {us!r}: it gets {slices.safe_us} µs")
+            share = replace(share, timeslice_us=slices.safe_us)
         if share.until is not None and not _within_reach(share.until, now):
             share = replace(share, until=None)
         if task.timeslice_us is not None:
@@ -57,10 +58,6 @@ def safe_shares(
             f"{key.pid} gets {slices.safe_us} µs"
         )
     return shares, notes
-
-
-def _settable(timeslice_us: object) -> bool:
-    return timeslice_us is None or (type(timeslice_us) is int and 1 <= timeslice_us <= MAX_TIMESLICE_US)
 
 
 def _within_reach(until: object, now: float) -> bool:

@@ -147,7 +147,7 @@ class Scheduler:
         if self._due is None or time < self._due:
             self._due = time
             self._timer += 1
-            self._engine.at(time, self._ring, self._timer)
+            self._engine.at(time, self._on_timer, self._timer)
 
     def stop_ringing(self) -> None:
         self._timer += 1
@@ -169,9 +169,8 @@ class Scheduler:
     def note(self, text: str) -> None:
         self.notes.append(f"{text} (at {self.now():.3f} s)")
 
-    def _ring(self, version: int) -> None:
-        if version != self._timer:
+    def _on_timer(self, version: int) -> None:
+        if version == self._timer:
+            self.loop.ring()
+        else:
             self._engine.stale += 1
-            return
-        self._due = None
-        self.loop.ring()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runlist.errors import UsageError
-from runlist.model import Event, Task, TaskKey
+from runlist.model import Task, TaskKey
 from runlist.policies import PolicySpec
 from runlist.sim.controller import Controller, Scheduler
 from runlist.sim.engine import Engine
@@ -63,10 +63,6 @@ class Machine:
         for place in self.places:
             place.gpu.settle()
 
-    def hear(self, tenant: Tenant, event: Event) -> None:
-        """A tenant says something of itself."""
-        self._alive[tenant].scheduler.hear(tenant, event)
-
     # -- tenants come and go -----------------------------------------------------------------------
 
     def _place(self, index: int, policy: PolicySpec) -> Place:
@@ -99,7 +95,7 @@ class Machine:
         if refusal is not None:
             self.refused.append((spec, refusal))
             return True
-        tenant = Tenant(spec, key, place.gpu, self.engine, self, f"{self._seed}/{spec.name}")
+        tenant = Tenant(spec, key, place.gpu, self.engine, place.scheduler.hear, f"{self._seed}/{spec.name}")
         tenant.task = task
         place.tenants.append(tenant)
         place.demand += spec.demand

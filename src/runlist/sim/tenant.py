@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import log
 from random import Random
-from typing import Protocol
 
 from runlist.model import Event, Hint, Report, Segment, Task, TaskKey
 from runlist.sim.engine import Engine
@@ -15,12 +14,7 @@ from runlist.sim.gpu import Context, Gpu
 from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, SECOND
 from runlist.sim.workload import After, Closed, TenantSpec
 
-
-class Listener(Protocol):
-    """Who wants to know what a tenant says of itself."""
-
-    def hear(self, tenant: Tenant, event: Event) -> None:
-        """A hint, a report, or the begin or end of a segment."""
+Say = Callable[["Tenant", Event], None]
 
 
 class Tenant:
@@ -31,21 +25,22 @@ class Tenant:
     its intended arrival in an open loop, the end of the pause in a closed one. `arrived` is that instant for the
     request that is next to finish; it may lie ahead.
     `length` is how long the kernels of one request take alone on the GPU.
+    `say` is called with what it says of itself: hints, reports, segments.
     `task` is what the policy sees of the tenant while it is managed, None before and after; `followers` are tenants
     that take up a request whenever this one has finished one.
     """
 
     __slots__ = (
-        "_arrivals", "_engine", "_gap", "_hint", "_launched_handler", "_listener", "_random", "_reports", "_tokens",
+        "_arrivals", "_engine", "_gap", "_hint", "_launched_handler", "_random", "_reports", "_say", "_tokens",
         "arrived", "began", "context", "ended", "followers", "gpu", "key", "latencies", "length", "spec", "task",
     )  # fmt: skip
 
-    def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, listener: Listener, seed: str) -> None:
+    def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, say: Say, seed: str) -> None:
         self.spec = spec
         self.key = key
         self.gpu = gpu
         self._engine = engine
-        self._listener = listener
+        self._say = say
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
         self._gap = round(spec.gap_us * MICROSECOND) if isinstance(spec.load, Closed) else None
@@ -138,17 +133,17 @@ class Tenant:
         latency = now - arrived
         self.latencies.append(latency)
         if self._reports:
-            self._listener.hear(self, Report(self.key, latency / SECOND))
+            self._say(self, Report(self.key, latency / SECOND))
         if self.spec.segment is not None:
-            self._listener.hear(self, Segment(self.key, None))
+            self._say(self, Segment(self.key, None))
         for follower in self.followers:
             follower.forerunner_done(self.spec.name)
         self._next_request()
 
     def _hints(self, arrival: int) -> None:
         if self.ended is None:
-            self._listener.hear(self, Hint(self.key, (arrival - self._engine.now) / SECOND))
+            self._say(self, Hint(self.key, (arrival - self._engine.now) / SECOND))
 
     def _begins_segment(self, _: None) -> None:
         if self.ended is None:
-            self._listener.hear(self, Segment(self.key, self.spec.segment))
+            self._say(self, Segment(self.key, self.spec.segment))

@@ -120,7 +120,7 @@ class Scheduler:
         due = loop.time() + seconds
         if self._timer is None or due < self._timer.when():
             self.stop_ringing()
-            self._timer = loop.call_at(due, self._ring)
+            self._timer = loop.call_at(due, self.loop.ring)
 
     def stop_ringing(self) -> None:
         if self._timer is not None:
@@ -138,7 +138,3 @@ class Scheduler:
 
     def note(self, text: str) -> None:
         _log.warning(text, gpu=self.gpu, policy=self.policy_name)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self.loop.ring()

@@ -138,10 +138,9 @@ def test_one_that_cannot_be_ended_ends_with_the_process() -> None:
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         watchdog = Watchdog(0.001)
-        while True:
-            try:
+        while True:  # it takes no notice nearly everywhere: a ring may come where it does
+            with contextlib.suppress(Stalled):
                 watchdog.call(take_no_notice)
-            finally:
                 os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 

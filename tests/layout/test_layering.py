@@ -22,8 +22,9 @@ FLOW: dict[str, set[str]] = {
     "protocol": set(),
     "statistics": set(),
     "structure": set(),
+    "text": set(),
     "units": set(),
-    "proc": {"errors"},
+    "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
     "policies": {"errors", "model", "statistics", "units"},
@@ -32,15 +33,17 @@ FLOW: dict[str, set[str]] = {
     "planes": set(),
     "planes.usage": {"model"},
     "planes.interface": {"errors", "model", "planes.usage"},
-    "planes.registry": {"protocol", "errors", "planes.interface"},
+    "planes.control": set(),
+    "planes.registry": {"errors", "planes.control", "planes.interface", "protocol"},
     "planes.nvidia": {
-        "emulated", "protocol", "errors", "model", "planes.interface", "planes.usage", "proc", "structure",
+        "emulated", "errors", "model", "planes.control", "planes.interface", "planes.usage", "proc", "protocol",
+        "structure",
     },
     "planes.process": {"errors", "proc", "protocol", "structure"},
     "emulated": {"protocol", "errors"},
     # what users ask for, and what they are shown
-    "settings": {"errors", "model", "planes.interface", "planes.registry", "units"},
-    "views": {"model", "planes.interface", "planes.registry", "units"},
+    "settings": {"errors", "model", "planes.control", "planes.registry", "units"},
+    "views": {"model", "planes.control", "planes.registry", "text", "units"},
     "wire": {"views"},
     "paths": {"errors", "protocol"},
     # the daemon, from the ground up
@@ -51,7 +54,7 @@ FLOW: dict[str, set[str]] = {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
     },
     "daemon.placement": {
-        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units",
+        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units", "text",
     },
     "daemon.tree": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",

@@ -7,17 +7,9 @@ import pwd
 
 import pytest
 
+from runlist.text import printable
 from runlist.units import duration, size
-from runlist.views.columns import (
-    COLUMNS,
-    chosen,
-    columns_of,
-    percent,
-    printable,
-    sparkline,
-    state,
-    user_name,
-)
+from runlist.views.columns import COLUMNS, chosen, columns_of, percent, sparkline, state, user_name
 from tests.fixtures.fake_daemon import view
 
 

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from runlist.cli import main
-from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, key_values, print_json, report_error, show_tasks, table
+from runlist.cli.common import key_values, print_json, report_error
+from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show_tasks, table
 from runlist.errors import NoTargetError, UsageError
 from runlist.views.columns import columns_of
 from runlist.views.structs import TaskView

@@ -199,7 +199,7 @@ def test_a_control_is_one_row(name: str) -> None:
     """Each of its words can be set, none but the default leaves a trace, and RM says who may."""
     row, tenant = ROWS[name], Tenant()
     assert (row.name, row.default in row.words) == (name, True)
-    assert row.privileged == (row.command.privilege is not Privilege.NONE)
+    assert row.privileged == (COMMANDS[row.command].privilege is not Privilege.NONE)
     sent = {}
     for word in (*row.words, None):
         tenant.file.calls.clear()
@@ -208,7 +208,7 @@ def test_a_control_is_one_row(name: str) -> None:
     assert sent[None] == sent[row.default]
     assert len({str(controls) for word, controls in sent.items() if word}) == len(row.words)
     undo = [(control.object, control.command, control.params) for control in tenant.context.undo_controls()]
-    assert [control for control in undo if control[1] == row.command.number] == sent[row.default]
+    assert [control for control in undo if control[1] == COMMANDS[row.command].number] == sent[row.default]
 
 
 # -- things that vanish ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
-from runlist.planes.interface import Control
+from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings.changes import ControlChange, MemoryChange, TaskChange
 from runlist.settings.help import command_help, described, guide_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions, show_tasks
+from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions
 from runlist.cli.policy_command import use_if_asked
 from runlist.cli.settings import with_settings
 
@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
 
         Starts a private daemon when none runs. Attaching again changes what is named.
         """
+        from runlist.cli.tables import show_tasks
         from runlist.client import Client
 
         with Client.open(start=True, device=device) as client:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
@@ -12,8 +11,6 @@ import typer
 
 from runlist.errors import RunlistError, UsageError
 from runlist.planes.registry import PLANES
-from runlist.views.columns import CONTROL_TITLES, Column, aligned, chosen, columns_of
-from runlist.views.structs import GpuView, TaskView
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[
@@ -27,22 +24,6 @@ PolicyOption = Annotated[
 PolicyOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy.")
 ]
-
-USUAL_COLUMNS = columns_of(
-    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
-    "GROUPS", "FIXED", "COMMAND",
-)  # fmt: skip
-"""Columns of every table of tasks, without those in which there is nothing but the usual."""
-LONG_COLUMNS = columns_of(
-    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
-    "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
-    "SOURCE", "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "CONTAINER", "COMMAND",
-)  # fmt: skip
-REASON_COLUMNS = columns_of(
-    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
-    "COMMAND",
-)  # fmt: skip
-"""Why a task got what it got."""
 
 
 def print_json(value: Any) -> None:
@@ -75,32 +56,3 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"{word}: write key=value")
         pairs[key] = value
     return pairs
-
-
-def show_tasks(
-    tasks: list[TaskView], notes: Iterable[str], as_json: bool, columns: Sequence[Column] = USUAL_COLUMNS
-) -> None:
-    """Tasks as a table or as JSON, remarks on standard error."""
-    for note in notes:
-        say(note)
-    show(tasks, as_json, columns, "no tasks")
-
-
-def show(views: Sequence[TaskView | GpuView], as_json: bool, columns: Sequence[Column], nothing: str) -> None:
-    """A table, or JSON."""
-    if as_json:
-        print_json(views)
-    else:
-        print("\n".join(table(views, columns, terminal_width()) if views else [nothing]))
-
-
-def terminal_width() -> int | None:
-    """How wide standard output is; None where it is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def table(views: Sequence[TaskView | GpuView], columns: Sequence[Column], width: int | None = None) -> list[str]:
-    """Lines of a table, by GPU and process id. Cut off at `width`; never, where that is None."""
-    ordered = sorted(views, key=lambda view: (view.gpu, view.pid if isinstance(view, TaskView) else 0))
-    lines = aligned(chosen(columns, ordered), ordered)
-    return [line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…" for line in lines]

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from runlist.cli.common import Device, Json, PolicyOptions, print_json
-from runlist.views.columns import printable
+from runlist.text import printable
 
 
 def register(app: typer.Typer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, print_json, show_tasks
+from runlist.cli.common import Device, Json, Pid, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def detach(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Put a process back as it was found, and stop managing it."""
+        from runlist.cli.tables import show_tasks
         from runlist.client import Client
 
         with Client.open(device=device) as client:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import REASON_COLUMNS, Device, Json, PolicyOptions, key_values, print_json, show_tasks
-from runlist.views.columns import printable
+from runlist.cli.common import Device, Json, PolicyOptions, key_values, print_json
+from runlist.text import printable
 
 if TYPE_CHECKING:
     from runlist.client import Client
@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
         RULE is the line of the rules file that a process' settings come from, WHY what the policy says of its share.
         """
+        from runlist.cli.tables import REASON_COLUMNS, show_tasks
         from runlist.client import Client
 
         with Client.open(device=device) as client:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import LONG_COLUMNS, USUAL_COLUMNS, Device, Json, say, show
-from runlist.views.columns import GPU_COLUMNS
-from runlist.views.structs import GpuView, TaskView
+from runlist.cli.common import Device, Json, say
+
+if TYPE_CHECKING:
+    from runlist.views.structs import GpuView, TaskView
 
 _CLEAR = "\x1b[H\x1b[J"
 _WATCH_EVERY_S = 2.0
@@ -33,7 +35,9 @@ def register(app: typer.Typer) -> None:
         Columns in which all tasks have the usual value are left out. SHARE is the part of the GPU in the last second,
         measured with SOURCE. FIXED counts how often a task had changed its own slice and was put back.
         """
+        from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show
         from runlist.errors import UsageError
+        from runlist.views.columns import GPU_COLUMNS
 
         if seconds is not None and not watch:
             raise UsageError(f"{seconds:g} seconds of what? Write --watch {seconds:g}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, print_json, show_tasks
+from runlist.cli.common import Device, Json, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         driver gives by itself are set to the driver's default. This is the way out when daemon and keeper were both
         killed.
         """
+        from runlist.cli.tables import show_tasks
         from runlist.client import Client
         from runlist.errors import NoTargetError
         from runlist.planes.registry import choose_plane

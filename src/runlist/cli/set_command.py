@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, key_values, show_tasks
+from runlist.cli.common import Device, Json, Pid, key_values
 from runlist.settings.help import command_help
 
 
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """Change settings of a managed process. What it says of itself comes from their table."""
+        from runlist.cli.tables import show_tasks
         from runlist.client import Client
 
         changes = key_values(settings)

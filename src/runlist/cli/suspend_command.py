@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, show_tasks
+from runlist.cli.common import Device, Json, Pid
 
 
 def register(app: typer.Typer) -> None:
@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def suspend(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Take a process off its GPUs until it is resumed. It notices nothing but the time that passes."""
+        from runlist.cli.tables import show_tasks
         from runlist.client import Client
 
         with Client.open(device=device) as client:

@@ -38,21 +38,6 @@ class Limited(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
-    """A setting that a driver itself has for a context, beyond slices and suspension, offered to users by its `name`.
-
-    `words` are what it can be set to, `default` is the one that the driver has by itself: undoing means that. Where it
-    is `privileged`, the driver asks for root or a capability, so a daemon that has it does this for root alone.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    default: str
-    help: str
-    privileged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GpuInfo:
     """A GPU: UUID, product name, and memory in bytes."""
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from runlist.errors import UsageError
-from runlist.planes.interface import Control, Plane
+from runlist.planes.control import Control
 from runlist.protocol import environment_autogen as names
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane
 
 PLANES = {
     "nvidia": "runlist.planes.nvidia",

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from runlist.text import printable
+
 MAX_COMMAND_LINE = 1 << 15
 """Bytes that are read; a process can have more, and it is its own choice."""
 
@@ -100,11 +102,6 @@ def read(pid: int, name: str, limit: int) -> str:
 def command_line(pid: int) -> str:
     """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
     return printable(read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip())
-
-
-def printable(text: str) -> str:
-    """Text without what could move a terminal's cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def short_command(line: str) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass, TaskKey
-from runlist.planes.interface import Control
+from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
 from runlist.settings.changes import Change, ControlChange, MemoryChange, TaskChange

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from runlist.model import DEFAULT_WEIGHT
-from runlist.planes.interface import Control
+from runlist.planes.control import Control
 from runlist.planes.registry import controls
+from runlist.text import printable
 from runlist.units import duration, part_of, size
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import GpuView, TaskView
@@ -45,11 +46,6 @@ class Column:
 def percent(share: float) -> str:
     """A part of the GPU (0 to 1)."""
     return f"{100 * share:.1f} %"
-
-
-def printable(text: str) -> str:
-    """Text without what could move a terminal's cursor: processes choose their own command lines."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def sparkline(history: Sequence[float], bars: int, per_bar: int) -> str:

@@ -12,9 +12,10 @@ from runlist.daemon.placement.rules import Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, printable, short_command
+from runlist.proc.process import command_line, short_command
 from runlist.settings.changes import Change
 from runlist.settings.table import apply_changes, control_words, memory_change, override, parse_settings
+from runlist.text import printable
 
 
 @dataclass(frozen=True)

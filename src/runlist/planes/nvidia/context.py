@@ -237,7 +237,7 @@ class GpuContext:
 
     def _controls(self, row: RmControl, word: str | None = None) -> list[RawControl]:
         """What sets a control of the table to a word, or back to its default."""
-        command, params = row.command, row.params[row.default if word is None else word]
+        command, params = COMMANDS[row.command], row.params[row.default if word is None else word]
         groups = self._groups(Engine.COMPUTE if row.compute else None)
         if command.target is Target.GROUP:
             return [raw(command, group.handle, **params) for group in groups]

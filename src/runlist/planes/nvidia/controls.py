@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runlist.planes.interface import Control
-from runlist.planes.nvidia.rm.commands import COMMANDS, Command
+from runlist.planes.control import Control
+from runlist.protocol import rm_autogen as rm
 from runlist.protocol.rm_autogen import (
     PREEMPTION_SET_COMPUTE,
     SCHED_POLICY_RESTORE,
@@ -19,6 +19,8 @@ from runlist.protocol.rm_autogen import (
     SchedulingPolicy,
 )  # fmt: skip
 
+_PRIVILEGES = {name: privilege for name, _, _, privilege, *_ in rm.CONTROLS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmControl(Control):
@@ -26,7 +28,7 @@ class RmControl(Control):
     command's parameters, by word.
     """
 
-    command: Command
+    command: str
     params: Mapping[str, Mapping[str, int]]
     compute: bool
 
@@ -34,9 +36,8 @@ class RmControl(Control):
 def _row(
     name: str, command: str, params: Mapping[str, Mapping[str, int]], default: str, about: str, compute: bool = True
 ) -> RmControl:
-    sent = COMMANDS[command]
-    privileged = sent.privilege is not Privilege.NONE
-    return RmControl(name, tuple(params), default, about, privileged, command=sent, params=params, compute=compute)
+    privileged = _PRIVILEGES[command] is not Privilege.NONE
+    return RmControl(name, tuple(params), default, about, privileged, command=command, params=params, compute=compute)
 
 
 CONTROLS = (

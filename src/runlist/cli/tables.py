@@ -1,0 +1,56 @@
+"""Tables of tasks and GPUs, or the same as JSON. Commands import this when they have something to show."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from runlist.cli.common import print_json, say
+from runlist.views.columns import CONTROL_TITLES, Column, aligned, chosen, columns_of
+from runlist.views.structs import GpuView, TaskView
+
+USUAL_COLUMNS = columns_of(
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
+    "GROUPS", "FIXED", "COMMAND",
+)  # fmt: skip
+"""Columns of every table of tasks, without those in which there is nothing but the usual."""
+LONG_COLUMNS = columns_of(
+    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
+    "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
+    "SOURCE", "GROUPS", "FIXED", "POLICY", "RULE", "WHY", "CONTAINER", "COMMAND",
+)  # fmt: skip
+REASON_COLUMNS = columns_of(
+    "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
+    "COMMAND",
+)  # fmt: skip
+"""Why a task got what it got."""
+
+
+def show_tasks(
+    tasks: list[TaskView], notes: Iterable[str], as_json: bool, columns: Sequence[Column] = USUAL_COLUMNS
+) -> None:
+    """Tasks as a table or as JSON, remarks on standard error."""
+    for note in notes:
+        say(note)
+    show(tasks, as_json, columns, "no tasks")
+
+
+def show(views: Sequence[TaskView | GpuView], as_json: bool, columns: Sequence[Column], nothing: str) -> None:
+    """A table, or JSON."""
+    if as_json:
+        print_json(views)
+    else:
+        print("\n".join(table(views, columns, terminal_width()) if views else [nothing]))
+
+
+def terminal_width() -> int | None:
+    """How wide standard output is; None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(views: Sequence[TaskView | GpuView], columns: Sequence[Column], width: int | None = None) -> list[str]:
+    """Lines of a table, by GPU and process id. Cut off at `width`; never, where that is None."""
+    ordered = sorted(views, key=lambda view: (view.gpu, view.pid if isinstance(view, TaskView) else 0))
+    lines = aligned(chosen(columns, ordered), ordered)
+    return [line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…" for line in lines]

@@ -21,8 +21,8 @@ inline constexpr char kCapPolicyOff[] = "disable";
 
 inline constexpr char kHamiBatch[] = "1";
 
-// The kernel's driver.
-inline constexpr char kNvidia[] = "nvidia";
+// NVIDIA's driver, meant where none is named.
+inline constexpr char kDefaultDevice[] = "nvidia";
 
 // An emulated GPU.
 inline constexpr char kEmulated[] = "emulated";
@@ -68,7 +68,7 @@ inline constexpr char kMessages[] = "RUNLIST_MESSAGES";
 // The daemon's stream socket.
 inline constexpr char kSocket[] = "RUNLIST_SOCKET";
 
-// The device: NVIDIA, EMULATED, or the name of a plane's module.
+// The device: DEFAULT_DEVICE, EMULATED, or the name of a plane's module.
 inline constexpr char kDevice[] = "RUNLIST_DEVICE";
 
 // The directory of an emulated GPU.

@@ -16,6 +16,10 @@ SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
 class Device(Protocol):
     """What is asked of a plane."""
 
+    @property
+    def name(self) -> str:
+        """What `--device` calls it."""
+
     def state_dir(self) -> Path | None:
         """Where its daemon keeps its socket, when not in the usual place."""
 
@@ -23,16 +27,21 @@ class Device(Protocol):
 def state_dir(device: Device) -> Path:
     """The directory of this user's daemon for a device: root's is the system's."""
     own = device.state_dir()
-    if own is not None:
-        return own
-    return _user_dir()
+    return _user_dir(device) if own is None else own
 
 
-def _user_dir() -> Path:
+def _user_dir(device: Device) -> Path:
     if os.geteuid() == 0:
-        return SYSTEM_DIR
+        return _of_device(SYSTEM_DIR, device)
     runtime = os.environ.get(names.RUNTIME_DIR)
-    return Path(runtime) / names.OWN_FOLDER if runtime else _temporary_dir()
+    return _of_device(Path(runtime) / names.OWN_FOLDER if runtime else _temporary_dir(), device)
+
+
+def _of_device(directory: Path, device: Device) -> Path:
+    """The folder beside a directory for a device that is not the default: each has a daemon of its own."""
+    if device.name == names.DEFAULT_DEVICE:
+        return directory
+    return directory.with_name(f"{directory.name}-{device.name}")
 
 
 def _temporary_dir() -> Path:
@@ -56,7 +65,7 @@ def candidate_sockets(device: Device) -> list[Path]:
     own = daemon_socket(device)
     if os.environ.get(names.SOCKET) or device.state_dir() is not None:
         return [own]
-    return list(dict.fromkeys([own, SYSTEM_DIR / names.STREAM_SOCKET]))
+    return list(dict.fromkeys([own, _of_device(SYSTEM_DIR, device) / names.STREAM_SOCKET]))
 
 
 def regions_dir(device: Device) -> Path:
@@ -70,7 +79,7 @@ def regions_dir(device: Device) -> Path:
     except OSError:
         own = False
     return (
-        (beside if own else _user_dir()) / names.REGIONS_FOLDER
+        (beside if own else _user_dir(device)) / names.REGIONS_FOLDER
     ).absolute()  # programs find it from wherever they are
 
 

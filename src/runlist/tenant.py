@@ -251,12 +251,14 @@ def candidates() -> list[str]:
         return [named]
     if stream := environment.get(names.SOCKET):
         return [os.path.join(os.path.dirname(stream), names.MESSAGES_SOCKET)]
-    if environment.get(names.DEVICE) == names.EMULATED:
+    device = environment.get(names.DEVICE) or names.DEFAULT_DEVICE
+    if device == names.EMULATED:
         return [os.path.join(environment.get(names.EMULATED_GPU, ""), names.MESSAGES_SOCKET)]
     runtime = environment.get(names.RUNTIME_DIR)
     own = os.path.join(runtime, names.OWN_FOLDER) if runtime else _temporary()
     directories = [names.SYSTEM_FOLDER] if os.geteuid() == 0 else [own, names.SYSTEM_FOLDER]
-    return [os.path.join(directory, names.MESSAGES_SOCKET) for directory in directories]
+    end = "" if device == names.DEFAULT_DEVICE else f"-{device}"
+    return [os.path.join(directory + end, names.MESSAGES_SOCKET) for directory in directories]
 
 
 def _temporary() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.policies import DEFAULT_POLICY, builtin_policies
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker
 
 Start = Callable[..., Worker]
@@ -15,14 +16,8 @@ Start = Callable[..., Worker]
 def test_policies_are_listed_and_switched(
     commands: Commands, daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path
 ) -> None:
-    assert {policy["name"]: policy["in_use"] for policy in commands.json("policy", "list")} == {
-        "cap": False,
-        "deadline": False,
-        "fair": False,
-        "gpreempt": False,
-        "priority": True,
-        "slo": False,
-    }
+    in_use = {name: name == DEFAULT_POLICY for name in builtin_policies()}
+    assert {policy["name"]: policy["in_use"] for policy in commands.json("policy", "list")} == in_use
     tenant = worker()
     commands.ok("attach", str(tenant.pid), "--class", "normal")
     assert slices.of(tenant.pid) == [20_000] * 4
@@ -47,7 +42,7 @@ def test_policies_are_listed_and_switched(
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["best"], "no policy 'best': take cap, deadline, fair, gpreempt, priority, slo or the path"),
+        (["best"], f"no policy 'best': take {', '.join(builtin_policies())} or the path"),
         (["parts"], "no policy 'parts'"),
         (["none.py"], "does not exist"),
         (["priority", "--option", "quantum_ms=1"], "not within"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runlist.errors import RunlistError
+from runlist.policies import builtin_policies
 from runlist.workloads.process import WorkloadProcess, pause_all, run_all, start_all, stop_all
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, refusal, task_of, wait_for
 
@@ -261,7 +262,7 @@ def test_policies_are_switched_under_load_and_results_are_right(
 def test_every_policy_can_be_used(commands: Commands, daemon: Daemon, worker: Start) -> None:
     tenant = worker()
     daemon.client.attach(tenant.pid, "batch", settings={"cap": "50"})
-    for name in ("deadline", "fair", "gpreempt", "slo", "priority"):
+    for name in builtin_policies():
         assert daemon.client.use_policy(name, {}).policy == name
         assert [task.policy for task in daemon.client.ps()] == [name]
         tenant.wait_for_progress()

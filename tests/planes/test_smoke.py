@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from runlist.errors import RunlistError
+from runlist.policies import LAYERS, builtin_policies
 from tests.fixtures.daemon import Commands, Daemon, running, wait_for
 from tests.fixtures.memory_plane import FOUND_US, GPU, Tenant
 
@@ -49,6 +52,22 @@ def test_the_plane_has_controls_of_its_own(commands: Commands, daemon: Daemon, t
     assert tenants[0].state == AS_FOUND
 
 
+def test_the_daemon_has_no_control_of_another_plane(
+    commands: Commands, daemon: Daemon, tenants: list[Tenant], tmp_path: Path
+) -> None:
+    pid = tenants[0].pid
+    with pytest.raises(RunlistError, match=r"no setting 'interleave': take class, .*, level$"):
+        daemon.client.attach(pid, settings={"interleave": "high"})
+    daemon.client.attach(pid)
+    with pytest.raises(RunlistError, match=r"no setting 'interleave'"):
+        daemon.client.set(pid, {"interleave": "high"})
+    commands.ok("daemon", "--stop")
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\ncommand = "x"\nset.interleave = "high"\n')
+    assert "interleave" in commands.fails(2, "daemon", "--rules", str(rules))
+    assert tenants[0].state == AS_FOUND
+
+
 def test_no_two_slices_are_tiny_by_the_planes_own_measure(
     commands: Commands, daemon: Daemon, tenants: list[Tenant]
 ) -> None:
@@ -78,7 +97,7 @@ def test_the_keeper_replays_what_it_does_not_understand(
     wait_for(lambda: not running(keeper))
 
 
-@pytest.mark.parametrize("policy", ["priority", "fair", "gpreempt"])
+@pytest.mark.parametrize("policy", [name for name in builtin_policies() if name not in LAYERS])
 def test_every_policy_runs(commands: Commands, daemon: Daemon, tenants: list[Tenant], policy: str) -> None:
     commands.ok("policy", "use", policy)
     for tenant, task_class in zip(tenants, ("latency", "batch"), strict=True):

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runlist import paths
+from runlist import paths, tenant
 from runlist.errors import NoPermissionError
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 from runlist.protocol import environment_autogen as names
+from tests.fixtures.memory_plane import MemoryPlane
 
 NVIDIA = NvidiaDriver()
 
@@ -51,6 +52,25 @@ def test_each_emulated_gpu_has_a_daemon_of_its_own(monkeypatch: pytest.MonkeyPat
     for uid in (0, 1000):
         as_user(monkeypatch, uid)
         assert paths.candidate_sockets(EmulatedDriver(Path("/gpu"))) == [Path("/gpu/daemon.sock")]
+
+
+def test_each_plane_has_a_daemon_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a command for one would be answered by the daemon of another."""
+    plane = MemoryPlane()
+    as_user(monkeypatch, 0)
+    assert paths.candidate_sockets(plane) == [Path(f"/run/runlist-{plane.name}/daemon.sock")]
+    as_user(monkeypatch, 1000)
+    for runtime, folder in ((None, f"/tmp/runlist-1000-{plane.name}"), ("/run/x", f"/run/x/runlist-{plane.name}")):
+        if runtime is not None:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        own, systems = paths.candidate_sockets(plane)
+        assert (own, systems) == (Path(folder, "daemon.sock"), Path(f"/run/runlist-{plane.name}/daemon.sock"))
+        monkeypatch.setenv(names.DEVICE, plane.name)
+        assert tenant.candidates() == [
+            str(own.with_name(names.MESSAGES_SOCKET)),
+            str(systems.with_name(names.MESSAGES_SOCKET)),
+        ]
+        assert paths.regions_dir(plane) == Path(folder, "regions")
 
 
 def test_regions_lie_beside_the_socket_where_that_is_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ from runlist.model import (
     Vanish,
 )
 from runlist.planes.nvidia.slices import SLICES
-from runlist.policies import Policy, PolicySpec, load_policy
+from runlist.policies import LAYERS, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.scheduling.guard import LONGEST_WAIT_S, safe_shares
 
-BASES = ["priority", "fair", "gpreempt"]
+BASES = [name for name in builtin_policies() if name not in LAYERS]
 RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CHANGES = {

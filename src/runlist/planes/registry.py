@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,14 +17,14 @@ PLANES = {
     "nvidia": "runlist.planes.nvidia",
     "emulated": "runlist.planes.nvidia.emulated",
 }
-"""Modules by the name that `--device` takes, the default first. Each has a function `make_plane()`."""
+"""Modules by the name that `--device` takes. Each has a function `make_plane()`."""
 
 
 def choose_plane(device: str | None = None) -> Plane:
     """The plane named by `device`, or by RUNLIST_DEVICE, or the default. One that is not Runlist's own is named by its
     module, as `package.module`. Raises UsageError for a bad name.
     """
-    name = device or os.environ.get(names.DEVICE) or next(iter(PLANES))
+    name = device or os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
     if name in PLANES:
         return _made(PLANES[name])
     if "." not in name:
@@ -42,14 +41,21 @@ def _made(module: str) -> Plane:
 
 
 def controls() -> tuple[Control, ...]:
-    """The controls that the planes' drivers have, each name once: `CONTROLS` in the module `controls` of each vendor,
-    and in the module of a plane that is not Runlist's own, if the environment names one.
+    """The controls that can be set, each name once: those of the device that the environment names, as it does for each
+    daemon, or those of all planes where it names none.
     """
-    vendors = dict.fromkeys(".".join(module.split(".")[:3]) for module in PLANES.values())
-    modules = [import_module(f"{vendor}.controls") for vendor in vendors]
     named = os.environ.get(names.DEVICE, "")
-    if "." in named:
-        with contextlib.suppress(ImportError):  # whoever chooses it says so
-            modules.append(import_module(named))
-    rows = (row for module in modules for row in getattr(module, "CONTROLS", ()))
-    return tuple({row.name: row for row in rows}.values())
+    modules = [PLANES.get(named, named)] if named in PLANES or "." in named else list(PLANES.values())
+    return tuple({row.name: row for module in modules for row in _controls(module)}.values())
+
+
+def _controls(module: str) -> tuple[Control, ...]:
+    """`CONTROLS` of a plane: in the module `controls` of its vendor, or in a module that is not Runlist's own."""
+    own = module in PLANES.values()
+    name = ".".join([*module.split(".")[:3], "controls"]) if own else module
+    try:
+        return tuple(getattr(import_module(name), "CONTROLS", ()))
+    except ImportError as error:
+        if own and error.name != name:  # a vendor need have none
+            raise
+        return ()  # whoever chooses a module that is none says so

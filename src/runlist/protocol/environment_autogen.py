@@ -19,8 +19,8 @@ CAP_POLICY_OFF = "disable"
 
 HAMI_BATCH = "1"
 
-NVIDIA = "nvidia"
-"""The kernel's driver."""
+DEFAULT_DEVICE = "nvidia"
+"""NVIDIA's driver, meant where none is named."""
 
 EMULATED = "emulated"
 """An emulated GPU."""
@@ -67,7 +67,7 @@ SOCKET = "RUNLIST_SOCKET"
 """The daemon's stream socket."""
 
 DEVICE = "RUNLIST_DEVICE"
-"""The device: NVIDIA, EMULATED, or the name of a plane's module."""
+"""The device: DEFAULT_DEVICE, EMULATED, or the name of a plane's module."""
 
 EMULATED_GPU = "RUNLIST_EMULATED_GPU"
 """The directory of an emulated GPU."""

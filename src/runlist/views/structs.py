@@ -87,7 +87,7 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: Annotated[int, label("process id")]
     version: Annotated[str, label("version of Runlist")]
-    driver: Annotated[str, label("nvidia or emulated")]
+    driver: Annotated[str, label("what `--device` calls its device")]
     policy: Annotated[str, label("policy of every GPU, unless it was dropped there")]
     policy_options: Annotated[dict[str, str], label("its options")]
     private: Annotated[bool, label("whether it ends by itself when it manages nothing")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import Limited
 from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.controls import CONTROLS
 from runlist.planes.nvidia.rm.client import free_client, open_client
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.proc.process import capable
@@ -50,9 +51,10 @@ def _gpus(driver: Driver) -> str:
 
 
 def _nice() -> str:
+    privileged = ", ".join(row.name for row in CONTROLS if row.privileged)
     if capable(_CAP_SYS_NICE):
-        return "interleave levels may be set"
-    raise Limited("interleave levels need root or CAP_SYS_NICE; classes, slices and suspension do not")
+        return f"{privileged} may be set"
+    raise Limited(f"{privileged} cannot be set without root or CAP_SYS_NICE; classes, slices and suspension can")
 
 
 def _memory_limits(driver: Driver) -> str:

@@ -82,7 +82,7 @@ class Driver(Protocol):
 class NvidiaDriver:
     """The kernel driver, through /dev/nvidiactl."""
 
-    name = names.NVIDIA
+    name = names.DEFAULT_DEVICE
     _PATH = Path("/dev/nvidiactl")
 
     def open(self) -> OpenFile:
@@ -190,8 +190,8 @@ class EmulatedDriver:
 
 def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:
     """The driver named by `device`, or by RUNLIST_DEVICE, or the kernel's. Raises UsageError for a bad name."""
-    name = device or os.environ.get(names.DEVICE) or names.NVIDIA
-    if name == names.NVIDIA:
+    name = device or os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
+    if name == names.DEFAULT_DEVICE:
         return NvidiaDriver()
     if name == names.EMULATED:
         directory = os.environ.get(names.EMULATED_GPU)

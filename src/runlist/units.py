@@ -42,7 +42,8 @@ def part_of(octets: int, whole: int) -> str:
 
 
 def _unit(octets: int) -> tuple[int, str]:
-    return next((pair for pair in _UNITS if octets >= pair[0]), (1, "B"))
+    """The largest unit of which there is one, when rounded to the decimal that is written."""
+    return next((pair for pair in _UNITS if octets >= pair[0] - pair[0] // 20480), (1, "B"))
 
 
 def parse_duration_us(text: str, bare: str = "") -> float | None:

@@ -25,7 +25,7 @@ from runlist import paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.requests.messages import Messages
 from runlist.daemon.requests.server import Server
-from runlist.daemon.tree.settling import SETTLE_S
+from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane

@@ -45,10 +45,9 @@ class Reading:
 
 
 class UsageSource(Protocol):
-    """A source of usage for one GPU. `exact` says whether it sees every turn; `name` is shown to people."""
+    """A source of usage for one GPU. `name` is shown to people."""
 
     name: str
-    exact: bool
 
     def read(self) -> Reading:
         """What happened since the last call, or since the source was opened. Raises RunlistError or OSError when the

@@ -69,7 +69,7 @@ def no_right(pid: int, reason: str) -> NoPermissionError:
     )
 
 
-def still_holds(pid: int, fd: int, copy: int) -> bool:
+def still_has(pid: int, fd: int, copy: int) -> bool:
     """Whether descriptor `fd` of process `pid` still is the open file that `copy` was made of (false after exec or
     close).
     """

@@ -13,7 +13,6 @@ class BookUsage:
     """Each task that is enabled counts as holding an equal part of the GPU, whether it has work or not."""
 
     name = "book"
-    exact = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
-from runlist.daemon.requests.limit_notes import remarks
+from runlist.daemon.requests.limit_notes import limit_notes
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
-from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
@@ -43,7 +43,7 @@ _QUEUE_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Outcome:
     """What a request did: the tasks that it touched, and remarks for the person who made it."""
 
     tasks: list[ManagedTask]
@@ -62,9 +62,9 @@ class Manager:
         self,
         *,
         gpus: Gpus,
-        memory: Memory,
+        census: MemoryCensus,
         placement: Placement,
-        link: KeeperLink,
+        keeper: KeeperLink,
         processes: Processes,
         adoption: Adoption,
         search: Search,
@@ -73,10 +73,10 @@ class Manager:
         opened: asyncio.Event,
     ) -> None:
         self.gpus = gpus
-        self.memory = memory
+        self.census = census
         self.placement = placement
         self.processes = processes
-        self.link = link
+        self.keeper = keeper
         self._adoption = adoption
         self._search = search
         self._guard = guard
@@ -87,7 +87,7 @@ class Manager:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
+    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
         parse_settings(settings)
@@ -114,7 +114,7 @@ class Manager:
         root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
-        return Done(tasks)
+        return Outcome(tasks)
 
     async def launch(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
@@ -172,12 +172,12 @@ class Manager:
 
     def _limit_memory(self, root: Root) -> list[str]:
         """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
-        change = memory_change(self.placement.place(root.pid, root.settings).changes)
+        change = memory_change(self.placement.settings_of(root.pid, root.settings).changes)
         if change is not None and "memory" in root.settings:
             _set_limit(root, root.pid, change.limit)
         elif change is not None:
             root.quota.tighten(change.limit)
-        return remarks(root, self.memory, self.gpus)
+        return limit_notes(root, self.census, self.gpus)
 
     def _no_room(self) -> str | None:
         """Why a command must not be started now: every GPU is full. Those just started count though they have no
@@ -186,7 +186,7 @@ class Manager:
         busy = {process.root.pid for process in self.processes.managed.values()}
         starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
         reason = None
-        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.memory.gpus()]):
+        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.census.gpus()]):
             reason = self.placement.no_room(gpu, starting)
             if reason is None:
                 return None
@@ -225,7 +225,7 @@ class Manager:
         self.gpus.run_all()
         return troubles
 
-    def change(self, pid: int, settings: dict[str, str], uid: int) -> Done:
+    def change(self, pid: int, settings: dict[str, str], uid: int) -> Outcome:
         """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
@@ -244,25 +244,25 @@ class Manager:
             raise
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
-        return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
+        return Outcome(tasks, limit_notes(root, self.census, self.gpus) if memory is not None else [])
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
         tasks = self._tasks(self._targets(pid, uid))
-        before = {task.task.key: dict(task.holds) for task in tasks}
+        before = {task.task.key: dict(task.suspended_by) for task in tasks}
         if not suspended:
             for task in tasks:
                 self._check_resumable(task, uid)
-        released = {Hold.USER, Hold.ROOM} if uid == 0 else {Hold.USER}
+        released = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
         for task in tasks:
-            others = {who: why for who, why in task.holds.items() if who not in released}
-            task.holds = {**task.holds, Hold.USER: "by its user"} if suspended else others
-        held = {task.task.key: bool(task.holds) for task in tasks}
+            others = {who: why for who, why in task.suspended_by.items() if who not in released}
+            task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
+        held = {task.task.key: bool(task.suspended_by) for task in tasks}
         try:
             self._change(tasks, [TaskChange(lambda task: replace(task, suspended=held[task.key]))])
         except BaseException:
             for task in tasks:
-                task.holds = before[task.task.key]
+                task.suspended_by = before[task.task.key]
             raise
         return tasks
 
@@ -270,11 +270,13 @@ class Manager:
     def _check_resumable(task: ManagedTask, uid: int) -> None:
         """Raise RunlistError for a task that its user did not suspend and may not resume."""
         pid = task.task.key.pid
-        if Hold.USER in task.holds:
+        if SuspendedBy.USER in task.suspended_by:
             return
-        if Hold.MEMORY in task.holds:
-            raise RunlistError(f"process {pid} is {task.holds[Hold.MEMORY]}: give its tree a larger limit")
-        if uid != 0 and Hold.ROOM in task.holds:
+        if SuspendedBy.MEMORY in task.suspended_by:
+            raise RunlistError(
+                f"process {pid} is {task.suspended_by[SuspendedBy.MEMORY]}: give its tree a larger limit"
+            )
+        if uid != 0 and SuspendedBy.ROOM in task.suspended_by:
             raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
     def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
@@ -362,7 +364,7 @@ class Manager:
                         task.task = change.change(task.task)
                     elif isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
-                        task.set_control(change.control, change.word, self.link.renew)
+                        task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
@@ -373,7 +375,7 @@ class Manager:
                 self.gpus.scheduler(old.key.gpu).tell(Appear(task.task))
             for task, control, word in reversed(undo):
                 with contextlib.suppress(RunlistError, OSError):
-                    task.set_control(control, word, self.link.renew)
+                    task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
 

@@ -88,16 +88,6 @@ class Discarder(Protocol):
         """Close them."""
 
 
-class CloseHere:
-    """Closes them here and now: for sockets whose senders are trusted."""
-
-    room = True
-
-    def discard(self, fds: Sequence[int]) -> None:
-        for fd in fds:
-            os.close(fd)
-
-
 OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
 """Takes pid, user id, the message, and what to call when a segment that begins is in force. False: not managed."""
 
@@ -111,11 +101,11 @@ class Messages:
     there, UsageError when the path cannot be a socket.
     """
 
-    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder | None = None) -> None:
+    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder) -> None:
         self.dropped: Counter[str] = Counter()
         self._path = path
         self._on_message = on_message
-        self._discarder = discarder or CloseHere()
+        self._discarder = discarder
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._socket = _bind(path)

@@ -118,18 +118,6 @@ class GpuContext:
         for group in self._groups(Engine.COMPUTE):
             self._on_group(group, "PREEMPT", wait=1)
 
-    def restart_runlist(self) -> None:
-        """Expire the current slice of the compute runlist (root or CAP_SYS_NICE)."""
-        for group in self._groups(Engine.COMPUTE)[:1]:
-            self.rm.control(group.channels[0], "RESTART_RUNLIST")
-
-    def schedule(self, enable: bool) -> None:
-        """Put the groups on their runlist or take them off. Taking off does not stop a group that runs: use
-        `suspend`.
-        """
-        for group in self._groups():
-            self._on_group(group, "GPFIFO_SCHEDULE", enable=int(enable))
-
     # -- the controls of the table -----------------------------------------------------------------
 
     def set_control(self, name: str, word: str | None) -> None:
@@ -142,13 +130,6 @@ class GpuContext:
                 if control.object not in self.groups:
                     raise
                 self._drop(self.groups[control.object])
-
-    def group_ids(self) -> dict[int, int]:
-        """The groups' ids on their runlists, by handle."""
-        return {
-            group.handle: int(self.rm.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
-            for group in self._groups()
-        }
 
     # -- undo --------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class IdleTime:
         """End of the last sample that was used; later ones are wanted."""
         return self._sampled_ns
 
-    def hold(self, residencies: Iterable[Residency], until_ns: int) -> None:
+    def note(self, residencies: Iterable[Residency], until_ns: int) -> None:
         """Note who held the GPU, up to `until_ns`."""
         last = self._stretches[-1] if self._stretches else None
         for pid, _, start, end in residencies:

@@ -32,7 +32,6 @@ class NvmlUsage:
     """
 
     name = "nvml"
-    exact = False
 
     def __init__(self, utilisation: ProcessUtilisation, clock: Callable[[], float] = time.time) -> None:
         self._utilisation = utilisation

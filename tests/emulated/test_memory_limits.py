@@ -249,7 +249,7 @@ def test_a_run_within_a_run_keeps_the_outer_limit(run: Run, commands: Commands) 
     assert [holder.do("take 1500"), holder.do("total")] == [OUT_OF_MEMORY, 1024]
     said = commands.run("run", "--", *RUN, "--cap", "30", "--", "true").stderr
     assert re.fullmatch(
-        r"runlist: this is below process \d+, which is managed: its settings hold for all below it; .*\n", said
+        r"runlist: this is below process \d+, which is managed: its settings count for all below it; .*\n", said
     )
     commands.environment["RUNLIST_REGION"] = "/some/region"
     assert "inside another `runlist run`" in commands.fails(2, "run", "--memory", "9G", "--", "true")
@@ -315,7 +315,7 @@ def test_a_static_program_is_said_to_be_out_of_reach_and_runs(
     done = commands.run("run", "--memory", "1G", "--", str(program))
     assert done.returncode == 7
     told = (
-        f"{program} is statically linked: its memory cannot be limited from inside; shares and caps hold all the same"
+        f"{program} is statically linked: its memory cannot be limited from inside; shares and caps work all the same"
     )
     assert done.stderr == f"runlist: {told}\n"
     script = tmp_path / "script"

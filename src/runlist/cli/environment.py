@@ -29,7 +29,7 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
 def made_one(environment: Mapping[str, str], taken: Mapping[str, str]) -> list[str]:
     """What to say of the settings that were `taken` for every GPU, where the environment has others for single ones."""
     return [
-        f"{name}_N: on every GPU the smallest holds under `runlist run`: {key}={taken[key]}"
+        f"{name}_N: on every GPU the smallest counts under `runlist run`: {key}={taken[key]}"
         for name, key in names.HAMI_SETTINGS.items()
         if taken.get(key) in (values := _values(environment, name)) and len(set(values)) > 1
     ]
@@ -44,7 +44,7 @@ def _values(environment: Mapping[str, str], name: str) -> list[str]:
 def _hami(environment: Mapping[str, str]) -> dict[str, str]:
     if preload.is_on(environment.get(names.HAMI_DISABLE, "")):
         return {}
-    found = {  # our limits hold on every GPU: the smallest, so that none has more than was meant
+    found = {  # our limits are the same on every GPU: the smallest, so that none has more than was meant
         key: min(values, key=_AMOUNTS[key])
         for name, key in names.HAMI_SETTINGS.items()
         if (values := _values(environment, name))

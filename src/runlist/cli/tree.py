@@ -59,7 +59,7 @@ def prepared(
         return
     path, tree, opened = made
     if limited and (reason := preload.obstacle(command[0])):
-        say(f"{reason}: its memory cannot be limited from inside; shares and caps hold all the same")
+        say(f"{reason}: its memory cannot be limited from inside; shares and caps work all the same")
     try:
         yield tree
     finally:

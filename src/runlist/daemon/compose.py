@@ -1,4 +1,4 @@
-"""How the daemon is put together: the one module that knows all of its rooms."""
+"""Putting the daemon together: the one module that knows all of its rooms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Daemon:
 
 def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless: Callable[[], None]) -> Daemon:
     """A daemon over a plane, in the running event loop. `on_hopeless` is called when nothing can be managed safely any
-    more. Raises RunlistError for a policy or rules that cannot be, before anything starts.
+    more. Raises RunlistError for a bad policy or bad rules, before anything starts.
     """
     gpus = Gpus(plane, spec, lambda pid: processes.release(pid))  # noqa: PLW0108 (these are made below)
     census = MemoryCensus(plane.census)

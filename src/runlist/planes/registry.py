@@ -1,4 +1,4 @@
-"""Which planes there are: one line each."""
+"""The list of planes, one line each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PLANES = {
 
 
 def choose_plane(device: str | None = None) -> Plane:
-    """The plane named by `device`, or by RUNLIST_DEVICE, or the default. One that is not Runlist's own is named by its
-    module, as `package.module`. Raises UsageError for a bad name.
+    """The plane named by `device`, or by RUNLIST_DEVICE, or the default. A foreign plane is named by its module, as
+    `package.module`. Raises UsageError for a bad name.
     """
     name = device or os.environ.get(names.DEVICE) or next(iter(PLANES))
     if name in PLANES:
@@ -38,14 +38,14 @@ def _made(module: str) -> Plane:
 
 
 def controls() -> tuple[Control, ...]:
-    """The controls that the planes' drivers have, each name once: `CONTROLS` in the module `controls` of each vendor,
-    and in the module of a plane that is not Runlist's own, if the environment names one.
+    """The controls of all planes' drivers, each name once: `CONTROLS` in the module `controls` of each vendor, and in
+    the module of a foreign plane that the environment names.
     """
     vendors = dict.fromkeys(".".join(module.split(".")[:3]) for module in PLANES.values())
     modules = [import_module(f"{vendor}.controls") for vendor in vendors]
     named = os.environ.get(names.DEVICE, "")
     if "." in named:
-        with contextlib.suppress(ImportError):  # whoever chooses it says so
+        with contextlib.suppress(ImportError):  # choosing it reports the error
             modules.append(import_module(named))
     rows = (row for module in modules for row in getattr(module, "CONTROLS", ()))
     return tuple({row.name: row for row in rows}.values())

@@ -76,7 +76,7 @@ STALL_S = 0.25
 
 
 class Layer(Policy):
-    """A policy over another one, `below`. What it does not change passes through."""
+    """A policy over another one, `below`, which answers whatever the layer leaves unchanged."""
 
     def __init__(self, options: Mapping[str, str], below: Policy) -> None:
         super().__init__(options)

@@ -1,4 +1,4 @@
-"""Usage by the daemon's own book: who was allowed to run, for machines that tell nothing better."""
+"""Usage by the daemon's own book of who was allowed to run, for machines without a better source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process gets when it appears: the rules' settings, overlaid by what its user asked for, within the limits."""
+"""The settings of a process that appears: the rules', overlaid by its user's, within the limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runlist.settings.table import apply_changes, control_words, memory_change, 
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What a process gets: settings, what they change, and the line of the rules file that some of them come from."""
+    """The settings of a process, their changes, and the line of the rule that gave some of them."""
 
     settings: dict[str, str]
     changes: list[Change]
@@ -36,7 +36,7 @@ class Placement:
         self._census = census
 
     def settings_of(self, pid: int, asked: dict[str, str]) -> ProcessSettings:
-        """Settings of a process. Raises UsageError when they cannot be."""
+        """Settings of a process: the rules', overlaid by those `asked` for. Raises UsageError for bad ones."""
         facts = facts_of(pid) if self.rules else None
         match = self.rules.match(facts) if facts is not None else None
         if match is None:
@@ -45,7 +45,7 @@ class Placement:
         return ProcessSettings(settings, parse_settings(settings), match.where)
 
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
-        """A task of a process that was just found on a GPU. Processes of one root share as one job."""
+        """The task of a process that was just found on a GPU. Processes of one root share as one job."""
         found = self.settings_of(pid, root.settings)
         line = command_line(pid)
         task = Task(
@@ -77,7 +77,7 @@ class Placement:
         return self._census.pids()
 
     def no_room(self, gpu: str, expected: int = 0) -> str | None:
-        """Why a newcomer to a GPU has to stay out, or None: nobody goes before those who wait."""
+        """Why a newcomer to a GPU has to wait, or None. Nobody goes before those who wait already."""
         reason = self.over_limit(gpu, expected)
         limits = self.rules.limits
         if reason is None and (limits.tasks is not None or limits.memory is not None):
@@ -86,7 +86,7 @@ class Placement:
         return reason
 
     def over_limit(self, gpu: str, expected: int = 0) -> str | None:
-        """Why one more task on a GPU, beside those there and those `expected`, would be too much, or None."""
+        """Why a GPU has no room for one task more than the present and the `expected` ones, or None."""
         limits = self.rules.limits
         if limits.tasks is not None:
             there = expected + sum(not task.queued for task in self._gpus.scheduler(gpu).tasks.values())

@@ -1,4 +1,4 @@
-"""What a person should know who has just set a memory limit."""
+"""Notes for a person who has just set a memory limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.tasks.managed import Root
 from runlist.units import size
 
-_SMALLEST = 2 << 20  # the driver gives memory in pieces of this size
+_SMALLEST = 2 << 20  # bytes: the driver gives memory in pieces of this size
 _REFUSED = "new allocations are refused until"
 
 
 def limit_notes(root: Root, census: MemoryCensus, gpus: Gpus) -> list[str]:
-    """What the limit of a tree does not do, or does already. One line each."""
+    """Limits without effect and limits that are exceeded already, one line each."""
     limit = root.quota.limit
     if limit is None:
         return []

@@ -1,6 +1,6 @@
-"""What users ask of the daemon, with their rights: the requests that change something.
+"""The requests of users that change something, checked against their rights.
 
-All state is changed by the event loop's thread.
+The event loop's thread changes all state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _QUEUE_LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a request did: the tasks that it touched, and remarks for the person who made it."""
+    """The outcome of a request: the tasks that it touched, and notes for the person who made it."""
 
     tasks: list[ManagedTask]
     notes: list[str] = field(default_factory=list)
@@ -119,8 +119,8 @@ class Manager:
     async def launch(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
     ) -> list[str]:
-        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them, with
-        remarks. Takes the region's descriptor over.
+        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
+        Takes the region's descriptor over.
         """
         region = None if region_fd is None else await self._region(region_fd, uid)
         try:
@@ -138,7 +138,7 @@ class Manager:
             raise
         if outer is not None and settings:
             notes.append(
-                f"this is below process {outer.pid}, which is managed: its settings hold for all below it; "
+                f"this is below process {outer.pid}, which is managed: its settings count for all below it; "
                 f"change them with `runlist set {outer.pid}`"
             )
         return notes
@@ -150,7 +150,7 @@ class Manager:
             raise RunlistError(f"the memory region is refused: {error}") from None
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
-        """Wait until there is room for what a launcher starts; returns the settings that it gets."""
+        """Wait until there is room for a launcher's command; returns the settings for it."""
         parse_settings(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
@@ -171,7 +171,7 @@ class Manager:
             del self._launches[pid]
 
     def _limit_memory(self, root: Root) -> list[str]:
-        """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
+        """Set a new root's memory limit, from its user or else from the rules; returns notes."""
         change = memory_change(self.placement.settings_of(root.pid, root.settings).changes)
         if change is not None and "memory" in root.settings:
             _set_limit(root, root.pid, change.limit)
@@ -180,9 +180,7 @@ class Manager:
         return limit_notes(root, self.census, self.gpus)
 
     def _no_room(self) -> str | None:
-        """Why a command must not be started now: every GPU is full. Those just started count though they have no
-        context yet.
-        """
+        """Why a command must wait, when every GPU is full. Commands that have no context yet count, too."""
         busy = {process.root.pid for process in self.processes.managed.values()}
         starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
         reason = None
@@ -193,7 +191,7 @@ class Manager:
         return reason
 
     def waiting(self, uid: int) -> tuple[list[str], int]:
-        """What waits until there is room: that of a user (root: of all) in words, and how many others do."""
+        """The tasks and commands of a user (root: of all) that wait for room, in words, and how many others wait."""
         queued = [task.task for task in self.tasks(0) if task.queued]
         everybody = [
             (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
@@ -202,7 +200,7 @@ class Manager:
         return mine, len(everybody) - len(mine)
 
     def launcher_gone(self, pid: int) -> None:
-        """`runlist run` hung up: from here on only our own right is left for its descendants."""
+        """`runlist run` hung up: only our own right is left for its descendants."""
         if pid in self.processes.roots:
             self.processes.roots[pid].borrowers = (OwnRight(),)
 
@@ -253,13 +251,13 @@ class Manager:
         if not suspended:
             for task in tasks:
                 self._check_resumable(task, uid)
-        released = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
+        let_go = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
         for task in tasks:
-            others = {who: why for who, why in task.suspended_by.items() if who not in released}
+            others = {cause: why for cause, why in task.suspended_by.items() if cause not in let_go}
             task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
-        held = {task.task.key: bool(task.suspended_by) for task in tasks}
+        off = {task.task.key for task in tasks if task.suspended_by}
         try:
-            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=held[task.key]))])
+            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=task.key in off))])
         except BaseException:
             for task in tasks:
                 task.suspended_by = before[task.task.key]
@@ -280,8 +278,8 @@ class Manager:
             raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
     def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
-        """Take what a tenant says of itself; False for a process that is not managed. `in_force` is called when what
-        it asks for has been applied.
+        """Take a tenant's message; False for a process that is not managed. `in_force` is called once the message has
+        taken effect.
         """
         if message.kind is Kind.JOIN:
             return self._join(pid, uid, message)
@@ -293,7 +291,7 @@ class Manager:
         return True
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
-        """Take what a process sent of itself, once it was looked at."""
+        """Take the files that a process sent, once they were checked."""
         if self._search.root_for(pid, uid) is None:
             return False
 
@@ -319,12 +317,12 @@ class Manager:
         ]
 
     def visible(self, uid: int) -> list[ManagedTask]:
-        """The same, with those that are below a root and cannot be managed."""
+        """The same, and tasks below a root that cannot be managed."""
         outside = self._guard.outside.values()
         return self.tasks(uid) + [task for task in outside if uid in (0, task.task.uid)]
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Cancel the joins under way."""
         for job in self._joining:
             job.cancel()
 
@@ -354,7 +352,7 @@ class Manager:
     # -- changing and scheduling -------------------------------------------------------------------
 
     def _change(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
-        """Apply what changes say of tasks, to all of them or, where one is refused, to none."""
+        """Apply changes to all tasks, or to none where one is refused."""
         before = [(task, task.task) for task in tasks]
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
@@ -381,7 +379,7 @@ class Manager:
 
 
 def _check_right(settings: Mapping[str, str], uid: int) -> None:
-    """Raise NoPermissionError where settings are not for this user: the daemon may have a right that it has not."""
+    """Raise NoPermissionError for privileged settings: the daemon may have rights that this user has not."""
     kept = [key for key in settings if SETTINGS[key].privileged]
     if kept and uid not in (0, os.geteuid()):
         raise NoPermissionError(f"only root and the daemon's own user may set {', '.join(kept)}")

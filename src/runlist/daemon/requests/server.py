@@ -66,7 +66,7 @@ class Server:
         self._peers.discard(peer)
 
     def status(self, uid: int) -> wire.DaemonStatus:
-        """What this daemon is, for a user."""
+        """This daemon's status, for a user."""
         manager = self._manager
         waiting, others = manager.waiting(uid)
         return wire.DaemonStatus(

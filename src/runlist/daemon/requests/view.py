@@ -19,8 +19,8 @@ from runlist.views.structs import GpuView, Measured, TaskView
 
 _USAGE_KEPT_S = 0.05
 _COUNTERS = {name: field.of or name for name, field in fields(Measured).items() if field.kind is Kind.COUNTER}
-_ROOM = 4 << 20  # letters that all command lines of an answer may take: a frame has an end
-_MOST = (1 << 63) - 1  # what a tree says of itself may be any number, and JSON's have an end
+_ROOM = 4 << 20  # letters for all command lines of an answer: a frame is bounded
+_MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no larger one
 
 
 def views(tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus) -> list[TaskView]:
@@ -57,7 +57,7 @@ def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: 
 
 
 def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, int]) -> dict[str, Any]:
-    """The fields of `Measured`, of a process or of all: every counter from usage, or else from the daemon's counts."""
+    """The fields of `Measured`, for a process or for all: each counter is from usage or from the daemon's counts."""
     account = accounting.all if pid is None else accounting.of(pid)
     history = account.history
     usage = {**asdict(account.usage), "worked_s": account.worked_s}
@@ -121,12 +121,12 @@ def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], ro
 
 
 _CAPPING = Enforced.CAP | Enforced.QUERIES
-"""A library that hooks queries hooks launches, too: it says so once it held the first back."""
+"""A library that hooks queries hooks launches, too, but says so only after it has delayed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """What is known of the inside of a process, where it shares a region."""
+    """What a region tells of a process that shares it."""
 
     limit: int | None = None
     use: Use | None = None

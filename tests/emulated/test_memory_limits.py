@@ -218,7 +218,7 @@ def test_the_region_goes_with_the_tree(run: Run, commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("variables", ["LD_PRELOAD", "RUNLIST_REGION", "LD_PRELOAD RUNLIST_REGION RUNLIST_STRICT"])
-def test_a_child_that_drops_the_library_is_reported_and_held(
+def test_a_child_that_drops_the_library_is_reported_and_suspended(
     run: Run, daemon: Daemon, variables: str, commands: Commands
 ) -> None:
     holder = run("--memory", "2G")
@@ -231,10 +231,10 @@ def test_a_child_that_drops_the_library_is_reported_and_held(
     wait_for(lambda: task_of(daemon, child).enforcement.startswith("not loaded: "))
     assert not task.suspended
     assert holder.do("1 take 3000") == 0  # nothing in it says no
-    wait_for(lambda: task_of(daemon, child).suspended, "the child to be held")
+    wait_for(lambda: task_of(daemon, child).suspended, "the child to be suspended")
     why = task_of(daemon, child).why
     assert "suspended: its tree holds" in why
-    assert "may hold 2.0 GiB" in why
+    assert "with a limit of 2.0 GiB" in why
     assert "not loaded" in why
     assert "give its tree a larger limit" in refusal(lambda: daemon.client.resume(child))
     assert not task_of(daemon, holder.pid).suspended
@@ -277,10 +277,10 @@ def test_rules_limit_memory_too(commands: Commands, start_daemon: Callable[..., 
         assert managed(daemon, holder.pid).memory_limit_bytes == GiB
     with Holder([*RUN, "--memory", "2G", "--"], commands.environment) as holder:  # who asks wins
         assert [holder.do("open"), holder.do("take 1500")] == [0, 0]
-    with Holder([], commands.environment) as holder:  # and who has no library is held from outside
+    with Holder([], commands.environment) as holder:  # and who has no library is suspended from outside
         assert [holder.do("open"), holder.do("take 1500")] == [0, 0]
         assert managed(daemon, holder.pid).memory_limit_bytes == GiB
-        wait_for(lambda: task_of(daemon, holder.pid).suspended, "the program to be held")
+        wait_for(lambda: task_of(daemon, holder.pid).suspended, "the program to be suspended")
         holder.do("give")
         wait_for(lambda: not task_of(daemon, holder.pid).suspended, "the program to run again")
 

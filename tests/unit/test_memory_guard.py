@@ -422,7 +422,7 @@ def childless() -> Iterator[int]:
 
 def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, childless: int) -> None:
     calls: list[tuple[str, Path, int | None]] = []
-    monkeypatch.setattr("runlist.daemon.memory.driver_limits._cgroup_of", lambda pid: "/a.slice")
+    monkeypatch.setattr("runlist.daemon.memory.driver_limits.cgroup_of", lambda pid: ("/a.slice", ""))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "a.slice").mkdir()
     memory: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What the commands share: options, tables, JSON, errors."""
+"""Shared by the commands: options, tables, JSON, errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USUAL_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
     "GROUPS", "FIXED", "COMMAND",
 )  # fmt: skip
-"""Columns of every table of tasks, without those in which there is nothing but the usual."""
+"""Columns of every table of tasks; those that have only the usual text are left out."""
 LONG_COLUMNS = columns_of(
     "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
     "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
@@ -42,7 +42,7 @@ REASON_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
     "COMMAND",
 )  # fmt: skip
-"""Why a task got what it got."""
+"""Columns that show why a task has its share."""
 
 
 def print_json(value: Any) -> None:
@@ -51,7 +51,7 @@ def print_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """A remark or an error, beside what the command prints."""
+    """Print a note or an error on standard error."""
     print(f"runlist: {line}", file=sys.stderr, flush=True)
 
 

@@ -265,7 +265,7 @@ class Plane(Protocol):
         """Put a process back that no daemon or keeper knows; returns the changes that were found."""
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The checks of `runlist doctor`: names, and what to call for a finding; it may raise Limited or RunlistError."""
+        """The checks of `runlist doctor`: names and functions, which return a finding or raise Limited or RunlistError."""
 
     def environment(self) -> Mapping[str, str]:
         """Variables that a program needs to reach its GPUs."""

@@ -118,7 +118,7 @@ class Gpu:
     # -- what the driver's controls do -------------------------------------------------------------
 
     def set_slice(self, context: Context, nanoseconds: int) -> None:
-        """Takes effect at once, also for a slice that is running."""
+        """Set a slice. It takes effect at once, also for a running slice."""
         context.slice = nanoseconds
         if context is self.resident and self._contended:
             self._plan_leaving()
@@ -291,7 +291,7 @@ class Gpu:
         self._arm()
 
     def _next(self) -> Context | None:
-        """The first with work behind who was resident last, who comes last himself."""
+        """The first context with work behind the last resident, which comes last itself."""
         if not self._ready:
             return None
         contexts, cursor = self._contexts, self._cursor

@@ -13,7 +13,7 @@ from runlist.sim.workload import Trace
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out, and what it took: the result alone repeats itself. `series` is for pictures."""
+    """The result, and the time that it took: only the result repeats itself. `series` is for pictures."""
 
     result: SimulationResult
     series: list[Series]

@@ -14,6 +14,7 @@ import structlog
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import CensusError
+from runlist.proc.cgroup import cgroup_of
 from runlist.proc.process import descendants
 
 _log = structlog.get_logger()
@@ -36,16 +37,18 @@ class DriverLimits:
             self._works = (
                 os.geteuid() == 0
                 and (self._mount / "cgroup.controllers").exists()  # the unified hierarchy
-                and self._census.limits_supported(self._mount / _cgroup_of(os.getpid()).lstrip("/"))
+                and self._census.limits_supported(self._cgroup_of(os.getpid()))
             )
         return self._works
 
     def enter(self, pid: int) -> CgroupLimit:
         """Put a process and its descendants into a cgroup of their own. Raises NotSupportedError."""
-        parent = self._mount / _cgroup_of(pid).lstrip("/")
-        group = CgroupLimit(parent / f"runlist-{pid}", self._census)
+        group = CgroupLimit(self._cgroup_of(pid) / f"runlist-{pid}", self._census)
         group.take(pid)
         return group
+
+    def _cgroup_of(self, pid: int) -> Path:
+        return self._mount / cgroup_of(pid)[0].lstrip("/")
 
 
 class CgroupLimit:
@@ -89,12 +92,3 @@ class CgroupLimit:
 
 def _move(pid: int, group: Path) -> None:
     (group / "cgroup.procs").write_text(str(pid))
-
-
-def _cgroup_of(pid: int) -> str:
-    """The path of a process' cgroup in the unified hierarchy."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line[3:] for line in lines if line.startswith("0::")), "/")

@@ -154,7 +154,7 @@ class Client:
         return self._status(wire.UsePolicy(name, dict(options)))
 
     def status(self) -> wire.DaemonStatus:
-        """What the daemon is."""
+        """The daemon's status."""
         return self._status(wire.GetStatus())
 
     def stop(self) -> None:

@@ -26,7 +26,7 @@ from runlist.proc.process import capable
 from runlist.protocol import environment_autogen as names
 
 _CAP_SYS_PTRACE = 19
-_RECORD_BYTES = 64  # at least what a program says of itself
+_RECORD_BYTES = 64  # at least as long as a tenant's message
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -89,7 +89,7 @@ class UsePolicy(Message, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Ask what the daemon is."""
+    """Ask for the daemon's status."""
 
 
 class Stop(Message, frozen=True):

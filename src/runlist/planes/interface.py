@@ -1,4 +1,4 @@
-"""What the rest of Runlist may know of a plane: a way to reach GPUs and the work of processes on them.
+"""The interface of a plane to the rest of Runlist: a way to reach GPUs and the work of processes on them.
 
 A plane is a module with a function `make_plane()`; in its vendor's folder the module `controls` lists what users may
 set in the driver. Handles, classes, limits and protocols of a vendor stay inside. Only data travels outside: GPUs by
@@ -265,7 +265,7 @@ class Plane(Protocol):
         """Put a process back that no daemon or keeper knows; returns the changes that were found."""
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The checks of `runlist doctor`: names and functions, which return a finding or raise Limited or RunlistError."""
+        """Checks for `runlist doctor`: names and functions. They return a finding, or raise Limited or RunlistError."""
 
     def environment(self) -> Mapping[str, str]:
         """Variables that a program needs to reach its GPUs."""

@@ -2,7 +2,7 @@
 
 The daemon, or the simulator, keeps one instance per GPU. It tells the policy what happens (`on_event`), and whenever
 something changed or the policy's own timer ran out it asks `decide` for the shares of all tasks on that GPU, and
-applies what differs from what is in force. A policy says what should be; how to get there safely is not its business.
+applies the changes. A policy only names the shares: the scheduling loop gets there safely.
 
 A policy can ask for all that the driver can do to an unknowing process: set its slices, suspend and resume it (both by
 `Share`), and take it off the GPU once (`Decision.preempt`).

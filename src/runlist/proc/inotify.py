@@ -37,7 +37,7 @@ class OpenWatch:
         return self._fd
 
     def drain(self) -> None:
-        """Read and drop what is queued; only that something happened counts."""
+        """Read and drop the queued events; only their arrival counts."""
         try:
             while os.read(self._fd, 1 << 16):
                 pass

@@ -157,7 +157,7 @@ class Loop:
             host.ring_in(max(SHORTEST_TIMER_S, again))
         return failures
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- its answers -------------------------------------------------------------------------------
 
     def _heard(self, event: Event) -> bool | None:
         now = self._host.now()
@@ -218,4 +218,4 @@ def _checked(share: object) -> Share:
         until: object = share.until
         if until is None or (isinstance(until, int | float) and math.isfinite(until)):
             return Share(share.timeslice_us, bool(share.enabled), until)
-    raise TypeError(f"{share!r} is no share that can be")
+    raise TypeError(f"{share!r} is no share with a finite time or None for `until`")

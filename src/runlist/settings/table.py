@@ -78,7 +78,7 @@ _ROWS = (
 SETTINGS = {row.key: row for row in _ROWS}
 
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
-"""A task of which nothing was asked yet."""
+"""A task without settings."""
 
 
 def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> list[Change]:

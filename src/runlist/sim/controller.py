@@ -131,7 +131,7 @@ class Scheduler:
         self.decisions += bool(self.tasks)
         self.loop.run()
 
-    # -- what the loop runs on ---------------------------------------------------------------------
+    # -- for the loop: its host --------------------------------------------------------------------
 
     def now(self) -> float:
         return self._engine.now / SECOND

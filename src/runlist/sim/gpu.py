@@ -89,7 +89,7 @@ class Gpu:
         self._sampled_switches = -1
         self.gaps = self.empty = self.switches = 0
 
-    # -- what tenants do ---------------------------------------------------------------------------
+    # -- for tenants -------------------------------------------------------------------------------
 
     def add(self, context: Context) -> None:
         """A new context, last in the round."""
@@ -115,7 +115,7 @@ class Gpu:
         if context.enabled:
             self._becomes_ready(context)
 
-    # -- what the driver's controls do -------------------------------------------------------------
+    # -- for the driver's controls -----------------------------------------------------------------
 
     def set_slice(self, context: Context, nanoseconds: int) -> None:
         """Set a slice. It takes effect at once, also for a running slice."""
@@ -154,7 +154,7 @@ class Gpu:
             if self._ready:
                 self._switch()
 
-    # -- what is to be known -----------------------------------------------------------------------
+    # -- accounts ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Bring every context's account up to now."""

@@ -100,7 +100,7 @@ class Scheduler:
         self.stop_ringing()
         self.accounting.close()
 
-    # -- what the loop runs on ---------------------------------------------------------------------
+    # -- for the loop: its host --------------------------------------------------------------------
 
     def now(self) -> float:
         return time.monotonic()

@@ -162,7 +162,7 @@ class Quota:
             self._group.close()
             self._group = None
         self._snapshot = None
-        self.look()  # for what was refused since the last time
+        self.look()  # for the latest refusals
         if self._region is not None:
             self._region.close()
             self._region = self._snapshot = None

@@ -54,7 +54,7 @@ class Adoption:
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # by process id
 
     def close(self) -> None:
-        """Close what was lent."""
+        """Close the lent files and the finder."""
         self.lending.close()
         self._finder.close()
 
@@ -251,7 +251,7 @@ class Adoption:
 
 
 def _close(found: Iterable[Found], kept: Iterable[Handle] = ()) -> None:
-    """Close the files of what was found, each once, but those that are kept."""
+    """Close the files of the clients found, each once, but those that are kept."""
     files = {id(client.handle): client.handle for client in found}
     for key in files.keys() - {id(file) for file in kept}:
         files[key].close()

@@ -42,7 +42,7 @@ class Sent:
 
 
 class Descriptors:
-    """The thread. It closes what it is given, or hands it back as a control file or a region."""
+    """The thread. It closes descriptors, or hands them back as a control file or a region."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -57,7 +57,7 @@ class Descriptors:
         return self._waiting < MAX_WAITING
 
     def discard(self, fds: Sequence[int]) -> None:
-        """Close what nobody wants."""
+        """Close unwanted descriptors."""
         if fds:
             self._start(lambda: _close(fds))
 

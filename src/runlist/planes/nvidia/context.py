@@ -23,7 +23,7 @@ from runlist.protocol.rm_autogen import MAX_DISABLE_CHANNELS, Target
 class GpuContext:
     """One RM client's channel groups on one GPU. Every method raises the RM status' own exception, or OSError.
 
-    A group that its process freed meanwhile is dropped without an error; `groups` tells what is left.
+    A group that its process freed meanwhile is dropped without an error; `groups` has the others.
     """
 
     def __init__(self, client: RmClient, objects: GpuObjects) -> None:

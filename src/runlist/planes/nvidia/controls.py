@@ -1,6 +1,6 @@
 """The driver's controls for a context, beyond slices and suspension, one row each.
 
-The driver cannot be asked what is in force: undoing means its default.
+The driver does not tell the words in force, so undo sets its defaults.
 """
 
 from __future__ import annotations

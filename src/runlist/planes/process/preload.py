@@ -40,7 +40,7 @@ def variables(
 
 
 def turned_off(environment: Mapping[str, str]) -> str | None:
-    """The variable by which an environment turns the library off, if it does. Ours wins over HAMi's."""
+    """The variable with which an environment turns the library off, or None. Ours wins over HAMi's."""
     said = next((name for name in names.SWITCHES if environment.get(name)), None)
     return said if said is not None and is_on(environment[said]) else None
 

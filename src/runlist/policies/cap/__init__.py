@@ -74,14 +74,14 @@ class Account:
         self.balance = min(self.balance, self._most)
 
     def settle(self, members: Sequence[Task], now: float) -> None:
-        """Take out what was used, put in what the periods since brought, and see what is left."""
+        """Take the usage out, pay the quotas of new periods in, and see whether anything is left."""
         busy = {task.key: task.usage.busy_s for task in members}
         self.balance -= sum(seconds - self._busy.get(key, seconds) for key, seconds in busy.items())
         self._busy = busy
         begun = periods_begun(self.ends, self._period_s, now)
         self.balance = min(self._most, self.balance + begun * self._quota_s)
         self.ends += begun * self._period_s
-        # Within a period only what is given back can fill it: resume for something worth the trouble.
+        # Within a period only idle time that is given back fills it: resume only for enough of that.
         self.empty = self.balance <= (WORTH_RESUMING_S if self.empty and not begun else self._spent_s)
 
 

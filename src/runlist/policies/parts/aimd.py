@@ -8,7 +8,7 @@ NEAR = 0.1
 GENTLE = 0.25
 """A small share grows by no more than this part of itself at a time."""
 EASIER = 0.8
-"""With the load below this part of what it was then, what failed may work."""
+"""With the load below this part of that at the failure, a share that failed may work."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 60.0
 
 

@@ -31,7 +31,7 @@ class Brake:
 
     def __init__(self, now: float) -> None:
         self.on = False
-        self._counts_from = now + WINDOW_S  # before, requests may have suffered from what was in force then
+        self._counts_from = now + WINDOW_S  # earlier ones suffered from earlier shares
         self._ended: deque[float] = deque()
         self._late: deque[float] = deque()
         self._cost = 0.0
@@ -57,7 +57,7 @@ class Brake:
         return True
 
     def look(self, now: float) -> None:
-        """Release the brake when there is room for what a release costs."""
+        """Release the brake when the cost of a release is affordable."""
         self._forget(now)
         self._cost *= EASES ** max(0.0, min(10.0, now - self._eased_at))
         self._eased_at = now

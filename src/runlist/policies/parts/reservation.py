@@ -39,12 +39,12 @@ class Reservation:
         return self.ends + (missing - 1) * period_s
 
     def change(self, deadline: Deadline) -> None:
-        """Another deadline from the next period on; what is left is at most the new budget."""
+        """Another deadline from the next period on; at most the new budget is left."""
         self.deadline = deadline
         self.left = min(self.left, deadline.budget_us / 1e6)
 
     def settle(self, usage: Usage, now: float) -> None:
-        """Take out what was used, and begin new periods."""
+        """Take the usage out, and begin new periods."""
         budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6
         self.left -= usage.busy_s - self._busy
         self._busy = usage.busy_s

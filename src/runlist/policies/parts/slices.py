@@ -1,4 +1,4 @@
-"""Shares by weight among tasks that are all enabled: long slices in proportion, corrected by what was really held."""
+"""Shares by weight among enabled tasks: long slices in proportion, corrected by the time that each really held."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_WINDOWS = 16
 IMPATIENT = frozenset({TaskClass.DEADLINE, TaskClass.LATENCY})
 
 _Competing = frozenset[tuple[TaskKey, str, int]]
-"""Tasks that compete, each with what it shares as and its weight."""
+"""Competing tasks, each with the name that it shares as and its weight."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class WeightedSlices:
         if 0 < len(giving) < len(backlogged):
             # A longer slice changes nothing for them: relative to theirs, those of the others change.
             lead = max(steps[name] for name in giving)
-        else:  # the mean slice slowly returns to what it is meant to be
+        else:  # the mean slice slowly returns to its base
             lead = sum(weights[name] * self._groups[name].factor * steps[name] for name in backlogged) / all_weights
             lead **= RETURN
         for name in backlogged:

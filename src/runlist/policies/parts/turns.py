@@ -1,4 +1,4 @@
-"""Turns: background tasks at slices of 1 µs, of which one at a time may run, by weight."""
+"""Turns: background tasks at slices of 1 µs, one of which may run at a time, by weight."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class WeightedTurns:
     def _return_from_off(self, now: float) -> None:
         if self._off_since is None:
             return
-        if self._turn:  # starts afresh, for what is left of it
+        if self._turn:  # it starts afresh, for its rest
             left = max(0.0, self._turn.ends - self._off_since)
             self._turn = _Turn(self._turn.key, now, now + left)
         self._off_since = None

@@ -13,7 +13,7 @@ LONGEST_WAIT_S = 9.5
 
 
 class Waiting:
-    """Takes tasks out of what the policy below shares out.
+    """Takes tasks out of the contest in the policy below.
 
     Their slices stay: setting one costs a control, and a slice does not matter while a task is off.
     """

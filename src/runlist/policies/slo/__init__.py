@@ -37,7 +37,7 @@ COMFORT = 2.5
 """The background gets more while the p99 leaves this many times the headroom."""
 NEARLY_ALL = 0.98
 USES_IT = 0.7
-"""A background that uses less than this part of what it may have gets no more."""
+"""A background that uses less than this part of its share gets no more."""
 
 RANK = {task_class: rank for rank, task_class in enumerate(TaskClass)}
 

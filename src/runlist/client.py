@@ -43,7 +43,7 @@ class Client:
         self._connection = connection
         self._decoder = msgspec.json.Decoder(wire.Answer)
         self.notes: list[str] = []
-        """The daemon's remarks on the last request that was about tasks."""
+        """The daemon's notes on the last request that was about tasks."""
 
     @classmethod
     def open(cls, *, start: bool = False, device: str | None = None, patience_s: float | None = None) -> Client:
@@ -126,11 +126,11 @@ class Client:
         return self._tasks(wire.Attach(pid, _with_class(task_class, settings), wait)).tasks
 
     def detach(self, pid: int) -> list[str]:
-        """Put a process back; returns remarks on what could not be."""
+        """Put a process back; returns notes on failures."""
         return self._tasks(wire.Detach(pid)).notes
 
     def release(self) -> list[str]:
-        """Put everything of this user back; returns remarks on what could not be."""
+        """Put everything of this user back; returns notes on failures."""
         return self._tasks(wire.Release()).notes
 
     def ps(self) -> list[TaskView]:
@@ -154,7 +154,7 @@ class Client:
         return self._status(wire.UsePolicy(name, dict(options)))
 
     def status(self) -> wire.DaemonStatus:
-        """What the daemon is."""
+        """The daemon's status."""
         return self._status(wire.GetStatus())
 
     def stop(self) -> None:
@@ -211,7 +211,7 @@ class Client:
         return answer
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
-        """What to say where the daemon is of another version than we: it may not know what this one knows."""
+        """A note where the daemon is of another version, which may lack features of this one; else empty."""
         if answer.version == __version__:
             return ""
         old = self.status()
@@ -236,7 +236,7 @@ class Client:
 
 
 def _with_class(task_class: str | None, settings: Mapping[str, str] | None) -> dict[str, str]:
-    """All settings of a new task; what is set by name goes before the class."""
+    """All settings of a new task; `settings` win over the class."""
     return {**({} if task_class is None else {"class": task_class}), **(settings or {})}
 
 

@@ -1,4 +1,4 @@
-"""What works on this machine: the checks behind `runlist doctor`, each done for real."""
+"""The checks of `runlist doctor`: each tries for real what Runlist needs of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runlist.proc.process import capable
 from runlist.protocol import environment_autogen as names
 
 _CAP_SYS_PTRACE = 19
-_RECORD_BYTES = 64  # at least what a program says of itself
+_RECORD_BYTES = 64  # at least as long as a tenant's message
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def _another(name: str) -> str:
 
 
 def _borrowing(plane: Plane) -> str:
-    """Copy a descriptor out of a child of ours, as is done with tenants. Where that is denied they must lend theirs."""
+    """Copy a descriptor out of a child of ours, as out of tenants. Where that is denied, tenants must lend theirs."""
     reader, writer = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[reader])
     try:

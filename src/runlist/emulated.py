@@ -1,4 +1,4 @@
-"""Start and stop emulated GPUs, and point programs at them.
+"""Starting and stopping emulated GPUs, and pointing programs at them.
 
 An emulated GPU is a process that listens in a directory, and two libraries that take the place of the driver's own.
 Programs reach it by their environment alone, see `EmulatedGpu.environment`.

@@ -14,14 +14,14 @@ SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
 
 
 class Device(Protocol):
-    """What is asked of a plane."""
+    """The part of a plane that is used here."""
 
     @property
     def name(self) -> str:
         """What `--device` calls it."""
 
     def state_dir(self) -> Path | None:
-        """Where its daemon keeps its socket, when not in the usual place."""
+        """Where its daemon keeps its socket, if not in the usual place."""
 
 
 def state_dir(device: Device) -> Path:
@@ -45,7 +45,7 @@ def _of_device(directory: Path, device: Device) -> Path:
 
 
 def _temporary_dir() -> Path:
-    """Where anybody may write: `make_private` checks it."""
+    """A folder where anybody may write: `make_private` checks it."""
     return Path(names.TEMPORARY_FOLDER) / f"{names.TEMPORARY_PREFIX}{os.geteuid()}"
 
 
@@ -69,9 +69,7 @@ def candidate_sockets(device: Device) -> list[Path]:
 
 
 def regions_dir(device: Device) -> Path:
-    """Where this user's memory regions are made: beside the daemon's socket if that folder is its own, as the daemon
-    may be another user's.
-    """
+    """Where this user's memory regions are made: beside the daemon's socket if this user has that folder."""
     beside = daemon_socket(device).parent
     try:
         found = beside.lstat()

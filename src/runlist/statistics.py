@@ -1,4 +1,4 @@
-"""Percentiles, for everybody who tells one: there is one formula, so that no two places disagree."""
+"""The one formula for percentiles."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Parameter structures described by a line of text.
+"""Parameter structures, each described by a line of text.
 
 `Structure("disable:B 3x count:I")` is a little-endian struct with a u8 `disable`, three bytes of padding and a u32
 `count`. Fields are `name:code` with `struct`'s codes; a number before the code makes an array (`channels:64I`), `Ns`
-bytes; a lone `Nx` is padding. Nothing is aligned implicitly: what is written is what the driver reads.
+bytes; a lone `Nx` is padding. Nothing is aligned implicitly.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TOKEN = re.compile(r"(?:(?P<name>\w+):)?(?P<count>\d*)(?P<code>[xBHIQis])$")
 
 
 class Structure:
-    """One parameter structure. `size` is in bytes, `names` are its fields in order, `offsets` says at which byte each
-    begins, `struct` is for hot paths.
+    """One parameter structure. `size` is in bytes, `names` are its fields in order, `offsets` their first bytes; hot
+    paths use `struct`.
     """
 
     def __init__(self, spec: str) -> None:
@@ -29,7 +29,7 @@ class Structure:
         for token in spec.split():
             match = _TOKEN.match(token)
             if match is None or (match["name"] is None) != (match["code"] == "x"):
-                raise ValueError(f"bad field {token!r} in layout {spec!r}")
+                raise ValueError(f"bad field {token!r} in {spec!r}")
             if match["name"]:
                 self.offsets[match["name"]] = struct.calcsize(form)
                 self._fields.append((match["name"], match["code"], int(match["count"]) if match["count"] else None))

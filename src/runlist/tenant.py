@@ -1,4 +1,4 @@
-"""What a program says of itself to the daemon that manages it: segments, latencies of its requests, and hints.
+"""Messages of a program to the daemon that manages it: segments, latencies of its requests, and hints.
 
 All of it is optional, costs microseconds and never fails because of the daemon: without one, nothing happens.
 
@@ -40,8 +40,8 @@ _PRIORITIES = range(-(1 << 31), 1 << 31)
 def segment(priority: int) -> Iterator[None]:
     """Give a stretch of work a priority of 32 bits, higher is more urgent: `with runlist.segment(priority=1):`.
 
-    In a segment within a segment the inner priority holds, then the outer one again. Segments are of their thread; the
-    process has the highest priority that any of its threads has. A child of fork starts outside of segments.
+    In a segment within a segment the inner priority counts, then the outer one again. A segment belongs to its thread;
+    the process has the highest priority of its threads. A child of fork starts outside of segments.
     """
     if index(priority) not in _PRIORITIES:
         raise ValueError(f"a segment's priority has 32 bits, not {priority}")
@@ -80,8 +80,7 @@ class _Mark:
 class _Tenant:
     """This process' open segments, and what the daemon knows of them.
 
-    The daemon is told the one priority that holds, each time that it changes; so what one message missed the next one
-    mends.
+    The daemon is told the priority in force, each time that it changes: so the next message mends a lost one.
     """
 
     def __init__(self) -> None:
@@ -115,7 +114,7 @@ class _Tenant:
                 self._send(kind, 0, nanoseconds, 0)
 
     def _tell(self, patience_s: float) -> bool:
-        """Make the daemon know the priority that holds. Whether it does."""
+        """Tell the daemon the priority in force; returns whether it knows it."""
         link = self._linked()
         if link is None:
             return False
@@ -175,8 +174,8 @@ class _Link:
             raise
 
     def is_ours(self) -> bool:
-        """Whether the descriptor is still our socket: a program may close what it does not know, and its number then
-        belongs to another file.
+        """Whether the descriptor is still our socket: a program may close descriptors that it does not know, and open
+        others under their numbers.
         """
         with contextlib.suppress(OSError):
             if self._socket.getsockname() == self._name:
@@ -204,8 +203,8 @@ class _Link:
         return True
 
     def wait(self, sequence: int, until: float) -> bool:
-        """Whether the daemon says that a message is in force, or a later one. Several threads may wait at a time and
-        read each other's answers, so each also looks now and then.
+        """Wait until the daemon says that this message, or a later one, is in force; returns whether it did. Threads
+        may read each other's answers, so each also looks now and then.
         """
         while (self._in_force - sequence) % _SEQUENCES >= _SEQUENCES // 2:
             left = until - time.monotonic()
@@ -280,7 +279,7 @@ _tenant = _Tenant()
 
 
 def _after_fork() -> None:
-    """A child is another process: it has a socket of its own, and nothing of its parent's segments."""
+    """A child is another process: it has its own socket, and none of its parent's segments."""
     global _tenant
     _tenant = _Tenant()
 

@@ -18,7 +18,7 @@ _TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a number and a unit, or None for what is none: 8G and 8GiB are 8 × 1024³ bytes, 8GB is 8 × 1000³."""
+    """Bytes of a number and a unit, or None for another text: 8G and 8GiB are 8 × 1024³ bytes, 8GB is 8 × 1000³."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -35,19 +35,20 @@ def size(octets: int) -> str:
 
 
 def part_of(octets: int, whole: int) -> str:
-    """So many bytes of so many, short, in the unit of the whole: `3.2/8.0G`."""
+    """Bytes of a whole, short, in the unit of the whole: `3.2/8.0G`."""
     scale, unit = _unit(whole)
     digits = 0 if scale == 1 else 1
     return f"{octets / scale:.{digits}f}/{whole / scale:.{digits}f}{unit[0]}"
 
 
 def _unit(octets: int) -> tuple[int, str]:
-    return next((pair for pair in _UNITS if octets >= pair[0]), (1, "B"))
+    """The largest unit of which there is one, when rounded to the decimal that is written."""
+    return next((pair for pair in _UNITS if octets >= pair[0] - pair[0] // 20480), (1, "B"))
 
 
 def parse_duration_us(text: str, bare: str = "") -> float | None:
-    """Microseconds of a number and a unit (500us, 1.5ms, 2 s), or None for what is none. Where `bare` names a unit, a
-    number alone counts that; it may be negative.
+    """Microseconds of a number and a unit (500us, 1.5ms, 2 s), or None for another text. A number alone is in the unit
+    `bare`, if that is given; it may be negative.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is not None:

@@ -1,5 +1,4 @@
-"""What client, daemon, keeper and `runlist run` say to each other: messages, and how they travel on a UNIX stream
-socket.
+"""The messages between client, daemon, keeper and `runlist run`, and how they travel on a UNIX stream socket.
 
 A frame is a four-byte little-endian length and a JSON body; descriptors travel as SCM_RIGHTS with the frame that
 mentions them.
@@ -19,7 +18,7 @@ from runlist.views.structs import DaemonView, TaskView
 
 MAX_FRAME = 16 << 20
 MAX_REQUEST = 32 << 10
-"""Of a client: what it asks for comes in one piece, with the descriptors that belong to it."""
+"""The longest request: it is sent in one piece with its descriptors."""
 _LENGTH = struct.Struct("<I")
 _MAX_FDS = 16
 
@@ -90,7 +89,7 @@ class UsePolicy(Message, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Ask what the daemon is."""
+    """Ask for the daemon's status."""
 
 
 class Stop(Message, frozen=True):
@@ -101,8 +100,8 @@ class Stop(Message, frozen=True):
 
 
 class Tasks(Message, frozen=True):
-    """The tasks that a request touched or asked for, and remarks for the person who made it. `version` is of the
-    daemon; those before 0.4 do not tell.
+    """The tasks that a request touched or asked for, and notes for the person who made it. `version` is the daemon's;
+    daemons before 0.4 leave it empty.
     """
 
     tasks: list[TaskView]
@@ -142,8 +141,8 @@ class Borrowed(Message, frozen=True):
 
 
 class Guard(Message, frozen=True):
-    """Undo this when the daemon dies, by steps that only the plane can read. The open file travels with it. Replaces
-    what was said before under the same key.
+    """Replay these steps, which only the plane can read, when the daemon dies. The open file travels with the message.
+    Replaces an earlier one of the same key.
     """
 
     key: int
@@ -171,7 +170,7 @@ def encode(message: Message) -> bytes:
 
 
 class Inbox:
-    """Cuts what arrives on a stream into frames, and keeps the descriptors that came with them in order."""
+    """Cuts a stream into frames, and keeps their descriptors in order."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -187,7 +186,7 @@ class Inbox:
         return bool(data)
 
     def frames(self) -> Iterator[bytes]:
-        """Bodies of the frames that are complete. Raises ValueError for one that no peer of ours would send."""
+        """Bodies of the complete frames. Raises ValueError for a frame that is too long."""
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > MAX_FRAME:
@@ -218,7 +217,7 @@ class Connection:
         self.send_frame(encode(message), fds)
 
     def send_frame(self, frame: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message that is encoded already."""
+        """Send an encoded message."""
         sent = socket.send_fds(self.sock, [frame], list(fds), socket.MSG_NOSIGNAL) if fds else 0
         self.sock.sendall(frame[sent:], socket.MSG_NOSIGNAL)
 

@@ -218,7 +218,7 @@ def test_the_region_goes_with_the_tree(run: Run, commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("variables", ["LD_PRELOAD", "RUNLIST_REGION", "LD_PRELOAD RUNLIST_REGION RUNLIST_STRICT"])
-def test_a_child_that_drops_the_library_is_reported_and_held(
+def test_a_child_that_drops_the_library_is_reported_and_suspended(
     run: Run, daemon: Daemon, variables: str, commands: Commands
 ) -> None:
     holder = run("--memory", "2G")
@@ -231,10 +231,10 @@ def test_a_child_that_drops_the_library_is_reported_and_held(
     wait_for(lambda: task_of(daemon, child).enforcement.startswith("not loaded: "))
     assert not task.suspended
     assert holder.do("1 take 3000") == 0  # nothing in it says no
-    wait_for(lambda: task_of(daemon, child).suspended, "the child to be held")
+    wait_for(lambda: task_of(daemon, child).suspended, "the child to be suspended")
     why = task_of(daemon, child).why
     assert "suspended: its tree holds" in why
-    assert "may hold 2.0 GiB" in why
+    assert "with a limit of 2.0 GiB" in why
     assert "not loaded" in why
     assert "give its tree a larger limit" in refusal(lambda: daemon.client.resume(child))
     assert not task_of(daemon, holder.pid).suspended
@@ -249,7 +249,7 @@ def test_a_run_within_a_run_keeps_the_outer_limit(run: Run, commands: Commands) 
     assert [holder.do("take 1500"), holder.do("total")] == [OUT_OF_MEMORY, 1024]
     said = commands.run("run", "--", *RUN, "--cap", "30", "--", "true").stderr
     assert re.fullmatch(
-        r"runlist: this is below process \d+, which is managed: its settings hold for all below it; .*\n", said
+        r"runlist: this is below process \d+, which is managed: its settings count for all below it; .*\n", said
     )
     commands.environment["RUNLIST_REGION"] = "/some/region"
     assert "inside another `runlist run`" in commands.fails(2, "run", "--memory", "9G", "--", "true")
@@ -277,10 +277,10 @@ def test_rules_limit_memory_too(commands: Commands, start_daemon: Callable[..., 
         assert managed(daemon, holder.pid).memory_limit_bytes == GiB
     with Holder([*RUN, "--memory", "2G", "--"], commands.environment) as holder:  # who asks wins
         assert [holder.do("open"), holder.do("take 1500")] == [0, 0]
-    with Holder([], commands.environment) as holder:  # and who has no library is held from outside
+    with Holder([], commands.environment) as holder:  # and who has no library is suspended from outside
         assert [holder.do("open"), holder.do("take 1500")] == [0, 0]
         assert managed(daemon, holder.pid).memory_limit_bytes == GiB
-        wait_for(lambda: task_of(daemon, holder.pid).suspended, "the program to be held")
+        wait_for(lambda: task_of(daemon, holder.pid).suspended, "the program to be suspended")
         holder.do("give")
         wait_for(lambda: not task_of(daemon, holder.pid).suspended, "the program to run again")
 
@@ -315,7 +315,7 @@ def test_a_static_program_is_said_to_be_out_of_reach_and_runs(
     done = commands.run("run", "--memory", "1G", "--", str(program))
     assert done.returncode == 7
     told = (
-        f"{program} is statically linked: its memory cannot be limited from inside; shares and caps hold all the same"
+        f"{program} is statically linked: its memory cannot be limited from inside; shares and caps work all the same"
     )
     assert done.stderr == f"runlist: {told}\n"
     script = tmp_path / "script"

@@ -140,7 +140,7 @@ def test_another_file_under_the_same_number(monkeypatch: pytest.MonkeyPatch) -> 
         client = world.tenant()
         first = world.borrower.copies[0]
         monkeypatch.setattr(
-            "runlist.daemon.tasks.managed.borrow.still_holds", lambda pid, fd, copy: pid == PID and bool(first.closed)
+            "runlist.daemon.tasks.managed.borrow.still_has", lambda pid, fd, copy: pid == PID and bool(first.closed)
         )
         await world.adopt(root, new_only=True)
         assert slices(client) != FOUND

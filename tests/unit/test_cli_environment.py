@@ -59,5 +59,5 @@ def test_defaults(environment: dict[str, str], settings: dict[str, str]) -> None
 )
 def test_where_single_gpus_have_different_limits_it_says_which_holds(environment: dict[str, str], said: int) -> None:
     lines = made_one(environment, defaults(environment))
-    line = "CUDA_DEVICE_MEMORY_LIMIT_N: on every GPU the smallest holds under `runlist run`: memory=2g"
+    line = "CUDA_DEVICE_MEMORY_LIMIT_N: on every GPU the smallest counts under `runlist run`: memory=2g"
     assert lines == [line] * said

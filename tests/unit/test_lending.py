@@ -90,12 +90,12 @@ def test_a_lent_file_is_copied_for_whoever_looks(child: subprocess.Popen[bytes])
         (copy,) = lent.copies(child.pid)
         assert os.fstat(copy.handle.fileno()).st_ino == os.fstat(file.fileno()).st_ino
         assert copy.handle.fileno() != file.fileno()
-        assert (copy.client, copy.key < 0, lent.holds(child.pid, copy.key)) == (7, True, True)
+        assert (copy.client, copy.key < 0, lent.has(child.pid, copy.key)) == (7, True, True)
         assert child.pid in lent
         assert lent.lent_for(child.pid) >= 0
         copy.handle.close()
         lent.close()
-        assert not lent.holds(child.pid, copy.key)
+        assert not lent.has(child.pid, copy.key)
         assert (lent.copies(child.pid), lent.lent_for(child.pid)) == ([], -1.0)
 
     run(test)

@@ -14,8 +14,8 @@ import pytest
 
 from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.requests.limit_notes import remarks
-from runlist.daemon.tasks.managed import Hold, ManagedTask, Root
+from runlist.daemon.requests.limit_notes import limit_notes
+from runlist.daemon.tasks.managed import ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree import memory_guard
 from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.errors import NotSupportedError
@@ -160,7 +160,7 @@ def test_a_region_that_a_process_cuts_short_is_dropped_and_the_limit_stays(world
     with pytest.raises(NotSupportedError, match="of no more use"):
         world.quota.set_limit(2 * GiB)
     world.look()
-    assert Hold.MEMORY in world.task.holds  # nothing in it sees to it any more
+    assert SuspendedBy.MEMORY in world.task.suspended_by  # nothing in it sees to it any more
 
 
 def test_a_region_that_a_process_brings_along_says_what_holds(region: Region) -> None:
@@ -189,7 +189,7 @@ def test_what_was_refused_is_known_after_the_end_and_never_shrinks(world: World,
 def test_what_a_person_is_told(world: World) -> None:
     def told(limit: int | None) -> list[str]:
         world.quota.set_limit(limit)
-        return remarks(world.root, world, world)  # type: ignore[arg-type]
+        return limit_notes(world.root, world, world)  # type: ignore[arg-type]
 
     world.claim(held=3 * GiB)
     assert told(None) == told(4 * GiB) == []
@@ -205,7 +205,7 @@ def test_what_is_limited_from_inside_is_left_alone(world: World) -> None:
     world.quota.set_limit(GiB)
     world.claim()
     world.look()
-    assert (world.task.holds, world.ran) == ({}, [])
+    assert (world.task.suspended_by, world.ran) == ({}, [])
 
 
 @pytest.mark.parametrize("enforced", [None, 0, 2])
@@ -216,7 +216,9 @@ def test_what_is_not_is_suspended_while_its_tree_holds_too_much(world: World, en
     world.look()
     assert world.task.task.suspended
     why = world.task.remark
-    assert why.startswith("suspended: its tree holds 3.0 GiB and may hold 2.0 GiB, and it would not see to that (")
+    assert why.startswith(
+        "suspended: its tree holds 3.0 GiB with a limit of 2.0 GiB, which nothing in this process keeps ("
+    )
     world.look()
     assert world.ran == [{GPU}]  # nothing new
     world.held[PID] = GiB
@@ -288,12 +290,12 @@ def test_a_limit_that_was_set_holds_for_what_a_tree_brings_along(region: Region)
 
 def test_what_its_user_suspended_stays_so(world: World) -> None:
     world.quota.set_limit(2 * GiB)
-    world.task.hold(Hold.USER)
+    world.task.suspend_for(SuspendedBy.USER)
     world.look()
     world.quota.set_limit(None)
     world.look()
     assert world.task.task.suspended
-    world.task.release(Hold.USER)
+    world.task.let_go(SuspendedBy.USER)
     assert not world.task.task.suspended
 
 
@@ -420,7 +422,7 @@ def childless() -> Iterator[int]:
 
 def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, childless: int) -> None:
     calls: list[tuple[str, Path, int | None]] = []
-    monkeypatch.setattr("runlist.daemon.memory.driver_limits._cgroup_of", lambda pid: "/a.slice")
+    monkeypatch.setattr("runlist.daemon.memory.driver_limits.cgroup_of", lambda pid: ("/a.slice", ""))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "a.slice").mkdir()
     memory: Any = SimpleNamespace(

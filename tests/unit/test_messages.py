@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runlist.daemon.requests.messages import MAX_PER_WAKEUP, Kind, Messages, TenantMessage, parse
 from runlist.errors import RunlistError, UsageError
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
-from tests.fixtures.ear import Ear
+from tests.fixtures.ear import CloseHere, Ear
 
 __all__ = ["short_path"]
 
@@ -309,7 +309,7 @@ def test_so_many_are_read_in_one_go(short_path: Path) -> None:
             sender.send(REPORT.encode())  # there is always one more
             return True
 
-        messages = Messages(short_path / "m", take)
+        messages = Messages(short_path / "m", take, CloseHere())
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.connect(str(short_path / "m"))
             sender.send(REPORT.encode())
@@ -330,7 +330,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(short_path: Path) -> N
     with Ear(path) as ear:
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(RunlistError, match="another daemon hears its tenants at"):
-            ear.do(lambda: Messages(path, lambda *_: True))
+            ear.do(lambda: Messages(path, lambda *_: True, CloseHere()))
     assert not path.exists()
     path.write_text("mine")
     with pytest.raises(UsageError, match="is not a socket: remove it"):
@@ -339,7 +339,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(short_path: Path) -> N
 
 
 async def _open(path: Path) -> None:
-    Messages(path, lambda *_: True).close()
+    Messages(path, lambda *_: True, CloseHere()).close()
 
 
 @needs_root

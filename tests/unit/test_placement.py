@@ -75,8 +75,8 @@ set = { class = "batch", weight = 50, cap = 30, burst = "5ms" }
 
 
 def test_without_rules_it_is_what_was_asked_for(make: Make) -> None:
-    assert make().place(1, {}).settings == {}
-    place = make().place(1, {"class": "batch"})
+    assert make().settings_of(1, {}).settings == {}
+    place = make().settings_of(1, {"class": "batch"})
     assert (place.settings, len(place.changes), place.rule) == ({"class": "batch"}, 1, "")
     assert not make().rules
 
@@ -84,7 +84,7 @@ def test_without_rules_it_is_what_was_asked_for(make: Make) -> None:
 def test_without_rules_nobody_looks_into_the_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     placed = make()
     monkeypatch.delattr(placement, "facts_of")
-    assert placed.place(1, {}).settings == {}
+    assert placed.settings_of(1, {}).settings == {}
 
 
 def test_a_task_knows_where_it_runs_in_printable_words(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,30 +103,30 @@ def test_a_task_knows_where_it_runs_in_printable_words(make: Make, monkeypatch: 
 
 
 def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:
-    place = make(RULES).place(1, {})
+    place = make(RULES).settings_of(1, {})
     assert place.settings == {"class": "batch", "weight": "50", "cap": "30", "burst": "5ms"}
     assert place.rule == "rules.toml:5"
-    other = make(RULES, Facts(0, "python serve.py")).place(1, {})
+    other = make(RULES, Facts(0, "python serve.py")).settings_of(1, {})
     assert (other.settings, other.rule) == ({"class": "latency"}, "rules.toml:1")
 
 
 def test_what_was_asked_for_wins_over_the_rule(make: Make) -> None:
-    place = make(RULES).place(1, {"weight": "200", "cap": "60"})
+    place = make(RULES).settings_of(1, {"weight": "200", "cap": "60"})
     assert place.settings == {"class": "batch", "weight": "200", "cap": "60"}  # a new cap has a burst of its own
     assert place.rule == "rules.toml:5"
-    assert make(RULES).place(1, {"burst": "9ms"}).settings["burst"] == "9ms"
+    assert make(RULES).settings_of(1, {"burst": "9ms"}).settings["burst"] == "9ms"
 
 
 def test_another_class_ends_the_rules_deadline(make: Make) -> None:
     rule = '[[rule]]\nset = { deadline = "5ms/20ms" }\n'
-    assert make(rule).place(1, {}).settings == {"deadline": "5ms/20ms"}
-    assert make(rule).place(1, {"class": "batch"}).settings == {"class": "batch"}
-    assert make(RULES).place(1, {"deadline": "5ms/20ms"}).settings.get("class") is None
+    assert make(rule).settings_of(1, {}).settings == {"deadline": "5ms/20ms"}
+    assert make(rule).settings_of(1, {"class": "batch"}).settings == {"class": "batch"}
+    assert make(RULES).settings_of(1, {"deadline": "5ms/20ms"}).settings.get("class") is None
 
 
 def test_one_that_no_rule_matches_or_that_is_gone_has_what_was_asked_for(make: Make) -> None:
     for facts in (Facts(0, "python other.py"), None):
-        place = make(RULES, facts).place(1, {"weight": "7"})
+        place = make(RULES, facts).settings_of(1, {"weight": "7"})
         assert (place.settings, place.rule) == ({"weight": "7"}, "")
 
 
@@ -141,7 +141,7 @@ def test_one_that_no_rule_matches_or_that_is_gone_has_what_was_asked_for(make: M
 )
 def test_what_cannot_be_is_refused(make: Make, asked: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        make(RULES).place(1, asked)
+        make(RULES).settings_of(1, asked)
 
 
 def test_bad_rules_are_refused_before_anything_else(make: Make) -> None:

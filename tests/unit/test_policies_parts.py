@@ -35,18 +35,18 @@ def entitled(turns: int = 0) -> dict[TaskKey, Task]:
 def test_a_hint_holds_from_shortly_before_to_shortly_after() -> None:
     hints = Hints()
     hints.note(Hint(KEY, 0.1), 1.0)
-    assert hints.held_until(entitled(), 1.0) == (None, pytest.approx(0.0985))
-    until, look = hints.held_until(entitled(), 1.0985)
+    assert hints.off_until(entitled(), 1.0) == (None, pytest.approx(0.0985))
+    until, look = hints.off_until(entitled(), 1.0985)
     assert (until, look) == (pytest.approx(1.105), pytest.approx(0.002))
-    assert hints.held_until(entitled(), 1.1051) == (None, None)
+    assert hints.off_until(entitled(), 1.1051) == (None, None)
 
 
 def test_a_hint_ends_a_millisecond_after_the_task_came_on() -> None:
     hints = Hints()
     hints.note(Hint(KEY, 0.0), 1.0)
-    hints.held_until(entitled(), 1.0)
-    assert hints.held_until(entitled(1), 1.002) == (pytest.approx(1.003), pytest.approx(0.001))
-    assert hints.held_until(entitled(1), 1.0031) == (None, None)
+    hints.off_until(entitled(), 1.0)
+    assert hints.off_until(entitled(1), 1.002) == (pytest.approx(1.003), pytest.approx(0.001))
+    assert hints.off_until(entitled(1), 1.0031) == (None, None)
 
 
 def test_hints_hold_the_background_off_for_no_more_than_half_of_the_time() -> None:
@@ -55,7 +55,7 @@ def test_hints_hold_the_background_off_for_no_more_than_half_of_the_time() -> No
         now = 1.0 + step * 1e-4
         if step % 10 == 0:
             hints.note(Hint(KEY, 0.001), now)
-        held += hints.held_until(entitled(), now)[0] is not None
+        held += hints.off_until(entitled(), now)[0] is not None
     assert 0.3 < held / 10_000 < 0.51
 
 
@@ -63,15 +63,15 @@ def test_hints_hold_the_background_off_for_no_more_than_half_of_the_time() -> No
 def test_hints_that_make_no_sense_are_ignored(in_s: float) -> None:
     hints = Hints()
     hints.note(Hint(KEY, in_s), 1.0)
-    assert hints.held_until(entitled(), 1.0) == (None, None)
+    assert hints.off_until(entitled(), 1.0) == (None, None)
 
 
 def test_hints_of_tasks_without_the_right_or_that_are_gone_hold_nothing() -> None:
     hints = Hints()
     hints.note(Hint(KEY, 0.0), 1.0)
-    assert hints.held_until({}, 1.0) == (None, None)
+    assert hints.off_until({}, 1.0) == (None, None)
     hints.drop(KEY)
-    assert hints.held_until(entitled(), 1.0) == (None, None)
+    assert hints.off_until(entitled(), 1.0) == (None, None)
 
 
 # -- pace ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.planes.process.region import format as layout
+from runlist.planes.process.region import format as written
 from runlist.planes.process.region.format import DEVICE, HEADER, SLOT, USE
 from runlist.structure import Structure
 from tests.fixtures.compiler import CXX, compiler
@@ -72,14 +72,14 @@ def test_the_numbers_are_the_same(compiled: dict[str, int]) -> None:
     assert {
         name: compiled[name] for name in ("kMagic", "kVersion", "kDevices", "kSlots", "kNoLimit", "kFileBytes")
     } == {
-        "kMagic": layout.MAGIC,
-        "kVersion": layout.VERSION,
-        "kDevices": layout.DEVICES,
-        "kSlots": layout.SLOTS,
-        "kNoLimit": layout.NO_LIMIT,
-        "kFileBytes": layout.FILE_BYTES,
+        "kMagic": written.MAGIC,
+        "kVersion": written.VERSION,
+        "kDevices": written.DEVICES,
+        "kSlots": written.SLOTS,
+        "kNoLimit": written.NO_LIMIT,
+        "kFileBytes": written.FILE_BYTES,
     }
-    for name in layout.SlotState:
+    for name in written.SlotState:
         assert compiled[f"k{name.name.capitalize()}"] == name
-    for bit in layout.Enforced:
+    for bit in written.Enforced:
         assert compiled[f"k{(bit.name or '').capitalize()}"] == bit

@@ -211,7 +211,7 @@ def test_what_a_policy_is_told(tmp_path: Path) -> None:
 
     machine = Machine(trace, PolicySpec(path), 1, 2.0, 1)
     machine.run()
-    seen = machine.places[0].scheduler.loop._policy.below.below.below.seen  # type: ignore[attr-defined]
+    seen = machine.gpus[0].scheduler.loop._policy.below.below.below.seen  # type: ignore[attr-defined]
     times = [now for now, _ in seen]
     assert times == sorted(times)
     kinds: dict[str, list[object]] = {}

@@ -207,13 +207,13 @@ def test_a_copy_is_the_same_open_file_and_not_inherited() -> None:
     original = os.memfd_create("x")
     copy = borrow.borrow(pidfd, original)
     assert not os.get_inheritable(copy)
-    assert borrow.still_holds(os.getpid(), original, copy)
+    assert borrow.still_has(os.getpid(), original, copy)
     other = os.memfd_create("x")
-    assert not borrow.still_holds(os.getpid(), other, copy)
+    assert not borrow.still_has(os.getpid(), other, copy)
     os.dup2(other, original)
-    assert not borrow.still_holds(os.getpid(), original, copy)
+    assert not borrow.still_has(os.getpid(), original, copy)
     os.close(original)
-    assert not borrow.still_holds(os.getpid(), original, copy)
+    assert not borrow.still_has(os.getpid(), original, copy)
     with pytest.raises(OSError, match="Bad file") as caught:
         borrow.borrow(pidfd, original)
     assert caught.value.errno == errno.EBADF
@@ -222,7 +222,7 @@ def test_a_copy_is_the_same_open_file_and_not_inherited() -> None:
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:
-    assert not borrow.still_holds(2**22 + 1, 0, 0)
+    assert not borrow.still_has(2**22 + 1, 0, 0)
 
 
 @given(st.integers(0, 0xFF), st.binary(min_size=1, max_size=64))

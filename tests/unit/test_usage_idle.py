@@ -28,7 +28,7 @@ def _samples(first: int, *percents: int) -> list[Sample]:
 
 def _lone(*parts: tuple[int, float, float], until: float) -> IdleTime:
     idle = IdleTime()
-    idle.hold([_part(*part) for part in parts], _at(until))
+    idle.note([_part(*part) for part in parts], _at(until))
     return idle
 
 
@@ -61,7 +61,7 @@ def test_no_sample_counts_twice_nor_before_its_time_is_known() -> None:
     samples = _samples(200, 0, 0, 0, 0)
     assert idle.compare(samples) == {1: pytest.approx(0.4)}
     assert idle.compare(samples) == {}
-    idle.hold([_part(1, 500, 850)], _at(850))
+    idle.note([_part(1, 500, 850)], _at(850))
     assert idle.compare(samples) == {1: pytest.approx(0.4)}
 
 
@@ -73,7 +73,7 @@ def test_samples_that_touch_another_holder_tell_nothing() -> None:
 def test_no_samples_are_wanted_while_processes_take_turns() -> None:
     idle = IdleTime()
     for start in range(0, 2000, 2):
-        idle.hold([_part(1 + start // 2 % 2, start, start + 2)], _at(start + 2))
+        idle.note([_part(1 + start // 2 % 2, start, start + 2)], _at(start + 2))
         assert not idle.wants_samples(_at(start + 2))
 
 
@@ -81,7 +81,7 @@ def test_samples_are_asked_for_at_most_once_a_second_of_a_lone_holder() -> None:
     idle = IdleTime()
     asked = 0
     for end in range(20, 4001, 20):
-        idle.hold([_part(1, end - 20, end)], _at(end))
+        idle.note([_part(1, end - 20, end)], _at(end))
         if idle.wants_samples(_at(end)):
             asked += 1
             idle.compare(_samples(200, *[0] * (end // 200)))
@@ -94,7 +94,7 @@ def test_samples_are_asked_for_at_most_once_a_second_of_a_lone_holder() -> None:
 def test_what_is_kept_is_bounded_when_no_samples_come() -> None:
     idle = IdleTime()
     for start in range(0, 60_000, 20):
-        idle.hold([_part(1 + start // 1000 % 2, start, start + 10)], _at(start + 20))
+        idle.note([_part(1 + start // 1000 % 2, start, start + 10)], _at(start + 20))
     assert len(idle._stretches) <= 7
     assert sum(len(stretch.parts) for stretch in idle._stretches) <= 400
 
@@ -113,7 +113,7 @@ def test_idle_time_never_passes_the_time_held(turns: list[tuple[int, int, int]],
     idle, now, held = IdleTime(), 0, {1: 0.0, 2: 0.0}
     told = {1: 0.0, 2: 0.0}
     for pid, pause, length in turns:
-        idle.hold([_part(pid, now + pause, now + pause + length)], _at(now + pause + length))
+        idle.note([_part(pid, now + pause, now + pause + length)], _at(now + pause + length))
         now += pause + length
         held[pid] += length / 1000
         for one, seconds in idle.compare(_samples(200, *percents)).items():

@@ -82,7 +82,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
 
 def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: FakeUtilisation) -> None:
     source = SwitchLogUsage(driver, UUIDS[0])
-    assert (source.name, source.exact) == ("switch log", True)
+    assert source.name == "switch log"
     start = driver.now_ns
     driver.producer.write(START, 7, 1, start + 100)
     driver.producer.write(END, 7, 1, start + 2_000_100)
@@ -144,7 +144,7 @@ def test_an_nvml_that_fails_later_is_let_go(driver: Any, utilisation: FakeUtilis
 def test_nvml_is_percent_of_the_time_that_passed(utilisation: FakeUtilisation) -> None:
     clock = Clock()
     source = NvmlUsage(utilisation, clock)
-    assert (source.name, source.exact) == ("nvml", False)
+    assert source.name == "nvml"
     utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6) + 400_000, 60), ProcessSample(8, 1, 50)]
     clock.now += 0.5
     reading = source.read()

@@ -18,7 +18,7 @@ from runlist import wire
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.gpus import Gpus as DaemonGpus
 from runlist.daemon.memory import census
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests import tenants, view
 from runlist.daemon.requests.messages import TenantMessage
@@ -336,7 +336,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_memory_is_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = Memory(fake)
+    memory = MemoryCensus(fake)
     assert fake.opened == 0  # nobody wanted to know
     assert memory.by_pid(GPU) == {7: 3 << 30}
     fake.held[GPU] = {}
@@ -354,7 +354,7 @@ def test_memory_is_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespa
 
 def test_without_a_census_nothing_is_known_and_nothing_fails(fake: FakeCensus, clock: SimpleNamespace) -> None:
     fake.error = CensusError("no driver")
-    memory = Memory(fake)
+    memory = MemoryCensus(fake)
     for _ in range(3):
         assert memory.by_pid(GPU) == {}
         assert memory.pids() == set()
@@ -364,7 +364,7 @@ def test_without_a_census_nothing_is_known_and_nothing_fails(fake: FakeCensus, c
 
 
 def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = Memory(fake)
+    memory = MemoryCensus(fake)
     assert memory.by_pid(GPU)
     fake.error = CensusError("unknown error")
     clock.now += 10
@@ -376,6 +376,6 @@ def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: Simpl
 
 
 def test_the_view_shows_the_memory_of_its_process(fake: FakeCensus) -> None:
-    memory = Memory(fake)
+    memory = MemoryCensus(fake)
     assert one(managed(), memory=memory).memory_bytes == 3 << 30
     assert one(managed(key=TaskKey(9, GPU)), memory=memory).memory_bytes is None

@@ -1,4 +1,4 @@
-"""What the commands share: options, tables, JSON, errors."""
+"""Shared by the commands: options, tables, JSON, errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def print_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """A remark or an error, beside what the command prints."""
+    """Print a note or an error on standard error."""
     print(f"runlist: {line}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the environment of `runlist run` asks for: settings under our names and under HAMi-core's."""
+"""The settings in the environment of `runlist run`, under our names and under HAMi-core's."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
         **{key: environment[name] for name, key in names.OWN_SETTINGS.items() if environment.get(name)},
     }
     if environment.get(names.REGION):
-        settings.pop("memory", None)  # whoever made the region took it
+        settings.pop("memory", None)  # the region has it already
     if math.isinf(_percent(settings.get("cap", "max"))):
         settings.pop("cap", None)
     return settings
 
 
 def made_one(environment: Mapping[str, str], taken: Mapping[str, str]) -> list[str]:
-    """What to say of the settings that were `taken` for every GPU, where the environment has others for single ones."""
+    """Notes on settings that were `taken` for every GPU although the environment has several for single ones."""
     return [
-        f"{name}_N: on every GPU the smallest holds under `runlist run`: {key}={taken[key]}"
+        f"{name}_N: on every GPU the smallest counts under `runlist run`: {key}={taken[key]}"
         for name, key in names.HAMI_SETTINGS.items()
         if taken.get(key) in (values := _values(environment, name)) and len(set(values)) > 1
     ]
@@ -44,7 +44,7 @@ def _values(environment: Mapping[str, str], name: str) -> list[str]:
 def _hami(environment: Mapping[str, str]) -> dict[str, str]:
     if preload.is_on(environment.get(names.HAMI_DISABLE, "")):
         return {}
-    found = {  # our limits hold on every GPU: the smallest, so that none has more than was meant
+    found = {  # our limits are the same on every GPU: the smallest, so that none has more than was meant
         key: min(values, key=_AMOUNTS[key])
         for name, key in names.HAMI_SETTINGS.items()
         if (values := _values(environment, name))
@@ -57,7 +57,7 @@ def _hami(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bytes(text: str) -> float:
-    """For comparing. What is malformed comes first: then the daemon says what is wrong with it."""
+    """For comparing. A malformed text comes first, so that the daemon refuses it."""
     try:
         return memory(text).limit or math.inf
     except ValueError:
@@ -65,7 +65,7 @@ def _bytes(text: str) -> float:
 
 
 def _percent(text: str) -> float:
-    """Likewise; what is no cap comes last."""
+    """For comparing, likewise; no cap comes last."""
     number = text.strip().removesuffix("%").strip()
     if number.lower() in _NO_CAP:
         return math.inf

@@ -1,4 +1,4 @@
-"""Running a command as `runlist run` does: as its parent, which has the right to borrow from all that it starts."""
+"""Running a command for `runlist run`: as its parent we have the right to borrow from all that it starts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SILENCE_S = 1.0  # how long to wait for room without a word
 def run_command(client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree) -> int:
     """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal.
 
-    `settings` are those of `runlist set`, for all that the command starts; `tree` is what was prepared for it.
+    `settings` are for all that the command starts; `tree` was prepared for it.
     """
-    # Orphans of the command become our children, so that they stay below us in the process tree.
+    # Orphans of the command become our children, and so stay below us in the process tree.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     patience = threading.Timer(_SILENCE_S, _say_that_it_waits)
     patience.daemon = True

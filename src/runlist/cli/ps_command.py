@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _ask(device: str | None, gpus: bool) -> tuple[Sequence[TaskView | GpuView], list[str]]:
-    """What there is, and the daemon's remarks."""
+    """The tasks or GPUs, and the daemon's notes."""
     from runlist.client import Client
     from runlist.errors import NoTargetError
 

@@ -14,7 +14,7 @@ USUAL_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
     "GROUPS", "FIXED", "COMMAND",
 )  # fmt: skip
-"""Columns of every table of tasks, without those in which there is nothing but the usual."""
+"""Columns of every table of tasks; those that have only the usual text are left out."""
 LONG_COLUMNS = columns_of(
     "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
     "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
@@ -24,13 +24,13 @@ REASON_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",
     "COMMAND",
 )  # fmt: skip
-"""Why a task got what it got."""
+"""Columns that show why a task has its share."""
 
 
 def show_tasks(
     tasks: list[TaskView], notes: Iterable[str], as_json: bool, columns: Sequence[Column] = USUAL_COLUMNS
 ) -> None:
-    """Tasks as a table or as JSON, remarks on standard error."""
+    """Tasks as a table or as JSON, notes on standard error."""
     for note in notes:
         say(note)
     show(tasks, as_json, columns, "no tasks")

@@ -8,7 +8,7 @@ import typer
 
 from runlist.cli.common import Device
 
-_PATIENCE_S = 2.0  # what a screen may stand still for when it is left
+_PATIENCE_S = 2.0  # how long the screen may stand still when it is left
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""What `runlist run` prepares for the processes that it starts: the region that they share, and the library in them."""
+"""The preparation of `runlist run`: the region that its processes share, and the library in them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from runlist.protocol import environment_autogen as names
 
 @dataclass(frozen=True)
 class Tree:
-    """`region` is the descriptor of the region that goes to the daemon, None where there is none; `variables` are added
-    to the command's environment.
+    """`region` is the descriptor of the region for the daemon, None where there is none; `variables` are added to the
+    command's environment.
     """
 
     region: int | None = None
@@ -59,7 +59,7 @@ def prepared(
         return
     path, tree, opened = made
     if limited and (reason := preload.obstacle(command[0])):
-        say(f"{reason}: its memory cannot be limited from inside; shares and caps hold all the same")
+        say(f"{reason}: its memory cannot be limited from inside; shares and caps work all the same")
     try:
         yield tree
     finally:

@@ -25,7 +25,7 @@ from runlist import paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.requests.messages import Messages
 from runlist.daemon.requests.server import Server
-from runlist.daemon.tree.settling import SETTLE_S
+from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
 SLICES_EVERY = 3  # checks
-SCAN_EVERY_S = 10.0  # without any sign; inotify brings most scans
+SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
 
@@ -63,9 +63,9 @@ def main() -> int:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of every process that is managed we have some open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
     if arguments.private and os.fork():
-        os._exit(0)  # nobody's child: whoever started it must neither wait for it nor take it for its own work
+        os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd)
     try:
         asyncio.run(_run(arguments, ready))
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 class _Ready:
-    """Tells whoever started the daemon how that went; says one line, once."""
+    """Tells the starter of the daemon how that went: one line, once."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -111,7 +111,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
         jobs.append(loop.create_task(stop.wait()))
-        gc.freeze()  # what start-up made stays: collections then look only at what requests make, and are short
+        gc.freeze()  # collections skip the objects of start-up, and so stay short
         ready.say("ready")
         _log.info("ready", driver=plane.name, policy=spec.name, pid=os.getpid())
         try:
@@ -128,9 +128,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
 
 
 async def _look(daemon: Daemon) -> None:
-    """Scan for new processes and contexts: soon after a GPU was opened, more and more seldom until it is quiet, else
-    now and then.
-    """
+    """Scan for new processes and contexts: soon after a GPU was opened, then more and more seldom."""
     watch = OpenWatch(daemon.plane.watch_paths())
     opened = daemon.opened
     last_opened = time.monotonic()  # rules may name processes that are there already
@@ -171,7 +169,7 @@ async def _check(daemon: Daemon) -> None:
 
 
 def _rules_file(named: Path | None) -> Path | None:
-    """The rules file: the one that was named, or the usual one if it is there."""
+    """The rules file: the named one, else the usual one if it exists."""
     usual = paths.rules_file()
     return named if named is not None or not usual.exists() else usual
 

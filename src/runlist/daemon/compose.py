@@ -1,4 +1,4 @@
-"""How the daemon is put together: the one module that knows all of its rooms."""
+"""Putting the daemon together: the one module that knows all of its rooms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.requests.manager import Manager
@@ -30,9 +30,9 @@ class Daemon:
 
     plane: Plane
     gpus: Gpus
-    memory: Memory
+    census: MemoryCensus
     placement: Placement
-    link: KeeperLink
+    keeper: KeeperLink
     processes: Processes
     adoption: Adoption
     checks: Checks
@@ -48,30 +48,30 @@ class Daemon:
         self.processes.close()
         self.adoption.close()
         self.gpus.close()
-        self.link.close()
-        self.memory.close()
+        self.keeper.close()
+        self.census.close()
 
 
 def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless: Callable[[], None]) -> Daemon:
     """A daemon over a plane, in the running event loop. `on_hopeless` is called when nothing can be managed safely any
-    more. Raises RunlistError for a policy or rules that cannot be, before anything starts.
+    more. Raises RunlistError for a bad policy or bad rules, before anything starts.
     """
     gpus = Gpus(plane, spec, lambda pid: processes.release(pid))  # noqa: PLW0108 (these are made below)
-    memory = Memory(plane.census)
-    placement = Placement(rules_file, gpus, memory)
-    link = KeeperLink(plane.name, on_hopeless)
-    processes = Processes(gpus, link, DriverLimits(memory))
+    census = MemoryCensus(plane.census)
+    placement = Placement(rules_file, gpus, census)
+    keeper = KeeperLink(plane.name, on_hopeless)
+    processes = Processes(gpus, keeper, DriverLimits(census))
     lending = Lending(plane)
-    adoption = Adoption(plane.finder(), lending, processes, gpus, link, placement)
-    checks = Checks(processes, gpus, link, placement, lending)
-    search = Search(processes, adoption, checks, placement, link)
-    guard = MemoryGuard(processes, gpus, memory, placement)
+    adoption = Adoption(plane.finder(), lending, processes, gpus, keeper, placement)
+    checks = Checks(processes, gpus, keeper, placement, lending)
+    search = Search(processes, adoption, checks, placement, keeper)
+    guard = MemoryGuard(processes, gpus, census, placement)
     descriptors = Descriptors(plane)
     opened = asyncio.Event()
     manager = Manager(
-        gpus=gpus, memory=memory, placement=placement, link=link, processes=processes, adoption=adoption, search=search,
-        guard=guard, descriptors=descriptors, opened=opened,
+        gpus=gpus, census=census, placement=placement, keeper=keeper, processes=processes, adoption=adoption,
+        search=search, guard=guard, descriptors=descriptors, opened=opened,
     )  # fmt: skip
     return Daemon(
-        plane, gpus, memory, placement, link, processes, adoption, checks, search, guard, descriptors, manager, opened
+        plane, gpus, census, placement, keeper, processes, adoption, checks, search, guard, descriptors, manager, opened
     )

@@ -1,4 +1,4 @@
-"""What a policy sees: plain data about GPUs, tasks and shares, and nothing of drivers or processes."""
+"""Plain data about GPUs, tasks and shares, as policies see them: nothing of drivers or processes."""
 
 from runlist.model.events import Appear, Event, Hint, Report, Segment, Tick, Used, Vanish
 from runlist.model.gpu import SliceLimits

@@ -1,4 +1,4 @@
-"""What there is to know of a GPU before its work is scheduled."""
+"""The slices that a GPU can work with."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class SliceLimits:
     safe_us: int
 
     def is_tiny(self, timeslice_us: int | None) -> bool:
-        """Whether a slice is; None, the driver's own, is not."""
+        """Whether a slice is tiny; None, the driver's own, is not."""
         return timeslice_us is not None and timeslice_us < self.tiny_us

@@ -1,4 +1,4 @@
-"""What users ask of a task's share, in the terms of Linux: weights, bandwidth (cpu.max) and deadlines."""
+"""Limits that users set for a task's share, in the terms of Linux: weights, bandwidth (cpu.max) and deadlines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_weight(weight: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """At most `quota_us` of GPU time in every `period_us`; what is left over adds up to `burst_us` for later.
+    """At most `quota_us` of GPU time in every `period_us`; unused time adds up to `burst_us` for later.
 
-    Raises ValueError, with one clear line, for what cannot be.
+    Raises ValueError, with one clear line, for bad values.
     """
 
     quota_us: int
@@ -57,7 +57,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`budget_us` of GPU time in every `period_us`, before its end. Raises ValueError for what cannot be."""
+    """`budget_us` of GPU time in every `period_us`, before its end. Raises ValueError for bad values."""
 
     budget_us: int
     period_us: int

@@ -1,4 +1,4 @@
-"""Shares: what a policy decides for a task."""
+"""Shares: the decision of a policy for a task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Share:
 
     `timeslice_us` is set on all of its channel groups; None leaves each group the slice that it had when it was found.
     A task that is not `enabled` is suspended: its channels are disabled and what runs is preempted.
-    `until`, of a task that is not enabled, says when it will be at the latest (monotonic clock, seconds): only with
-    that may a policy enable nothing at all.
+    `until` says when a suspended task will be enabled at the latest (monotonic clock, seconds). A policy may enable
+    nothing at all only where every task has one.
     """
 
     timeslice_us: int | None = None

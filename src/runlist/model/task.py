@@ -38,14 +38,13 @@ class TaskKey(NamedTuple):
 class Task:
     """One process' work on one GPU, as a policy sees it.
 
-    `timeslice_us` is a slice fixed by the user (None: the policy decides); `suspended` says that the user suspended the
-    task, so that it will not run whatever the policy decides; `since` is when it was first seen, in seconds of a
-    monotonic clock.
-    `contexts` is how many of its contexts compete for the GPU: one or more.
-    Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them. It is
-    a group of user `group_of`; None where that is nobody's choice, then it is one for all users.
-    `deadline` goes with the class of that name. `target_p99_us` is the tail latency that its requests are to keep, as
-    the task reports them. `segment` is the priority of the segment that it has begun and not ended, None outside.
+    `timeslice_us` is a slice fixed by the user (None: the policy decides). A `suspended` task does not run, whatever
+    the policy decides: its user, a limit of the rules or its memory limit suspended it. `since` is when it was first
+    seen, in seconds of a monotonic clock. `contexts` is how many of its contexts compete for the GPU: one or more.
+    Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them. The
+    group is user `group_of`'s own, or one for all users where that is None. `deadline` goes with the class of that
+    name. `target_p99_us` is the target for the latencies that the task reports. `segment` is the priority of the
+    segment that it is in, None outside.
     """
 
     key: TaskKey
@@ -67,7 +66,7 @@ class Task:
 
     @property
     def shares_as(self) -> str:
-        """Name of what competes for a share: its group, or the task itself."""
+        """The name under which it competes for a share: its group's, or its own."""
         if not self.group:
             return f"pid {self.key.pid}"
         return self.group if self.group_of is None else f"{self.group} of user {self.group_of}"

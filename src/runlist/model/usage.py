@@ -1,4 +1,4 @@
-"""How long a task held its GPU."""
+"""Time that a task held its GPU."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from operator import add, attrgetter
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A task's GPU time since it is managed, or what it had in some stretch of time: these add up. Nothing ever
-    shrinks.
+    """A task's GPU time since it is managed, or in some stretch of time: these add up, and never shrink.
 
-    `held_s` is how long it was on the GPU, in seconds; `turns` how often it was switched in (0 where the source cannot
+    `held_s` is the time on the GPU in seconds, `turns` how often the task was switched in (0 where the source cannot
     tell). A task that nobody competes with stays on the GPU while it is idle: `idle_s` is the part of `held_s` that is
-    known to have been idle, as far as the source can tell, and up to some 1.3 s late.
+    known to have been idle, up to 1.3 s late.
     """
 
     held_s: float = 0.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A setting that a driver itself has for a context, beyond slices and suspension, offered to users by its `name`.
+    """A control of a driver for a context, beyond slices and suspension. Users set it by its `name`.
 
-    `words` are what it can be set to, `default` is the one that the driver has by itself: undoing means that. Where it
-    is `privileged`, the driver asks for root or a capability, so a daemon that has it does this for root alone.
+    It takes the `words`; `default` is the driver's own, to which undo returns. For a `privileged` one the driver asks
+    for root or a capability: a daemon that has it sets it for root and for its own user alone.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What the rest of Runlist may know of a plane: a way to reach GPUs and the work of processes on them.
+"""The interface of a plane to the rest of Runlist: a way to reach GPUs and the work of processes on them.
 
-A plane is a module with a function `make_plane()`; in the folder of its vendor, a module `controls` has what its driver
-lets users set. Whatever is of one vendor stays inside: handles, classes, limits and protocols. What travels outside is
-data: GPUs by UUID, slices in µs, controls by name, and undo as bytes that only the plane itself can read.
+A plane is a module with a function `make_plane()`; in its vendor's folder the module `controls` lists what users may
+set in the driver. Handles, classes, limits and protocols of a vendor stay inside. Only data travels outside: GPUs by
+UUID, slices in µs, controls by name, and undo as bytes that only the plane itself can read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ all second ones: slices come first, so that no two tasks run at tiny slices on t
 """
 
 Group = tuple[int, int]
-"""A channel group: which client of the process has it, and its handle there."""
+"""A channel group: the client of the process that has it, and its handle there."""
 
 
 class ContextGone(RunlistError):
-    """The process freed what a context is controlled by: nothing is left of it."""
+    """The process freed the client of a context: nothing is left of it."""
 
 
 class CensusError(NotSupportedError):
-    """The census cannot be had; the message says what to do."""
+    """There is no census, or it failed; the message says what to do."""
 
 
 class Limited(Exception):
@@ -47,8 +47,8 @@ class GpuInfo:
 
 
 class Handle(Protocol):
-    """An open file by which a plane reaches a client of a process: a copy of the process' own. As long as it is open it
-    keeps what the client has.
+    """An open file by which a plane reaches a client of a process: a copy of the process' own. The client's memory
+    lives as long as the copy is open.
     """
 
     def fileno(self) -> int:
@@ -69,7 +69,7 @@ class Context(Protocol):
 
     @property
     def client(self) -> int:
-        """Which client it is of; a client is on one open file, however many descriptors its process has of that."""
+        """Its client. A client is on one open file, of which its process may have several descriptors."""
 
     @property
     def handle(self) -> Handle:
@@ -89,22 +89,22 @@ class Context(Protocol):
 
     @property
     def found_us(self) -> int:
-        """The longest slice that it was found with, in µs: what no slice of ours means."""
+        """The longest slice that it was found with, in µs: the one in force while we set none."""
 
     def forget_groups(self) -> None:
-        """Nothing is left of it."""
+        """Drop its groups: the client is gone."""
 
     def set_timeslice(self, microseconds: int | None) -> None:
-        """Set every group's slice; None sets each back to what it was found with."""
+        """Set every group's slice; None sets each back to the slice that it was found with."""
 
     def wrong_timeslices(self, microseconds: int | None) -> bool:
-        """Whether a slice is not what `set_timeslice(microseconds)` left: its process has set it itself."""
+        """Whether a slice differs from that of `set_timeslice(microseconds)`: its process has set it itself."""
 
     def take_as_original(self) -> None:
-        """Remember the slices of now as those that it was found with."""
+        """Remember the present slices as those that it was found with."""
 
     def suspend(self) -> None:
-        """Take it off the GPU; what runs continues where it was after `resume`."""
+        """Take it off the GPU; after `resume` its work goes on where it was."""
 
     def resume(self) -> None:
         """Let it run."""
@@ -119,40 +119,36 @@ class Context(Protocol):
         """Make `undo` cover a control. True when it did not before, so that the keeper has to be told."""
 
     def undo(self) -> Undo:
-        """What puts everything back, safe to replay at any moment by whoever has the file."""
+        """The steps that put everything back, safe to replay at any moment on the file."""
 
     def put_back(self) -> list[str]:
-        """Put everything back, all of it whatever fails; returns what failed. What is gone did not fail, nor did what
-        nobody had the right to change.
+        """Put everything back, whatever fails; returns the failures. Objects that are gone count as put back, and so do
+        controls that we have no right to.
         """
 
 
 class Found(Protocol):
-    """A client of a process with work on GPUs: `fd` is the number of its descriptor there (negative for one that it
-    lent), `handle` our copy of that.
-    """
+    """A client of a process with work on GPUs."""
 
     @property
     def fd(self) -> int:
-        """The number of the descriptor."""
+        """The number of its descriptor in the process; negative for a lent one."""
 
     @property
     def handle(self) -> Handle:
-        """Our copy; several clients may be on one file, and then have one copy."""
+        """Our copy of the file; clients on one file share it."""
 
     @property
     def client(self) -> int:
         """Which client."""
 
     def contexts(self, handle: Handle, known: Collection[Group]) -> Sequence[Context]:
-        """A context for each GPU where it has groups that are not known, controlled on `handle`."""
+        """A context for each GPU where it has groups that are not `known`, controlled on `handle`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A file that a process sent of itself, and the client on it. `key` stands for the number of the descriptor, which
-    nobody knows: it is negative.
-    """
+    """A file that a process lent, and the client on it. The negative `key` stands for its unknown descriptor number."""
 
     key: int
     handle: Handle
@@ -160,7 +156,7 @@ class Lent:
 
 
 class Borrower(Protocol):
-    """Whoever has the right to copy a descriptor out of a process; `way` is what people are told of it."""
+    """Somebody with the right to copy a descriptor out of a process; `way` is its name for people."""
 
     way: str
 
@@ -172,15 +168,15 @@ class Finder(Protocol):
     """Finds what processes have on GPUs, from outside. `find` and `examine` may take long: call them in a thread."""
 
     def may_have_work(self, pid: int) -> bool:
-        """Whether a process has anything open by which it could have work. Cheap."""
+        """Whether a process has a file open by which it could have work. Cheap."""
 
     def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> Sequence[Found]:
-        """All that a process has; `new` says that it has just begun. The caller closes each distinct handle. Raises
+        """All GPU work of a process; `new` says that it has just begun. The caller closes each distinct handle. Raises
         NoPermissionError without the right to the process.
         """
 
     def examine(self, lent: Sequence[Lent]) -> Sequence[Found]:
-        """The same for files that a process sent of itself; takes them over."""
+        """The same for files that a process lent; takes them over."""
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -205,11 +201,11 @@ class Census(Protocol):
         """Limit what the processes of a cgroup hold on a GPU together, in bytes; None for no limit."""
 
     def close(self) -> None:
-        """Let go of what it asks."""
+        """Free its session."""
 
 
 class Replayer(Protocol):
-    """Replays undo on one open file, in a process that knows nothing else of it: the keeper."""
+    """Replays undo on one open file, in the keeper, which knows nothing else of it."""
 
     def replay(self, step: bytes) -> None:
         """Take one step. Raises OSError when the file is of no more use."""
@@ -223,11 +219,11 @@ class Plane(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--device` calls it."""
+        """Its name for `--device`."""
 
     @property
     def slices(self) -> SliceLimits:
-        """What slices are safe on its GPUs."""
+        """The slices that are safe on its GPUs."""
 
     def check(self) -> None:
         """Raises NotSupportedError, which says what to do, when there is no such driver here."""
@@ -236,27 +232,25 @@ class Plane(Protocol):
         """A finder. Raises NotSupportedError when there is no driver."""
 
     def adopt(self, fd: int) -> Handle | None:
-        """Take over a descriptor that somebody sent, if it is of this plane's driver; None (and closed) if not."""
+        """Take over a sent descriptor, if it is of this plane's driver; else close it and return None."""
 
     def replayer(self, fd: int) -> Replayer | None:
-        """Take over a descriptor to replay undo on; None (and closed) when it is none of this plane."""
+        """Take over a descriptor to replay undo on; close it and return None where it is none of this plane."""
 
     def usage_sources(self, gpu: str) -> Sequence[tuple[str, Callable[[], UsageSource]]]:
         """Sources of usage by name, the best first; each raises RunlistError or OSError where it does not work."""
 
     def turn_log(self, gpu: str) -> TurnLog:
-        """Every turn on a GPU from now on. Raises RunlistError where the driver tells nobody, or not us."""
+        """Every turn on a GPU from now on. Raises RunlistError where the driver keeps no log, or refuses it to us."""
 
     def census(self) -> Census:
         """A census. Raises CensusError where there is none."""
 
     def rescue(self, pid: int) -> list[str]:
-        """Put a process back that nobody remembers; returns what was found changed."""
+        """Put a process back that no daemon or keeper knows; returns the changes that were found."""
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What `runlist doctor` is to look at: a name and what to call, which returns what it found, or raises Limited
-        or RunlistError.
-        """
+        """Checks for `runlist doctor`: names and functions. They return a finding, or raise Limited or RunlistError."""
 
     def environment(self) -> Mapping[str, str]:
         """Variables that a program needs to reach its GPUs."""

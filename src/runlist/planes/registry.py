@@ -1,4 +1,4 @@
-"""Which planes there are: one line each."""
+"""The list of planes, one line each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PLANES = {
 
 
 def choose_plane(device: str | None = None) -> Plane:
-    """The plane named by `device`, or by RUNLIST_DEVICE, or the default. One that is not Runlist's own is named by its
-    module, as `package.module`. Raises UsageError for a bad name.
+    """The plane named by `device`, or by RUNLIST_DEVICE, or the default. A foreign plane is named by its module, as
+    `package.module`. Raises UsageError for a bad name.
     """
     name = device or os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
     if name in PLANES:

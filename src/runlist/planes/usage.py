@@ -1,4 +1,4 @@
-"""What a usage source tells: who held a GPU, for how long, and in which turns.
+"""The readings of a usage source: who held a GPU, for how long, and in which turns.
 
 A source belongs to one GPU. It is read again and again, and each reading covers the time since the one before. Process
 id 0 stands for the processes of other users that the reader may not see.
@@ -15,8 +15,8 @@ from runlist.model.usage import NO_USAGE, Usage
 class Residency(NamedTuple):
     """A context on the GPU from `start_ns` to `end_ns` (CLOCK_REALTIME, ns): a whole turn, or a part of one.
 
-    A turn that spans several readings comes in parts that join without a gap. `context` tells the contexts of one
-    process apart and means nothing else.
+    A turn that spans several readings comes in parts that join without a gap. `context` only tells the contexts of one
+    process apart.
     """
 
     pid: int
@@ -27,11 +27,11 @@ class Residency(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What happened since the last reading, up to `until` (CLOCK_REALTIME, s).
+    """The use of a GPU since the last reading, up to `until` (CLOCK_REALTIME, s).
 
-    `usage` is by process id and names only processes with something to tell; idle time may be of earlier readings.
-    `residencies` are in order and do not overlap; sources that do not see turns leave them empty. `dropped` counts the
-    records that were lost: the time that they would have told of is nobody's.
+    `usage` is by process id, without processes that had none; idle time may be of earlier readings. `residencies` are
+    in order and do not overlap; sources that do not see turns leave them empty. `dropped` counts lost records: nobody
+    is charged for their time.
     """
 
     until: float
@@ -40,19 +40,18 @@ class Reading:
     dropped: int = 0
 
     def add(self, pid: int, usage: Usage) -> None:
-        """A process had this, too."""
+        """Add usage of a process."""
         self.usage[pid] = self.usage.get(pid, NO_USAGE) + usage
 
 
 class UsageSource(Protocol):
-    """A source of usage for one GPU. `exact` says whether it sees every turn; `name` is shown to people."""
+    """A source of usage for one GPU. `name` is shown to people."""
 
     name: str
-    exact: bool
 
     def read(self) -> Reading:
-        """What happened since the last call, or since the source was opened. Raises RunlistError or OSError when the
-        source has failed: close it then, and open another.
+        """The reading since the last call, or since the opening. Raises RunlistError or OSError when the source has
+        failed: close it then, and open another.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Scheduling policies: small plug-ins that see only `runlist.model`.
 
 A policy is a class with the interface of `interface.Policy`, in `policies/<name>/__init__.py` or in a user's own file,
-under the name `POLICY`. `loader` finds it; `parts` holds what several of them are made of.
+under the name `POLICY`. `loader` finds it; `parts` has the pieces that several of them share.
 """
 
 from runlist.policies.interface import STALL_S, Decision, Layer, Policy

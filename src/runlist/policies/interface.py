@@ -2,13 +2,13 @@
 
 The daemon, or the simulator, keeps one instance per GPU. It tells the policy what happens (`on_event`), and whenever
 something changed or the policy's own timer ran out it asks `decide` for the shares of all tasks on that GPU, and
-applies what differs from what is in force. A policy says what should be; how to get there safely is not its business.
+applies the changes. A policy only names the shares: the scheduling loop gets there safely.
 
-What a policy can have done is what the driver can do to a process that knows nothing of it: set its slices, suspend
-and resume it (both by `Share`), and take it off the GPU once (`Decision.preempt`).
+A policy can ask for all that the driver can do to an unknowing process: set its slices, suspend and resume it (both by
+`Share`), and take it off the GPU once (`Decision.preempt`).
 
 A `Layer` is a policy over another one: it changes what that one sees and what it decides. Caps, deadlines and service
-targets are layers, so that they hold whatever policy shares out the rest.
+targets are layers, so that they work over any policy.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ STALL_S = 0.25
 
 
 class Layer(Policy):
-    """A policy over another one, `below`. What it does not change passes through."""
+    """A policy over another one, `below`, which answers whatever the layer leaves unchanged."""
 
     def __init__(self, options: Mapping[str, str], below: Policy) -> None:
         super().__init__(options)

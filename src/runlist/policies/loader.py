@@ -40,7 +40,7 @@ def builtin_policies() -> dict[str, str]:
 
 
 def load_policy(spec: PolicySpec) -> Policy:
-    """A new stack. Raises UsageError, with what is wrong, for anything that is not a working policy."""
+    """A new stack. Raises UsageError, which says what is wrong, for anything that is not a working policy."""
     bottom = DEFAULT_POLICY if spec.name in LAYERS else spec.name
     cls = _from_file(Path(bottom)) if bottom.endswith(".py") else _builtin(bottom)
     try:

@@ -1,1 +1,1 @@
-"""What the kernel tells of processes, and what it lets one do to another: leaves that know nothing of GPUs."""
+"""Processes as the kernel shows them, and calls on them. Nothing here knows of GPUs."""

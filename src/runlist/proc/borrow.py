@@ -1,4 +1,4 @@
-"""Borrowing another process' open file, and telling whether it still holds it.
+"""Borrowing another process' open file, and telling whether that process still has it.
 
 The copy is made by pidfd_getfd, which needs the right to ptrace-attach to the target: root, CAP_SYS_PTRACE, or the same
 user and (where Yama's ptrace_scope is 1) being an ancestor. Nothing changes in the target.
@@ -18,7 +18,7 @@ _SYS_PIDFD_GETFD = 438
 _KCMP_FILE = 0
 
 DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-"""How the kernel, or a container around us, says no to a call: a filter or a sandbox may act as if there were none."""
+"""The errors of a call that is denied: the filter of a container may answer as if there were no such call."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,17 +69,15 @@ def no_right(pid: int, reason: str) -> NoPermissionError:
     )
 
 
-def still_holds(pid: int, fd: int, copy: int) -> bool:
-    """Whether descriptor `fd` of process `pid` still is the open file that `copy` was made of (false after exec or
-    close).
-    """
+def still_has(pid: int, fd: int, copy: int) -> bool:
+    """Whether descriptor `fd` of process `pid` is still the open file of `copy`; false after exec or close."""
     if _SYS_KCMP is not None:
         try:
             return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
         except OSError as error:
             if error.errno not in DENIED:
                 return False  # the process, or its descriptor, is gone
-    try:  # without kcmp: the best that /proc tells
+    try:  # without kcmp /proc tells it nearly as well
         return os.path.samestat(os.fstat(copy), os.stat(f"/proc/{pid}/fd/{fd}"))
     except OSError:
         return False

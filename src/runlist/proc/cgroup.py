@@ -1,4 +1,4 @@
-"""What a process' cgroup tells of it."""
+"""The cgroup of a process, and the container that it names."""
 
 from __future__ import annotations
 

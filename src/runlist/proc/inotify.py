@@ -1,8 +1,8 @@
 """Noticing that processes open the GPU, without polling hard: inotify on the driver's device nodes.
 
-Every process opens them again and again while it makes a context. An event does not say who; it only says that looking
-is worth it now. Processes in another mount namespace may have device nodes of their own, so the daemon also looks now
-and then unasked.
+Every process opens them again and again while it makes a context. An event does not say who did: it only says that a
+look is worth it now. Processes in another mount namespace may have device nodes of their own, so the daemon also looks
+now and then without one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OpenWatch:
 
     @property
     def works(self) -> bool:
-        """False where the kernel gives no inotify instance (a user's limit): then only looking now and then is left."""
+        """False where the kernel gives no inotify instance (a user's limit)."""
         return self._fd >= 0
 
     def fileno(self) -> int:
@@ -37,7 +37,7 @@ class OpenWatch:
         return self._fd
 
     def drain(self) -> None:
-        """Read and drop what is queued; only that something happened counts."""
+        """Read and drop the queued events; only their arrival counts."""
         try:
             while os.read(self._fd, 1 << 16):
                 pass

@@ -1,4 +1,4 @@
-"""What /proc tells of processes: their family, their owner, their command, and which process an id means.
+"""Processes in /proc: their family, their owner, their command, and which process an id means.
 
 A process id means little without the time at which the process began: ids are used again.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from runlist.text import printable
 
 MAX_COMMAND_LINE = 1 << 15
-"""Bytes that are read; a process can have more, and it is its own choice."""
+"""How many bytes are read: a process chooses its command line itself, and it may be longer."""
 
 _CHUNK = 1 << 16
 _DEAD = (b"Z", b"X")
@@ -25,12 +25,12 @@ def pid_namespace() -> int:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None when it is gone, or a zombie: that holds nothing. One whose
-    first thread has ended, and others not, lives.
+    """When a process began, in clock ticks since boot; None when it is gone or a zombie, which has no memory. A process
+    whose first thread has ended lives as long as others run.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may hold anything
+            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may be anything
     except OSError:
         return None
     return None if fields[0] in _DEAD and int(fields[17]) <= 1 else int(fields[19])
@@ -67,15 +67,15 @@ def _parents() -> Iterator[tuple[int, int]]:
         if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()  # the name in parentheses may hold anything
+                    fields = file.read().rpartition(b")")[2].split()  # the name in parentheses may be anything
             except OSError:
                 continue
             yield int(name), int(fields[1])
 
 
 def descriptor_count(pid: int) -> int:
-    """How many descriptors a process holds: cheap to ask, and different after it opened a GPU. -1 when it is gone or
-    closed to us.
+    """How many descriptors a process has; -1 when it is gone or we may not ask. Cheap, and it changes when the process
+    opens a GPU.
     """
     folder = f"/proc/{pid}/fd"
     try:
@@ -117,20 +117,18 @@ def parent_of(pid: int) -> int | None:
 
 
 def owner_of(pid: int) -> int | None:
-    """Real user id of a process, or None when it is gone, be it that nobody has asked how it ended."""
+    """Real user id of a process, or None when it is gone or a zombie."""
     status = _status(pid)
     return None if status.get("State", "Z")[0] in "ZX" else int(status["Uid"].split()[0])
 
 
 def peak_of(pid: int) -> int:
-    """The most address space that a process ever had, in KiB: it never gets less, but starts anew with exec. 0 when it
-    is gone.
-    """
+    """The most address space that a process ever had, in KiB; it shrinks only with exec. 0 when it is gone."""
     return int(_status(pid).get("VmPeak", "0").split()[0])
 
 
 def _status(pid: int) -> dict[str, str]:
-    """What the kernel tells of a process, by name; empty when it is gone."""
+    """The fields of /proc/PID/status, by name; empty when the process is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:

@@ -1,1 +1,1 @@
-"""The one scheduling loop: what happens is told to a policy, and what it decides is made safe and applied."""
+"""The one scheduling loop: a policy hears of events, and its decisions are made safe and applied."""

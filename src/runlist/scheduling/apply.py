@@ -17,8 +17,8 @@ Failures = dict[TaskKey, RunlistError | OSError]
 
 
 class Controlled(Protocol):
-    """A task whose slice can be set and that can be suspended; both keep `share` up to date, or raise RunlistError or
-    OSError and leave it.
+    """A task whose slice can be set and that can be suspended. Both keep `share` up to date; where they raise
+    RunlistError or OSError they leave it.
     """
 
     @property
@@ -33,13 +33,13 @@ class Controlled(Protocol):
         """The slice that a share means for this task, in µs."""
 
     def set_timeslice(self, microseconds: int | None) -> None:
-        """Set the slice; None for what the task was found with."""
+        """Set the slice; None for the one that the task was found with."""
 
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend."""
 
     def preempt(self) -> None:
-        """Take it off the GPU once. Where that fails it does no harm: a lost task shows at the next control."""
+        """Take it off the GPU once. A failure does no harm: a lost task shows at the next control."""
 
 
 def apply_shares(tasks: Mapping[TaskKey, Controlled], wanted: Mapping[TaskKey, Share], slices: SliceLimits) -> Failures:

@@ -1,4 +1,4 @@
-"""The last word on a policy's decision: what the user fixed by hand holds, and nothing may stop all progress."""
+"""The last word on a policy's decision: the user's own settings win, and some task can always progress."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def safe_shares(
 ) -> tuple[dict[TaskKey, Share], list[str]]:
     """Shares that are safe to apply, and what was wrong with the policy's.
 
-    A task that the user suspended stays off, a slice that the user fixed holds. Every slice is one that can be set. Of
-    the enabled tasks only one may have a tiny slice, and only if it has one context: two would stop each other for
-    good. When something could run, something is enabled, or each task that could says with `until` when it will be.
-    Times that are past, or more than LONGEST_WAIT_S after `now`, are dropped.
+    A task that the user suspended stays off, and a slice that the user fixed stays. Every slice is one that can be set.
+    Only one enabled task may have a tiny slice, and only if it has one context: two would stop each other for good. If
+    tasks could run, one is enabled, or each has an `until`. An `until` in the past, or more than LONGEST_WAIT_S after
+    `now`, is dropped.
     """
     shares: dict[TaskKey, Share] = {}
     notes: list[str] = []

@@ -1,7 +1,7 @@
-"""The scheduling of one GPU: a policy is told what happens, asked what should be, and what it says is applied.
+"""The scheduling of one GPU: a policy hears what happens, decides shares, and they are applied.
 
-It is asked when something changed and when its own timer ran out. It may be anybody's code: one that raises, takes too
-long or decides what is no decision is dropped for the default policy at once; meanwhile the shares in force hold.
+It is asked when something changed and when its own timer ran out. It may be anybody's code: a policy that raises, takes
+too long or returns no valid decision is replaced by the default one at once; until then the shares in force stay.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
 
 SOON_S = 0.002
-"""Events come in floods: a policy is asked again this long after it was asked because of the last one."""
+"""Events come in floods: after one has had the policy asked, the next waits this long."""
 
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
-"""A policy that wants to be asked again sooner, or later, is asked then."""
+"""The bounds of a policy's own timer."""
 
 _Result = TypeVar("_Result")
 
 
 class Host(Protocol):
-    """Who runs a loop in its one thread: the daemon, or the simulator, in which time stands still during a call and the
-    thread is busy afterwards, for as long as the controls would have taken that were sent.
+    """Runs a loop in its one thread: the daemon, or the simulator. In the simulator time stands still during a call;
+    the thread is busy afterwards, for as long as the sent controls take.
     """
 
     @property
@@ -37,26 +37,26 @@ class Host(Protocol):
         """Seconds of the clock of `Task.since`."""
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """What a policy's function returns or raises. Raises something, too, when it takes longer than it may."""
+        """Call a policy's function; raises what it raises, and an exception when it takes too long."""
 
     def wake(self) -> None:
         """Call `Loop.run` as soon as the thread is free, which may be at once."""
 
     def ring_in(self, seconds: float) -> None:
-        """Call `Loop.ring` so long after the thread is free, unless that is to happen earlier anyway."""
+        """Call `Loop.ring` this long after the thread is free, unless an earlier call is due."""
 
     def stop_ringing(self) -> None:
-        """Do not call `Loop.ring`."""
+        """Cancel the call of `Loop.ring`."""
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
-        """Renew usage that is older than `kept_s`; returns how many more seconds each task held the GPU that did."""
+        """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
 
     def note(self, text: str) -> None:
         """Tell the user what is wrong with the policy."""
 
 
 class Loop:
-    """The policy of one GPU, and how it is told and asked. `trouble` says why one was dropped, or is empty."""
+    """Tells and asks the policy of one GPU. `trouble` says why a policy was dropped, or is empty."""
 
     def __init__(self, host: Host, spec: PolicySpec, policy: Policy, slices: SliceLimits) -> None:
         self.policy_name = spec.name
@@ -71,19 +71,19 @@ class Loop:
     # -- what happens ------------------------------------------------------------------------------
 
     def tell(self, event: Event, then: Callable[[], None] | None = None) -> None:
-        """Deliver an event to the policy, and ask it soon when it says so, or when a task says what it wants; then call
+        """Deliver an event to the policy. Ask it soon when it wants that, and after every hint and segment; then call
         `then`.
         """
         if self._heard(event) or isinstance(event, Hint | Segment):
             self._soon(then)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
-        """Have the tasks' usage no older than `kept_s`, and tell the policy what is new."""
+        """Renew usage that is older than `kept_s`, and tell the policy."""
         if held := self._host.read_usage(kept_s):
             self.tell(Used(held))
 
     def refusal(self, task: Task, others: Sequence[Task], policy: Policy | None = None) -> str | None:
-        """Why the policy, or another one, does not take a task beside others, or None."""
+        """Why the policy, or the one given, does not take a task beside others, or None."""
 
         def ask(policy: Policy) -> str | None:
             return str(policy.admit(task, others) or "") or None
@@ -96,7 +96,7 @@ class Loop:
         return reason if self._policy is asked else ask(self._policy)
 
     def why(self, key: TaskKey) -> str:
-        """What the policy says of a task's share."""
+        """The policy's reason for a task's share."""
         return self._guarded(lambda policy: str(policy.why(key) or "")) or ""
 
     def use(self, spec: PolicySpec, policy: Policy) -> None:
@@ -109,7 +109,7 @@ class Loop:
     # -- when it is asked --------------------------------------------------------------------------
 
     def _soon(self, then: Callable[[], None] | None) -> None:
-        """Run now, or in a moment when the last time was just now."""
+        """Run now, or a moment later where it has just run."""
         if then is not None:
             self._afterwards.append(then)
         since = self._host.now() - self._ran_at
@@ -125,7 +125,7 @@ class Loop:
         self._host.wake()
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
-        """Ask the policy now, with usage no older than `usage_kept_s`, and apply what it says."""
+        """Ask the policy now, with usage no older than `usage_kept_s`, and apply its decision."""
         try:
             return self._run(usage_kept_s)
         finally:
@@ -157,15 +157,15 @@ class Loop:
             host.ring_in(max(SHORTEST_TIMER_S, again))
         return failures
 
-    # -- what it says ------------------------------------------------------------------------------
+    # -- its answers -------------------------------------------------------------------------------
 
     def _heard(self, event: Event) -> bool | None:
         now = self._host.now()
         return self._guarded(lambda policy: bool(policy.on_event(event, now)))
 
     def _ask(self, policy: Policy, now: float) -> tuple[Decision, list[str]]:
-        """What a policy decides, made safe, in the types that it should have and with the earliest time to ask again;
-        and what was wrong with it. Raises anything for what is no decision.
+        """A policy's decision, checked, made safe, and with the earliest time to ask again; and what was wrong with it.
+        Raises any exception where it is no decision.
         """
         tasks = [managed.task for managed in self._host.tasks.values()]
         decision = policy.decide(list(tasks), now)
@@ -181,7 +181,7 @@ class Loop:
         return Decision(shares, min(waits, default=None), frozenset(key for key in in_force if key in preempt)), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
-        """What the policy answers; None when it failed and was dropped for the default one."""
+        """The policy's answer; None when it failed and was replaced by the default one."""
         result, fault = self._attempt(lambda: call(self._policy))
         if fault is not None:
             self.trouble = f"policy {self.policy_name} was dropped for the default one: {fault}"
@@ -194,7 +194,7 @@ class Loop:
         return result
 
     def _attempt(self, function: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
-        """What a policy's function returns, and in one line what it raised instead: anything, and its code says it."""
+        """A policy's answer, or its exception in one line. The exception's own code writes that line, and may fail."""
         try:
             return self._host.call(function), None
         except KeyboardInterrupt:  # the user's
@@ -213,9 +213,9 @@ class Loop:
 
 
 def _checked(share: object) -> Share:
-    """A share that a policy decided; the guard sees to its slice. Raises TypeError."""
+    """A policy's share in the right types, but for the slice, which the guard checks. Raises TypeError."""
     if isinstance(share, Share):
         until: object = share.until
         if until is None or (isinstance(until, int | float) and math.isfinite(until)):
             return Share(share.timeslice_us, bool(share.enabled), until)
-    raise TypeError(f"{share!r} is no share that can be")
+    raise TypeError(f"{share!r} is no share with a finite time or None for `until`")

@@ -1,1 +1,1 @@
-"""The settings of a process, in one table."""
+"""The one table of a process' settings."""

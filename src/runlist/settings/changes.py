@@ -1,4 +1,4 @@
-"""What a setting changes: a task as the policy sees it, a control of the driver, or the memory of a whole tree."""
+"""The changes of settings: to a task as the policy sees it, to a control of the driver, or to a tree's memory limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TaskChange:
 
 @dataclass(frozen=True)
 class ControlChange:
-    """A change made in the driver, to every context of a task, now and later. `word` is None for the driver's own."""
+    """A change to a control of the driver, for every context of a task. `word` is None for the driver's own."""
 
     control: str
     word: str | None
@@ -25,7 +25,7 @@ class ControlChange:
 
 @dataclass(frozen=True)
 class MemoryChange:
-    """A change to what all processes of a tree together may hold on each GPU, in bytes; None is no limit."""
+    """A change to the memory limit of all processes of a tree together on each GPU, in bytes; None is no limit."""
 
     limit: int | None
 

@@ -8,14 +8,14 @@ DURATIONS = "A DURATION, and what stands before and behind a slash, is a number 
 
 
 def described(row: Setting) -> str:
-    """What a setting does, and what there is to know of its values."""
+    """The effect of a setting, and notes on its values."""
     alone = f" A number alone is {row.unit}." if row.unit else ""
     kept = " For root and the daemon's own user, where the driver lets the daemon set it." if row.privileged else ""
     return f"{row.help}{alone}{kept}"
 
 
 def command_help() -> str:
-    """What `runlist set --help` says, a line for each setting."""
+    """The text of `runlist set --help`, a line for each setting."""
     rows = [f"{row.key}={row.values}: {described(row)}" for row in SETTINGS.values()]
     return "\n".join(["Change settings of a managed process, all of them or none.", "", *rows, "", DURATIONS])
 

@@ -27,11 +27,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `values` are what it takes, as people write it; a number alone counts `unit`s. `read` makes the
-    change of a value, and raises ValueError with what is allowed.
+    """One setting. `values` names its values as people write them; a number alone counts `unit`s. `read` turns a value
+    into a change, and raises ValueError with what is allowed.
 
-    A `lasting` one that is asked of a root is given to all that comes later below it. A `privileged` one the driver
-    keeps for root or a capability: a daemon that has it sets it for root and for its own user alone.
+    A `lasting` setting of a root is also given to processes that come later below it. For a `privileged` one the driver
+    asks for root or a capability: a daemon that has it sets it for root and for its own user alone.
     """
 
     key: str
@@ -78,14 +78,14 @@ _ROWS = (
 SETTINGS = {row.key: row for row in _ROWS}
 
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
-"""A task of which nothing was asked yet."""
+"""A task without settings."""
 
 
 def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> list[Change]:
     """Changes for a whole mapping, in the order in which they are to be applied.
 
-    They are tried on the task `onto`, so that settings that do not go together are refused here: pass the task as it
-    is when it has settings already. Raises UsageError, saying what is allowed.
+    They are tried on the task `onto`, so that settings that conflict are refused here: pass the task itself where it
+    has settings already. Raises UsageError, saying what is allowed.
     """
     for key in settings:
         _check_key(key)
@@ -95,7 +95,7 @@ def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> lis
 
 
 def parse_setting(key: str, value: str) -> Change:
-    """One `key=value`. Raises UsageError, saying what is allowed; so does the change, where it does not fit."""
+    """The change of one `key=value`. Raises UsageError, saying what is allowed; so does the change on a wrong task."""
     _check_key(key)
     with _naming(key, value):
         change = SETTINGS[key].read(value)
@@ -110,7 +110,7 @@ def parse_setting(key: str, value: str) -> Change:
 
 
 def apply_changes(changes: Iterable[Change], task: Task) -> Task:
-    """The task as the policy is to see it. Raises UsageError where a change does not go with the others."""
+    """The task after the changes. Raises UsageError where changes conflict."""
     for change in changes:
         if isinstance(change, TaskChange):
             task = change.change(task)
@@ -118,18 +118,18 @@ def apply_changes(changes: Iterable[Change], task: Task) -> Task:
 
 
 def memory_change(changes: Iterable[Change]) -> MemoryChange | None:
-    """What changes say of memory; None where they say nothing."""
+    """The change of the memory limit, or None."""
     return next((change for change in changes if isinstance(change, MemoryChange)), None)
 
 
 def control_words(changes: Iterable[Change]) -> dict[str, str]:
-    """The controls of the driver that changes set to another word than its own."""
+    """The driver's controls that changes set, with their words; without those at their defaults."""
     return {change.control: change.word for change in changes if isinstance(change, ControlChange) and change.word}
 
 
 def override(settings: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
-    """Settings overlaid by stronger ones, which take along what belongs to them: a new class ends a deadline, a
-    deadline is a class, and a new cap has the burst that is given with it.
+    """Settings overlaid by stronger ones, which also drop some: a new class ends a deadline, a deadline replaces the
+    class, and a new cap drops the old burst.
     """
     dropped = set()
     if stronger.get("class", TaskClass.DEADLINE).lower() != TaskClass.DEADLINE:

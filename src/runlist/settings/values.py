@@ -1,4 +1,4 @@
-"""What the values of settings mean: a function for each, which raises ValueError with what is allowed."""
+"""Reading the values of settings: a function for each, which raises ValueError with what is allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNCAPPED = re.compile(r"max(?: +\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def is_none(value: str) -> bool:
-    """Whether a value is the word for no such thing."""
+    """Whether a value is the word `none`."""
     return value.strip().lower() == "none"
 
 
@@ -41,7 +41,7 @@ def _duration_us(text: str) -> float:
 
 
 def _part_us(text: str) -> tuple[int, int]:
-    """`5ms/20ms`: so much of so much, in whole µs."""
+    """`5ms/20ms`: a part and its whole, in whole µs."""
     part, _, whole = text.partition("/")
     return round(_duration_us(part)), round(_duration_us(whole))
 
@@ -106,7 +106,7 @@ def burst(value: str) -> TaskChange:
 
 
 def deadline(value: str) -> TaskChange:
-    """A deadline is also a class: with one comes the class of that name, without one the task is a normal one."""
+    """A deadline, which also sets the class of that name; without one the task becomes a normal one."""
     if is_none(value):
         return TaskChange(_without_deadline)
     if "/" not in value:
@@ -129,7 +129,7 @@ def p99(value: str) -> TaskChange:
 
 
 def group(value: str) -> TaskChange:
-    """A group of the task's user. No white space: names of ours ("pid 5") have it, so that nobody can take one."""
+    """A group of the task's user. White space is for our own names ("pid 5"), so that nobody can take one."""
     if not value or len(value) > MAX_GROUP_NAME or not value.isprintable() or " " in value:
         raise ValueError(f"take a name of 1 to {MAX_GROUP_NAME} characters, no spaces, or none")
     name = "" if is_none(value) else value
@@ -147,7 +147,7 @@ def memory(value: str) -> MemoryChange:
 
 
 def timeslice(value: str) -> TaskChange:
-    """A duration or a number of µs, or what the policy says."""
+    """A duration or a number of µs, or `auto` for the policy's."""
     microseconds: int | None = None
     if value.strip().lower() != "auto":
         read = parse_duration_us(value, bare="us")

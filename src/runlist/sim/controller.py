@@ -29,7 +29,7 @@ class Controller:
         self._random = Random(f"{seed}/controls")  # noqa: S311 (a simulation must repeat itself)
         self._waiting: deque[Scheduler] = deque()
         self._busy = False
-        self._clock = 0  # up to when the thread that runs is occupied
+        self._clock = 0  # until when the running thread is occupied
 
     def wants(self, scheduler: Scheduler) -> None:
         """Let a scheduler run as soon as the thread is free."""
@@ -47,7 +47,7 @@ class Controller:
 
     @property
     def free_at(self) -> int:
-        """When the controls are done that whoever runs now has sent; now while nobody runs."""
+        """When the controls of the running scheduler are done; now, where none runs."""
         return max(self.engine.now, self._clock)
 
     def _take_next(self, _: None) -> None:
@@ -93,7 +93,7 @@ class Managed:
 
 
 class Scheduler:
-    """One GPU's scheduling as in the daemon. `notes` says what was wrong with the policy, `decisions` counts."""
+    """One GPU's scheduling as in the daemon. `notes` are troubles of the policy; `decisions` counts."""
 
     def __init__(self, gpu: Gpu, spec: PolicySpec, controller: Controller) -> None:
         """Raises UsageError for a policy that cannot be loaded."""
@@ -127,17 +127,17 @@ class Scheduler:
             self.loop.tell(event)
 
     def run(self) -> None:
-        """Ask the policy now, and send the controls for what it says."""
+        """Ask the policy now, and send the controls for its decision."""
         self.decisions += bool(self.tasks)
         self.loop.run()
 
-    # -- what the loop runs on ---------------------------------------------------------------------
+    # -- for the loop: its host --------------------------------------------------------------------
 
     def now(self) -> float:
         return self._engine.now / SECOND
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        return function()  # however long it takes: what went by the clock would not repeat itself
+        return function()  # without a limit: by the clock, a simulation would not repeat itself
 
     def wake(self) -> None:
         self._controller.wants(self)
@@ -154,7 +154,7 @@ class Scheduler:
         self._due = None
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
-        """What the GPU's own log tells: exact times on the GPU and turns, and of idle times what is known by now."""
+        """Usage as the GPU's own log tells it: exact times on the GPU and turns, and the idle time known by now."""
         del kept_s
         self.gpu.settle()
         used = {}

@@ -1,4 +1,4 @@
-"""The policy `none`: no Runlist, the driver's own scheduling. What every other policy is to be compared with."""
+"""The policy `none`: the driver's own scheduling without Runlist, to compare every other policy with."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Gpu:
         self._sampled_switches = -1
         self.gaps = self.empty = self.switches = 0
 
-    # -- what tenants do ---------------------------------------------------------------------------
+    # -- for tenants -------------------------------------------------------------------------------
 
     def add(self, context: Context) -> None:
         """A new context, last in the round."""
@@ -115,10 +115,10 @@ class Gpu:
         if context.enabled:
             self._becomes_ready(context)
 
-    # -- what the driver's controls do -------------------------------------------------------------
+    # -- for the driver's controls -----------------------------------------------------------------
 
     def set_slice(self, context: Context, nanoseconds: int) -> None:
-        """Takes effect at once, also for a slice that is running."""
+        """Set a slice. It takes effect at once, also for a running slice."""
         context.slice = nanoseconds
         if context is self.resident and self._contended:
             self._plan_leaving()
@@ -154,7 +154,7 @@ class Gpu:
             if self._ready:
                 self._switch()
 
-    # -- what is to be known -----------------------------------------------------------------------
+    # -- accounts ----------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Bring every context's account up to now."""
@@ -291,7 +291,7 @@ class Gpu:
         self._arm()
 
     def _next(self) -> Context | None:
-        """The first with work behind who was resident last, who comes last himself."""
+        """The first context with work behind the last resident, which comes last itself."""
         if not self._ready:
             return None
         contexts, cursor = self._contexts, self._cursor

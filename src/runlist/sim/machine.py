@@ -21,8 +21,8 @@ _FIRST_PID = 1000
 
 
 @dataclass
-class Place:
-    """A GPU with its scheduler, who is on it, and how much of it they asked for."""
+class ScheduledGpu:
+    """A GPU with its scheduler, its tenants, and the part of it for which they asked."""
 
     name: str
     gpu: Gpu
@@ -32,8 +32,8 @@ class Place:
 
 
 class Machine:
-    """Runs a trace. Afterwards `tenants` are all that ever ran, `refused` those that the policy did not take and why,
-    `waiting` those that found no room until the end.
+    """Runs a trace. Afterwards `tenants` has all that ran, `refused` those that the policy refused and why, `waiting`
+    those that found no room until the end.
     """
 
     def __init__(self, trace: Trace, policy: PolicySpec, gpus: int, seconds: float, seed: int) -> None:
@@ -42,11 +42,11 @@ class Machine:
         self.end = round(seconds * SECOND)
         self.controller = Controller(self.engine, seed)
         self.recorder = Recorder(self.engine, seconds)
-        self.places = [self._place(index, policy) for index in range(gpus)]
+        self.gpus = [self._place(index, policy) for index in range(gpus)]
         self.tenants: list[Tenant] = []
         self.refused: list[tuple[TenantSpec, str]] = []
         self.waiting: deque[TenantSpec] = deque()
-        self._alive: dict[Tenant, Place] = {}
+        self._alive: dict[Tenant, ScheduledGpu] = {}
         self._by_name: dict[str, Tenant] = {}
         self._dependents: list[tuple[Tenant, tuple[str, ...]]] = []
         self._seed = seed
@@ -54,27 +54,27 @@ class Machine:
         self._coming: Iterator[TenantSpec] = iter(trace.tenants)
 
     def run(self) -> None:
-        """Let the whole trace happen. Raises UsageError for a tenant that cannot be, as far as the trace is read."""
+        """Run the whole trace. Raises UsageError for a bad tenant, as far as the trace is read."""
         engine = self.engine
         self._take_next_spec()
         engine.at(self.recorder.length, self._close_window)
         engine.at(IDLE_SAMPLE, self._sample_idle)
         engine.run(self.end)
-        for place in self.places:
+        for place in self.gpus:
             place.gpu.settle()
 
     # -- tenants come and go -----------------------------------------------------------------------
 
-    def _place(self, index: int, policy: PolicySpec) -> Place:
+    def _place(self, index: int, policy: PolicySpec) -> ScheduledGpu:
         gpu = Gpu(self.engine)
-        return Place(f"GPU-{index}", gpu, Scheduler(gpu, policy, self.controller))
+        return ScheduledGpu(f"GPU-{index}", gpu, Scheduler(gpu, policy, self.controller))
 
     def _take_next_spec(self) -> None:
         """The trace may be a long stream: only the next tenant of it is read ahead."""
         spec = next(self._coming, None)
         if spec is not None:
-            if spec.gpu is not None and spec.gpu >= len(self.places):
-                raise UsageError(f"tenant {spec.name} runs on GPU {spec.gpu}, and there are {len(self.places)}: --gpus")
+            if spec.gpu is not None and spec.gpu >= len(self.gpus):
+                raise UsageError(f"tenant {spec.name} runs on GPU {spec.gpu}, and there are {len(self.gpus)}: --gpus")
             self.engine.at(max(self.engine.now, round(spec.start_s * SECOND)), self._comes, spec)
 
     def _comes(self, spec: TenantSpec) -> None:
@@ -84,7 +84,7 @@ class Machine:
 
     def _begin(self, spec: TenantSpec) -> bool:
         """Start a tenant, or refuse it; False when there is no room for it."""
-        eligible = self.places if spec.gpu is None else [self.places[spec.gpu]]
+        eligible = self.gpus if spec.gpu is None else [self.gpus[spec.gpu]]
         place = min(eligible, key=lambda place: (len(place.tenants) >= self._room, place.demand))
         if len(place.tenants) >= self._room:
             return False
@@ -110,7 +110,7 @@ class Machine:
         return True
 
     def _follow(self, tenant: Tenant) -> None:
-        """Tie dependent tenants to those that they follow, whichever came first."""
+        """Tie dependent tenants to those that they follow, in either order of coming."""
         name, load = tenant.spec.name, tenant.spec.load
         self._by_name[name] = tenant
         tenant.followers += [other for other, names in self._dependents if name in names]
@@ -141,7 +141,7 @@ class Machine:
         self.engine.at(self.engine.now + self.recorder.length, self._close_window)
 
     def _sample_idle(self, _: None) -> None:
-        for place in self.places:
+        for place in self.gpus:
             place.gpu.sample_idle()
         self.engine.at(self.engine.now + IDLE_SAMPLE, self._sample_idle)
 

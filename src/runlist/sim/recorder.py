@@ -1,4 +1,4 @@
-"""What is written down while a simulation runs: per window of time and tenant, how it went."""
+"""The records of a running simulation: for each window of time and each tenant, how it went."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def jain(values: list[float]) -> float:
 
 
 def _normalised(members: list[tuple[int, float]]) -> float:
-    """What a group got for its weight, which is the largest of its members'."""
+    """A group's share for its weight, which is the largest of its members'."""
     return sum(share for _, share in members) / max(weight for weight, _ in members)

@@ -26,7 +26,7 @@ def show(outcome: Outcome) -> None:
 
 
 def report(outcome: Outcome) -> RenderableType:
-    """A table of tenants, one of GPUs, and what there is to say about the whole."""
+    """A table of tenants, one of GPUs, and lines about the whole."""
     result = outcome.result
     lines = [*_summary(result), speed(outcome), *_remarks(result)]
     return Group(_tenants(result), _gpus(result.gpus), *map(Text, lines))
@@ -67,7 +67,7 @@ _COLUMNS: tuple[tuple[str, Callable[[TenantResult], str], str | None], ...] = (
     ("p99.9 µs", _latency("p999"), None),
     ("missed", _missed, ""),
 )
-"""Heading, cell, and what is so usual that a column of nothing else is left out."""
+"""Heading, cell, and the usual text: a column with nothing else is left out."""
 
 
 def _tenants(result: SimulationResult) -> Table:

@@ -1,4 +1,4 @@
-"""What came out of a simulation, as plain data. With the same trace, policy and seed it is the same to the last digit.
+"""The result of a simulation, as plain data. The same trace, policy and seed give the same to the last digit.
 
 Shares and the like are 0 to 1 of a GPU's time, latencies µs.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from runlist.policies import PolicySpec
-from runlist.sim.machine import Machine, Place
+from runlist.sim.machine import Machine, ScheduledGpu
 from runlist.sim.recorder import Book
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import CONTROLS, MICROSECOND, SECOND
@@ -110,8 +110,8 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """What a picture needs and a table does not: one tenant's latencies (µs, ascending) and its share per window, from
-    window `first` on.
+    """The data of a picture beyond those of a table: one tenant's latencies (µs, ascending) and its share per window,
+    from window `first` on.
     """
 
     name: str
@@ -123,12 +123,12 @@ class Series(msgspec.Struct, frozen=True):
 
 def collect(machine: Machine, trace: Trace, policy: PolicySpec, seed: int) -> SimulationResult:
     """The result of a machine that has run."""
-    gpus = [_gpu(index, place, machine) for index, place in enumerate(machine.places)]
+    gpus = [_gpu(index, place, machine) for index, place in enumerate(machine.gpus)]
     tenants = [_tenant(tenant, machine) for tenant in machine.tenants]
     refused = [Refused(spec.name, reason) for spec, reason in machine.refused]
     refused += [Refused(spec.name, "found no room until the end") for spec in machine.waiting]
     fairness = machine.recorder.fairness
-    notes = [*trace.notes, *(f"{place.name}: {note}" for place in machine.places for note in place.scheduler.notes)]
+    notes = [*trace.notes, *(f"{place.name}: {note}" for place in machine.gpus for note in place.scheduler.notes)]
     return SimulationResult(
         trace=trace.name,
         policy=policy.name,
@@ -164,7 +164,7 @@ def series(machine: Machine) -> list[Series]:
     ]
 
 
-def _gpu(index: int, place: Place, machine: Machine) -> GpuResult:
+def _gpu(index: int, place: ScheduledGpu, machine: Machine) -> GpuResult:
     gpu, end = place.gpu, machine.end
     contexts = [tenant.context for tenant in machine.tenants if tenant.gpu is gpu]
     held = sum(context.held for context in contexts)

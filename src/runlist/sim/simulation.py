@@ -13,7 +13,7 @@ from runlist.sim.workload import Trace
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out, and what it took: the result alone repeats itself. `series` is for pictures."""
+    """The result, and the time that it took: only the result repeats itself. `series` is for pictures."""
 
     result: SimulationResult
     series: list[Series]
@@ -30,7 +30,7 @@ def simulate(
 ) -> Outcome:
     """Simulate `trace`, on as many GPUs and for as long as it says itself unless told otherwise.
 
-    Raises UsageError for a policy that cannot be loaded and for what is wrong with a trace that is read as it goes.
+    Raises UsageError for a policy that cannot be loaded, and for errors of a trace that is read as it goes.
     """
     machine = Machine(trace, policy, gpus or trace.gpus, seconds or trace.seconds, seed)
     began = time.process_time()

@@ -25,7 +25,7 @@ class Tenant:
     its intended arrival in an open loop, the end of the pause in a closed one. `arrived` is that instant for the
     request that is next to finish; it may lie ahead.
     `length` is how long the kernels of one request take alone on the GPU.
-    `say` is called with what it says of itself: hints, reports, segments.
+    `say` is called with its messages: hints, reports, segments.
     `task` is what the policy sees of the tenant while it is managed, None before and after; `followers` are tenants
     that take up a request whenever this one has finished one.
     """
@@ -68,7 +68,7 @@ class Tenant:
         self._next_request()
 
     def end(self) -> None:
-        """The process is gone, with whatever it was doing."""
+        """The process is gone, with the work under way."""
         self.gpu.remove(self.context)
         self.ended = self._engine.now
 

@@ -1,4 +1,4 @@
-"""What a simulation is made of: tenants and the load that each puts on a GPU, as a trace describes them.
+"""The parts of a simulation: tenants and the load that each puts on a GPU, as a trace describes them.
 
 Everything here is checked when it is made; ValueError says in one line what is wrong with which field.
 """

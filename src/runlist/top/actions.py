@@ -1,4 +1,4 @@
-"""What keys do to a task: each action makes one request of what is known of the task."""
+"""The keys' actions on a task: each makes one request from the task's view."""
 
 from __future__ import annotations
 

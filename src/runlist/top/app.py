@@ -26,7 +26,7 @@ _ACTIONS: dict[str, actions.Action] = {
 class TopApp(App[None]):
     """A table of the tasks, a line above on the whole, a line below for messages. Looks every `interval_s` seconds.
 
-    One loop alone uses the feed, in a thread, so that a daemon that does not answer never holds up the screen.
+    One loop alone uses the feed, in a thread, so that a silent daemon never stops the screen.
     """
 
     ENABLE_COMMAND_PALETTE = False

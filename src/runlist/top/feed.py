@@ -1,4 +1,4 @@
-"""What the daemon knows, again and again, also when it goes away and comes back."""
+"""Snapshots of what the daemon knows; the daemon may go away and come back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was known at one moment. Without a daemon there is no `status`, and no task is managed.
+    """The daemon's knowledge at one moment. Without a daemon there is no `status`, and no task.
 
-    `message` is the last thing to tell, `trouble` whether it is bad news.
+    `message` is the latest news, `trouble` whether it is bad.
     """
 
     tasks: tuple[TaskView, ...] = ()

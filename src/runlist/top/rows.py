@@ -1,4 +1,4 @@
-"""What is shown: which columns have room, in which order tasks come, and the line above them."""
+"""The rows of the screen: the columns that have room, the order of the tasks, and the line above them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORDERS: dict[str, Callable[[TaskView], Any]] = {
     "turns": lambda task: -task.turns_per_s,
     "command": lambda task: task.command,
 }
-"""By name, what tasks are sorted by; process id and GPU decide where that is the same."""
+"""Sort keys by name; among equals process id and GPU decide."""
 
 
 def next_order(name: str) -> str:

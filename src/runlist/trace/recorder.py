@@ -13,13 +13,13 @@ from runlist.errors import NoTargetError, UsageError
 from runlist.planes.interface import GpuInfo, Plane
 from runlist.trace.writer import GpuTracks, TraceWriter
 
-_READ_S = 0.1  # the log's ring holds seconds
+_READ_S = 0.1  # the log's ring has room for seconds
 _NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a trace holds: GPUs, processes (one on two GPUs counts twice), turns, and records that were lost."""
+    """The content of a trace: numbers of GPUs, processes (one on two GPUs counts twice), turns, and lost records."""
 
     gpus: int
     processes: int
@@ -76,7 +76,7 @@ def choose_gpus(found: list[GpuInfo], wanted: str | None) -> list[tuple[int, Gpu
 
 
 def process_name(pid: int) -> str:
-    """What a process is called in a trace: its command and its id."""
+    """A process' name in a trace: its command and its id."""
     if pid == 0:
         return "another user's process"
     words = b""

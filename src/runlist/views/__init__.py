@@ -1,1 +1,1 @@
-"""What people and tools are shown."""
+"""Tasks and GPUs as people and tools see them."""

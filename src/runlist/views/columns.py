@@ -1,4 +1,4 @@
-"""What can be shown of a task or a GPU: columns, from which `ps`, `policy show` and `top` take theirs."""
+"""The columns of tables of tasks and GPUs, for `ps`, `policy show` and `top`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runlist.views.fields import Kind, fields
 from runlist.views.structs import GpuView, TaskView
 
 NOTHING = "-"
-"""What stands where there is nothing to say."""
+"""The text of an empty cell."""
 
 GAP = "  "
-"""What stands between two columns."""
+"""The text between two columns."""
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _BARS, _SECONDS_PER_BAR = 20, 3
@@ -34,7 +34,7 @@ _WHY_IN_STATE = 20  # characters
 class Column:
     """A column: `text` of a view, right-aligned where it is a `number`.
 
-    A table leaves the column out where every row has what is `usual` (None: it is always shown).
+    A table leaves the column out where every row has the `usual` text (None: it is always shown).
     """
 
     title: str
@@ -49,7 +49,7 @@ def percent(share: float) -> str:
 
 
 def sparkline(history: Sequence[float], bars: int, per_bar: int) -> str:
-    """Shares of the GPU (0 to 1, oldest first) as so many bars, each the mean of so many shares, the newest last."""
+    """Shares of the GPU (0 to 1, oldest first) as `bars` bars, each the mean of `per_bar` shares, the newest last."""
     span = bars * per_bar
     padded = ([0.0] * span + list(history))[-span:]
     means = [sum(padded[start : start + per_bar]) / per_bar for start in range(0, span, per_bar)]
@@ -58,7 +58,7 @@ def sparkline(history: Sequence[float], bars: int, per_bar: int) -> str:
 
 
 def state(task: TaskView) -> str:
-    """What a task does now: where it waits and the policy says why, with the heading of that."""
+    """The state of a task; where it waits, with the beginning of the policy's reason."""
     if not task.reached_by:
         return "out of reach"
     if task.suspended:
@@ -92,7 +92,7 @@ def _p99(task: TaskView) -> str:
 
 
 def _quota(task: TaskView) -> str:
-    """What a process holds of what its tree may hold, and whether nothing in it sees to that."""
+    """The memory that a process holds, of its tree's limit, and whether the library is missing in it."""
     if task.memory_limit_bytes is None:
         return NOTHING
     held = part_of(task.memory_bytes or 0, task.memory_limit_bytes)
@@ -117,7 +117,7 @@ def _of(
     nothing: str = NOTHING,
     written: Callable[[Any], str] | None = None,
 ) -> Column:
-    """The column of a field, written as its unit is; `nothing` where there is none. Usage is none without a source."""
+    """The column of a field, in its unit; `nothing` for a missing value. Usage is missing without a source."""
     field = fields(view)[name]
     write = written or _BY_UNIT.get(field.unit, str)
     measured = field.unit in ("share", "s", "1/s")
@@ -158,7 +158,7 @@ def _control(row: Control) -> Column:
 
 _CONTROLS = tuple(map(_control, controls()))
 CONTROL_TITLES = tuple(column.title for column in _CONTROLS)
-"""What can be shown of the driver's own controls."""
+"""Titles of the columns of the driver's controls."""
 
 COLUMNS = {column.title: column for column in (*_TASK, *_CONTROLS)}
 """Of a task, by title."""
@@ -179,7 +179,7 @@ def columns_of(*titles: str) -> list[Column]:
 
 
 def chosen(columns: Iterable[Column], views: Sequence[msgspec.Struct]) -> list[Column]:
-    """These columns, without those in which there is nothing but the usual."""
+    """These columns, without those that have only the usual text."""
     return [
         column for column in columns if column.usual is None or any(column.text(view) != column.usual for view in views)
     ]

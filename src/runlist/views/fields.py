@@ -1,4 +1,4 @@
-"""What a field of a view means: each says its kind, a line of help and its unit where it is declared."""
+"""The meaning of a view's fields: each declares its kind, a line of help and its unit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 
 class Kind(StrEnum):
-    """What a field is: a number that goes up and down, a number that only grows, or a label: all that is no number, or
-    whose number names something.
+    """The kind of a field: a number that goes up and down, a number that only grows, or a label, which is a text or a
+    number that names something.
     """
 
     LABEL = "label"
@@ -23,8 +23,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`unit` is as people write it; a `share` is a part of the GPU's time, 0 to 1. `of` is what a counter is called
-    where it is counted, if that is another name. `now` is what replaced a field that is kept for those who know it.
+    """`unit` is as people write it; a `share` is a part of the GPU's time, 0 to 1. `of` is the name under which a
+    counter is counted, if that is another. `now` is the successor of a field that is kept for old readers.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""What people and tools see of a task, a GPU and the daemon, with what each field means."""
+"""Tasks, GPUs and the daemon as people and tools see them, with the meaning of each field."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TaskView(Measured, frozen=True):
 
 
 class GpuView(Measured, frozen=True):
-    """A GPU that has or had tasks. What it measures is of all processes, also of those that ended."""
+    """A GPU that has or had tasks. Its usage is that of all processes, also of those that ended."""
 
     gpu: Annotated[str, label("UUID of the GPU")]
     driver: Annotated[str, label("driver that it is reached by")]
@@ -83,7 +83,7 @@ class GpuView(Measured, frozen=True):
 
 
 class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon is."""
+    """The daemon's status."""
 
     pid: Annotated[int, label("process id")]
     version: Annotated[str, label("version of Runlist")]

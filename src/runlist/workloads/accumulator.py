@@ -34,7 +34,7 @@ class Accumulator:
 
     def graph(self, kernels: int, rounds: int) -> Callable[[], None]:
         """What queues a CUDA graph of so many kernels when it is called. Raises GpuError where there are no graphs."""
-        self.launch(1)  # what a first launch loads must not be loaded in the capture
+        self.launch(1)  # a first launch loads code, which a capture does not allow
         self.synchronize()
         done = self._done
         with Graph(self.stream) as graph:

@@ -13,7 +13,7 @@ from runlist.workloads.gpu import Gpu
 from runlist.workloads.loops import BurstLoop
 
 BLOCKS_PER_SM = 8
-"""8 × 256 threads are all that an SM holds."""
+"""An SM has room for 8 × 256 threads."""
 
 BURST = 4
 GRAPH_KERNELS = 20

@@ -27,21 +27,21 @@ def plain_request(work: Accumulator, rounds: int) -> Callable[[float], float]:
     return request
 
 
-def hinted_request(gpu: Gpu, work: Accumulator, rounds: int, hold_s: float = 0.0) -> Callable[[float], float]:
+def hinted_request(gpu: Gpu, work: Accumulator, rounds: int, blocked_s: float = 0.0) -> Callable[[float], float]:
     """A request that takes the GPU ahead of its arrival.
 
-    A one-thread kernel holds the stream, the request queues behind it, and at the arrival the CPU releases both: the
-    switch to this process is over by then. Both must be on one stream: a holder on another does not hold.
-    An arrival that is ours to choose (a closed loop) is put off until the stream was held for `hold_s` seconds.
+    A one-thread kernel blocks the stream, the request queues behind it, and at the arrival the CPU releases both: the
+    switch to this process is over by then. Both must be on one stream: a kernel on another does not block it.
+    In a closed loop the arrival is put off until the stream was blocked for `blocked_s` seconds.
     """
     flag = Flag()
-    hold = gpu.kernel("wait_flag_u32")
+    blocker = gpu.kernel("wait_flag_u32")
 
     def request(arrival: float) -> float:
         ticket = (flag.value + 1) & _U32
-        hold.launch(work.stream, 1, flag.address, ticket, threads=1)
+        blocker.launch(work.stream, 1, flag.address, ticket, threads=1)
         work.launch(rounds)
-        release = max(arrival, time.perf_counter() + hold_s)
+        release = max(arrival, time.perf_counter() + blocked_s)
         while time.perf_counter() < release:
             pass
         began = time.perf_counter()

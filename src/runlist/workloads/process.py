@@ -25,7 +25,7 @@ class WorkloadError(RuntimeError):
 class WorkloadProcess:
     """One running workload: `runlist.workloads.<name>` with `arguments`, in `environment` (default: this one's).
 
-    A context manager: leaving it ends the process. `ready` holds the fields of the workload's first event;
+    A context manager: leaving it ends the process. `ready` has the fields of the workload's first event;
     `on_start` is called with the process id before that, when the process has only just begun.
     """
 

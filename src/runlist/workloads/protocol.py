@@ -41,7 +41,7 @@ class Workload(ABC):
         """Steps are about to begin, now or again."""
 
     def set_rate(self, per_second: float) -> None:
-        """So many requests a second from now on. Raises ValueError, in one line, for what cannot be."""
+        """So many requests a second from now on. Raises ValueError, in one line, for a bad rate."""
         raise ValueError(f"no requests arrive at this workload: a rate of {per_second:g} means nothing")
 
     @abstractmethod

@@ -1,1 +1,1 @@
-"""One scheduler a GPU, and who used how much of it."""
+"""The scheduler and the usage accounts of each GPU."""

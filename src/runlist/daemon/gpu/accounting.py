@@ -1,4 +1,4 @@
-"""Who used one GPU, and how much: what a source of usage tells, added up and kept for a minute."""
+"""Who used one GPU, and how much: the readings of a usage source, added up and kept for a minute."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _READ_AGAIN_S = 0.001
 
 @dataclass(slots=True)
 class Account:
-    """What one process had, or all together: totals, the second that is being filled, and the busy shares of those
-    before, newest last. `worked_s` is the busy time as far as it never shrinks: idle time becomes known late.
+    """The usage of one process, or of all together: totals, the present second, and the busy shares of the seconds
+    before, newest last. `worked_s` is the busy time, which never shrinks although idle time becomes known late.
     `turns_per_s` is of the last full second.
     """
 
@@ -36,7 +36,7 @@ class Account:
     second: Usage = NO_USAGE
 
     def add(self, usage: Usage) -> None:
-        """Count what was read."""
+        """Add a reading."""
         self.usage += usage
         self.second += usage
         self.worked_s = max(self.worked_s, self.usage.busy_s)
@@ -65,9 +65,8 @@ class Account:
 
 
 class Accounting:
-    """The accounts of all processes on one GPU, managed or not, by process id, and of all together, which lose nothing
-    with a process that ends. `refusals` says why the source is not a better one; `dropped` counts the records that were
-    lost.
+    """The accounts of all processes on one GPU, managed or not, and of all together, which keeps what ended processes
+    used. `refusals` says why no better source works; `dropped` counts lost records.
     """
 
     def __init__(self, gpu: str, source: UsageSource, refusals: Sequence[str] = ()) -> None:
@@ -83,7 +82,7 @@ class Accounting:
             _log.warning("usage comes from a lesser source", gpu=gpu, source=source.name, reason=reason)
 
     def read(self, now: float) -> Reading | None:
-        """Bring the accounts up to now; returns what is new, or None when nothing can be."""
+        """Bring the accounts up to now; returns the reading, or None where there is none."""
         if now - self.read_at < _READ_AGAIN_S:
             return None
         self.read_at = now
@@ -112,7 +111,7 @@ class Accounting:
         return reading
 
     def of(self, pid: int) -> Account:
-        """What a process had since it was first seen, or managed; nothing of one that never was."""
+        """A process' account since it was first seen, or managed; an empty one for an unknown process."""
         return self._accounts.get(pid) or Account()
 
     def begin(self, pid: int) -> None:
@@ -121,7 +120,7 @@ class Accounting:
             self._accounts[pid].usage, self._accounts[pid].worked_s = NO_USAGE, 0.0
 
     def set_enabled(self, pid: int, enabled: bool) -> None:
-        """The daemon manages a process and let it run, or not: for the book. Other sources see it for themselves."""
+        """The daemon let a managed process run, or not. Only the book needs to be told."""
         self._managed[pid] = enabled
         if isinstance(self._source, BookUsage):
             self._source.set_enabled(pid, enabled)

@@ -1,4 +1,4 @@
-"""Usage by the daemon's own book: who was allowed to run, for machines that tell nothing better."""
+"""Usage by the daemon's own book of who was allowed to run, for machines without a better source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class BookUsage:
     """Each task that is enabled counts as holding an equal part of the GPU, whether it has work or not."""
 
     name = "book"
-    exact = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

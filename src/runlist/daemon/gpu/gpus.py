@@ -1,4 +1,4 @@
-"""The schedulers of all GPUs, and what happens to tasks whose controls fail."""
+"""The schedulers of all GPUs, and the release of tasks whose controls fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runlist.scheduling.apply import Failures
 _log = structlog.get_logger()
 
 USAGE_KEPT_S = 0.02
-"""How old usage may be when a request, not the policy's timer, has the policy asked: reading takes 0.1 ms."""
+"""How old usage may be in a run that a request asked for: reading takes 0.1 ms."""
 
 LOAD_S = 5.0
 """How long loading a policy may take: a user's file may import much."""
@@ -56,7 +56,7 @@ class Gpus:
         return list(self._schedulers.values())
 
     def use(self, spec: PolicySpec) -> None:
-        """Switch every GPU to a policy. When it refuses a task that is there: RunlistError, and nothing changed."""
+        """Switch every GPU to a policy. Raises RunlistError, and changes nothing, when it refuses a present task."""
         self._load(spec)
         fresh = {gpu: self._load(spec) for gpu in self._schedulers}
         for gpu, scheduler in self._schedulers.items():
@@ -75,12 +75,12 @@ class Gpus:
             scheduler.remove(task.task.key)
 
     def tree_ended(self, root: Root) -> None:
-        """Keep what was counted of a tree."""
+        """Keep the counts of a tree."""
         for gpu, scheduler in self._schedulers.items():
             scheduler.ended[Count.MEMORY_REFUSALS] += root.quota.refused(gpu)
 
     def run(self, gpus: Iterable[str], asked_for: set[TaskKey]) -> None:
-        """Reschedule GPUs. A failure of a task that the request is about is raised; others that failed are released."""
+        """Reschedule GPUs. Raises the failure of a task in `asked_for`; other tasks that failed are released."""
         failures: Failures = {}
         for gpu in gpus:
             failures.update(self.scheduler(gpu).run(USAGE_KEPT_S))
@@ -95,7 +95,7 @@ class Gpus:
             self._drop(scheduler.run())
 
     def read_usage(self, kept_s: float = 0.0) -> None:
-        """Bring the accounts that are older than `kept_s` up to now, for those who look at them."""
+        """Bring accounts that are older than `kept_s` up to now."""
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)
 
@@ -105,7 +105,7 @@ class Gpus:
             scheduler.close()
 
     def _load(self, spec: PolicySpec) -> Policy:
-        """A policy for one GPU. Raises UsageError for what is none, or does not come to an end."""
+        """A policy for one GPU. Raises UsageError for one that cannot be loaded, or not in time."""
         try:
             return self._watchdog.call(lambda: load_policy(spec), LOAD_S)
         except Stalled as error:
@@ -117,4 +117,4 @@ class Gpus:
             self._release(key.pid)
             self.scheduler(key.gpu).remove(key)
         if failures:
-            self.run_all()  # without them, the others may get what was not safe beside them
+            self.run_all()  # shares that were unsafe beside them may be safe now

@@ -24,8 +24,8 @@ _Result = TypeVar("_Result")
 
 
 class Scheduler:
-    """The tasks of one GPU, under a loop. `on_failure` is told of those whose controls failed when nobody asked for
-    them; requests get failures returned. `ended` is what was counted of tasks that are gone.
+    """The tasks of one GPU, under a loop. `on_failure` gets the failures of runs that no request asked for. `ended` has
+    the counts of tasks that are gone.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Scheduler:
         self.tasks[managed.task.key] = managed
         self.accounting.set_enabled(pid, managed.share.enabled)
         if self.accounting.of(pid).usage == NO_USAGE:
-            managed.preempt()  # one that held the GPU since before the log was opened becomes known by this
-        self.accounting.begin(pid)  # what it used before it was managed is nothing that it has to pay for
+            managed.preempt()  # else one that was on the GPU when the log was opened stays unknown
+        self.accounting.begin(pid)  # it does not pay for usage of before
         self.tell(Appear(managed.task))
 
     def remove(self, key: TaskKey) -> None:
@@ -72,8 +72,8 @@ class Scheduler:
             self.tell(Vanish(key))
 
     def refusal(self, task: Task, policy: Policy | None = None) -> str | None:
-        """Why the policy (or another one) does not take a task beside those that are there, or None. What other users
-        run is not told.
+        """Why the policy, or the one given, does not take a task beside the present ones, or None. Does not name the
+        commands of other users.
         """
         others = [
             other if task.uid in (0, other.uid) else replace(other, command="of another user")
@@ -82,14 +82,14 @@ class Scheduler:
         return self.loop.refusal(task, others, policy)
 
     def troubles(self) -> list[str]:
-        """What its user should know of this GPU."""
+        """Troubles of this GPU that its users should know of."""
         told = [self.loop.trouble] if self.loop.trouble else []
         if lost := self.accounting.dropped:
             told.append(f"{lost} records of who used GPU {self.gpu} were lost: nobody was charged for that time")
         return told
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
-        """Ask the policy now, with usage no older than `usage_kept_s`, and apply what it says."""
+        """Ask the policy now, with usage no older than `usage_kept_s`, and apply its decision."""
         failures = self.loop.run(usage_kept_s)
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
@@ -100,7 +100,7 @@ class Scheduler:
         self.stop_ringing()
         self.accounting.close()
 
-    # -- what the loop runs on ---------------------------------------------------------------------
+    # -- for the loop: its host --------------------------------------------------------------------
 
     def now(self) -> float:
         return time.monotonic()

@@ -11,7 +11,7 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 MAX_RINGS = 20
-"""A call that goes on after so many is ended with the daemon: then the keeper puts everything back."""
+"""A call that goes on after so many signals ends the daemon: then the keeper puts everything back."""
 
 
 class Stalled(BaseException):
@@ -21,8 +21,7 @@ class Stalled(BaseException):
 class Watchdog:
     """Calls functions with a limit on their time. There can be one, in the main thread: it owns SIGALRM.
 
-    What cannot be ended is a loop inside a library that is not Python's, and one that takes no notice of any exception;
-    of the latter the process itself comes to an end.
+    It cannot end a loop inside a C library. A loop that ignores every exception ends the process.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -31,9 +30,7 @@ class Watchdog:
         signal.signal(signal.SIGALRM, self._ring)
 
     def call(self, function: Callable[[], _Result], limit_s: float | None = None) -> _Result:
-        """What `function` returns or raises; Stalled, raised inside it again and again, once it has taken too long:
-        longer than `limit_s`, or than is usual when that is None.
-        """
+        """Call `function`. After `limit_s` (None: the usual limit) Stalled is raised inside it, again and again."""
         limit_s = self._limit_s if limit_s is None else limit_s
         self._limit_now_s = limit_s
         self._rings = 0
@@ -47,7 +44,7 @@ class Watchdog:
         del number
         while frame is not None and frame.f_code is not _guarded.__code__:
             frame = frame.f_back
-        if frame is None:  # just before the call, which it rings in again, or just after
+        if frame is None:  # just before the call, where it rings again, or just after
             return
         self._rings += 1
         if self._rings > MAX_RINGS:
@@ -57,5 +54,5 @@ class Watchdog:
 
 
 def _guarded(function: Callable[[], _Result]) -> _Result:
-    """Call it. Only below this frame is Stalled raised, so that nothing but the call can be cut short."""
+    """Call it. Stalled is raised only below this frame, so that it cuts nothing else short."""
     return function()

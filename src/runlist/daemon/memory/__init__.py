@@ -1,1 +1,1 @@
-"""What trees of processes may hold of a GPU's memory, and what they hold."""
+"""The memory that trees of processes hold on GPUs, and their limits."""

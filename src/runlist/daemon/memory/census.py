@@ -1,4 +1,4 @@
-"""Who is on each GPU and what memory they hold, as the plane's census tells; asked at most once in two seconds."""
+"""Which processes are on each GPU and how much memory they hold, from the plane's census, at most two seconds old."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KEPT_S = 2.0  # asking takes some 2 ms
 _Answer = TypeVar("_Answer")
 
 
-class Memory:
-    """What is known. Where there is no census, or it fails, nothing is."""
+class MemoryCensus:
+    """The plane's census, remembered. Its answers are empty where there is none, or where it fails."""
 
     def __init__(self, open_census: Callable[[], Census]) -> None:
         self._open_census = open_census
@@ -30,7 +30,7 @@ class Memory:
         return [found.uuid for found in self._gpus()]
 
     def size_of(self, gpu: str) -> int | None:
-        """How much memory a GPU has, in bytes; None where nobody tells."""
+        """How much memory a GPU has, in bytes; None where that is unknown."""
         return next((found.memory for found in self._gpus() if found.uuid == gpu), None)
 
     async def refresh(self) -> None:
@@ -41,7 +41,7 @@ class Memory:
         self._known.update({gpu: (now, of_gpu) for gpu, of_gpu in zip(gpus, held, strict=True)})
 
     def by_pid(self, gpu: str) -> dict[int, int]:
-        """Bytes by process id."""
+        """The bytes that each process holds on a GPU, by process id."""
         asked_at, held = self._known.get(gpu, (-_KEPT_S, {}))
         now = time.monotonic()
         if now - asked_at >= _KEPT_S:
@@ -58,9 +58,9 @@ class Memory:
         return self._ask(lambda census: census.limits_memory(cgroup), False)
 
     def limit(self, gpu: str, cgroup: Path, limit: int | None) -> None:
-        """Have the driver limit what a cgroup holds of a GPU, in bytes. Raises CensusError."""
+        """Have the driver limit the bytes that a cgroup holds on a GPU. Raises CensusError."""
         if self._census is None:
-            raise CensusError("nobody can be asked to")
+            raise CensusError("there is no census")
         self._census.limit_memory(gpu, cgroup, limit)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Memory:
         return self._ask(lambda census: census.memory(gpu), {})
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
-        """What the census answers. Whether there is one is tried once."""
+        """The census' answer, or `nothing`. Opening it is tried once."""
         try:
             if not self._tried:
                 self._tried = True

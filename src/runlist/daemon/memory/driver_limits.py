@@ -1,6 +1,6 @@
-"""Memory limits by the driver itself, where it has them (R615 and newer): for a cgroup, set through NVML by root.
+"""Memory limits by the driver itself (R615 and newer): for a cgroup, set through NVML by root.
 
-A tree gets a cgroup of its own below the one that it is in, so that whatever limits it otherwise still does.
+A tree gets a cgroup of its own below its present one, so that other limits stay in force.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import CensusError
+from runlist.proc.cgroup import cgroup_of
 from runlist.proc.process import descendants
 
 _log = structlog.get_logger()
@@ -22,45 +23,47 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class DriverLimits:
-    """Whether this driver and this daemon can, and the cgroups of the trees that are limited so."""
+    """Whether this driver and this daemon can limit memory by cgroup, and how a tree gets its cgroup."""
 
-    def __init__(self, memory: Memory, mount: Path = CGROUPS) -> None:
-        self._memory = memory
+    def __init__(self, census: MemoryCensus, mount: Path = CGROUPS) -> None:
+        self._census = census
         self._mount = mount
         self._works: bool | None = None
 
     @property
     def work(self) -> bool:
-        """Whether there are any; tried once."""
+        """Whether they can; tried once."""
         if self._works is None:
             self._works = (
                 os.geteuid() == 0
                 and (self._mount / "cgroup.controllers").exists()  # the unified hierarchy
-                and self._memory.limits_supported(self._mount / _cgroup_of(os.getpid()).lstrip("/"))
+                and self._census.limits_supported(self._cgroup_of(os.getpid()))
             )
         return self._works
 
     def enter(self, pid: int) -> CgroupLimit:
         """Put a process and its descendants into a cgroup of their own. Raises NotSupportedError."""
-        parent = self._mount / _cgroup_of(pid).lstrip("/")
-        group = CgroupLimit(parent / f"runlist-{pid}", self._memory)
+        group = CgroupLimit(self._cgroup_of(pid) / f"runlist-{pid}", self._census)
         group.take(pid)
         return group
+
+    def _cgroup_of(self, pid: int) -> Path:
+        return self._mount / cgroup_of(pid)[0].lstrip("/")
 
 
 class CgroupLimit:
     """The cgroup of a tree."""
 
-    def __init__(self, path: Path, memory: Memory) -> None:
+    def __init__(self, path: Path, census: MemoryCensus) -> None:
         self._path = path
-        self._memory = memory
+        self._census = census
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
             raise NotSupportedError(f"{path} cannot be made: {error.strerror}") from None
 
     def take(self, pid: int) -> None:
-        """Move a process and its descendants in; looked for again, as they may fork meanwhile."""
+        """Move a process and its descendants in, again and again until none is new: they may fork meanwhile."""
         known: set[int] = set()
         while fresh := set(descendants([pid])[pid]) - known:
             for member in fresh:
@@ -71,13 +74,13 @@ class CgroupLimit:
     def set(self, limit: int | None) -> None:
         """Limit each GPU's memory, in bytes; None for no limit. Raises NotSupportedError when the driver refuses."""
         try:
-            for gpu in self._memory.gpus():
-                self._memory.limit(gpu, self._path, limit)
+            for gpu in self._census.gpus():
+                self._census.limit(gpu, self._path, limit)
         except CensusError as error:
             raise NotSupportedError(f"the driver refuses a memory limit: {error}") from None
 
     def close(self) -> None:
-        """Move what is left back, and remove the cgroup: its limits go with it."""
+        """Move its processes back, and remove the cgroup with its limits."""
         try:
             for word in (self._path / "cgroup.procs").read_text().split():
                 with contextlib.suppress(OSError):
@@ -89,12 +92,3 @@ class CgroupLimit:
 
 def _move(pid: int, group: Path) -> None:
     (group / "cgroup.procs").write_text(str(pid))
-
-
-def _cgroup_of(pid: int) -> str:
-    """The path of a process' cgroup in the unified hierarchy."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line[3:] for line in lines if line.startswith("0::")), "/")

@@ -1,4 +1,4 @@
-"""What is at work inside a process, and why not, in words."""
+"""What the library does inside a process, or why it does nothing, in words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _WORDS = {Enforced.MEMORY: "memory", Enforced.QUERIES: "queries", Enforced.CAP: 
 
 
 def enforcement(pid: int, slot: Slot | None, *, by_driver: bool = False) -> str:
-    """What the library does in a process that is to have it: "memory, queries", or "not loaded: …". `by_driver`: the
-    driver itself keeps the memory limit.
+    """What the library does in a process that should have it: "memory, queries", or "not loaded: …". With `by_driver`
+    the driver itself keeps the memory limit.
     """
     if by_driver:
         return "memory (by the driver)" + (
@@ -26,7 +26,7 @@ def enforcement(pid: int, slot: Slot | None, *, by_driver: bool = False) -> str:
 
 
 def _why_not(pid: int) -> str:
-    """Why a process is not in the region of its tree, as far as can be seen."""
+    """Why a process is not in its tree's region, as far as can be seen from outside."""
     try:
         environment = dict(
             entry.partition("=")[::2] for entry in os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")

@@ -1,4 +1,4 @@
-"""What a tree of processes may hold, and the region by which it shares that limit."""
+"""The memory limit of a tree of processes, and the region by which they share it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _log = structlog.get_logger()
 
 _KEPT_S = 0.05
 _THEIRS = -1.0
-"""Stands for caps in the region that are not the daemon's."""
+"""Stands for caps in the region that the daemon did not write."""
 
 
 class DriverGroup(Protocol):
-    """The tree as the driver knows it, where that limits memory by itself."""
+    """The tree as a driver knows it that limits memory itself."""
 
     def set(self, limit: int | None) -> None:
         """Set its limit on each GPU, in bytes. Raises NotSupportedError."""
@@ -30,11 +30,11 @@ class DriverGroup(Protocol):
 
 
 class Quota:
-    """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver that has
-    memory limits of its own; None from one that has not.
+    """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver with memory
+    limits of its own; it returns None for other drivers.
 
-    `limit` is in bytes, of each GPU, None for none; where there is a region it may say more. A region that turns out
-    bad is dropped, and `trouble` says why: then only the daemon sees to the limit, from outside.
+    `limit` is in bytes on each GPU, None for no limit; a region may have other limits for single GPUs. A bad region is
+    dropped, and `trouble` says why: then only the daemon keeps the limit, from outside.
     """
 
     def __init__(self, region: Region | None = None, group: Callable[[], DriverGroup | None] = lambda: None) -> None:
@@ -45,9 +45,9 @@ class Quota:
         self._group: DriverGroup | None = None
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
-        self._brought = False  # the limit came with the tree, which may have others for single GPUs
+        self._brought = False  # the limit is from the tree's own region
         self._cap: float | None = _THEIRS
-        self._refused: dict[int, int] = {}  # the most that the region ever said, by the key of the GPU
+        self._refused: dict[int, int] = {}  # the most refusals that the region ever told, by the GPU's key
 
     @property
     def by_driver(self) -> bool:
@@ -60,14 +60,14 @@ class Quota:
         return self._region is not None
 
     def take(self, region: Region) -> None:
-        """Use a region that a process brought along; the tree has none."""
+        """Use the region that a process sent; the tree has none."""
         assert self._region is None
         self._region = region
         if self.limit is None and (snapshot := self.look()) is not None:
             self.limit, self._brought = snapshot.memory, True
 
     def look(self) -> Snapshot | None:
-        """What the region says, 50 ms old at most; None without one."""
+        """The region's content, at most 50 ms old; None without a region."""
         now = time.monotonic()
         if self._region is None:
             return None
@@ -82,13 +82,13 @@ class Quota:
         return self._snapshot
 
     def refused(self, gpu: str) -> int:
-        """How many allocations on a GPU the library refused, by its own word; also after the end. Never shrinks."""
+        """How many allocations on a GPU the library refused, as it says itself. Stays after the end; never shrinks."""
         self.look()
         return self._refused.get(gpu_key(gpu), 0)
 
     def limit_on(self, gpu: str) -> int | None:
-        """The limit that holds on a GPU, in bytes: the tree may give itself a smaller one, and a larger one only where
-        nobody gave it any.
+        """The limit in force on a GPU, in bytes. A tree may give itself a smaller one; a larger one counts only where
+        nobody else set any.
         """
         snapshot = self.look()
         if snapshot is not None and self._brought:
@@ -108,8 +108,8 @@ class Quota:
                 self.set_limit(self.limit)
 
     def set_limit(self, limit: int | None) -> None:
-        """Change the limit, at once and for all processes of the tree. Raises NotSupportedError where neither the
-        driver nor the library can keep it.
+        """Change the limit of all processes of the tree at once. Raises NotSupportedError where neither the driver nor
+        the library can keep it.
         """
         self._group = self._group or self._make_group()
         if self._group is not None:
@@ -131,20 +131,20 @@ class Quota:
         self._snapshot = None
 
     def tighten(self, limit: int | None) -> None:
-        """Take a limit of the rules: the smallest that they give to one of the processes, or that the tree gave a GPU.
-        Without a region only the daemon sees to it.
+        """Take a limit of the rules where it is smaller than the present one and than the tree's own for single GPUs.
+        Without a region only the daemon keeps it.
         """
         if limit is None or (self.limit is not None and self.limit <= limit and not self._brought):
             return
         snapshot = self.look() if self._brought else None
         theirs = () if snapshot is None else (device.limit for device in snapshot.devices.values())
-        self.limit = min(one for one in (limit, self.limit, *theirs) if one is not None)
+        self.limit = min(each for each in (limit, self.limit, *theirs) if each is not None)
         with contextlib.suppress(NotSupportedError):
             self.set_limit(self.limit)
 
     def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
-        """Have the library keep a cap on every GPU, or none. Until there is one to keep, or a cap was `asked` for, what
-        somebody else wrote there stays.
+        """Have the library keep a cap (0 to 1) on every GPU, or none. Caps that somebody else wrote stay until there is
+        one to keep, or until one was `asked` for.
         """
         untouched = self._cap == _THEIRS and fraction is None and not asked
         if self._region is None or untouched or fraction == self._cap:
@@ -162,7 +162,7 @@ class Quota:
             self._group.close()
             self._group = None
         self._snapshot = None
-        self.look()  # for what was refused since the last time
+        self.look()  # for the latest refusals
         if self._region is not None:
             self._region.close()
             self._region = self._snapshot = None

@@ -1,1 +1,1 @@
-"""What a process gets when it appears: rules, limits, and what its user asked for."""
+"""The settings and limits of a process that appears, from the rules and from its user."""

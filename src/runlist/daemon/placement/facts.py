@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that rules can ask for."""
+"""The facts of a process that rules can ask for, from the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runlist.proc.process import command_line, owner_of, read
 
 MAX_COMMAND = 1 << 12
 MAX_ENVIRONMENT = 1 << 20
-"""Bytes that are read; a process can have more, and it is its own choice."""
+"""How many bytes are read: a process chooses these texts itself, and they may be longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a process gets when it appears: the rules' settings, overlaid by what its user asked for, within the limits."""
+"""The settings of a process that appears: the rules', overlaid by its user's, within the limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.rules import Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.model import Task, TaskClass, TaskKey
@@ -19,8 +19,8 @@ from runlist.text import printable
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a process gets: settings, what they change, and the line of the rules file that some of them come from."""
+class ProcessSettings:
+    """The settings of a process, their changes, and the line of the rule that gave some of them."""
 
     settings: dict[str, str]
     changes: list[Change]
@@ -30,24 +30,24 @@ class Place:
 class Placement:
     """The rules and limits of this daemon."""
 
-    def __init__(self, rules_file: Path | None, gpus: Gpus, memory: Memory) -> None:
+    def __init__(self, rules_file: Path | None, gpus: Gpus, census: MemoryCensus) -> None:
         self.path = rules_file
         self.rules = Rules.load(rules_file) if rules_file is not None else Rules.none()
         self._gpus = gpus
-        self._memory = memory
+        self._census = census
 
-    def place(self, pid: int, asked: dict[str, str]) -> Place:
-        """Settings of a process. Raises UsageError when they cannot be."""
+    def settings_of(self, pid: int, asked: dict[str, str]) -> ProcessSettings:
+        """Settings of a process: the rules', overlaid by those `asked` for. Raises UsageError for bad ones."""
         facts = facts_of(pid) if self.rules else None
         match = self.rules.match(facts) if facts is not None else None
         if match is None:
-            return Place(asked, parse_settings(asked))
+            return ProcessSettings(asked, parse_settings(asked))
         settings = override(match.settings, asked)
-        return Place(settings, parse_settings(settings), match.where)
+        return ProcessSettings(settings, parse_settings(settings), match.where)
 
     def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
-        """A task of a process that was just found on a GPU. Processes of one root share as one job."""
-        place = self.place(pid, root.settings)
+        """The task of a process that was just found on a GPU. Processes of one root share as one job."""
+        found = self.settings_of(pid, root.settings)
         line = command_line(pid)
         task = Task(
             key=TaskKey(pid, gpu),
@@ -57,17 +57,17 @@ class Placement:
             since=time.monotonic(),
             group=f"job {root.pid}",
         )
-        task = apply_changes(place.changes, task)
+        task = apply_changes(found.changes, task)
         if "group" not in root.settings:
             task = replace(task, group_of=None)  # the rule's group is one for all users
-        if "memory" not in root.settings and (change := memory_change(place.changes)) is not None:
+        if "memory" not in root.settings and (change := memory_change(found.changes)) is not None:
             root.quota.tighten(change.limit)
         cgroup, container = map(printable, cgroup_of(pid))
         return ManagedTask(
             task,
             root=root,
-            rule=place.rule,
-            controls=control_words(place.changes),
+            rule=found.rule,
+            controls=control_words(found.changes),
             command_line=line,
             cgroup=cgroup,
             container=container,
@@ -75,10 +75,10 @@ class Placement:
 
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""
-        return self._memory.pids()
+        return self._census.pids()
 
     def no_room(self, gpu: str, expected: int = 0) -> str | None:
-        """Why a newcomer to a GPU has to stay out, or None: nobody goes before those who wait."""
+        """Why a newcomer to a GPU has to wait, or None. Nobody goes before those who wait already."""
         reason = self.over_limit(gpu, expected)
         limits = self.rules.limits
         if reason is None and (limits.tasks is not None or limits.memory is not None):
@@ -87,14 +87,14 @@ class Placement:
         return reason
 
     def over_limit(self, gpu: str, expected: int = 0) -> str | None:
-        """Why one more task on a GPU, beside those there and those `expected`, would be too much, or None."""
+        """Why a GPU has no room for one task more than the present and the `expected` ones, or None."""
         limits = self.rules.limits
         if limits.tasks is not None:
             there = expected + sum(not task.queued for task in self._gpus.scheduler(gpu).tasks.values())
             if there >= limits.tasks:
                 return f"GPU {gpu} has {there} tasks, and {limits.where} allows {limits.tasks}"
         if limits.memory is not None:
-            used = sum(self._memory.by_pid(gpu).values())
+            used = sum(self._census.by_pid(gpu).values())
             if used > limits.memory:
                 return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
         return None

@@ -1,6 +1,6 @@
-"""The rules file: which process gets which settings without being asked for, and how much a GPU takes.
+"""The rules file: settings by user, command and the like, and limits of each GPU.
 
-`docs/rules.md` describes it. Everything wrong in it is refused when it is read, with its line.
+`docs/rules.md` describes it. An error in it is refused when it is read, with its line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Over(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one GPU takes: so many tasks, so many bytes of memory; None is no limit. `where` is their line."""
+    """The most tasks and the most bytes of memory on one GPU; None is no limit. `where` is their line."""
 
     tasks: int | None = None
     memory: int | None = None
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Settings that a rule gives, as of `runlist set`, and its line."""
+    """The settings that a rule gives, and its line."""
 
     settings: dict[str, str]
     where: str
@@ -82,11 +82,11 @@ class Rules:
 
     @classmethod
     def load(cls, path: Path) -> Rules:
-        """Read a file. Raises UsageError with `file:line: the line: what is wrong` for what cannot be."""
+        """Read a file. Raises UsageError for a bad one: `file:line: the line: what is wrong`."""
         return _Reader(path).read()
 
     def match(self, facts: Facts) -> Match | None:
-        """What the first rule that matches gives, or None when none does."""
+        """The match of the first rule that matches, or None."""
         for rule in self._rules:
             if all(condition(facts) for condition in rule.conditions):
                 return Match(_named(rule.settings, facts), rule.where)
@@ -94,8 +94,8 @@ class Rules:
 
 
 def _named(settings: Mapping[str, str], facts: Facts) -> dict[str, str]:
-    """Settings with the group's name filled in: cgroup, container and user stand for what the process has of it. A
-    process that has none is in no group.
+    """Settings with the group's name filled in: cgroup, container and user stand for the process' own. A process
+    without one is in no group.
     """
     named = dict(settings)
     names = {"cgroup": facts.cgroup, "container": facts.container, "user": str(facts.uid)}

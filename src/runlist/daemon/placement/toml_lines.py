@@ -1,6 +1,6 @@
-"""On which line of a TOML document a table, a key or an element of an array is: tomllib does not tell.
+"""The line of each table, key and array element in a TOML document, which tomllib does not tell.
 
-The values are tomllib's business; this only finds its way past them.
+tomllib reads the values; this only finds its way past them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Scanner:
         return self._lines
 
     def _resolve(self, keys: list[str]) -> TomlPath:
-        """The path that a header means: the name of an array of tables stands for its last table."""
+        """The path of a header, in which the name of an array of tables stands for its last table."""
         path: TomlPath = ()
         for key in keys:
             path = (*path, key)

@@ -1,1 +1,1 @@
-"""What users and tenants ask of the daemon, and what they are shown."""
+"""The requests of users, the messages of tenants, and the answers to them."""

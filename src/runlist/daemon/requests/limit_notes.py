@@ -1,23 +1,23 @@
-"""What a person should know who has just set a memory limit."""
+"""Notes for a person who has just set a memory limit."""
 
 from __future__ import annotations
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.tasks.managed import Root
 from runlist.units import size
 
-_SMALLEST = 2 << 20  # the driver gives memory in pieces of this size
+_SMALLEST = 2 << 20  # bytes: the driver gives memory in pieces of this size
 _REFUSED = "new allocations are refused until"
 
 
-def remarks(root: Root, memory: Memory, gpus: Gpus) -> list[str]:
-    """What the limit of a tree does not do, or does already. One line each."""
+def limit_notes(root: Root, census: MemoryCensus, gpus: Gpus) -> list[str]:
+    """Limits without effect and limits that are exceeded already, one line each."""
     limit = root.quota.limit
     if limit is None:
         return []
     notes = []
-    sizes = [octets for gpu in memory.gpus() if (octets := memory.size_of(gpu)) is not None]
+    sizes = [octets for gpu in census.gpus() if (octets := census.size_of(gpu)) is not None]
     if limit < _SMALLEST:
         notes.append(f"a limit of {size(limit)} lets no program use a GPU: write 8G for 8 GiB")
     if sizes and limit > max(sizes):
@@ -25,7 +25,7 @@ def remarks(root: Root, memory: Memory, gpus: Gpus) -> list[str]:
     snapshot = root.quota.look()
     if snapshot is None:
         return notes
-    for gpu in dict.fromkeys([*memory.gpus(), *(scheduler.gpu for scheduler in gpus.all())]):
+    for gpu in dict.fromkeys([*census.gpus(), *(scheduler.gpu for scheduler in gpus.all())]):
         device = snapshot.device(gpu)
         if device is None or snapshot.used(gpu) <= limit:
             continue

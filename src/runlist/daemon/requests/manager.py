@@ -1,6 +1,6 @@
-"""What users ask of the daemon, with their rights: the requests that change something.
+"""The requests of users that change something, checked against their rights.
 
-All state is changed by the event loop's thread.
+The event loop's thread changes all state.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
-from runlist.daemon.requests.limit_notes import remarks
+from runlist.daemon.requests.limit_notes import limit_notes
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
-from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
@@ -43,8 +43,8 @@ _QUEUE_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What a request did: the tasks that it touched, and remarks for the person who made it."""
+class Outcome:
+    """The outcome of a request: the tasks that it touched, and notes for the person who made it."""
 
     tasks: list[ManagedTask]
     notes: list[str] = field(default_factory=list)
@@ -62,9 +62,9 @@ class Manager:
         self,
         *,
         gpus: Gpus,
-        memory: Memory,
+        census: MemoryCensus,
         placement: Placement,
-        link: KeeperLink,
+        keeper: KeeperLink,
         processes: Processes,
         adoption: Adoption,
         search: Search,
@@ -73,10 +73,10 @@ class Manager:
         opened: asyncio.Event,
     ) -> None:
         self.gpus = gpus
-        self.memory = memory
+        self.census = census
         self.placement = placement
         self.processes = processes
-        self.link = link
+        self.keeper = keeper
         self._adoption = adoption
         self._search = search
         self._guard = guard
@@ -87,7 +87,7 @@ class Manager:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Done:
+    async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
         parse_settings(settings)
@@ -114,13 +114,13 @@ class Manager:
         root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
-        return Done(tasks)
+        return Outcome(tasks)
 
     async def launch(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
     ) -> list[str]:
-        """Manage all descendants of a `runlist run` process, as they come. Returns when there is room for them, with
-        remarks. Takes the region's descriptor over.
+        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
+        Takes the region's descriptor over.
         """
         region = None if region_fd is None else await self._region(region_fd, uid)
         try:
@@ -138,7 +138,7 @@ class Manager:
             raise
         if outer is not None and settings:
             notes.append(
-                f"this is below process {outer.pid}, which is managed: its settings hold for all below it; "
+                f"this is below process {outer.pid}, which is managed: its settings count for all below it; "
                 f"change them with `runlist set {outer.pid}`"
             )
         return notes
@@ -150,7 +150,7 @@ class Manager:
             raise RunlistError(f"the memory region is refused: {error}") from None
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
-        """Wait until there is room for what a launcher starts; returns the settings that it gets."""
+        """Wait until there is room for a launcher's command; returns the settings for it."""
         parse_settings(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
@@ -171,29 +171,27 @@ class Manager:
             del self._launches[pid]
 
     def _limit_memory(self, root: Root) -> list[str]:
-        """Set the memory limit that a new root is to have, by its user or else by the rules; returns remarks."""
-        change = memory_change(self.placement.place(root.pid, root.settings).changes)
+        """Set a new root's memory limit, from its user or else from the rules; returns notes."""
+        change = memory_change(self.placement.settings_of(root.pid, root.settings).changes)
         if change is not None and "memory" in root.settings:
             _set_limit(root, root.pid, change.limit)
         elif change is not None:
             root.quota.tighten(change.limit)
-        return remarks(root, self.memory, self.gpus)
+        return limit_notes(root, self.census, self.gpus)
 
     def _no_room(self) -> str | None:
-        """Why a command must not be started now: every GPU is full. Those just started count though they have no
-        context yet.
-        """
+        """Why a command must wait, when every GPU is full. Commands that have no context yet count, too."""
         busy = {process.root.pid for process in self.processes.managed.values()}
         starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
         reason = None
-        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.memory.gpus()]):
+        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.census.gpus()]):
             reason = self.placement.no_room(gpu, starting)
             if reason is None:
                 return None
         return reason
 
     def waiting(self, uid: int) -> tuple[list[str], int]:
-        """What waits until there is room: that of a user (root: of all) in words, and how many others do."""
+        """The tasks and commands of a user (root: of all) that wait for room, in words, and how many others wait."""
         queued = [task.task for task in self.tasks(0) if task.queued]
         everybody = [
             (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
@@ -202,7 +200,7 @@ class Manager:
         return mine, len(everybody) - len(mine)
 
     def launcher_gone(self, pid: int) -> None:
-        """`runlist run` hung up: from here on only our own right is left for its descendants."""
+        """`runlist run` hung up: only our own right is left for its descendants."""
         if pid in self.processes.roots:
             self.processes.roots[pid].borrowers = (OwnRight(),)
 
@@ -225,7 +223,7 @@ class Manager:
         self.gpus.run_all()
         return troubles
 
-    def change(self, pid: int, settings: dict[str, str], uid: int) -> Done:
+    def change(self, pid: int, settings: dict[str, str], uid: int) -> Outcome:
         """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
@@ -244,25 +242,25 @@ class Manager:
             raise
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
-        return Done(tasks, remarks(root, self.memory, self.gpus) if memory is not None else [])
+        return Outcome(tasks, limit_notes(root, self.census, self.gpus) if memory is not None else [])
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
         tasks = self._tasks(self._targets(pid, uid))
-        before = {task.task.key: dict(task.holds) for task in tasks}
+        before = {task.task.key: dict(task.suspended_by) for task in tasks}
         if not suspended:
             for task in tasks:
                 self._check_resumable(task, uid)
-        released = {Hold.USER, Hold.ROOM} if uid == 0 else {Hold.USER}
+        let_go = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
         for task in tasks:
-            others = {who: why for who, why in task.holds.items() if who not in released}
-            task.holds = {**task.holds, Hold.USER: "by its user"} if suspended else others
-        held = {task.task.key: bool(task.holds) for task in tasks}
+            others = {cause: why for cause, why in task.suspended_by.items() if cause not in let_go}
+            task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
+        off = {task.task.key for task in tasks if task.suspended_by}
         try:
-            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=held[task.key]))])
+            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=task.key in off))])
         except BaseException:
             for task in tasks:
-                task.holds = before[task.task.key]
+                task.suspended_by = before[task.task.key]
             raise
         return tasks
 
@@ -270,16 +268,18 @@ class Manager:
     def _check_resumable(task: ManagedTask, uid: int) -> None:
         """Raise RunlistError for a task that its user did not suspend and may not resume."""
         pid = task.task.key.pid
-        if Hold.USER in task.holds:
+        if SuspendedBy.USER in task.suspended_by:
             return
-        if Hold.MEMORY in task.holds:
-            raise RunlistError(f"process {pid} is {task.holds[Hold.MEMORY]}: give its tree a larger limit")
-        if uid != 0 and Hold.ROOM in task.holds:
+        if SuspendedBy.MEMORY in task.suspended_by:
+            raise RunlistError(
+                f"process {pid} is {task.suspended_by[SuspendedBy.MEMORY]}: give its tree a larger limit"
+            )
+        if uid != 0 and SuspendedBy.ROOM in task.suspended_by:
             raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
     def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
-        """Take what a tenant says of itself; False for a process that is not managed. `in_force` is called when what
-        it asks for has been applied.
+        """Take a tenant's message; False for a process that is not managed. `in_force` is called once the message has
+        taken effect.
         """
         if message.kind is Kind.JOIN:
             return self._join(pid, uid, message)
@@ -291,7 +291,7 @@ class Manager:
         return True
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:
-        """Take what a process sent of itself, once it was looked at."""
+        """Take the files that a process sent, once they were checked."""
         if self._search.root_for(pid, uid) is None:
             return False
 
@@ -317,12 +317,12 @@ class Manager:
         ]
 
     def visible(self, uid: int) -> list[ManagedTask]:
-        """The same, with those that are below a root and cannot be managed."""
+        """The same, and tasks below a root that cannot be managed."""
         outside = self._guard.outside.values()
         return self.tasks(uid) + [task for task in outside if uid in (0, task.task.uid)]
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Cancel the joins under way."""
         for job in self._joining:
             job.cancel()
 
@@ -352,7 +352,7 @@ class Manager:
     # -- changing and scheduling -------------------------------------------------------------------
 
     def _change(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
-        """Apply what changes say of tasks, to all of them or, where one is refused, to none."""
+        """Apply changes to all tasks, or to none where one is refused."""
         before = [(task, task.task) for task in tasks]
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
@@ -362,7 +362,7 @@ class Manager:
                         task.task = change.change(task.task)
                     elif isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
-                        task.set_control(change.control, change.word, self.link.renew)
+                        task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
@@ -373,13 +373,13 @@ class Manager:
                 self.gpus.scheduler(old.key.gpu).tell(Appear(task.task))
             for task, control, word in reversed(undo):
                 with contextlib.suppress(RunlistError, OSError):
-                    task.set_control(control, word, self.link.renew)
+                    task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
 
 
 def _check_right(settings: Mapping[str, str], uid: int) -> None:
-    """Raise NoPermissionError where settings are not for this user: the daemon may have a right that it has not."""
+    """Raise NoPermissionError for privileged settings: the daemon may have rights that this user has not."""
     kept = [key for key in settings if SETTINGS[key].privileged]
     if kept and uid not in (0, os.geteuid()):
         raise NoPermissionError(f"only root and the daemon's own user may set {', '.join(kept)}")

@@ -1,6 +1,6 @@
-"""What tenants say of themselves arrives here: a UNIX datagram socket, one fixed record a message.
+"""The messages of tenants: a UNIX datagram socket, one fixed record a message.
 
-Who sent a message is the kernel's word (SO_PASSCRED), never the sender's. Whatever else arrives is dropped and counted.
+The kernel names the sender (SO_PASSCRED). Everything else that arrives is dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PER_WAKEUP = 32
 """Datagrams read in one go."""
 
 FLOOD_PAUSE_S = 0.002
-"""How long the socket is left alone when there were more: a flood gets a bounded part of the daemon's time."""
+"""How long the socket then rests: a flood gets a bounded part of the daemon's time."""
 
 MAX_CLIENT = (1 << 32) - 1
 
@@ -40,11 +40,11 @@ _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
 @dataclass(frozen=True, slots=True)
 class TenantMessage:
-    """One message. `priority` is of the segment that begins; `nanoseconds` is the latency that is reported, or the
-    lead time of a hint, or the handle of the RM client that joins. What a kind has no use for is 0.
+    """One message. `priority` is that of a beginning segment; `nanoseconds` is the reported latency, the lead time of a
+    hint, or the handle of the RM client that joins. Fields that a kind does not use are 0.
 
-    `sender` is the address that its socket was bound to by the kernel (autobind), or empty: then nothing can be
-    answered. `descriptors` came along: whoever takes the message closes them.
+    `sender` is the address that the kernel gave its socket (autobind); without one nothing can be answered. Whoever
+    takes the message closes its `descriptors`.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class TenantMessage:
 
 
 def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
-    """The message of a record; None when it is none of ours, or asks for something that this version does not know."""
+    """The message of a record; None for one that is not ours, or of a kind that this version does not know."""
     if len(record) != RECORD.size:
         return None
     magic, version, number, priority, sequence, nanoseconds, reserved = RECORD.unpack(record)
@@ -78,7 +78,7 @@ def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
 
 
 class Discarder(Protocol):
-    """Where descriptors go that nobody wants. While it has no `room` the kernel is left to drop them."""
+    """Closes unwanted descriptors. While it has no `room` the kernel drops them."""
 
     @property
     def room(self) -> bool:
@@ -88,16 +88,6 @@ class Discarder(Protocol):
         """Close them."""
 
 
-class CloseHere:
-    """Closes them here and now: for sockets whose senders are trusted."""
-
-    room = True
-
-    def discard(self, fds: Sequence[int]) -> None:
-        for fd in fds:
-            os.close(fd)
-
-
 OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
 """Takes pid, user id, the message, and what to call when a segment that begins is in force. False: not managed."""
 
@@ -105,17 +95,17 @@ OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
 class Messages:
     """Reads the socket at `path` in the running event loop.
 
-    `dropped` counts what was not taken, by reason: malformed, nobody (a sender that this pid namespace does not know),
-    foreign (a process that is not managed). What comes along and is not wanted goes to `discarder`. Processes of other
-    users may send where they can reach the directory of root's daemon. Raises RunlistError when another daemon hears
-    there, UsageError when the path cannot be a socket.
+    `dropped` counts messages that were not taken, by reason: malformed, nobody (a sender that this pid namespace does
+    not know), foreign (a process that is not managed). Unwanted descriptors go to `discarder`. Processes of other users
+    may send if they can reach the directory of root's daemon. Raises RunlistError when another daemon hears there,
+    UsageError when the path cannot be a socket.
     """
 
-    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder | None = None) -> None:
+    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder) -> None:
         self.dropped: Counter[str] = Counter()
         self._path = path
         self._on_message = on_message
-        self._discarder = discarder or CloseHere()
+        self._discarder = discarder
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._socket = _bind(path)
@@ -130,10 +120,9 @@ class Messages:
         self._path.unlink(missing_ok=True)
 
     def acknowledge(self, message: TenantMessage) -> None:
-        """Send a record back: what it asked for is in force. Never blocks, and a sender that is gone does not matter.
+        """Send a record back once it is in force. Never blocks; a sender may be gone.
 
-        Only to a name that the kernel chose: a sender could bind a path and turn it into a link to a socket that we
-        may write to and it may not.
+        Answers only names that the kernel chose: a path could be turned into a link to a socket that only we may use.
         """
         if _AUTOBOUND.fullmatch(message.sender):
             with contextlib.suppress(OSError):
@@ -145,7 +134,7 @@ class Messages:
                 self._take(*_receive(self._socket, MAX_DESCRIPTORS if self._discarder.room else 0))
             except BlockingIOError:
                 return
-            except OSError:  # an error queued for the socket, such as that of an answer; it is cleared by being told
+            except OSError:  # an error of an earlier answer, which this call clears
                 continue
         self._loop.remove_reader(self._socket)
         self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._loop.add_reader, self._socket, self._read)
@@ -172,10 +161,8 @@ class Messages:
 
 
 def _receive(sock: socket.socket, room: int) -> tuple[bytes, int, int, bytes, tuple[int, ...]]:
-    """One datagram: its bytes (one more than a record at most), the kernel's word on pid, user and address, and
-    descriptors.
-
-    There is room for credentials and so many descriptors; what comes beyond is dropped by the kernel.
+    """One datagram: its bytes (at most one more than a record), the sender's pid, user and address from the kernel, and
+    up to `room` descriptors. The kernel drops further ones.
     """
     size = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(room * _INT.size) if room else 0)
     record, ancillary, _, address = sock.recvmsg(RECORD.size + 1, size, socket.MSG_CMSG_CLOEXEC)
@@ -204,7 +191,7 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what a daemon that died left, and nothing else."""
+    """Remove the socket of a dead daemon, and nothing else."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UsageError(f"{path} is not a socket: remove it")

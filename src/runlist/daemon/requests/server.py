@@ -66,7 +66,7 @@ class Server:
         self._peers.discard(peer)
 
     def status(self, uid: int) -> wire.DaemonStatus:
-        """What this daemon is, for a user."""
+        """This daemon's status, for a user."""
         manager = self._manager
         waiting, others = manager.waiting(uid)
         return wire.DaemonStatus(
@@ -76,13 +76,13 @@ class Server:
             policy=manager.gpus.spec.name,
             policy_options=dict(manager.gpus.spec.options),
             private=self._private,
-            keeper_pid=manager.link.pid,
+            keeper_pid=manager.keeper.pid,
             tasks=len(manager.tasks(0)),
             rules=str(manager.placement.path or ""),
             waiting=waiting,
             others_waiting=others,
             troubles=[trouble for scheduler in manager.gpus.all() for trouble in scheduler.troubles()],
-            gpus=gpu_views(manager.gpus, manager.memory, manager.processes.roots.values(), self._device),
+            gpus=gpu_views(manager.gpus, manager.census, manager.processes.roots.values(), self._device),
         )
 
 
@@ -183,13 +183,13 @@ class _Peer:
             return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
-        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.memory), notes or [], __version__)
+        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
 
     # -- one method per request --------------------------------------------------------------------
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
-        done = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
-        return self._tasks(done.tasks, done.notes)
+        outcome = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
+        return self._tasks(outcome.tasks, outcome.notes)
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
         region = self._regions.popleft() if request.region else None
@@ -210,8 +210,8 @@ class _Peer:
         return self._tasks(self._manager.visible(self._uid))
 
     async def _change(self, request: wire.Change) -> wire.Message:
-        done = self._manager.change(request.pid, request.settings, self._uid)
-        return self._tasks(done.tasks, done.notes)
+        outcome = self._manager.change(request.pid, request.settings, self._uid)
+        return self._tasks(outcome.tasks, outcome.notes)
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
         return self._tasks(self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid))

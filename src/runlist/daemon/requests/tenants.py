@@ -1,4 +1,4 @@
-"""What tenants say of themselves, brought to the scheduler: segments, latencies of requests, hints."""
+"""Tenants' messages on their way to the scheduler: segments, latencies of requests, hints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runlist.model import Hint, Report, Segment
 
 
 def hear(managed: ManagedTask, scheduler: Scheduler, message: TenantMessage, in_force: Callable[[], None]) -> None:
-    """Take one message of a task; `in_force` is called when what it asks for has been applied."""
+    """Take one message of a task; `in_force` is called once it has taken effect."""
     key = managed.task.key
     match message.kind:
         case Kind.SEGMENT_BEGIN | Kind.SEGMENT_END:

@@ -10,7 +10,7 @@ from typing import Any
 from runlist.daemon.gpu.accounting import Accounting, mean_of_last
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.gpu.scheduler import Scheduler
-from runlist.daemon.memory.census import Memory
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.planes.process.region import Enforced, Use
@@ -19,45 +19,45 @@ from runlist.views.structs import GpuView, Measured, TaskView
 
 _USAGE_KEPT_S = 0.05
 _COUNTERS = {name: field.of or name for name, field in fields(Measured).items() if field.kind is Kind.COUNTER}
-_ROOM = 4 << 20  # letters that all command lines of an answer may take: a frame has an end
-_MOST = (1 << 63) - 1  # what a tree says of itself may be any number, and JSON's have an end
+_ROOM = 4 << 20  # letters for all command lines of an answer: a frame is bounded
+_MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no larger one
 
 
-def views(tasks: Collection[ManagedTask], gpus: Gpus, memory: Memory) -> list[TaskView]:
+def views(tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus) -> list[TaskView]:
     """One view per task, with usage of just now."""
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
-    return [_view(task, gpus.scheduler(task.task.key.gpu), memory.by_pid(task.task.key.gpu), room) for task in tasks]
+    return [_view(task, gpus.scheduler(task.task.key.gpu), census.by_pid(task.task.key.gpu), room) for task in tasks]
 
 
-def gpu_views(gpus: Gpus, memory: Memory, roots: Iterable[Root], driver: str) -> list[GpuView]:
+def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
     """One view per GPU that has or had tasks, with usage of just now."""
     gpus.read_usage(_USAGE_KEPT_S)
     quotas = [root.quota for root in roots]
     return [
-        _gpu_view(scheduler, memory, sum(quota.refused(scheduler.gpu) for quota in quotas), driver)
+        _gpu_view(scheduler, census, sum(quota.refused(scheduler.gpu) for quota in quotas), driver)
         for scheduler in gpus.all()
     ]
 
 
-def _gpu_view(scheduler: Scheduler, memory: Memory, refused: int, driver: str) -> GpuView:
+def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: str) -> GpuView:
     counts = sum((managed.counts for managed in scheduler.tasks.values()), scheduler.ended.copy())
     counts[Count.MEMORY_REFUSALS] += refused
-    size = memory.size_of(scheduler.gpu)
+    size = census.size_of(scheduler.gpu)
     return GpuView(
         gpu=scheduler.gpu,
         driver=driver,
         policy=scheduler.policy_name,
         tasks=len(scheduler.tasks),
         memory_size_bytes=size,
-        memory_used_bytes=None if size is None else sum(memory.by_pid(scheduler.gpu).values()),
+        memory_used_bytes=None if size is None else sum(census.by_pid(scheduler.gpu).values()),
         records_lost=scheduler.accounting.dropped,
         **_measured(scheduler.accounting, None, counts),
     )
 
 
 def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, int]) -> dict[str, Any]:
-    """The fields of `Measured`, of a process or of all: every counter from usage, or else from the daemon's counts."""
+    """The fields of `Measured`, for a process or for all: each counter is from usage or from the daemon's counts."""
     account = accounting.all if pid is None else accounting.of(pid)
     history = account.history
     usage = {**asdict(account.usage), "worked_s": account.worked_s}
@@ -121,12 +121,12 @@ def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], ro
 
 
 _CAPPING = Enforced.CAP | Enforced.QUERIES
-"""A library that hooks queries hooks launches, too: it says so once it held the first back."""
+"""A library that hooks queries hooks launches, too, but says so only after it has delayed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """What is known of the inside of a process, where it shares a region."""
+    """What a region tells of a process that shares it."""
 
     limit: int | None = None
     use: Use | None = None

@@ -1,1 +1,1 @@
-"""What the daemon holds of each process."""
+"""What the daemon knows of each process: its tasks, and the files that reach it."""

@@ -1,7 +1,7 @@
-"""Control files that processes sent of themselves: the last way to reach those that nobody may borrow from.
+"""Control files that processes lent: the last way to reach those that nobody may borrow from.
 
-A copy that is kept keeps the process' GPU memory. So it is closed the moment the process ends or becomes another
-program, and as soon as there is a better way.
+Our copy keeps the process' GPU memory alive. So it is closed as soon as the process ends, runs another program, or can
+be borrowed from.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from runlist.proc import borrow
 from runlist.proc.process import peak_of
 
 MAX_FILES = 8
-"""How many a process may have with us: a program has one client for CUDA and one for NVML."""
+"""How many files a process may lend: a program has one client for CUDA and one for NVML."""
 
 MAX_TREE_FILES = 256
-"""How many the processes of one tree may have with us: a tree must not use up all of our descriptors."""
+"""How many the processes of one tree may lend: a tree must not use up our descriptors."""
 
 _KEYS = itertools.count(-1, -1)
 
 
 @dataclass
 class _Lender:
-    """A process, in the tree of process `root`. Its `peak` of address space never goes down as long as it is the same
-    program.
-    """
+    """A process in the tree of process `root`. Its `peak` of address space shrinks only with exec."""
 
     root: int
     pidfd: int
@@ -50,8 +48,8 @@ class Lending:
         return pid in self._lenders
 
     def take(self, root: int, pid: int, client: int, file: Handle) -> bool:
-        """Keep a control file that one client of a process below `root` is on. False where there is no use or no room
-        for it: the caller closes it. Raises NoTargetError for a process that is gone.
+        """Keep the control file of one client of a process below `root`. False where it is of no use or there are too
+        many: the caller closes it. Raises NoTargetError for a process that is gone.
         """
         self._look_again(pid)
         if sum(len(one.files) for one in self._lenders.values() if one.root == root) >= MAX_TREE_FILES:
@@ -69,25 +67,25 @@ class Lending:
         return True
 
     def copies(self, pid: int) -> list[Lent]:
-        """Copies of what a process lent, for the caller to close."""
+        """Copies of the files that a process lent, for the caller to close."""
         lender = self._lenders.get(pid)
         if lender is None:
             return []
         copied = [(one, self._plane.adopt(os.dup(one.handle.fileno()))) for one in lender.files.values()]
         return [Lent(one.key, file, one.client) for one, file in copied if file is not None]
 
-    def holds(self, pid: int, key: int) -> bool:
+    def has(self, pid: int, key: int) -> bool:
         """Whether a file is still lent."""
         lender = self._lenders.get(pid)
         return lender is not None and key in lender.files
 
     def lent_for(self, pid: int) -> float:
-        """How long ago a process lent its newest file, in seconds; less than 0 where it lent none."""
+        """Seconds since a process lent its newest file; negative where it lent none."""
         lender = self._lenders.get(pid)
         return -1.0 if lender is None else time.monotonic() - lender.since
 
     def drop(self, pid: int) -> None:
-        """Close what a process has lent."""
+        """Close the files that a process lent."""
         lender = self._lenders.pop(pid, None)
         if lender is not None:
             self._loop.remove_reader(lender.pidfd)
@@ -96,7 +94,7 @@ class Lending:
                 one.handle.close()
 
     def check(self) -> None:
-        """Drop what is of programs that are no more: exec does not end a process."""
+        """Drop the files of programs that were replaced by exec, which ends no process."""
         for pid in list(self._lenders):
             self._look_again(pid)
 

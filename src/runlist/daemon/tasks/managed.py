@@ -1,4 +1,4 @@
-"""What the daemon holds of a process: its borrowed files, and its work on each GPU."""
+"""What the daemon knows of a process: its borrowed files, and its work on each GPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from runlist.proc import borrow
 class Root:
     """A process that a user, or a rule, named; its descendants are managed as it is.
 
-    `settings` are those that were asked for it, as `key=value`; they win over the rules. `borrowers` are whoever can
-    copy descriptors out of its processes, in the order in which they are to be asked. `quota` is what they may hold
-    together.
+    `settings` are those asked for it, by key; they win over the rules. `borrowers` can copy descriptors out of its
+    processes, and are asked in this order. `quota` has the memory limits of all its processes together.
     """
 
     pid: int
@@ -33,23 +32,23 @@ class Root:
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
     quota: Quota = field(default_factory=Quota)
-    awaited: bool = False  # whoever asked for it waits, and is to be told when the driver refuses
+    awaited: bool = False  # a request waits for it, and fails where the driver refuses a control
     refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
     ended: bool = False
-    old: bool = False  # it may have had its contexts for long, and nobody looked yet
+    old: bool = False  # nobody has looked yet for contexts that it may have had for long
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
 
 
-class Hold(StrEnum):
-    """Who keeps a task suspended."""
+class SuspendedBy(StrEnum):
+    """Why a task is suspended, whatever the policy decides."""
 
     USER = "user"
-    ROOM = "room"  # it waits until a limit of the rules leaves room for it
-    MEMORY = "memory"  # its tree holds more than it may, and nothing in this process sees to it
+    ROOM = "room"  # a limit of the rules leaves no room for it now
+    MEMORY = "memory"  # its tree is over its limit, which nothing in this process keeps
 
 
 class Count(StrEnum):
-    """What is counted beside usage, for views: of each task, and of a GPU with all that it ever had."""
+    """What views count beside usage, for each task, and for a GPU over all tasks that it ever had."""
 
     SUSPENSIONS = "suspensions"
     SLICES_PUT_BACK = "slices_put_back"
@@ -58,16 +57,18 @@ class Count(StrEnum):
 
 @dataclass
 class ManagedTask:
-    """One process' contexts on one GPU, and the share that is in force there. `reached_by` is the way on which its
-    descriptor was had, empty where there was none.
+    """One process' contexts on one GPU, and the share in force there. `reached_by` names the way to its descriptors,
+    empty where there is none.
     """
 
     task: Task
-    contexts: dict[int, Context] = field(default_factory=dict)  # by the key that the keeper knows them by
+    contexts: dict[int, Context] = field(default_factory=dict)  # by the keeper's key
     share: Share = DEFAULT_SHARE
-    controls: dict[str, str] = field(default_factory=dict)  # of the driver, that are not at its defaults
-    holds: dict[Hold, str] = field(default_factory=dict)  # who keeps it suspended, and why
-    rule: str = ""  # where the rule is that gave it its settings
+    controls: dict[str, str] = field(
+        default_factory=dict
+    )  # words of the driver's controls that are not at their defaults
+    suspended_by: dict[SuspendedBy, str] = field(default_factory=dict)  # why, in words, for each cause
+    rule: str = ""  # file and line of the rule that gave it its settings
     command_line: str = ""
     cgroup: str = ""
     container: str = ""
@@ -83,22 +84,22 @@ class ManagedTask:
     @property
     def queued(self) -> bool:
         """Whether it waits for room."""
-        return Hold.ROOM in self.holds
+        return SuspendedBy.ROOM in self.suspended_by
 
     @property
     def remark(self) -> str:
-        """What the daemon itself has to say of its share; empty where that is the policy's."""
-        return self.outside or self.holds.get(Hold.MEMORY, "")
+        """Why it has its share, where the daemon decided that and not the policy; else empty."""
+        return self.outside or self.suspended_by.get(SuspendedBy.MEMORY, "")
 
-    def hold(self, who: Hold, why: str = "") -> None:
-        """Keep it suspended from the scheduler's next run on, until each who held it has released it."""
-        self.holds[who] = why
+    def suspend_for(self, cause: SuspendedBy, why: str = "") -> None:
+        """Keep it suspended from the scheduler's next run on, until every cause is gone."""
+        self.suspended_by[cause] = why
         self.task = replace(self.task, suspended=True)
 
-    def release(self, who: Hold) -> None:
-        """The reverse of `hold`."""
-        self.holds.pop(who, None)
-        self.task = replace(self.task, suspended=bool(self.holds))
+    def let_go(self, cause: SuspendedBy) -> None:
+        """The cause is gone."""
+        self.suspended_by.pop(cause, None)
+        self.task = replace(self.task, suspended=bool(self.suspended_by))
 
     def slice_us(self, share: Share) -> int:
         """The compute slice that a share means for this task, in µs."""
@@ -118,8 +119,8 @@ class ManagedTask:
         self.share = replace(self.share, enabled=enabled)
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
-        """Set a control of the driver in every context; None for the driver's default. `renew` is called with the
-        keeper's key first where undoing means more from then on.
+        """Set a control of the driver in every context; None for its default. Where `undo` grows by it, `renew` is
+        called first, with the keeper's key.
         """
         for key, context in self.contexts.items():
             if context.will_touch(name):
@@ -135,7 +136,7 @@ class ManagedTask:
             self.each(lambda context: context.preempt())
 
     def each(self, action: Callable[[Context], None]) -> None:
-        """Do something to every context; one whose client was freed meanwhile is dropped."""
+        """Do something to every context. One whose client was freed is left without groups."""
         for context in list(self.contexts.values()):
             try:
                 action(context)
@@ -149,10 +150,7 @@ class ManagedTask:
 
 
 class ManagedProcess:
-    """A process with GPU work: its pidfd, its borrowed files by descriptor number, its tasks by GPU.
-
-    Files that it lent have negative numbers.
-    """
+    """A process with GPU work: its pidfd, its files by descriptor number (negative for lent ones), its tasks by GPU."""
 
     def __init__(self, pid: int, pidfd: int, root: Root) -> None:
         self.pid = pid
@@ -167,7 +165,7 @@ class ManagedProcess:
             yield from task.contexts.values()
 
     def keys(self, where: Callable[[Context], bool] = lambda _: True) -> list[int]:
-        """The keeper's keys of the contexts of which something holds."""
+        """The keeper's keys of the contexts for which `where` is true."""
         return [key for task in self.tasks.values() for key, context in task.contexts.items() if where(context)]
 
     def groups(self) -> set[Group]:
@@ -179,12 +177,12 @@ class ManagedProcess:
         return any(context.client == client for context in self.contexts())
 
     def on_lost_files(self, lending: Lending) -> list[int]:
-        """The keeper's keys of the contexts on files that the process no longer holds: it closed them, or exec did."""
-        lost = [file for fd, file in self.files.items() if not self._holds(lending, fd, file)]
+        """The keeper's keys of the contexts on files that the process no longer has open, after close or exec."""
+        lost = [file for fd, file in self.files.items() if not self._still_has(lending, fd, file)]
         return self.keys(lambda context: any(context.handle is file for file in lost)) if lost else []
 
-    def _holds(self, lending: Lending, fd: int, file: Handle) -> bool:
-        return lending.holds(self.pid, fd) if fd < 0 else borrow.still_holds(self.pid, fd, file.fileno())
+    def _still_has(self, lending: Lending, fd: int, file: Handle) -> bool:
+        return lending.has(self.pid, fd) if fd < 0 else borrow.still_has(self.pid, fd, file.fileno())
 
     def close_unused(self) -> None:
         """Close our copies of files that no context is on."""

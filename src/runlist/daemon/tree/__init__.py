@@ -1,1 +1,1 @@
-"""The processes that are managed: found below their roots, taken over, looked after, forgotten."""
+"""The managed processes: they are found below their roots, adopted, checked and forgotten."""

@@ -1,4 +1,4 @@
-"""Taking over what a process has on the GPU: found, guarded by the keeper, entered, and brought to its share."""
+"""Adopting a process: what it has on the GPU is found, told to the keeper, and brought to its share."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.tasks.lending import Lending
-from runlist.daemon.tasks.managed import Hold, ManagedProcess, ManagedTask, Root
+from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.descriptors import Sent
+from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.settling import SETTLE_S
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass
@@ -31,9 +31,9 @@ _log = structlog.get_logger()
 
 
 class Adoption:
-    """Makes managed processes of processes. `lending` is what those lent that nobody may borrow from.
+    """Starts to manage processes. `lending` has the files of those that nobody may borrow from.
 
-    All state is changed by the event loop's thread. Only discovery, which may try many handles, runs in another.
+    The event loop's thread changes all state. Only discovery, which may try many handles, runs in another.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class Adoption:
         lending: Lending,
         processes: Processes,
         gpus: Gpus,
-        link: KeeperLink,
+        keeper: KeeperLink,
         placement: Placement,
     ) -> None:
         self.lending = lending
         self._finder = finder
         self._processes = processes
         self._gpus = gpus
-        self._link = link
+        self._keeper = keeper
         self._placement = placement
-        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # of processes that are looked at
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # by process id
 
     def close(self) -> None:
-        """Close what was lent."""
+        """Close the lent files and the finder."""
         self.lending.close()
         self._finder.close()
 
     def take_sent(self, root: Root | None, pid: int, client: int, sent: Sent) -> None:
-        """Take over what there is a use for of what a process below `root` sent of itself: its control file, and
-        perhaps its region. The rest is closed.
+        """Take the control file and the region that a process below `root` sent, as far as they are of use; close the
+        rest.
         """
         file, region = sent.file, sent.region
         try:
@@ -82,7 +82,7 @@ class Adoption:
         return False
 
     async def adopt(self, root: Root, pid: int, *, new_only: bool) -> None:
-        """Find what a process has on the GPU, and manage what is new. All or nothing."""
+        """Find what a process has on the GPU, and manage what is new: all of it, or nothing."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:
             if new_only and not self._may_have_work(pid):
@@ -113,8 +113,8 @@ class Adoption:
         return pid in self._processes.managed or pid in self.lending or self._finder.may_have_work(pid)
 
     async def _discover(self, root: Root, pid: int, pidfd: int, new: bool) -> tuple[Sequence[Found], str]:
-        """What a process has, and on which way that was seen: the first of those that are open. One that is reached by
-        what it lent stays so: the same file must not be had twice.
+        """What a process has, and the first way that worked. A process that is reached by lent files stays so: no file
+        may be managed twice.
         """
         denied: NoPermissionError | None = None
         process = self._processes.managed.get(pid)
@@ -132,8 +132,8 @@ class Adoption:
         return await asyncio.to_thread(self._finder.examine, self.lending.copies(pid)), "lent"
 
     def _process(self, root: Root, pid: int, pidfd: int, found: Sequence[Found]) -> ManagedProcess | None:
-        """The process that what was found is to be managed in, if any: it may have been let go while we looked, and
-        may have another file under a number that we know.
+        """The managed process, a new one where something was found, or None where it was let go while we looked. Drops
+        contexts first whose descriptor numbers have other files now.
         """
         if known := self._processes.managed.get(pid):
             self._processes.drop(known, known.on_lost_files(self.lending))
@@ -148,7 +148,7 @@ class Adoption:
     # -- managing ----------------------------------------------------------------------------------
 
     def _manage(self, process: ManagedProcess, found: Sequence[Found], settles_at: float) -> None:
-        """Manage the contexts that are new. On failure they are put back, and a process without others is forgotten."""
+        """Manage the new contexts. On failure they are put back, and a process without others is forgotten."""
         try:
             with contextlib.ExitStack() as undo:
                 tasks = [self._add(process, context, undo) for context in self._new_contexts(process, found)]
@@ -159,11 +159,11 @@ class Adoption:
                 self._gpus.run({key.gpu for key in keys}, keys)
                 undo.pop_all()
         finally:
-            self._processes.drop(process, ())  # one that has no task now is none of ours
+            self._processes.drop(process, ())  # forgets it where it has no task now
 
     def _new_contexts(self, process: ManagedProcess, found: Sequence[Found]) -> list[Context]:
-        """A context for each client and GPU with groups that are not managed yet. Its file goes to the process; files
-        of which there is no need are closed.
+        """A context for each client and GPU with groups that are not managed yet. Their files go to the process; all
+        others are closed.
         """
         known = process.groups()
         contexts: list[Context] = []
@@ -181,16 +181,16 @@ class Adoption:
         return contexts
 
     def _is_anothers(self, pid: int, client: Found) -> bool:
-        """Whether a client came to a process through fork: its owner manages it, or would."""
+        """Whether a client came to a process through fork: then it is managed with its owner."""
         owner = self._processes.owner_of_client(client.client)
         if owner is not None:
             return owner != pid
         parent = parent_of(pid)
-        return parent is not None and borrow.still_holds(parent, client.fd, client.handle.fileno())
+        return parent is not None and borrow.still_has(parent, client.fd, client.handle.fileno())
 
     def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
-        """Guard a context, then bring it to the share of its task. `undo` gets what takes that back."""
-        key = self._link.guard(process.pid, context)
+        """Tell the keeper of a context, then bring it to its task's share. `undo` gets the reverse."""
+        key = self._keeper.guard(process.pid, context)
         undo.callback(self._processes.drop, process, (key,))
         undo.callback(context.put_back)
         task = process.tasks.get(context.gpu)
@@ -206,7 +206,7 @@ class Adoption:
             context.suspend()
         for name, word in list(task.controls.items()):
             try:
-                task.set_control(name, word, self._link.renew)
+                task.set_control(name, word, self._keeper.renew)
             except (RunlistError, OSError) as error:
                 if process.root.awaited and name in process.root.settings:
                     raise
@@ -216,14 +216,14 @@ class Adoption:
     def _do_without(self, task: ManagedTask, root: Root, name: str, error: Exception) -> None:
         """Manage a task without a control that the driver refuses, and say so once for its tree."""
         with contextlib.suppress(RunlistError, OSError):
-            task.set_control(name, None, self._link.renew)
+            task.set_control(name, None, self._keeper.renew)
         task.controls.pop(name, None)
         if name not in root.refused:
             _log.warning("managed without a control", pid=task.task.key.pid, control=name, reason=str(error))
         root.refused.add(name)
 
     def _enter(self, process: ManagedProcess) -> None:
-        """Enter a process and its tasks where they are looked up, unless a policy refuses one of them."""
+        """Enter a process and its tasks in the books. Raises RunlistError where a policy refuses a task."""
         for gpu, task in process.tasks.items():
             scheduler = self._gpus.scheduler(gpu)
             if task.task.key not in scheduler.tasks:
@@ -235,7 +235,7 @@ class Adoption:
             self._processes.enter(process)
 
     def _keep_limits(self, task: ManagedTask) -> None:
-        """What the rules say of a task for which there is no room. Raises RunlistError when it is refused."""
+        """Do what the limits say with a task that finds no room. Raises RunlistError when they refuse it."""
         reason = self._placement.no_room(task.task.key.gpu)
         if reason is None:
             return
@@ -247,11 +247,11 @@ class Adoption:
             case Over.BATCH:
                 task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
             case Over.QUEUE:
-                task.hold(Hold.ROOM, reason)
+                task.suspend_for(SuspendedBy.ROOM, reason)
 
 
 def _close(found: Iterable[Found], kept: Iterable[Handle] = ()) -> None:
-    """Close the files of what was found, each once; not those that are kept."""
+    """Close the files of the clients found, each once, but those that are kept."""
     files = {id(client.handle): client.handle for client in found}
     for key in files.keys() - {id(file) for file in kept}:
         files[key].close()

@@ -1,4 +1,4 @@
-"""Every second: what managed processes did themselves, and who may run now that there is room."""
+"""Every second: changes that managed processes made themselves, and queued tasks for which there is room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.lending import Lending
-from runlist.daemon.tasks.managed import Count, Hold, ManagedProcess, ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedProcess, ManagedTask, SuspendedBy
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
@@ -18,21 +18,19 @@ _log = structlog.get_logger()
 
 
 class Checks:
-    """Looks after what is managed."""
+    """Checks managed processes."""
 
     def __init__(
-        self, processes: Processes, gpus: Gpus, link: KeeperLink, placement: Placement, lending: Lending
+        self, processes: Processes, gpus: Gpus, keeper: KeeperLink, placement: Placement, lending: Lending
     ) -> None:
         self._processes = processes
         self._gpus = gpus
-        self._link = link
+        self._keeper = keeper
         self._placement = placement
         self._lending = lending
 
     def check(self, slices: bool) -> None:
-        """Notice processes that closed or exec'ed away from their files, and (`slices`) tasks that changed their own
-        slice.
-        """
+        """Forget contexts whose processes closed their files or ran exec; with `slices`, put changed slices back."""
         self._admit_queued()
         self._lending.check()
         for process in list(self._processes.managed.values()):
@@ -66,7 +64,7 @@ class Checks:
                 for key, context in task.contexts.items():
                     if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
                         context.take_as_original()
-                        self._link.renew(key)
+                        self._keeper.renew(key)
             task.set_timeslice(wanted)
         task.recount()
         if closed := process.keys(lambda context: not context.groups):
@@ -74,11 +72,11 @@ class Checks:
             self._gpus.run_all()
 
     def _admit_queued(self) -> None:
-        """Let tasks that wait for room run, the longest waiting first, as far as there is room."""
+        """Let queued tasks run as far as there is room, the longest waiting first."""
         tasks = [task for process in self._processes.managed.values() for task in process.tasks.values()]
         admitted = set()
         for task in sorted((task for task in tasks if task.queued), key=lambda task: task.task.since):
             if self._placement.over_limit(task.task.key.gpu) is None:
-                task.release(Hold.ROOM)
+                task.let_go(SuspendedBy.ROOM)
                 admitted.add(task.task.key.gpu)
         self._gpus.run(admitted, set())

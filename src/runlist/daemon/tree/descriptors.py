@@ -19,15 +19,15 @@ from runlist.planes.interface import Handle, Plane
 from runlist.planes.process.region import Region, RegionError
 
 MAX_WAITING = 64
-"""So many may wait for a look; beyond that no descriptors are received."""
+"""This many may wait for a look; then no descriptors are received."""
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a process sent, looked at: a control file of the driver, and a region. `trouble` says why there is no
-    region.
+    """What a process sent, checked: a control file of the driver, and a region. `trouble` says why a region is
+    refused.
     """
 
     file: Handle | None = None
@@ -42,7 +42,7 @@ class Sent:
 
 
 class Descriptors:
-    """The thread. Everything it is given is closed, or handed back as something that is known."""
+    """The thread. It closes descriptors, or hands them back as a control file or a region."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -57,12 +57,12 @@ class Descriptors:
         return self._waiting < MAX_WAITING
 
     def discard(self, fds: Sequence[int]) -> None:
-        """Close what nobody wants."""
+        """Close unwanted descriptors."""
         if fds:
             self._start(lambda: _close(fds))
 
     async def joined(self, fds: Sequence[int], owner: int) -> Sent:
-        """What a process of user `owner` sent of itself: its control file, and perhaps its region."""
+        """The control file, and perhaps the region, that a process of user `owner` sent."""
         return await self._start(lambda: self._look(fds, owner))
 
     async def region(self, fd: int, owner: int) -> Region:
@@ -85,7 +85,7 @@ class Descriptors:
         return future
 
     def _tell(self, future: asyncio.Future[_Result], say: Callable[[Any], None], what: object) -> None:
-        """Hand a result to the event loop; nobody may be waiting for it any more."""
+        """Hand a result to the event loop, where the receiver may be gone."""
 
         def tell() -> None:
             self._waiting -= 1
@@ -117,8 +117,8 @@ class Descriptors:
 
 
 def _region(fd: int, owner: int) -> Region:
-    """A region of user `owner`, as a file that we opened ourselves, where we may: the one that was sent carries its
-    sender's locks, and our copy would keep them when the sender is dead. Raises RegionError.
+    """A region of user `owner`, opened anew where we may: the sent file carries its sender's locks, and our copy would
+    keep them after the sender's death. Raises RegionError.
     """
     sent = Region.adopt(fd, owner)
     try:

@@ -1,6 +1,6 @@
-"""The processes that are managed, and the roots that they were found below: entered, looked up, and forgotten.
+"""The managed processes and their roots: entered, looked up, and forgotten.
 
-All state is changed by the event loop's thread.
+The event loop's thread changes all state.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Processes:
     `left` says why processes below roots are not managed.
     """
 
-    def __init__(self, gpus: Gpus, link: KeeperLink, driver_limits: DriverLimits) -> None:
+    def __init__(self, gpus: Gpus, keeper: KeeperLink, driver_limits: DriverLimits) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self._gpus = gpus
-        self._link = link
+        self._keeper = keeper
         self._driver_limits = driver_limits
         self._loop = asyncio.get_running_loop()
 
@@ -51,7 +51,7 @@ class Processes:
         return [self.managed[pid]] if pid in self.managed else []
 
     def root_of(self, pid: int) -> Root | None:
-        """The root that a process is managed under, is, or is below."""
+        """The root of a managed process, or else the nearest root among a process and its ancestors."""
         if pid in self.managed:
             return self.managed[pid].root
         seen: int | None = pid
@@ -60,7 +60,7 @@ class Processes:
         return self.roots.get(seen) if seen else None
 
     def owner_of_client(self, client: int) -> int | None:
-        """Which process an RM client is managed for."""
+        """The process for which a client is managed."""
         return next((pid for pid, process in self.managed.items() if process.has_client(client)), None)
 
     def _of(self, root: Root) -> list[ManagedProcess]:
@@ -99,7 +99,7 @@ class Processes:
             self.remove_root(root)
 
     def remove_root(self, root: Root) -> list[str]:
-        """Put back all that is below a root, and forget it; returns what could not be put back."""
+        """Put back all below a root, and forget it; returns what could not be put back."""
         troubles: list[str] = []
         if self.roots.get(root.pid) is root:
             del self.roots[root.pid]
@@ -136,11 +136,11 @@ class Processes:
             self.forget(process, restore=True)
 
     def drop(self, process: ManagedProcess, keys: Iterable[int]) -> None:
-        """Forget contexts of a process, by the keys that the keeper knows them by. With its last context a task goes,
-        with its last task the process. The others get its share at the next run.
+        """Forget contexts of a process, by the keeper's keys. With its last context a task goes, with its last task the
+        process. The others get its share at the next run.
         """
         for key in keys:
-            self._link.unguard(key)
+            self._keeper.unguard(key)
             for task in process.tasks.values():
                 task.contexts.pop(key, None)
         for gpu, task in list(process.tasks.items()):

@@ -1,4 +1,4 @@
-"""Looking for processes and contexts that are new, below every root and by the rules."""
+"""Looking for new processes and contexts, below every root and by the rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.look_schedule import QUIET_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.settling import QUIET_S, Settling
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
 from runlist.proc.process import descendants, descriptor_count, owner_of
@@ -20,21 +20,21 @@ _log = structlog.get_logger()
 
 
 class Search:
-    """Knows which processes are worth a look: those whose open files changed a moment ago."""
+    """Looks at processes whose open files changed a moment ago, and adopts what it finds."""
 
     def __init__(
-        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, link: KeeperLink
+        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, keeper: KeeperLink
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
-        self._link = link
-        self._settling = Settling()
+        self._keeper = keeper
+        self._schedule = LookSchedule()
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
 
     async def everything_of(self, root: Root) -> None:
-        """Adopt what a root and its descendants have now, however long they have had it."""
+        """Adopt what a root and its descendants have, however old it is."""
         for pid in descendants([root.pid])[root.pid]:
             try:
                 await self._adoption.adopt(root, pid, new_only=False)
@@ -42,7 +42,7 @@ class Search:
                 if pid == root.pid:
                     raise  # a descendant may end meanwhile
             if pid in self._processes.managed:
-                self._settling.looked_at(pid)
+                self._schedule.looked_at(pid)
 
     async def scan(self) -> None:
         """Look for new processes and contexts under every root."""
@@ -56,7 +56,7 @@ class Search:
                     break
                 if pid not in root.excluded and not self._is_ours(pid) and self._worth_a_look(pid):
                     await self._look(root, pid)
-        self._settling.forget_gone()
+        self._schedule.forget_gone()
         left = self._processes.left
         for pid in [pid for pid in left if owner_of(pid) is None]:
             del left[pid]
@@ -71,8 +71,8 @@ class Search:
             self._processes.left.pop(pid, None)
 
     def root_for(self, pid: int, uid: int) -> Root | None:
-        """The root below which there is a use for what a process of user `uid` sends of itself: one of that user, or
-        one that a rule makes.
+        """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule
+        makes now.
         """
         if self._placement.rules and self._processes.root_of(pid) is None:
             self._name_by_rule(pid)
@@ -80,7 +80,7 @@ class Search:
         return root if root is not None and pid not in root.excluded and root.uid in (0, uid) else None
 
     def _name_by_rules(self) -> None:
-        """Make roots of the GPU's processes that nobody named and a rule matches."""
+        """Make roots of the GPU processes that nobody named and that a rule matches."""
         there = {pid for pid in self._placement.gpu_pids() if not self._is_ours(pid)}
         self._passed_over &= there
         named = {pid for tree in descendants(self._processes.roots).values() for pid in tree}
@@ -90,7 +90,7 @@ class Search:
 
     def _name_by_rule(self, pid: int) -> None:
         try:
-            if self._placement.place(pid, {}).rule:
+            if self._placement.settings_of(pid, {}).rule:
                 self._processes.add_root(pid, {}).old = True
         except (RunlistError, OSError) as error:
             self._leave(pid, error)
@@ -100,9 +100,9 @@ class Search:
         _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
 
     def _is_ours(self, pid: int) -> bool:
-        return pid in (os.getpid(), self._link.pid)
+        return pid in (os.getpid(), self._keeper.pid)
 
     def _worth_a_look(self, pid: int) -> bool:
-        """Whether something may be new in a process. Of one whose descriptors nobody may list, what it lent tells."""
+        """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""
         count = descriptor_count(pid)
-        return self._settling.ripe(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+        return self._schedule.due(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)

@@ -1,8 +1,8 @@
 """The keeper: a small process that outlives the daemon and puts everything back when it dies.
 
-It is told, before the daemon changes anything, which steps undo it and on which open file; what they do only the plane
-knows. When the daemon's end of the socket closes, whatever the reason, it replays them all and ends. Run as `python -m
-runlist.daemon.undo.keeper`.
+Before the daemon changes anything, it tells the keeper the open file and the steps that undo the change; only the plane
+can read the steps. When the daemon's end of the socket closes, for whatever reason, the keeper replays them all and
+ends. Run as `python -m runlist.daemon.undo.keeper`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Guarded:
 
 
 class Keeper:
-    """What is to be undone, by the daemon's keys."""
+    """The steps to replay, by the daemon's keys."""
 
     def __init__(self, plane: Plane, daemon: socket.socket) -> None:
         self._plane = plane
@@ -43,7 +43,7 @@ class Keeper:
         self._selector.register(daemon, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
-        """Until the daemon's end closes; then undo everything."""
+        """Serve until the daemon's end closes; then undo everything."""
         decoder = msgspec.json.Decoder(KeeperMessage)
         while True:
             ready = self._selector.select()

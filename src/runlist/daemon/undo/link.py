@@ -1,4 +1,4 @@
-"""The daemon's side of the keeper: start it, tell it, and start another when it ends."""
+"""The daemon's side of the keeper: starting it, telling it what to undo, and starting another when it ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KeeperLink:
         return self._process.pid
 
     def guard(self, pid: int, context: Context) -> int:
-        """Have a context undone should the daemon die; returns the key to `unguard` it by."""
+        """Have the keeper undo a context if the daemon dies; returns the key for `unguard`."""
         key = self._next_key
         self._next_key += 1
         self._guards[key] = (pid, context)
@@ -56,7 +56,7 @@ class KeeperLink:
         self._tell(key)
 
     def unguard(self, key: int) -> None:
-        """Forget a context that was put back or is gone."""
+        """Have the keeper forget a context that was put back or is gone."""
         if self._guards.pop(key, None) is not None:
             self._send(Unguard(key), [])
 

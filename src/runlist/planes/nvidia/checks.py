@@ -1,4 +1,4 @@
-"""What `runlist doctor` looks at of NVIDIA's driver, each done for real."""
+"""The checks of `runlist doctor` on NVIDIA's driver, each done for real."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ def _memory_limits(driver: Driver) -> str:
         supported, version = nvml.memory_limits_supported(CGROUPS), nvml.driver_version()
     if supported:
         return f"by the driver itself, for a daemon run by root (driver {version})"
-    return f"by the driver: not supported (driver {version}); librunlist.so holds them"
+    return f"by the driver: not supported (driver {version}); librunlist.so keeps them"

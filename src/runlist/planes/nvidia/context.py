@@ -1,9 +1,8 @@
 """The controls of one process on one GPU, and how to undo them.
 
-A `GpuContext` remembers the slices that it found. `undo()` is always ready: the controls that put everything back, in
-an order that is safe to replay at any moment and from any process that holds the open file (slices first, so that no
-two tenants run at tiny slices, and resuming last). Whoever wants to change a setting that `undo()` does not cover yet
-calls `will_touch` first.
+A `GpuContext` remembers the slices that it found. `undo()` always has the controls that put everything back, in an
+order that is safe to replay at any moment and from any process that has the open file: slices first, so that no two
+tenants run at tiny slices, and resuming last. Call `will_touch` before a control that `undo()` does not cover yet.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from runlist.protocol.rm_autogen import MAX_DISABLE_CHANNELS, Target
 class GpuContext:
     """One RM client's channel groups on one GPU. Every method raises the RM status' own exception, or OSError.
 
-    A group that its process freed meanwhile is dropped without an error; `groups` tells what is left.
+    A group that its process freed meanwhile is dropped without an error; `groups` has the others.
     """
 
     def __init__(self, client: RmClient, objects: GpuObjects) -> None:
@@ -75,10 +74,10 @@ class GpuContext:
         return slices
 
     def set_timeslice(self, microseconds: int | None) -> None:
-        """Set every group's slice; None sets each back to what it was when it was found.
+        """Set every group's slice; None sets each back to the slice that it was found with.
 
-        A copy group that has nearly that slice keeps it: its exact length matters to nobody, and each control holds
-        the driver's lock for 0.3 ms.
+        A copy group with nearly that slice keeps it: its exact length does not matter, and each control takes the
+        driver's lock for 0.3 ms.
         """
         if microseconds is not None and not 1 <= microseconds <= MAX_TIMESLICE_US:
             raise ValueError(f"a timeslice is 1 to {MAX_TIMESLICE_US} µs, not {microseconds}")
@@ -90,7 +89,7 @@ class GpuContext:
                 self._given_us[group.handle] = wanted
 
     def wrong_timeslices(self, microseconds: int | None) -> bool:
-        """Whether a compute group's slice is not what `set_timeslice(microseconds)` would have left."""
+        """Whether a compute group's slice differs from that of `set_timeslice(microseconds)`."""
         found = self.timeslices(Engine.COMPUTE)
         if not found:  # the context was closed, most likely: see which groups are left
             self.timeslices()
@@ -106,7 +105,7 @@ class GpuContext:
     # -- running or not ----------------------------------------------------------------------------
 
     def suspend(self) -> None:
-        """Disable all channels; what runs is preempted and continues where it was after `resume`."""
+        """Disable all channels; running work is preempted, and goes on where it was after `resume`."""
         self._disable(True)
 
     def resume(self) -> None:
@@ -117,18 +116,6 @@ class GpuContext:
         """Take the compute groups off the GPU once; they compete again at once."""
         for group in self._groups(Engine.COMPUTE):
             self._on_group(group, "PREEMPT", wait=1)
-
-    def restart_runlist(self) -> None:
-        """Expire the current slice of the compute runlist (root or CAP_SYS_NICE)."""
-        for group in self._groups(Engine.COMPUTE)[:1]:
-            self.rm.control(group.channels[0], "RESTART_RUNLIST")
-
-    def schedule(self, enable: bool) -> None:
-        """Put the groups on their runlist or take them off. Taking off does not stop a group that runs: use
-        `suspend`.
-        """
-        for group in self._groups():
-            self._on_group(group, "GPFIFO_SCHEDULE", enable=int(enable))
 
     # -- the controls of the table -----------------------------------------------------------------
 
@@ -142,13 +129,6 @@ class GpuContext:
                 if control.object not in self.groups:
                     raise
                 self._drop(self.groups[control.object])
-
-    def group_ids(self) -> dict[int, int]:
-        """The groups' ids on their runlists, by handle."""
-        return {
-            group.handle: int(self.rm.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
-            for group in self._groups()
-        }
 
     # -- undo --------------------------------------------------------------------------------------
 
@@ -236,7 +216,7 @@ class GpuContext:
         return controls
 
     def _controls(self, row: RmControl, word: str | None = None) -> list[RawControl]:
-        """What sets a control of the table to a word, or back to its default."""
+        """The RM controls that set a control of the table to a word, or back to its default."""
         command, params = COMMANDS[row.command], row.params[row.default if word is None else word]
         groups = self._groups(Engine.COMPUTE if row.compute else None)
         if command.target is Target.GROUP:

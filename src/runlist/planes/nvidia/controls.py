@@ -1,6 +1,6 @@
-"""What can be set in the driver for a context, beyond slices and suspension: one row a control.
+"""The driver's controls for a context, beyond slices and suspension, one row each.
 
-The driver cannot be asked what is in force: undoing means its default.
+The driver does not tell the words in force, so undo sets its defaults.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONTROLS = (
     _row("interleave", "SET_INTERLEAVE_LEVEL", {level.name.lower(): {"level": level} for level in Interleave},
          "low", "How often the runlist names its channel groups; no effect on latency was seen.", compute=False),
 )  # fmt: skip
-"""What users are offered."""
+"""The controls that users are offered."""
 
 _EXPERIMENTS = (
     _row("realtime", "MAKE_REALTIME", {"off": {"realtime": 0}, "on": {"realtime": 1}}, "off",

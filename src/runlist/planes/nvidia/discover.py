@@ -1,4 +1,4 @@
-"""What a process has on the GPU: its RM clients, GPUs, channel groups and channels, found from outside.
+"""Finding the RM clients, GPUs, channel groups and channels of a process, from outside.
 
 Nothing is preloaded and nothing in the process changes. A borrowed open file answers only for the clients that were
 created on it, so handles can be tried:

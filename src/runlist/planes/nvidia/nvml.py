@@ -1,6 +1,6 @@
-"""The little that is asked of NVML, through nvidia-ml-py: which GPUs there are, and how busy one is.
+"""NVML through nvidia-ml-py: the GPUs, their processes and memory, and how busy each is.
 
-The emulated GPU brings an NVML of its own; loading it first makes nvidia-ml-py use it.
+The emulated GPU has its own NVML; nvidia-ml-py uses the one that is loaded first.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def memory_by_pid(uuid: str) -> dict[int, int]:
 
 
 def memory_limits_supported(cgroup: Path) -> bool:
-    """Whether this driver limits memory by cgroup (R615 and newer): it tells what holds for one."""
+    """Whether this driver limits memory by cgroup (R615 and newer): it then tells a cgroup's limit."""
     ask = getattr(pynvml, "nvmlDeviceGetMemoryLimits_v1", None)
     if ask is None:  # an older nvidia-ml-py
         return False
@@ -131,7 +131,7 @@ def compute_pids() -> set[int]:
 
 
 class Utilisation:
-    """How busy one GPU is. Holds a session of NVML until it is closed; everything raises NvmlError."""
+    """How busy one GPU is. Keeps a session of NVML until it is closed; every method raises NvmlError."""
 
     def __init__(self, driver: Driver, uuid: str) -> None:
         with contextlib.ExitStack() as stack:
@@ -158,9 +158,7 @@ class Utilisation:
 
 
 def _found(ask: Callable[[], list[Any]]) -> list[Any]:
-    """What NVML answers; nothing when it says in one of its ways that there are no samples ("not found", or a success
-    raised as an error).
-    """
+    """NVML's answer; empty where it has no samples, for which it raises "not found" or even success."""
     try:
         return ask()
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""What an RM client has on GPUs, as it was found."""
+"""The objects of an RM client on GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Group:
 
 @dataclass(frozen=True)
 class GpuObjects:
-    """What one RM client has on one GPU. `gpu` is the UUID, `subdevice` the handle that GPU-wide controls go to."""
+    """The objects of one RM client on one GPU. `gpu` is the UUID, `subdevice` the handle for GPU-wide controls."""
 
     gpu: str
     subdevice: int

@@ -1,4 +1,4 @@
-"""Putting back a process that nobody remembers: daemon and keeper were both killed."""
+"""Putting back a process whose daemon and keeper were both killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runlist.proc import borrow
 
 
 def rescue(driver: Driver, pid: int) -> list[str]:
-    """Enable all channels of a process and give its groups the driver's slices; returns what was found changed."""
+    """Enable all channels of a process and give its groups the driver's slices; returns the changes that were found."""
     pidfd = borrow.open_process(pid)
     notes = []
     discoverer = Discoverer(driver)

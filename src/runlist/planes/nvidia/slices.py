@@ -1,4 +1,4 @@
-"""Which slices NVIDIA's GPUs make progress with, and which the driver gives by itself."""
+"""The slices with which NVIDIA's GPUs make progress, and the driver's own."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ _REASONS = {
 
 
 class Batch(NamedTuple):
-    """What was logged since the last read.
+    """The records since the last read.
 
-    `gaps` are pairs (index, count): so many records were lost just before `records[index]`. The log is complete up to
+    `gaps` are pairs (index, count): `count` records were lost just before `records[index]`. The log is complete up to
     `until_ns` (CLOCK_REALTIME); the records may go a little further.
     """
 
@@ -76,8 +76,7 @@ class Batch(NamedTuple):
 class Ring:
     """The reader's side of an event buffer: a `header` (u32 get, u32 put, …) and a ring of records, both written by RM.
 
-    RM overwrites the oldest records when the ring is full and cares for no reader: whether any were lost is told by
-    their sequence numbers alone.
+    RM overwrites the oldest records when the ring is full: only their sequence numbers tell whether any were lost.
     """
 
     def __init__(self, header: mmap.mmap | bytearray, records: mmap.mmap | bytearray) -> None:
@@ -123,7 +122,7 @@ class Ring:
         return int(number)
 
     def _lapped(self, put: int) -> bool:
-        """Whether the slot that is written next holds a record that was not read: then RM has overtaken us."""
+        """Whether the next slot to be written has a record that was not read: then RM has overtaken us."""
         if not any(self._slice(put, put + 1)):
             return False  # never written
         if self._last is None:
@@ -152,7 +151,7 @@ class SwitchLog:
     def __init__(self, client: RmClient, ring: Ring, keep: contextlib.ExitStack) -> None:
         self._client = client
         self._ring = ring
-        self._keep = keep  # mappings, client, files: whatever has to be let go of, in order
+        self._keep = keep  # mappings, client and files, to be closed in order
         self._clock_asked_ns = -_CLOCK_AGE_NS
         self._clock_ahead_ns = 0
 
@@ -170,7 +169,7 @@ class SwitchLog:
             ring = _allocate(client, file, records, stack)
             log = cls(client, ring, stack.pop_all())
         try:
-            log.now_ns()  # whatever does not work shows here, not later
+            log.now_ns()  # an error shows here, not later
             log.flush()
         except BaseException:
             log.close()
@@ -178,7 +177,7 @@ class SwitchLog:
         return log
 
     def read(self) -> Batch:
-        """What was logged since the last call.
+        """The records since the last call.
 
         Raises RmError or OSError when the driver is gone, NotSupportedError when the log makes no sense.
         """
@@ -187,7 +186,7 @@ class SwitchLog:
         return Batch(*self._ring.take(), until)
 
     def flush(self) -> None:
-        """Have RM move what the GPU has logged to our buffer."""
+        """Have RM move the GPU's log to our buffer."""
         code, _ = self._client.send(_FLUSH)
         status.check(code, "EVENT_BUFFER_FLUSH")
 

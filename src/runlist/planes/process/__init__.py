@@ -1,1 +1,1 @@
-"""The process plane: what is done from inside a process, by librunlist.so, and how it gets there."""
+"""The process plane: librunlist.so, which works inside processes, and the ways to it from outside."""

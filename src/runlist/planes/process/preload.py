@@ -1,4 +1,4 @@
-"""Having the dynamic linker load librunlist.so into a command and all that it starts: how, and for which it cannot."""
+"""Having the dynamic linker load librunlist.so into a command and all that it starts, and why it may not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ELF64 = 2
 def variables(
     library: Path, region: Path | None, *, strict: bool | None, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """What to add to the environment of a command, with its region if there is one. What is preloaded already stays,
-    behind ours. `strict`: whether a process that cannot be limited is not to start, or says so and goes on; None: there
-    is no limit yet, and nothing to say. Raises NotSupportedError for a path that LD_PRELOAD cannot carry.
+    """The variables to add to a command's environment, with its region if there is one. Libraries that are preloaded
+    already stay, behind ours. With `strict` a process that cannot be limited does not start, else it says so and goes
+    on; None: there is no limit yet. Raises NotSupportedError for a path that LD_PRELOAD cannot carry.
     """
     if any(separator in str(library) for separator in _SEPARATORS):
         raise NotSupportedError(
@@ -40,7 +40,7 @@ def variables(
 
 
 def turned_off(environment: Mapping[str, str]) -> str | None:
-    """The variable by which an environment turns the library off, if it does. Ours wins over HAMi's."""
+    """The variable with which an environment turns the library off, or None. Ours wins over HAMi's."""
     said = next((name for name in names.SWITCHES if environment.get(name)), None)
     return said if said is not None and is_on(environment[said]) else None
 
@@ -52,7 +52,7 @@ def is_on(text: str) -> bool:
 
 def obstacle(program: str, search: str | None = None) -> str:
     """Why the library will not be loaded into a program, or nothing. `program` is looked for in `search`, or in PATH;
-    of a script it is the interpreter that counts.
+    for a script its interpreter counts.
     """
     for _ in range(_MAX_SCRIPTS):
         found = shutil.which(program, path=search)
@@ -60,7 +60,7 @@ def obstacle(program: str, search: str | None = None) -> str:
             return ""
         try:
             reason, interpreter = _look(found)
-        except (OSError, ValueError, IndexError, OverflowError, struct.error):  # unreadable, or no program: who knows
+        except (OSError, ValueError, IndexError, OverflowError, struct.error):  # unreadable, or no program
             return ""
         if interpreter is None:
             return f"{found} {reason}" if reason else ""
@@ -69,7 +69,7 @@ def obstacle(program: str, search: str | None = None) -> str:
 
 
 def _look(path: str) -> tuple[str, str | None]:
-    """Why not, or nothing; and who runs it, of a script."""
+    """Why not, or nothing; and a script's interpreter."""
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
         start = file.read(256)
@@ -96,7 +96,7 @@ def _look(path: str) -> tuple[str, str | None]:
 
 
 def _changes_rights(path: str, found: os.stat_result) -> bool:
-    """Whether the linker will take no preloading from us: the kernel tells it not to when rights change."""
+    """Whether a program gets other rights when it starts: then the linker ignores LD_PRELOAD."""
     if found.st_mode & stat.S_ISUID and found.st_uid != os.getuid():
         return True
     if found.st_mode & stat.S_ISGID and found.st_mode & stat.S_IXGRP and found.st_gid != os.getgid():

@@ -1,9 +1,9 @@
 """Caps: at most so much GPU time in every period, as cgroup v2's cpu.max, whoever else wants the GPU or not.
 
-Each group (or task by itself) that has a cap has an account. Every period puts the quota into it, and what its tasks
-held of the GPU is taken out; what is left over adds up to the burst. With nothing left its tasks wait for the next
-period. What they used too much, because taking them off takes a while, is a debt that the next periods pay, so that
-the cap holds exactly in the long run. Idle time that was first taken for work is given back when it is known.
+Each group (or task by itself) that has a cap has an account. Every period pays the quota in, and the time that its
+tasks held the GPU is taken out; the rest adds up to the burst. When nothing is left its tasks wait for the next period.
+Suspending them takes a while, so they can use too much: the next periods pay that debt, and the cap is exact in the
+long run. Idle time that was first taken for work is given back when it is known.
 
 Good for: selling parts of a GPU, and background jobs that must leave it cool.
 Fails: below about 10 % with short periods: each period costs a suspension and a resumption, together about 1 ms. In a
@@ -21,7 +21,7 @@ from runlist.policies.parts.pace import Pace, periods_begun
 from runlist.policies.parts.waiting import Waiting, earliest
 
 SPENT_S = 0.0003
-"""An account with no more than this (or a quarter of a smaller quota) is empty: taking a task off takes longer."""
+"""An account with this much left, or a quarter of a smaller quota, is empty: suspending a task takes longer."""
 SHORTEST_LOOK_S = 0.001
 WORTH_RESUMING_S = 0.001
 LOOKS_PER_S = 90.0
@@ -74,14 +74,14 @@ class Account:
         self.balance = min(self.balance, self._most)
 
     def settle(self, members: Sequence[Task], now: float) -> None:
-        """Take out what was used, put in what the periods since brought, and see what is left."""
+        """Take the usage out, pay the quotas of new periods in, and see whether anything is left."""
         busy = {task.key: task.usage.busy_s for task in members}
         self.balance -= sum(seconds - self._busy.get(key, seconds) for key, seconds in busy.items())
         self._busy = busy
         begun = periods_begun(self.ends, self._period_s, now)
         self.balance = min(self._most, self.balance + begun * self._quota_s)
         self.ends += begun * self._period_s
-        # Within a period only what is given back can fill it: resume for something worth the trouble.
+        # Within a period only idle time that is given back fills it: resume only for enough of that.
         self.empty = self.balance <= (WORTH_RESUMING_S if self.empty and not begun else self._spent_s)
 
 

@@ -2,15 +2,15 @@
 
 Deadline tasks are served earliest deadline first, each from a budget that is refilled every period (EDF over hard
 constant-bandwidth servers, as Linux's SCHED_DEADLINE): one that overruns waits for its next period and takes nothing
-from the others. Of those with budget left the one whose period ends first has a long slice, and the others, in short
-slices, what it leaves. A task is refused when the budgets of all would not fit.
+from the others. Among those with budget left the one whose period ends first has a long slice; the others share the
+rest in short slices. A task is refused when the budgets of all would not fit.
 
 While a task is in a segment, only the tasks in segments of the highest priority run (as in GCAPS), beside deadline
 tasks with budget left.
 
 Good for: periodic work that must be done in time beside anything else.
 Fails: for periods below 10 ms, which are refused: suspending and resuming takes about 1 ms. Among three and more tasks
-those behind the first share what it leaves, rather than have it in order. Each switch costs budget (about 280 µs). Over
+those behind the first share the rest, rather than take it in order. Each switch costs budget (about 280 µs). Over
 a policy that does not put class deadline first, as `fair`, a budget is only a limit.
 """
 
@@ -107,11 +107,11 @@ class DeadlineLayer(Layer):
         }
         if sum(taken.values()) + task.deadline.fraction <= self._bound + ROUNDING:
             return None
-        holders = ", ".join(f"{other.key.pid} ({other.command}) {_percent(part)}" for other, part in taken.items())
+        others = ", ".join(f"{other.key.pid} ({other.command}) {_percent(part)}" for other, part in taken.items())
         left = max(0.0, self._bound - sum(taken.values()))
         return (
             f"{asked} is {_percent(task.deadline.fraction)} of the GPU, and {_percent(left)} of the "
-            f"{_percent(self._bound)} for deadlines is left" + (f": {holders}" if holders else "")
+            f"{_percent(self._bound)} for deadlines is left" + (f": {others}" if others else "")
         )
 
     def _settle(self, tasks: Sequence[Task], now: float) -> None:
@@ -141,7 +141,7 @@ class DeadlineLayer(Layer):
         ready.sort()
         self._order = [key for _, key in ready]
         if ready:
-            # Only those that run use their budgets up, and whoever does, not before this.
+            # No running task can use its budget up before this.
             least = min(self._reservations[key].left for key in self._order)
             looks.append(now + max(least, SHORTEST_LOOK_S))
         if len(ready) > 1:
@@ -149,8 +149,8 @@ class DeadlineLayer(Layer):
         return off, min(looks, default=NEVER)
 
     def _in_order(self, decision: Decision) -> Decision:
-        """Short slices for those behind the first deadline task: when it gets work it waits a quarter of its slack for
-        the second at most.
+        """Short slices for those behind the first deadline task: when it gets work, it waits for the second for at most
+        a quarter of its slack.
         """
         if len(self._order) < 2:
             return decision
@@ -168,7 +168,7 @@ def _reserves(task: Task) -> bool:
 
 
 def _as_known_below(task: Task) -> Task:
-    """A deadline task that has no deadline is as urgent, and nothing more can be done for it."""
+    """A deadline task without a deadline counts as a latency task."""
     if task.task_class == TaskClass.DEADLINE and task.deadline is None:
         return replace(task, task_class=TaskClass.LATENCY)
     return task

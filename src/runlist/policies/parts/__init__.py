@@ -1,1 +1,1 @@
-"""What several policies are made of. Like policies, these see only the model."""
+"""Pieces that several policies share. Like policies, these see only the model."""

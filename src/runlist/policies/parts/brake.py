@@ -1,4 +1,4 @@
-"""A brake: stops what hurts a task's requests before more than one in a hundred of a second's took too long."""
+"""A brake: it stops the background before more than one in a hundred of a second's requests took too long."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections import deque
 
 WINDOW_S = 1.0
 ALLOWED = 0.006
-"""Of the requests of a window, so many may take too long: clearly less than the hundredth that a p99 forgives, as those
-that wait already when the brake is put on come on top.
+"""The part of a window's requests that may take too long. It is clearly below the hundredth that a p99 forgives: those
+that wait when the brake goes on come on top.
 """
 TRIPS = 0.35
-"""The brake is put on when this part of what is allowed is used: requests that wait already will follow."""
+"""The brake goes on when this part of ALLOWED is used: requests that wait already will follow."""
 FOLLOW_S = 0.25
-"""Requests that took too long are the release's doing for so long after the brake was put on."""
+"""For this long after the brake went on, the last release is blamed for late requests."""
 EASES = 0.98
-"""What one release was seen to cost counts a little less each second."""
+"""The known cost of a release shrinks by this factor each second."""
 MOST = 1.5
-"""More than so many times what is allowed is not believed of a release: it would take too long to try again."""
+"""The cost of a release counts as at most so many times ALLOWED: with more, the brake would stay on too long."""
 EASIER = 0.8
-"""With fewer requests than this part of those that it was learnt with, it counts no more."""
+"""The cost is forgotten when there are fewer requests than this part of those at which it was learnt."""
 
 
 class Brake:
     """Counts requests that took too long, and is on while more of them could break the target.
 
-    Averages react too late for this: once others run, every request of a busy service waits, and those behind it too,
-    so that a hundredth of a second's requests is hurt within milliseconds. What it costs to let the others run once
-    (`_cost`, a part of the requests) is learnt, and they are let run only when that much is left.
+    Averages react too late: once others run, every request of a busy service waits, and those behind it too, so that a
+    hundredth of a second's requests is late within milliseconds. The brake learns which part of the requests is late
+    after one release (`_cost`), and releases only when that much is left.
     """
 
     def __init__(self, now: float) -> None:
         self.on = False
-        self._counts_from = now + WINDOW_S  # before, requests may have suffered from what was in force then
+        self._counts_from = now + WINDOW_S  # earlier ones suffered from earlier shares
         self._ended: deque[float] = deque()
         self._late: deque[float] = deque()
         self._cost = 0.0
@@ -57,7 +57,7 @@ class Brake:
         return True
 
     def look(self, now: float) -> None:
-        """Release the brake when there is room for what a release costs."""
+        """Release the brake when the cost of a release is affordable."""
         self._forget(now)
         self._cost *= EASES ** max(0.0, min(10.0, now - self._eased_at))
         self._eased_at = now

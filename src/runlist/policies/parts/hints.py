@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from runlist.model import Hint, Task, TaskKey
 
 AHEAD_S = 1.5e-3
-"""So long before the announced time the others go off: suspending one takes up to 0.75 ms."""
+"""The others go off this long before the announced time: suspending one takes up to 0.75 ms."""
 WAIT_S = 5e-3
-"""So long after it they come back at the latest."""
+"""They come back this long after it at the latest."""
 GRACE_S = 1e-3
-"""So long after the task was switched in they come back."""
+"""They come back this long after the task was switched in."""
 LONGEST_S = AHEAD_S + WAIT_S
 LOOK_S = 2e-3
 FARTHEST_S = 10.0
@@ -26,15 +26,14 @@ class _Announced:
 
 
 class Hints:
-    """When the background has to be off, by what tasks announced. The last hint of a task counts.
+    """When the background has to be off for tasks that announced themselves. The last hint of a task counts.
 
-    After the background was held off it comes back for as long, whatever is announced: hints shorten waits, they do not
-    stop others for good.
+    After each time off the background runs for as long, whatever tasks announce: hints must not stop it for good.
     """
 
     def __init__(self) -> None:
         self._announced: dict[TaskKey, _Announced] = {}
-        self._held_from: float | None = None
+        self._off_from: float | None = None
         self._free_until = float("-inf")
 
     def note(self, hint: Hint, now: float) -> None:
@@ -46,13 +45,13 @@ class Hints:
         """The task is gone."""
         self._announced.pop(key, None)
 
-    def held_until(self, entitled: Mapping[TaskKey, Task], now: float) -> tuple[float | None, float | None]:
+    def off_until(self, entitled: Mapping[TaskKey, Task], now: float) -> tuple[float | None, float | None]:
         """Until when the background is off (None: it is not), and in how many seconds to ask again (None: no need).
 
-        Hints of tasks that are not `entitled` wait, and lapse.
+        A hint of a task that is not `entitled` waits until it lapses.
         """
         until, look = float("-inf"), float("inf")
-        latest = (now if self._held_from is None else self._held_from) + LONGEST_S
+        latest = (now if self._off_from is None else self._off_from) + LONGEST_S
         for key, announced in list(self._announced.items()):
             ends = announced.done or announced.at + WAIT_S
             task = entitled.get(key)
@@ -71,10 +70,10 @@ class Hints:
                 announced.done = ends = min(ends, now + GRACE_S)
             until = max(until, min(ends, latest))
             look = min(look, max(0.0, until - now), LOOK_S)
-        held = until > now
-        if held and self._held_from is None:
-            self._held_from = now
-        elif not held and self._held_from is not None:
-            self._free_until = now + (now - self._held_from)
-            self._held_from = None
-        return until if held else None, look if look < float("inf") else None
+        off = until > now
+        if off and self._off_from is None:
+            self._off_from = now
+        elif not off and self._off_from is not None:
+            self._free_until = now + (now - self._off_from)
+            self._off_from = None
+        return until if off else None, look if look < float("inf") else None

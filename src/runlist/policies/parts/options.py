@@ -11,7 +11,7 @@ def number(
     options: MutableMapping[str, str], name: str, default: float, least: float, most: float, *, ms: bool = False
 ) -> float:
     """Take an option out of `options`; the default when it is not there. With `ms` it is a length of time: a number of
-    milliseconds, or one with its unit. Raises ValueError, with one clear line, for what is not from `least` to `most`.
+    milliseconds, or one with its unit. Raises ValueError, with one clear line, for a value outside `least` to `most`.
     """
     text = options.pop(name, None)
     if text is None:
@@ -29,6 +29,6 @@ def number(
 
 
 def no_more(options: MutableMapping[str, str], *known: str) -> None:
-    """Raise ValueError when options are left that nobody took. `known` are all that there are."""
+    """Raise ValueError when options are left that nobody took. `known` are the names of all."""
     if options:
         raise ValueError(f"no option {', '.join(sorted(options))}: take {', '.join(known)}")

@@ -1,11 +1,11 @@
-"""When to look again: times that count as reached, and looks that are not too many."""
+"""When to look again: which times count as reached, and how many looks a second there may be."""
 
 from __future__ import annotations
 
 import math
 
 SLACK_S = 1e-4
-"""Times nearer than this are the same: timers go off a little early, and nothing here can be more exact."""
+"""Times nearer than this are the same: timers go off a little early."""
 
 
 def reached(time: float, now: float) -> bool:
@@ -14,7 +14,7 @@ def reached(time: float, now: float) -> bool:
 
 
 def periods_begun(ends: float, period_s: float, now: float) -> int:
-    """How many periods have begun when the present one was to end at a time, and all are as long."""
+    """How many periods, all of one length, have begun since the one that was to end at `ends`."""
     return 1 + math.floor((now + SLACK_S - ends) / period_s) if reached(ends, now) else 0
 
 
@@ -29,7 +29,7 @@ class Pace:
         self._asked = float("-inf")
 
     def after(self, wanted: float, now: float) -> float:
-        """In how many seconds to look again when the next look is `wanted` at a time. Ask once in each decision."""
+        """In how many seconds to look again, where a look is `wanted` at that time. Ask once in each decision."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._asked > float("-inf") and reached(self._asked, now):

@@ -8,14 +8,13 @@ from runlist.model import Deadline, Usage
 from runlist.policies.parts.pace import periods_begun
 
 SPENT_S = 0.0003
-"""A budget with no more left (or a quarter of a smaller one) is spent: taking a task off takes longer."""
+"""A budget with this much left, or a quarter of a smaller budget, is spent: suspending a task takes longer."""
 
 
 class Reservation:
     """The budget of one task, in seconds. Its periods begin when it does.
 
-    What it does not use of a budget is lost; what it uses too much, because taking it off takes a while, the next
-    budget pays.
+    An unused rest is lost. Suspending takes a while, so a task can use too much: the next budget pays for that.
     """
 
     def __init__(self, deadline: Deadline, usage: Usage, now: float) -> None:
@@ -40,12 +39,12 @@ class Reservation:
         return self.ends + (missing - 1) * period_s
 
     def change(self, deadline: Deadline) -> None:
-        """Another deadline from the next period on; what is left is at most the new budget."""
+        """Another deadline from the next period on; at most the new budget is left."""
         self.deadline = deadline
         self.left = min(self.left, deadline.budget_us / 1e6)
 
     def settle(self, usage: Usage, now: float) -> None:
-        """Take out what was used, and begin new periods."""
+        """Take the usage out, and begin new periods."""
         budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6
         self.left -= usage.busy_s - self._busy
         self._busy = usage.busy_s

@@ -11,7 +11,7 @@ from runlist.policies.parts.pace import reached
 LONG_RUN_SHARE = 0.8
 """Segments keep the others off at most this part of the time in the long run."""
 RECOVERED = 0.25
-"""When segments have used their part up they count again after so much of the longest segment has come together."""
+"""When segments have used their part up, they count again once this part of the longest segment is saved up."""
 
 NEVER = float("inf")
 
@@ -36,9 +36,9 @@ class Foremost:
 class Segments:
     """Which segments count.
 
-    One that is longer than `longest_s` does not until its task begins another. And however tasks begin and end them,
-    the others are kept off no more than LONG_RUN_SHARE of the time: marks are for what is short and urgent, and a
-    tenant must not be able to stop all others for good. Batch tasks cannot keep others off at all.
+    A segment stops counting after `longest_s`. All together keep the others off for at most LONG_RUN_SHARE of the time,
+    however tasks begin and end them: a tenant must not be able to stop all others for good. Batch tasks cannot keep
+    others off at all.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -57,7 +57,7 @@ class Segments:
             self._begun[event.key] = _Begun(event.priority, now)
 
     def foremost(self, tasks: Sequence[Task], off: Container[TaskKey], now: float) -> Foremost:
-        """What counts among `tasks`; those that are suspended or `off` keep nobody off."""
+        """The segments that count among `tasks`; tasks that are suspended or `off` keep nobody off."""
         self._pass_time(now)
         self._begun = {task.key: self._begun_by(task, now) for task in tasks if task.segment is not None}
         counting = {
@@ -87,7 +87,7 @@ class Segments:
         return self._begun[key].at + self._longest_s
 
     def _begun_by(self, task: Task, now: float) -> _Begun:
-        """When a task began the segment that it is in; now, when nobody said so before."""
+        """When a task began its present segment; now, if the event was missed."""
         begun = self._begun.get(task.key)
         if begun is None or begun.priority != task.segment:
             assert task.segment is not None

@@ -1,4 +1,4 @@
-"""Tail latency of what a task reports: what `slo` goes by, and what people are shown."""
+"""The tail latency of a task's reports: `slo` goes by it, and people are shown it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runlist.statistics import percentile
 RECENT_S, OLDEST_S = 1.0, 5.0
 ENOUGH = 20
 MOST = 4096
-"""Reports that are kept; of a task that sends more, the newest."""
+"""How many reports are kept, the newest."""
 
 
 class Tail:
@@ -21,7 +21,7 @@ class Tail:
         self._reports: deque[tuple[float, float]] = deque(maxlen=MOST)
 
     def add(self, latency_s: float, now: float) -> None:
-        """A request took so long. What is no time is ignored."""
+        """A request took so long. Negative and infinite times are ignored."""
         if 0 <= latency_s < math.inf:
             self._reports.append((now, latency_s))
 
@@ -35,9 +35,7 @@ class Tail:
         return percentile(latencies, 99) if latencies else None
 
     def exceeds(self, limit_s: float, now: float, since: float) -> bool:
-        """Whether the p99 is above a limit by requests that ended after `since` alone: what has been acted on already
-        does not count again.
-        """
+        """Whether requests that ended after `since` alone put the p99 above a limit: none is acted on twice."""
         recent = list(self._recent(now))
         return sum(at > since and latency_s > limit_s for at, latency_s in recent) > 0.01 * len(recent)
 

@@ -1,4 +1,4 @@
-"""Turns: background tasks at slices of 1 µs, of which one at a time may run, by weight."""
+"""Turns: background tasks at slices of 1 µs, one of which may run at a time, by weight."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import reached
 
 TURN_US = 1
-"""The foreground takes the GPU from a task with this slice within one context switch."""
+"""The foreground takes the GPU from a task with this slice within one context switch. Two such tasks must never be
+enabled together: their slices are shorter than a switch, and they stop each other for good (livelock).
+"""
 PARKED_US = 1_000
-"""A slice that several tasks may have at once without stopping each other."""
+"""Longer than a switch, so that several tasks may have it at once without a livelock."""
 
 CLASS_WEIGHTS = {TaskClass.NORMAL: 4, TaskClass.BATCH: 1}
 
 LOOK_S, BUSY_LOOK_S = 0.010, 0.050
-"""So long after its turn began, and again and again, a task that may be without work is looked at; and one that surely
-had work.
-"""
+"""How often the task that has the turn is looked at: one that may have no work, and one that surely had some."""
 IDLE_BELOW, BUSY_ABOVE = 0.05, 0.5
-"""A task that holds less than the first part of what the others leave has no work; above the second it surely has."""
+"""Below the first part of the time that the others leave, a task has no work; above the second it surely has."""
 ENOUGH = 0.1
-"""A time of which the others left less than this part tells nothing."""
+"""Nothing is concluded from a time of which the others left less than this part."""
 
 PARKED_LOOK_S, PARKED_LONGEST_LOOK_S = 0.020, 0.080
 AWAKE_S, AWAKE_ABOVE, AWAKE_EACH = 0.004, 0.25, 0.1
-"""When parked tasks together hold more than the first, and than the second part of what the foreground leaves, those
-with the third part of that have work again.
+"""Parked tasks have work again when together they hold the GPU for more than the first, and for more than the second
+part of the time that the foreground leaves; those with less than the third part of that stay parked.
 """
 
 WORKLOAD_S = 1.0
-"""Over how long the foreground's real load is measured."""
+"""Over how long the foreground's load is measured: its idle time becomes known up to 1.3 s late."""
 REMEMBERED_S = 30.0
 NEVER = float("inf")
 
 
 @dataclass(slots=True)
 class _Account:
-    """What a task or a group has had: `virtual` is time held by weight, `last` when it last had the turn."""
+    """A task's or a group's record: `virtual` is time held by weight, `last` when it last had the turn."""
 
     virtual: float = 0.0
     last: float = float("-inf")
@@ -47,11 +47,11 @@ class _Account:
 
 @dataclass(slots=True)
 class _Member:
-    """A task of the rotation, or parked: then `held` is what it has held since the parked ones were last looked at."""
+    """A task of the rotation, or a parked one: its `held` seconds count from the last look at the parked ones."""
 
     account: _Account
     parked: bool = False
-    busy: bool = False  # it surely had work when it was last looked at
+    busy: bool = False  # it surely had work at the last look
     held: float = 0.0
 
 
@@ -71,13 +71,13 @@ class _Turn:
 class WeightedTurns:
     """One task at a time may run; the others of the rotation are suspended.
 
-    The turn goes to the group, and in it to the task, that has held the least by its weight (normal tasks count four
-    times theirs): heavier ones get more turns in a row, which takes no control. Newcomers start level with the one
-    that has had the least.
+    The turn goes to the group, and in it to the task, that has held the GPU least by its weight (a normal task's weight
+    counts four times). A heavier one gets several turns in a row: passing the turn on takes two controls of 0.5 to
+    0.75 ms, keeping it takes none. Newcomers start level with the one that has had the least.
 
     A task that leaves its turn unused has no work and is parked: it stays enabled, at a slice that is safe beside
-    others, so that it starts by itself when it gets work, and comes back to the rotation when it is seen at work.
-    Where the source of usage cannot tell turns nobody is parked.
+    others. So it starts by itself when it gets work, and it comes back to the rotation when it is seen at work.
+    Nobody is parked where the source of usage cannot tell turns.
     """
 
     def __init__(self, quantum_s: float) -> None:
@@ -93,7 +93,7 @@ class WeightedTurns:
         self._off_since: float | None = None
 
     def off(self, background: Sequence[Task], tasks: Iterable[Task], now: float, until: float) -> dict[TaskKey, Share]:
-        """Shares while all are kept off until `until` at the latest. The time does not count to a turn."""
+        """Shares while all are kept off, at the latest until `until`. That time counts for nobody's turn."""
         if self._off_since is None:
             self._off_since = now
         self._usage = {task.key: task.usage for task in tasks}
@@ -104,7 +104,7 @@ class WeightedTurns:
     ) -> tuple[dict[TaskKey, Share], float | None]:
         """Shares of the `background`, and in how many seconds to ask again (None: on change).
 
-        `tasks` are all tasks of the GPU; those that are not in the background are what it stays out of the way of.
+        `tasks` are all tasks of the GPU; those outside the background are the foreground.
         """
         if not background:
             self._turn, self._in, self._usage = None, {}, {}
@@ -145,13 +145,13 @@ class WeightedTurns:
     def _return_from_off(self, now: float) -> None:
         if self._off_since is None:
             return
-        if self._turn:  # starts afresh, for what is left of it
+        if self._turn:  # it starts afresh, for its rest
             left = max(0.0, self._turn.ends - self._off_since)
             self._turn = _Turn(self._turn.key, now, now + left)
         self._off_since = None
 
     def _enter(self, background: Sequence[Task], now: float) -> None:
-        """Let newcomers and those that were away start level."""
+        """Newcomers, and tasks that were away, start level with the others."""
         present = {task.key: task for task in background}
         entering = {key for key, task in present.items() if self._in.get(key) != task.shares_as}
         for key in present.keys() - entering:
@@ -165,7 +165,7 @@ class WeightedTurns:
         self._in = {key: task.shares_as for key, task in present.items()}
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
-        """Nobody saves up for later by not being there: a task starts at no less than the least of the `rest`."""
+        """A task starts at no less than the least of the `rest`: nobody saves up by being away."""
         others = [other for other in rest if other.key != task.key and not self._members[other.key].parked]
         group = self._groups.setdefault(task.shares_as, _Account())
         member = self._members.setdefault(task.key, _Member(_Account()))
@@ -177,7 +177,7 @@ class WeightedTurns:
         return group, member
 
     def _account(self, tasks: Sequence[Task]) -> None:
-        """Charge what was held since the last call."""
+        """Charge the time held since the last call."""
         weights: dict[str, int] = {}
         for task in tasks:
             if task.key in self._in:
@@ -218,7 +218,7 @@ class WeightedTurns:
         if left <= 0:
             return
         member.busy = turn.own > BUSY_ABOVE * left
-        # One that is switched in again and again has work, however soon it has to give way.
+        # A task that is switched in again and again has work: at 1 µs it gives way within a switch, and holds little.
         if turn.own < IDLE_BELOW * left and turn.switched_in * LOOK_S <= elapsed:
             member.parked, member.held = True, 0.0
             self._parked_look.restart(now)
@@ -250,7 +250,7 @@ class WeightedTurns:
             self._members[task.key].held = 0.0
 
     def _pass_on(self, background: Sequence[Task], now: float) -> None:
-        """Give the turn to whom it belongs when the present one is over."""
+        """Give the turn to the next task when the present turn is over."""
         turn = self._turn
         if turn and turn.key in self._in and not self._members[turn.key].parked and not reached(turn.ends, now):
             return
@@ -258,7 +258,7 @@ class WeightedTurns:
         if not waiting:
             self._turn = None
             return
-        # Equals: the one whose last turn is longest ago.
+        # Among equals the one whose last turn is longest ago comes first.
         group = min((self._groups[task.shares_as] for task in waiting), key=lambda each: (each.virtual, each.last))
         following = min(
             (task for task in waiting if self._groups[task.shares_as] is group),
@@ -279,7 +279,7 @@ class WeightedTurns:
         return min(times) - now
 
     def _forget(self, now: float) -> None:
-        """Drop what was kept for tasks that are long gone."""
+        """Drop the records of tasks that are long gone."""
         self._members = {
             key: member for key, member in self._members.items() if now - member.account.seen < REMEMBERED_S
         }
@@ -293,15 +293,15 @@ def _look_s(member: _Member) -> float:
 def time_left(others_s: float, elapsed_s: float, workload: float) -> float:
     """Seconds of `elapsed_s` that the others left, 0 when they are too few to tell anything.
 
-    What the others held counts for no more than their real `workload` (0 to 1): a task that nobody disturbs keeps the
-    GPU while it is idle.
+    The others' time counts up to their real `workload` (0 to 1): a task that nobody disturbs keeps the GPU while it is
+    idle.
     """
     left = elapsed_s - min(others_s, workload * elapsed_s)
     return left if left >= ENOUGH * elapsed_s else 0.0
 
 
 class _Workload:
-    """What part of the time the foreground really works. Known a while later: what was idle is found out afterwards."""
+    """The part of the time in which the foreground really works. It is known late, as idle time is."""
 
     def __init__(self) -> None:
         self.share = 0.5  # until it is known
@@ -318,7 +318,7 @@ class _Workload:
 
 
 class _ParkedLook:
-    """When parked tasks are looked at: often at first, more rarely when none of them does anything."""
+    """When parked tasks are looked at: often at first, more rarely while none of them works."""
 
     def __init__(self) -> None:
         self.last = 0.0

@@ -1,4 +1,4 @@
-"""What layers do to tasks that have to wait: below they look suspended, above they say until when."""
+"""How layers make tasks wait: the policy below sees them suspended, and their shares say until when."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from runlist.model import Share, Task, TaskKey
 from runlist.policies.interface import Decision, Policy
 
 LONGEST_WAIT_S = 9.5
-"""No task is told to wait longer at a time; whether it waits on is then seen. Safely less than what the guard takes."""
+"""The longest wait at a time, safely below the guard's; then the layer decides anew."""
 
 
 class Waiting:
-    """Takes tasks out of what the policy below shares out.
+    """Takes tasks out of the contest in the policy below.
 
-    Their slices stay as they were: setting one costs a control, and changes nothing while a task is off.
+    Their slices stay: setting one costs a control, and a slice does not matter while a task is off.
     """
 
     def __init__(self, below: Policy) -> None:

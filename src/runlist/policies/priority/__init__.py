@@ -3,10 +3,9 @@
 The foreground of a GPU is its latency and deadline tasks; when there are none, its normal tasks; else its batch tasks.
 All other tasks are its background.
 
-- A foreground task that is alone gets a long slice (a batch task, which only is when nobody else is there, a slice of
-1 µs, so that processes that Runlist does not manage get by). Several share by weight, with slices that are long among
-batch jobs and short among latency tasks. Beside a deadline task, which runs as long as its budget lasts, latency tasks
-have short slices.
+- A foreground task that is alone gets a long slice. A lone batch task gets 1 µs, so that processes that Runlist does
+not manage get by. Several share by weight, at long slices among batch jobs and at short ones among latency tasks.
+Beside a deadline task, which runs as long as its budget lasts, latency tasks have short slices.
 - Of the background, one task at a time is enabled, at a slice of 1 µs: the foreground takes the GPU from it within one
 context switch, and it gets whatever the foreground leaves. Turns go by weight; tasks without work are passed over.
 - A latency task that says when it will want the GPU (a hint) finds the background off.
@@ -42,12 +41,13 @@ class Priority(Policy):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         values = dict(options)
+        # At 50 ms a request in fifty met a change of turns (1.2 ms): beside eight tasks the p99 ratio was 1.38.
         quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0, ms=True)
         no_more(values, "quantum_ms")
         self._slices = WeightedSlices()
         self._turns = WeightedTurns(quantum_ms / 1e3)
         self._hints = Hints()
-        self._held = False
+        self._kept_off = False
 
     def on_event(self, event: Event, now: float) -> None:
         if isinstance(event, Hint):
@@ -58,8 +58,8 @@ class Priority(Policy):
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
         foreground, background = _divide(tasks)
         shares, again = self._foreground(foreground, tasks, now)
-        until, look = self._hints.held_until({task.key: task for task in foreground if _may_hint(task)}, now)
-        self._held = until is not None and bool(background)
+        until, look = self._hints.off_until({task.key: task for task in foreground if _may_hint(task)}, now)
+        self._kept_off = until is not None and bool(background)
         if until is not None:
             behind, turn_ends = self._turns.off(background, tasks, now, until), None
         else:
@@ -69,7 +69,7 @@ class Priority(Policy):
 
     def why(self, key: TaskKey) -> str:
         turn = self._turns.why(key)
-        return "kept off by a hint" if turn and self._held else turn
+        return "kept off by a hint" if turn and self._kept_off else turn
 
     def _foreground(
         self, foreground: Sequence[Task], tasks: Sequence[Task], now: float
@@ -95,8 +95,8 @@ def _divide(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
 
 
 def _alone(task: Task, tasks: Sequence[Task]) -> bool:
-    """Whether a task has the foreground for itself. Where nobody minds a slice that is shorter for a while, tasks that
-    cannot run now count, too: capped ones are back soon, and each change of a slice costs a control.
+    """Whether a task has the foreground for itself. Only latency tasks mind a short slice for a while: for all others,
+    tasks that cannot run now count, too. Capped ones are back soon, and each change of a slice costs a control.
     """
     lasting = task.task_class != TaskClass.LATENCY
     classes = next(classes for classes in FOREGROUNDS if task.task_class in classes)

@@ -3,8 +3,8 @@
 Tasks with a target (p99) report how long their requests took. Four times a second the p99 of the last second is
 compared with the target: when it comes near, all tasks of lower classes that have no target of their own get a smaller
 part of the GPU together, at once (times 0.7); while it is well below, a little more (3 % of the GPU). Near a part that
-failed the steps are small and rare. The part is kept by caps. And before more than one request in a hundred of a second
-took too long, the background is stopped at once, until there is room for more of that.
+failed the steps are small and rare. Caps keep the part. Before more than one request in a hundred of a second took too
+long, the background is stopped at once, until more late requests are affordable.
 
 Good for: a service with a latency target beside batch jobs that should get all that is left.
 Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
@@ -29,15 +29,15 @@ from runlist.policies.parts.waiting import Waiting, earliest
 INTERVAL_S, SILENT_LOOK_S = 0.25, 1.0
 SHORTEST_PERIOD_US, LONGEST_PERIOD_US = 25_000, 800_000
 LEAST_QUOTA_US, QUOTA_OF_TARGET = 1_500, 0.4
-"""A busy service can be kept waiting for as long as the background is on: for less than the target, then. Small parts
-come in long periods; shorter ones than the first cost too many controls.
+"""A busy service may wait for as long as the background is on, so one turn on is shorter than the target. Small parts
+come in long periods; periods below the first cost too many controls.
 """
 BRAKED_LOOK_S = 0.05
 COMFORT = 2.5
 """The background gets more while the p99 leaves this many times the headroom."""
 NEARLY_ALL = 0.98
 USES_IT = 0.7
-"""A background that uses less than this part of what it may have gets no more."""
+"""A background that uses less than this part of its share gets no more."""
 
 RANK = {task_class: rank for rank, task_class in enumerate(TaskClass)}
 
@@ -64,7 +64,7 @@ class SloLayer(Layer):
         self._background: frozenset[TaskKey] = frozenset()
         self._held: dict[TaskKey, float] = {}
         self._active = 1  # groups of the background that had the GPU of late
-        self._used = 1.0  # what part of it they had
+        self._used = 1.0  # the part of it that they had
         self._looked = float("-inf")
         self._lowered = float("-inf")
         self._why = ""
@@ -120,7 +120,7 @@ class SloLayer(Layer):
         self._why = ""
 
     def _measure(self, background: Sequence[Task], now: float) -> None:
-        """See what the background had since the last look."""
+        """Measure the background's part since the last look."""
         held: dict[str, float] = {}
         for task in background:
             more = task.usage.held_s - self._held.get(task.key, task.usage.held_s)
@@ -159,7 +159,7 @@ class SloLayer(Layer):
         return sum(tail.rate(now) for tail in self._tails.values())
 
     def _capped(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """The tasks, the background with what it may have."""
+        """The tasks, those of the background with caps that keep its part."""
         share = self._aimd.share
         if share >= NEARLY_ALL:
             return tasks

@@ -10,7 +10,7 @@ from runlist.errors import UsageError
 
 
 class Fields:
-    """A table of a file. Every getter takes a field out; `done` refuses what is left. All raise UsageError.
+    """A table of a file. Every getter takes a field out; `done` refuses the rest. All raise UsageError.
 
     Without a `default` a field has to be there.
     """
@@ -78,7 +78,7 @@ class Fields:
         return Fields(self.value(name, default), f"{self.where}: {name}")
 
     def done(self) -> None:
-        """Refuse what nobody asked for."""
+        """Refuse the fields that are left."""
         if self._left:
             raise UsageError(f"{self.where}: no such field: {', '.join(sorted(self._left))}")
 

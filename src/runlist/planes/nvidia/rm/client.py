@@ -16,9 +16,7 @@ _STATUS_UNSET = Status.UNSET
 
 @dataclass(frozen=True)
 class RawControl:
-    """A control ready to be sent: what the keeper replays without knowing what it means. `params` in the driver's
-    layout.
-    """
+    """A control ready to be sent. `params` are the bytes that the driver reads."""
 
     object: int
     command: int
@@ -35,7 +33,7 @@ class RmClient:
     def send(self, control: RawControl) -> tuple[int, bytearray]:
         """Send one control; returns NV_STATUS and the parameters as the driver left them. Raises OSError."""
         params = bytearray(control.params)
-        # Discovery makes thousands of these calls: no names here. Fields as in NVOS54_CONTROL.
+        # Discovery makes thousands of these calls, so the fields of NVOS54_CONTROL go by position.
         nvos54 = NVOS54_CONTROL.struct
         argument = bytearray(
             nvos54.pack(self.handle, control.object, control.command, 0, 0, len(params), _STATUS_UNSET)

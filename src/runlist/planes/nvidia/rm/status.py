@@ -24,7 +24,7 @@ _ADVICE = {
     "NV_ERR_INVALID_ARGUMENT": _OTHER_PARAMETERS,
     "NV_ERR_INVALID_CLIENT": "the client was freed, or belongs to another open file: the process closed its context",
     "NV_ERR_INVALID_PARAM_STRUCT": _OTHER_PARAMETERS,
-    "NV_ERR_INVALID_STATE": "another client holds this setting, or the channel cannot change now: try again later",
+    "NV_ERR_INVALID_STATE": "another client has set this, or the channel cannot change now: try again later",
     "NV_ERR_OBJECT_NOT_FOUND": "the process freed this object: attach again",
     "NV_ERR_INVALID_OBJECT_HANDLE": "the process freed this object: attach again",
     "NV_ERR_NOT_SUPPORTED": "this driver or engine does not have this control",

@@ -35,9 +35,8 @@ class OpenFile(Protocol):
         """The descriptor, for passing on."""
 
     def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
-        """Make one call; both buffers are updated in place. `params_field` is the offset in `argument` of the pointer
-        to
-        `params`. Raises OSError when the kernel, not RM, refuses.
+        """Make one call; both buffers are updated in place. `params_field` is the offset of the pointer to `params` in
+        `argument`. Raises OSError when the kernel, not RM, refuses.
         """
 
     def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
@@ -58,13 +57,13 @@ class Driver(Protocol):
         """Open a control file of our own. Raises NotSupportedError when there is no driver."""
 
     def attach_gpus(self, file: OpenFile) -> list[int]:
-        """Have RM attach every GPU that we may use; it stays so while the returned descriptors are open."""
+        """Have RM attach every GPU that we may use, for as long as the returned descriptors are open."""
 
     def control_files(self, pid: int) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be control files. Raises OSError as /proc does."""
 
     def adopt(self, fd: int) -> OpenFile | None:
-        """Wrap a copied descriptor, taking it over; None (and closed) when it is no control file of this driver."""
+        """Take over a copied descriptor; close it and return None where it is no control file of this driver."""
 
     def watch_paths(self) -> list[Path]:
         """Files whose opening means that some process may be making a context."""
@@ -76,7 +75,7 @@ class Driver(Protocol):
         """Variables that a program needs to reach it."""
 
     def nvml_library(self) -> Path | None:
-        """Its own NVML, when that is not the machine's: loading it first makes nvidia-ml-py use it."""
+        """Its own NVML, if it has one: nvidia-ml-py uses the one that is loaded first."""
 
 
 class NvidiaDriver:

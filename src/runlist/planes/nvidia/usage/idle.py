@@ -1,7 +1,7 @@
-"""How much of a lone holder's time was idle.
+"""The idle part of a lone holder's time.
 
-A context that nobody competes with stays on the GPU when it has no work, so holding is not working. The GPU's own
-utilisation, sampled by the driver for the GPU as a whole, tells the two apart where there was only one holder.
+A context that nobody competes with stays on the GPU when it has no work. The driver's samples of the whole GPU's
+utilisation show such idle time, where there was only one holder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in which nobody but `pid` held the GPU, and the parts of it in which it did."""
+    """A time in which only `pid` held the GPU, and the parts of it in which it did."""
 
     pid: int
     start_ns: int
@@ -52,10 +52,10 @@ class IdleTime:
 
     @property
     def sampled_ns(self) -> int:
-        """End of the last sample that was used; later ones are wanted."""
+        """End of the last sample that was used."""
         return self._sampled_ns
 
-    def hold(self, residencies: Iterable[Residency], until_ns: int) -> None:
+    def note(self, residencies: Iterable[Residency], until_ns: int) -> None:
         """Note who held the GPU, up to `until_ns`."""
         last = self._stretches[-1] if self._stretches else None
         for pid, _, start, end in residencies:
@@ -80,7 +80,7 @@ class IdleTime:
         return lone
 
     def compare(self, samples: Iterable[Sample]) -> dict[int, float]:
-        """Idle seconds by pid, as samples after `sampled_ns`, in order, tell. No time is told twice."""
+        """Idle seconds by pid, from the samples after `sampled_ns`, in order. No time counts twice."""
         idle: dict[int, float] = {}
         for end, percent in samples:
             if end <= self._sampled_ns:
@@ -99,7 +99,7 @@ class IdleTime:
         return idle
 
     def _begin(self, pid: int, start: int, last: _Stretch | None) -> _Stretch:
-        """A new stretch in place of the last, which is over; if that was too short to matter, by using it again."""
+        """End the last stretch and begin a new one; a stretch too short to matter is used again."""
         since = last.parts[-1][1] if last is not None and last.parts else start
         if last is None or start - last.start_ns >= _LONE_NS:
             if last is not None:

@@ -16,7 +16,7 @@ _STALE_S = 2.0  # a sample comes at least once a second while a process has work
 
 
 class ProcessUtilisation(Protocol):
-    """What is used of `runlist.planes.nvidia.nvml.Utilisation`."""
+    """The used part of `runlist.planes.nvidia.nvml.Utilisation`."""
 
     def processes(self, since_us: int) -> list[ProcessSample]:
         """The newest sample of each process that has one newer than `since_us` (µs since the epoch)."""
@@ -32,14 +32,13 @@ class NvmlUsage:
     """
 
     name = "nvml"
-    exact = False
 
     def __init__(self, utilisation: ProcessUtilisation, clock: Callable[[], float] = time.time) -> None:
         self._utilisation = utilisation
         self._clock = clock
         self._until = self._asked = clock()
         self._newest: dict[int, ProcessSample] = {}
-        self._ask(self._until)  # whether it works shows here, not later
+        self._ask(self._until)  # an error shows here, not later
 
     def read(self) -> Reading:
         now = self._clock()

@@ -15,19 +15,19 @@ _CLOCK_STEP_NS = 1_000_000_000
 class Residencies:
     """Follows the log of one GPU. One context holds the GPU at a time.
 
-    No time is told twice, and none is invented: an end without a start tells nothing but at the log's beginning, where
-    the holder is the one that held since then; a start without an end ends at the next start. Where more than one
-    record is missing, what happened in between is nobody's.
+    No time is told twice, and none is invented. An end without a start counts only at the log's beginning: its context
+    held the GPU since then. A start without an end ends at the next start. Where more than one record is missing, the
+    time in between is nobody's.
     """
 
     def __init__(self, since_ns: int) -> None:
         self._told_ns = since_ns  # all time before this has been told
         self._holder: tuple[int, int] | None = None  # pid and context
-        self._since_ns = since_ns  # how long the holder's time has not been told
+        self._since_ns = since_ns  # since when the holder's time has not been told
         self._blank = True  # no record yet: someone may have held the GPU all along
 
     def feed(self, batch: Batch) -> Reading:
-        """What the records tell, and the open residency's part up to now."""
+        """The reading of a batch, with the open residency's part up to now."""
         if batch.until_ns < self._told_ns - _CLOCK_STEP_NS:
             self._told_ns = self._since_ns = batch.until_ns
         parts: list[Residency] = []

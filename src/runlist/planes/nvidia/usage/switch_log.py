@@ -22,7 +22,6 @@ class SwitchLogUsage:
     """
 
     name = "switch log"
-    exact = True
 
     def __init__(self, driver: Driver, gpu_uuid: str) -> None:
         self._log = SwitchLog.open(driver, gpu_uuid)
@@ -45,7 +44,7 @@ class SwitchLogUsage:
             self._utilisation.close()
 
     def _find_idle_time(self, utilisation: Utilisation, reading: Reading, until_ns: int) -> None:
-        self._idle.hold(reading.residencies, until_ns)
+        self._idle.note(reading.residencies, until_ns)
         if not self._idle.wants_samples(until_ns):
             return
         try:

@@ -1,5 +1,5 @@
 """A region as the daemon and the launcher use it: by pread and pwrite, so that a file that is cut short is an error and
-no signal. Its owner can write anything into it at any time, so nothing in it is believed beyond its numbers.
+no signal. Its owner can write anything into it at any time, so its numbers are never trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runlist.planes.process.region.format import (
 from runlist.proc.process import names_of, pid_namespace, start_of
 
 MAX_BYTES = (1 << 63) - 1
-"""No number of bytes is larger; what is larger in a file is nonsense, and shown as this."""
+"""The largest number of bytes; a larger one in a file is nonsense, and is shown as this."""
 
 _FUSE = 0x65735546
 _libc = ctypes.CDLL(None)
@@ -52,12 +52,12 @@ FIXED: dict[str, int] = {
 
 
 class RegionError(RunlistError):
-    """A region that is none, or cannot be used; the message says why."""
+    """A file that is no region, or cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a process holds on one GPU, in bytes: the program's own, and what the driver takes for it."""
+    """The bytes that a process holds on one GPU: `held` by the program itself, `overhead` by the driver for it."""
 
     held: int = 0
     overhead: int = 0
@@ -70,8 +70,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU in the region: its place in `Slot.use`, what holds there (the memory limit in bytes, the cap as a part of
-    its time), refusals so far.
+    """A GPU in the region: its place in `Slot.use`, the memory limit in force (bytes), the cap in force (a part of its
+    time, 0 to 1), refusals so far.
     """
 
     index: int
@@ -82,7 +82,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A process in the region; `pid` is of its own `pid_namespace`. `use` is by place of the GPU."""
+    """A process in the region. Its `pid` is that in its own `pid_namespace`; `use` is by `Device.index`."""
 
     pid: int
     pid_namespace: int
@@ -93,8 +93,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a region said at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) hold on each GPU
-    that has none of its own. None is no limit.
+    """A region's content at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) limit each GPU
+    that has no limit of its own. None is no limit.
     """
 
     pid_namespace: int
@@ -106,7 +106,7 @@ class Snapshot:
     slots: tuple[Slot, ...]
 
     def device(self, gpu: str) -> Device | None:
-        """What it says of a GPU, by UUID; None when no process of the tree has met it."""
+        """The entry of a GPU, by UUID; None when no process of the tree has used it."""
         return self.devices.get(gpu_key(gpu))
 
     def limit(self, gpu: str) -> int | None:
@@ -126,12 +126,10 @@ class Snapshot:
         return next((slot for slot in self.slots if slot.start_time == started and slot.pid in names), None)
 
     def processes(self) -> dict[int, Slot]:
-        """The slots of living processes that hold anything, by process id; none of those whose ids are of another pid
-        namespace.
-        """
+        """The slots of the living processes of our pid namespace that hold memory, by process id."""
         ours = pid_namespace()
-        holding = [slot for slot in self.slots if slot.pid_namespace == ours and any(one.total for one in slot.use)]
-        return {slot.pid: slot for slot in holding if _lives(slot, ours)}
+        with_memory = [slot for slot in self.slots if slot.pid_namespace == ours and any(use.total for use in slot.use)]
+        return {slot.pid: slot for slot in with_memory if _lives(slot, ours)}
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""
@@ -196,7 +194,7 @@ class Region:
             self._fd = -1
 
     def read(self) -> Snapshot:
-        """All that it says now."""
+        """Its present content."""
         self._check_size()
         head = self._pread(0, SLOTS_AT)
         header = _numbers(HEADER.unpack(head[: HEADER.size]))
@@ -239,8 +237,8 @@ class Region:
         self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
 
     def _write_limit(self, name: str, limit: int | None) -> None:
-        """Write it to every GPU, too, even if no process has met that yet: its environment may limit single GPUs, and a
-        GPU that has no limit of its own takes it from there.
+        """Write a limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a
+        limit of its own would take that one.
         """
         self._check_size()
         value = NO_LIMIT if limit is None else limit
@@ -267,7 +265,7 @@ class Region:
 
 
 def _may_hang(fd: int) -> bool:
-    """Whether reading a file can take as long as its owner likes."""
+    """Whether the file's owner decides how long reading takes."""
     statfs = (ctypes.c_long * 32)()  # struct statfs begins with its type
     return _libc.fstatfs(fd, statfs) == 0 and statfs[0] == _FUSE
 
@@ -281,7 +279,7 @@ def _as_region_error() -> Iterator[None]:
 
 
 def gpu_key(gpu: str) -> int:
-    """The key of a GPU in a region, from its UUID; 0, which is no GPU's, for what is no UUID."""
+    """The key of a GPU in a region, from its UUID; 0, which no GPU has, for other texts."""
     try:
         raw = bytes.fromhex(gpu.partition("-")[2].replace("-", ""))
     except ValueError:
@@ -296,7 +294,7 @@ def _numbers(fields: dict[str, int | bytes | tuple[int, ...]]) -> dict[str, int]
 
 
 def _limit(fields: dict[str, int], name: str) -> int | None:
-    """A limit; of one that is being changed the smaller, as the processes themselves take it."""
+    """A limit. While it is being changed the smaller of two values counts, as in the processes themselves."""
     value = min(fields[f"{name}_value"], fields[f"{name}_check"] ^ NO_LIMIT)
     return None if value == NO_LIMIT else min(value, MAX_BYTES)
 

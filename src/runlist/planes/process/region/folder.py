@@ -1,4 +1,4 @@
-"""Making a region for a tree of processes, in a directory that is its user's alone, and removing those left behind."""
+"""Making a region for a tree of processes, in its user's own directory, and removing regions left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runlist.proc.process import pid_namespace, start_of
 
 _SUFFIX = ".region"
 _HALF_MADE_S = 60.0
-"""A file without its name, or that is none of ours, is not being made any more after so long."""
+"""A half-made or foreign file is removed after this long."""
 
 
 def create(directory: Path, *, strict: bool) -> tuple[Path, Region]:
@@ -60,7 +60,7 @@ def _header(strict: bool) -> bytes:
 
 
 def sweep(directory: Path) -> None:
-    """Remove regions of trees that are gone, and what was never finished."""
+    """Remove regions of trees that are gone, and unfinished files."""
     for path in directory.iterdir():
         with contextlib.suppress(OSError):
             if _is_left_over(path):
@@ -83,8 +83,8 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _is_named(path: Path) -> bool:
-    """Whether a process has a variable that names a region: what it starts will want it. A shell that went into the
-    background has no slot, and its commands would not start.
+    """Whether a process' environment names a region. A shell in the background has no slot, but the commands that it
+    starts need the region.
     """
     value = os.fsencode(f"={path}\0")
     for process in Path("/proc").glob("[1-9]*"):

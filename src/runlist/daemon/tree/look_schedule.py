@@ -1,6 +1,6 @@
-"""When to look at a process: after it opened or closed something, and not just after.
+"""When to look at a process: a moment after it opened or closed files.
 
-A context that is half made has not all its groups yet, nor the slices that CUDA gives them.
+A half-made context lacks groups, and the slices that CUDA will give them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from runlist.proc.process import descriptor_count
 
 QUIET_S = 0.05
-"""A process whose number of open files has not changed for so long is not making a context now."""
+"""A process whose number of open files has not changed for this long is not making a context now."""
 
 SETTLE_S = 1.5
-"""How long to go on looking after the GPU was opened, and how long to wait for a process that never is quiet."""
+"""How long to look often after the GPU was opened, and how long to wait for a process that is never quiet."""
 
 
 @dataclass
 class _Descriptors:
-    """How many descriptors a process has, since when, and since when that is news."""
+    """How many descriptors a process has, since when, and since when a change waits for a look."""
 
     count: int
     changed_at: float
     unseen_since: float | None
 
 
-class Settling:
-    """What is known of the processes that were asked about."""
+class LookSchedule:
+    """The open files of the processes that were asked about, and which of their changes were looked at."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Descriptors] = {}
 
-    def ripe(self, pid: int, count: int) -> bool:
-        """Whether to look now at a process that has so many descriptors: that is news, and it has come to rest. Then it
-        is no news any more.
+    def due(self, pid: int, count: int) -> bool:
+        """Whether to look now at a process with this many descriptors: their number has changed and come to rest.
+        Counts as a look.
         """
         now = time.monotonic()
         known = self._known.get(pid)
@@ -49,7 +49,7 @@ class Settling:
         return True
 
     def looked_at(self, pid: int) -> None:
-        """All of a process was looked at just now."""
+        """A process was looked at just now."""
         self._known[pid] = _Descriptors(descriptor_count(pid), changed_at=time.monotonic(), unseen_since=None)
 
     def forget_gone(self) -> None:

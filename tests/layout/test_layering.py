@@ -69,9 +69,10 @@ FLOW: dict[str, set[str]] = {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks", "daemon.tree",
         "daemon.undo", "planes.interface", "policies",
     },
+    "daemon.lean": set(),
     "daemon.__main__": {
-        "daemon.compose", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface", "planes.registry",
-        "policies", "proc", "protocol",
+        "daemon.compose", "daemon.lean", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface",
+        "planes.registry", "policies", "proc", "protocol",
     },
     "daemon": set(),
     # those who use the daemon

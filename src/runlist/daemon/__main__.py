@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runlist.daemon.lean  # noqa: F401  isort: skip  (before asyncio and structlog)
+
 import argparse
 import asyncio
 import contextlib

@@ -15,16 +15,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 import msgspec
 
 from runlist import __version__, paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
-from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as names
 from runlist.views.structs import TaskView
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"

@@ -49,3 +49,7 @@ class NotSupportedError(RunlistError):
     """This machine, GPU or driver cannot do it."""
 
     exit_code = ExitCode.NOT_SUPPORTED
+
+
+class ContextGone(RunlistError):
+    """The process freed the client of a context: nothing is left of it."""

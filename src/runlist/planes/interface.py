@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from runlist.errors import NotSupportedError, RunlistError
+from runlist.errors import NotSupportedError
 from runlist.model import SliceLimits
 from runlist.planes.usage import TurnLog, UsageSource
 
@@ -23,10 +23,6 @@ all second ones: slices come first, so that no two tasks run at tiny slices on t
 
 Group = tuple[int, int]
 """A channel group: the client of the process that has it, and its handle there."""
-
-
-class ContextGone(RunlistError):
-    """The process freed the client of a context: nothing is left of it."""
 
 
 class CensusError(NotSupportedError):

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
-from runlist.errors import RunlistError
+from runlist.errors import ContextGone, RunlistError
 from runlist.model import DEFAULT_SHARE, Share, Task
-from runlist.planes.interface import Borrower, Context, ContextGone, Group, Handle
+from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from runlist.planes.interface import Plane
 from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.nvidia.rm.transport import choose_driver
+
+TYPE_CHECKING = False  # typing's own costs an import
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane
 
 
 def make_plane() -> Plane:

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runlist.planes import interface
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
 from runlist.planes.nvidia.slices import SLICES
-from runlist.planes.usage import TurnLog, UsageSource
+
+if TYPE_CHECKING:
+    from runlist.planes import interface
+    from runlist.planes.usage import TurnLog, UsageSource
 
 
 class NvidiaPlane:

@@ -6,8 +6,7 @@ NV_ERR_INVALID_CLIENT raises `InvalidClient`. Those that a caller meets in pract
 
 from __future__ import annotations
 
-from runlist.errors import ExitCode, RunlistError
-from runlist.planes.interface import ContextGone
+from runlist.errors import ContextGone, ExitCode, RunlistError
 from runlist.planes.nvidia.rm.status_autogen import NAMES
 from runlist.protocol.rm_autogen import Status
 

@@ -42,7 +42,7 @@ FLOW: dict[str, set[str]] = {
     "planes.process": {"errors", "proc", "protocol", "structure"},
     "emulated": {"protocol", "errors"},
     # what users ask for, and what they are shown
-    "settings": {"errors", "model", "planes.control", "planes.registry", "units"},
+    "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
     "wire": {"views"},
     "paths": {"errors", "protocol"},

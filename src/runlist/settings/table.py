@@ -15,6 +15,7 @@ from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
 from runlist.settings.changes import Change, ControlChange, MemoryChange, TaskChange
+from runlist.text import printable
 
 
 class Scope(StrEnum):
@@ -157,5 +158,5 @@ def _naming(key: str, value: str) -> Iterator[None]:
 
 def _shown(text: str) -> str:
     """A bad value as an error line can show it: short, and on one line."""
-    shown = "".join(character if character.isprintable() else "?" for character in text)
+    shown = printable(text)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

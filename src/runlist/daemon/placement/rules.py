@@ -22,6 +22,7 @@ from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
 from runlist.errors import UsageError
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_setting, parse_settings
 from runlist.settings.values import MAX_GROUP_NAME
+from runlist.text import printable
 from runlist.units import parse_size
 
 __all__ = ["Facts", "Limits", "Match", "Over", "Rules", "facts_of"]
@@ -168,7 +169,7 @@ class _Reader:
 
     def _error(self, line: int, message: str) -> UsageError:
         source = self._source[min(line, len(self._source)) - 1].strip()
-        source = "".join(letter if letter.isprintable() else "?" for letter in source)
+        source = printable(source)
         shown = source if len(source) <= 80 else f"{source[:77]}..."
         return UsageError(f"{self._path}:{line}: {shown or '(an empty line)'}: {message}")
 

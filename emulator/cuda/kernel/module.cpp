@@ -62,7 +62,7 @@ std::unique_ptr<Function> make_function(const PtxEntry& entry) {
 }
 
 // As much memory as the text: the code itself is nothing that is here.
-CUresult load(Driver& driver, Context& context, const void* image, Module*& made) {
+CUresult load_image(Driver& driver, Context& context, const void* image, Module*& made) {
     if (!image) return CUDA_ERROR_INVALID_VALUE;
     if (is_binary(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     const std::string_view text = static_cast<const char*>(image);
@@ -115,7 +115,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* handle, const void* image) {
     EMULATOR_ENTER_CONTEXT();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     Module* made = nullptr;
-    const CUresult result = load(driver, context, image, made);
+    const CUresult result = load_image(driver, context, image, made);
     if (result == CUDA_SUCCESS) *handle = reinterpret_cast<CUmodule>(made);
     return result;
 }

@@ -32,7 +32,6 @@ lint: setup
 	@tools/make_ptx --check
 	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
-	@$(BIN)/python tools/make_fields --check
 
 setup: $(READY)
 

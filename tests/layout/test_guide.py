@@ -17,6 +17,6 @@ def test_the_guides_table_is_the_one_of_the_settings() -> None:
 
 
 def test_without_its_marks_nothing_is_written() -> None:
-    for mark in (TOOL["BEGIN"], TOOL["END"]):
+    for mark in (mark for marks in TOOL["MARKS"].values() for mark in marks):
         with pytest.raises(SystemExit, match=r"needs the lines .*, in this order"):
             TOOL["generated"](TOOL["GUIDE"].read_text().replace(mark, ""))

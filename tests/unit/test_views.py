@@ -59,7 +59,7 @@ def test_all_that_is_counted_is_told() -> None:
 
 
 def test_the_guide_says_the_same() -> None:
-    subprocess.run([sys.executable, ROOT / "tools" / "make_fields", "--check"], check=True)
+    subprocess.run([sys.executable, ROOT / "tools" / "make_guide", "--check"], check=True)
 
 
 # -- other versions --------------------------------------------------------------------------------

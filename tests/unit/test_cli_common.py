@@ -10,7 +10,7 @@ import pytest
 
 from runlist.cli import main
 from runlist.cli.common import key_values, print_json, report_error
-from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show_tasks, table
+from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
 from runlist.errors import NoTargetError, UsageError
 from runlist.views.columns import columns_of
 from runlist.views.structs import TaskView
@@ -29,7 +29,7 @@ def test_anything_but_key_values_is_refused(word: str) -> None:
 
 
 def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
-    show_tasks([view()], [], False)
+    show([view()], [], False)
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["PID", "GPU", "CLASS", "SLICE", "SHARE", "STATE", "SOURCE", "GROUPS", "COMMAND"]
     assert row == "42   4e3db026  batch   1 µs  25.0 %  enabled  switch log       4  train.py --big"
@@ -91,7 +91,7 @@ def test_text_of_a_process_cannot_move_the_cursor() -> None:
 
 
 def test_rows_are_sorted_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    show_tasks([view(pid=100000), view(pid=7)], [], False)
+    show([view(pid=100000), view(pid=7)], [], False)
     header, first, second = capsys.readouterr().out.splitlines()
     assert (first.split()[0], second.split()[0]) == ("7", "100000")
     assert first.index("train") == second.index("train") == header.index("COMMAND")
@@ -101,15 +101,15 @@ def test_rows_are_sorted_and_aligned(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_nothing_is_said_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    show_tasks([], [], False)
+    show([], [], False)
     assert capsys.readouterr().out == "no tasks\n"
-    show_tasks([], ["one thing"], True)
+    show([], ["one thing"], True)
     captured = capsys.readouterr()
     assert (json.loads(captured.out), captured.err) == ([], "runlist: one thing\n")
 
 
 def test_json_is_one_document_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    show_tasks([view()], [], True)
+    show([view()], [], True)
     (task,) = json.loads(capsys.readouterr().out)
     assert task == {name: getattr(view(), name) for name in TaskView.__struct_fields__}
     print_json({"ü": 1})

@@ -27,10 +27,10 @@ def register(app: typer.Typer) -> None:
 
         Starts a private daemon when none runs. Attaching again changes what is named.
         """
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
 
         with Client.open(start=True, device=device) as client:
             use_if_asked(client, policy, option)
             tasks = client.attach(pid, None, wait=wait, settings=settings)
-            show_tasks(tasks, client.notes, json)
+            show(tasks, client.notes, json)

@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def detach(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Put a process back as it was found, and stop managing it."""
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
 
         with Client.open(device=device) as client:
@@ -21,4 +21,4 @@ def register(app: typer.Typer) -> None:
         if json:
             print_json({"detached": pid, "notes": notes})
         elif notes:
-            show_tasks([], notes, json)
+            show([], notes, json)

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
         RULE is the line of the rules file that a process' settings come from, WHY what the policy says of its share.
         """
-        from runlist.cli.tables import REASON_COLUMNS, show_tasks
+        from runlist.cli.tables import REASON_COLUMNS, show
         from runlist.client import Client
 
         with Client.open(device=device) as client:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         for trouble in status.troubles:
             print(f"trouble: {printable(trouble)}")
         print(f"rules: {status.rules or 'none'}")
-        show_tasks(tasks, [], json, REASON_COLUMNS)
+        show(tasks, [], json, REASON_COLUMNS)
         for name in status.waiting:
             print(f"waits for room: {printable(name)}")
         if status.others_waiting:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import Device, Json, say
+from runlist.cli.common import Device, Json
 
 if TYPE_CHECKING:
     from runlist.views.structs import GpuView, TaskView
@@ -46,9 +46,7 @@ def register(app: typer.Typer) -> None:
         while True:
             found, notes = _ask(device, gpus)
             print(_CLEAR if watch and terminal else "", end="")
-            for note in notes:
-                say(note)
-            show(found, json, columns, "no GPUs" if gpus else "no tasks")
+            show(found, notes, json, columns, "no GPUs" if gpus else "no tasks")
             if not watch:
                 return
             print("" if terminal or json else "\n", end="", flush=True)

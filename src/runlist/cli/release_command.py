@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
         driver gives by itself are set to the driver's default. This is the way out when daemon and keeper were both
         killed.
         """
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
         from runlist.errors import NoTargetError
         from runlist.planes.registry import choose_plane
@@ -37,4 +37,4 @@ def register(app: typer.Typer) -> None:
         if json:
             print_json({"notes": notes})
         elif notes:
-            show_tasks([], notes, json)
+            show([], notes, json)

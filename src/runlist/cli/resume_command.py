@@ -13,8 +13,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def resume(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Let a suspended process run on, where it was."""
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
 
         with Client.open(device=device) as client:
-            show_tasks(client.resume(pid), client.notes, json)
+            show(client.resume(pid), client.notes, json)

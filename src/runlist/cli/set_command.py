@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """Change settings of a managed process. What it says of itself comes from their table."""
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
 
         changes = key_values(settings)
         with Client.open(device=device) as client:
             tasks = client.set(pid, changes)
-            show_tasks(tasks, client.notes, json)
+            show(tasks, client.notes, json)

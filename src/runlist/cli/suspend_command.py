@@ -13,8 +13,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def suspend(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Take a process off its GPUs until it is resumed. It notices nothing but the time that passes."""
-        from runlist.cli.tables import show_tasks
+        from runlist.cli.tables import show
         from runlist.client import Client
 
         with Client.open(device=device) as client:
-            show_tasks(client.suspend(pid), client.notes, json)
+            show(client.suspend(pid), client.notes, json)

@@ -27,17 +27,16 @@ REASON_COLUMNS = columns_of(
 """Columns that show why a task has its share."""
 
 
-def show_tasks(
-    tasks: list[TaskView], notes: Iterable[str], as_json: bool, columns: Sequence[Column] = USUAL_COLUMNS
+def show(
+    views: Sequence[TaskView | GpuView],
+    notes: Iterable[str],
+    as_json: bool,
+    columns: Sequence[Column] = USUAL_COLUMNS,
+    nothing: str = "no tasks",
 ) -> None:
-    """Tasks as a table or as JSON, notes on standard error."""
+    """Tasks or GPUs as a table or as JSON, notes on standard error."""
     for note in notes:
         say(note)
-    show(tasks, as_json, columns, "no tasks")
-
-
-def show(views: Sequence[TaskView | GpuView], as_json: bool, columns: Sequence[Column], nothing: str) -> None:
-    """A table, or JSON."""
     if as_json:
         print_json(views)
     else:

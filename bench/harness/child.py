@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import selectors
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+from runlist.workloads.lines import Lines
 
 PATIENCE_S = 60.0
 _END_S = 10.0
@@ -27,10 +26,11 @@ class Child:
     def __init__(self, words: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         self.name = Path(words[0]).name if len(words) < 3 else str(words[2])
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block it)
-        self._buffer = b""
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment)
         )
+        assert self._process.stdout is not None
+        self._lines = Lines(self._process.stdout.fileno())
 
     @property
     def pid(self) -> int:
@@ -48,18 +48,12 @@ class Child:
 
     def line(self, patience_s: float = PATIENCE_S) -> str:
         """The next line that it prints."""
-        assert self._process.stdout is not None
-        until = time.monotonic() + patience_s
-        descriptor = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    raise self._silent(f"has not answered for {patience_s:g} s")
-                if not (more := os.read(descriptor, 1 << 16)):
-                    raise self._silent("ended")
-                self._buffer += more
-        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            line = self._lines.next(patience_s)
+        except TimeoutError:
+            raise self._silent(f"has not answered for {patience_s:g} s") from None
+        if line is None:
+            raise self._silent("ended")
         return line.decode(errors="replace")
 
     def ask(self, line: str, patience_s: float = PATIENCE_S) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import runlist
 from bench import ROOT
 from runlist.planes.process.region import Region, create
+from runlist.protocol import environment_autogen as names
 
 WITHOUT, PRELOADED, LIMITED = "without", "preloaded", "with a limit"
 """No library; the library with nothing to do; the library with a memory limit."""
@@ -18,18 +19,7 @@ WITHOUT, PRELOADED, LIMITED = "without", "preloaded", "with a limit"
 AMPLE = "100G"
 """A memory limit that nothing here comes near."""
 
-_READ = (
-    "LD_PRELOAD",
-    "RUNLIST_REGION",
-    "RUNLIST_MEMORY",
-    "RUNLIST_CAP",
-    "RUNLIST_STRICT",
-    "RUNLIST_DISABLE",
-    "CUDA_DEVICE_MEMORY_",
-    "CUDA_DEVICE_SM_LIMIT",
-    "CUDA_DISABLE_CONTROL",
-    "GPU_CORE_UTILIZATION_POLICY",
-)
+_READ = (names.PRELOAD, *names.LIBRARY)
 """How the names of the variables begin that the library reads."""
 
 _NO_DAEMON = "/nonexistent/messages.sock"
@@ -41,14 +31,14 @@ def environment(**variables: object) -> dict[str, str]:
     It is to refuse to start where it cannot do what they say.
     """
     given = {name: str(value) for name, value in variables.items()}
-    return {**without(), "LD_PRELOAD": str(runlist.library()), "RUNLIST_STRICT": "1", **given}
+    return {**without(), names.PRELOAD: str(runlist.library()), names.STRICT: "1", **given}
 
 
 def without() -> dict[str, str]:
     """A program's whole environment without the library, and without anything that it reads."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_READ)}
     clean["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), clean.get("PYTHONPATH"))))
-    return {**clean, "RUNLIST_MESSAGES": _NO_DAEMON}
+    return {**clean, names.MESSAGES: _NO_DAEMON}
 
 
 def setups() -> dict[str, dict[str, str]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import selectors
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
+
+from runlist.workloads.lines import Lines
 
 READY_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
@@ -38,7 +38,6 @@ class WorkloadProcess:
     ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block the workload)
-        self._buffer = b""
         # A group of its own: Ctrl-C on the terminal is for whoever steers, who then ends the workload in order.
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"runlist.workloads.{name}", *arguments],
@@ -48,6 +47,8 @@ class WorkloadProcess:
             env=dict(environment) if environment is not None else None,
             process_group=0,
         )
+        assert self._process.stdout is not None
+        self._lines = Lines(self._process.stdout.fileno())
         try:
             if on_start is not None:
                 on_start(self.pid)
@@ -141,19 +142,12 @@ class WorkloadProcess:
 
     def _line(self, timeout: float) -> bytes:
         """The next line of standard output."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + timeout
-        descriptor = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise WorkloadError(f"{self.name} (pid {self.pid}) has not answered for {timeout:.0f} s")
-                chunk = os.read(descriptor, 1 << 16)
-                if not chunk:
-                    raise self._death()
-                self._buffer += chunk
-        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            line = self._lines.next(timeout)
+        except TimeoutError:
+            raise WorkloadError(f"{self.name} (pid {self.pid}) has not answered for {timeout:.0f} s") from None
+        if line is None:
+            raise self._death()
         return line
 
     def _death(self) -> WorkloadError:

@@ -54,6 +54,9 @@ class World:
     def under(self, pid: int) -> list[Any]:
         return list(self.managed.values())
 
+    def tasks(self) -> list[ManagedTask]:
+        return [task for process in self.managed.values() for task in process.tasks.values()]
+
     def root_of(self, pid: int) -> Root | None:
         return self.root if pid in self.held else None
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from runlist.proc.process import read
+
+MOUNT = Path("/sys/fs/cgroup")
+"""Where the unified hierarchy is."""
 
 _MAX_BYTES = 1 << 16
 _CONTAINER = re.compile(r"(?:(.*)[-:])?([0-9a-f]{64})(?:\.scope)?")

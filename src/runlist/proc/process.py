@@ -38,12 +38,8 @@ def start_of(pid: int) -> int | None:
 
 def names_of(pid: int) -> tuple[int, ...]:
     """The process ids of a process, from our pid namespace down to its own; empty when it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return ()
-    line = next((line for line in status.splitlines() if line.startswith("NSpid:")), f"NSpid: {pid}")
-    return tuple(int(word) for word in line.split()[1:])
+    status = _status(pid)
+    return tuple(map(int, status.get("NSpid", str(pid)).split())) if status else ()
 
 
 def descendants(roots: Iterable[int]) -> dict[int, list[int]]:

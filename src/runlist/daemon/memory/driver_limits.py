@@ -14,18 +14,16 @@ import structlog
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import CensusError
-from runlist.proc.cgroup import cgroup_of
+from runlist.proc.cgroup import MOUNT, cgroup_of
 from runlist.proc.process import descendants
 
 _log = structlog.get_logger()
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class DriverLimits:
     """Whether this driver and this daemon can limit memory by cgroup, and how a tree gets its cgroup."""
 
-    def __init__(self, census: MemoryCensus, mount: Path = CGROUPS) -> None:
+    def __init__(self, census: MemoryCensus, mount: Path = MOUNT) -> None:
         self._census = census
         self._mount = mount
         self._works: bool | None = None

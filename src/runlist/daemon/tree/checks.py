@@ -73,9 +73,8 @@ class Checks:
 
     def _admit_queued(self) -> None:
         """Let queued tasks run as far as there is room, the longest waiting first."""
-        tasks = [task for process in self._processes.managed.values() for task in process.tasks.values()]
         admitted = set()
-        for task in sorted((task for task in tasks if task.queued), key=lambda task: task.task.since):
+        for task in sorted((task for task in self._processes.tasks() if task.queued), key=lambda task: task.task.since):
             if self._placement.over_limit(task.task.key.gpu) is None:
                 task.let_go(SuspendedBy.ROOM)
                 admitted.add(task.task.key.gpu)

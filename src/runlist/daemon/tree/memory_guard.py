@@ -71,7 +71,7 @@ class MemoryGuard:
         self._gpus.run(changed, set())
 
     def _managed(self) -> set[TaskKey]:
-        return {task.task.key for process in self._processes.managed.values() for task in process.tasks.values()}
+        return {task.task.key for task in self._processes.tasks()}
 
     def _present(self, root: Root) -> dict[TaskKey, int]:
         """The bytes that each process of a tree holds on each GPU: the larger of NVML's number and its own."""

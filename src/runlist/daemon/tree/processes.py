@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.tasks.managed import ManagedProcess, Root
+from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
@@ -49,6 +49,10 @@ class Processes:
         if root is not None:
             return self._of(root)
         return [self.managed[pid]] if pid in self.managed else []
+
+    def tasks(self) -> list[ManagedTask]:
+        """The tasks of all processes."""
+        return [task for process in self.managed.values() for task in process.tasks.values()]
 
     def root_of(self, pid: int) -> Root | None:
         """The root of a managed process, or else the nearest root among a process and its ancestors."""

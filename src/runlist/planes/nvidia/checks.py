@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import Limited
@@ -11,9 +10,8 @@ from runlist.planes.nvidia import nvml
 from runlist.planes.nvidia.controls import CONTROLS
 from runlist.planes.nvidia.rm.client import free_client, open_client
 from runlist.planes.nvidia.rm.transport import Driver
+from runlist.proc import cgroup
 from runlist.proc.process import capable
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 OLDEST_DRIVER = (550, 0)
 """Oldest driver whose protocol was read; 580.159.04 is the one it was measured on."""
@@ -59,7 +57,7 @@ def _nice() -> str:
 
 def _memory_limits(driver: Driver) -> str:
     with nvml.session(driver):
-        supported, version = nvml.memory_limits_supported(CGROUPS), nvml.driver_version()
+        supported, version = nvml.memory_limits_supported(cgroup.MOUNT), nvml.driver_version()
     if supported:
         return f"by the driver itself, for a daemon run by root (driver {version})"
     return f"by the driver: not supported (driver {version}); librunlist.so keeps them"

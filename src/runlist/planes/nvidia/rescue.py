@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.discover import Discoverer
-from runlist.planes.nvidia.rm.client import RmClient
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.nvidia.slices import DRIVER_SLICE_US
 from runlist.proc import borrow
@@ -20,8 +18,7 @@ def rescue(driver: Driver, pid: int) -> list[str]:
     try:
         found = discoverer.discover(pid, pidfd, borrow.OwnRight())
         for client in found:
-            for objects in client.gpus:
-                context = GpuContext(RmClient(client.handle, client.client), objects)
+            for context in client.contexts(client.handle, ()):
                 for handle, microseconds in context.original_us.items():
                     wanted = DRIVER_SLICE_US[context.groups[handle].engine]
                     if microseconds != wanted:

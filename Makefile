@@ -16,10 +16,10 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS)
 
-# Sanitizers, fuzzing and kills as in `make test`, for longer.
+# Sanitizers, fuzzing, kills and attacks as in `make test`, for longer.
 checks: setup
 	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
-	  tests/native/test_preload_kills.py $(ARGS)
+	  tests/native/test_preload_kills.py tests/hostile $(ARGS)
 
 test-gpu: setup
 	@RUNLIST_DEVICE=nvidia $(BIN)/python -m pytest $(ARGS)

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.fixtures.compiler import CXX, cmake, compiler
+from tests.fixtures.effort import TIMES
 from tests.native.guests import GiB, Guests
 
 ROOT = Path(__file__).parents[2]
-TIMES = int(os.environ.get("RUNLIST_CHECKS_TIMES", "1"))
 BUILD_S = 300
 RUN_S = 60 * TIMES
 CHECKS = ("check_clock", "check_objects", "check_quota", "check_signals")

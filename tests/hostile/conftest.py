@@ -1,0 +1,5 @@
+"""Fixtures of the tests against people who mean harm, and careless ones. `make checks` runs them for longer."""
+
+from tests.fixtures.daemon import commands, daemon, short_path, slices, start_daemon, worker
+
+__all__ = ["commands", "daemon", "short_path", "slices", "start_daemon", "worker"]

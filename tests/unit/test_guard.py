@@ -121,3 +121,42 @@ def test_a_task_with_two_contexts_gets_no_tiny_slice() -> None:
     fixed = task(1, contexts=2, timeslice_us=3)
     shares, _ = safe_shares([fixed], {}, {}, NOW, SLICES)
     assert shares[fixed.key].timeslice_us == TINY_US
+
+
+def test_tasks_that_run_together_get_one_share() -> None:
+    tasks = [task(0, together=6), task(1, together=6), task(2)]
+    decided = {KEYS[0]: Share(1, False, NOW + 1), KEYS[1]: Share(1_000_000), KEYS[2]: Share(1)}
+    shares, notes = safe_shares(tasks, decided, {}, NOW, SLICES)
+    assert shares == {KEYS[0]: Share(1_000_000), KEYS[1]: Share(1_000_000), KEYS[2]: Share(1)}
+    assert not notes
+
+
+def test_one_that_is_suspended_keeps_all_off_that_run_together_with_it() -> None:
+    tasks = [task(0, together=6, suspended=True), task(1, together=6), task(2)]
+    decided = {KEYS[1]: Share(5_000), KEYS[2]: Share(5_000, False)}
+    shares, notes = safe_shares(tasks, decided, {KEYS[1]: Share(9_000)}, NOW, SLICES)
+    assert not shares[KEYS[0]].enabled
+    assert shares[KEYS[1]] == Share(9_000, False)
+    assert shares[KEYS[2]].enabled  # the one that can run does
+    assert len(notes) == 1
+
+
+def test_a_slice_that_a_user_fixed_counts_for_all_that_run_together() -> None:
+    tasks = [task(0, together=6, timeslice_us=900), task(1, together=6)]
+    shares, _ = safe_shares(tasks, {KEYS[1]: Share(1_000_000)}, {}, NOW, SLICES)
+    assert shares == {KEYS[0]: Share(900), KEYS[1]: Share(900)}
+
+
+def test_tiny_slices_of_tasks_that_run_together_stop_nobody() -> None:
+    tasks = [task(0, together=6), task(1, together=6)]
+    decided = {KEYS[0]: Share(1), KEYS[1]: Share(1)}
+    assert safe_shares(tasks, decided, {}, NOW, SLICES) == (decided, [])
+    shares, _ = safe_shares([*tasks, task(2)], {**decided, KEYS[2]: Share(1)}, {}, NOW, SLICES)
+    assert shares[KEYS[2]] == Share(SAFE_US)
+
+
+def test_tasks_that_run_together_wait_together() -> None:
+    tasks = [task(0, together=6), task(1, together=6)]
+    decided = {KEYS[0]: Share(1, False, NOW + 2), KEYS[1]: Share(1, False, NOW + 1)}
+    shares, _ = safe_shares(tasks, decided, {}, NOW, SLICES)
+    assert shares == dict.fromkeys(KEYS[:2], Share(1, False, NOW + 1))

@@ -36,6 +36,9 @@ class Machine:
         tasks = {pid: SimpleNamespace(queued=queued) for pid, queued in enumerate(self.queued[gpu])}
         return SimpleNamespace(tasks=tasks)
 
+    def mps_clients(self, gpu: str, kept_s: float = 0) -> set[int]:
+        return set()
+
     def by_pid(self, gpu: str) -> dict[int, int]:
         return self.memory[gpu]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pynvml
@@ -80,8 +82,37 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
     return driver
 
 
+def at_once(ask: Callable[[int], list[DeviceSample]], since_us: int) -> Future[list[DeviceSample]]:
+    answer: Future[list[DeviceSample]] = Future()
+    try:
+        answer.set_result(ask(since_us))
+    except NvmlError as error:
+        answer.set_exception(error)
+    return answer
+
+
+def test_a_reading_does_not_wait_for_nvml(driver: Any, utilisation: FakeUtilisation) -> None:
+    asked: list[Future[list[DeviceSample]]] = []
+
+    def later(ask: Callable[[int], list[DeviceSample]], since_us: int) -> Future[list[DeviceSample]]:
+        asked.append(Future())
+        return asked[-1]
+
+    source = SwitchLogUsage(driver, UUIDS[0], later)
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    start_us = driver.now_ns // 1000
+    for _ in range(4):
+        driver.now_ns += 1000 * MS
+        assert source.read().usage[7].idle_s == 0
+    (answer,) = asked  # one question at a time
+    answer.set_result([DeviceSample(start_us + at, 0) for at in range(200_000, 1_000_001, 200_000)])
+    driver.now_ns += 10 * MS
+    assert source.read().usage[7].idle_s == pytest.approx(1.0, abs=0.21)
+    source.close()
+
+
 def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: FakeUtilisation) -> None:
-    source = SwitchLogUsage(driver, UUIDS[0])
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
     assert source.name == "switch log"
     start = driver.now_ns
     driver.producer.write(START, 7, 1, start + 100)
@@ -96,7 +127,7 @@ def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: 
 
 
 def test_a_lone_holders_idle_time_is_corrected(driver: Any, utilisation: FakeUtilisation) -> None:
-    source = SwitchLogUsage(driver, UUIDS[0])
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
     driver.producer.write(START, 7, 1, driver.now_ns)
     held = idle = 0.0
     for _ in range(200):
@@ -118,7 +149,7 @@ def test_without_nvml_there_is_no_correction(driver: Any, monkeypatch: pytest.Mo
         raise NvmlError("NVML: not found")
 
     monkeypatch.setattr(switch_log, "Utilisation", missing)
-    source = SwitchLogUsage(driver, UUIDS[0])
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
     driver.producer.write(START, 7, 1, driver.now_ns)
     driver.now_ns += 2000 * MS
     assert source.read().usage[7].idle_s == 0
@@ -126,7 +157,7 @@ def test_without_nvml_there_is_no_correction(driver: Any, monkeypatch: pytest.Mo
 
 
 def test_an_nvml_that_fails_later_is_let_go(driver: Any, utilisation: FakeUtilisation) -> None:
-    source = SwitchLogUsage(driver, UUIDS[0])
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
     driver.producer.write(START, 7, 1, driver.now_ns)
     utilisation.error = "NVML: GPU is lost"
     for _ in range(3):

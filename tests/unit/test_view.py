@@ -56,6 +56,9 @@ class Gpus:
         assert gpu == GPU
         return self
 
+    def fellows(self, task: Task) -> list[int]:
+        return []
+
     def why(self, key: TaskKey) -> str:
         return f"because of {key.pid}"
 
@@ -64,6 +67,9 @@ class Gpus:
 
 
 class NoNvml:
+    def mps_clients(self, gpu: str, kept_s: float = 0) -> set[int]:
+        return set()
+
     def by_pid(self, gpu: str) -> dict[int, int]:
         return {}
 

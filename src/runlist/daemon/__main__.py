@@ -168,6 +168,9 @@ async def _check(daemon: Daemon) -> None:
         daemon.gpus.read_usage(CHECK_EVERY_S / 2)
         daemon.checks.check(slices=count % SLICES_EVERY == 0)
         await daemon.guard.check()
+        await daemon.checkpoints.look()
+        if daemon.processes.expected:
+            daemon.opened.set()
 
 
 def _rules_file(named: Path | None) -> Path | None:

@@ -14,6 +14,7 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.requests.manager import Manager
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checkpoints import Checkpoints
 from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
@@ -36,6 +37,7 @@ class Daemon:
     processes: Processes
     adoption: Adoption
     checks: Checks
+    checkpoints: Checkpoints
     search: Search
     guard: MemoryGuard
     descriptors: Descriptors
@@ -73,5 +75,6 @@ def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless
         search=search, guard=guard, descriptors=descriptors, opened=opened,
     )  # fmt: skip
     return Daemon(
-        plane, gpus, census, placement, keeper, processes, adoption, checks, search, guard, descriptors, manager, opened
-    )
+        plane, gpus, census, placement, keeper, processes, adoption, checks, Checkpoints(processes), search, guard,
+        descriptors, manager, opened,
+    )  # fmt: skip

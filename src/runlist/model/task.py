@@ -43,8 +43,9 @@ class Task:
     seen, in seconds of a monotonic clock. `contexts` is how many of its contexts compete for the GPU: one or more.
     Tasks of the same `group` share as one: they have one weight (the largest of theirs) and one cap between them. The
     group is user `group_of`'s own, or one for all users where that is None. `deadline` goes with the class of that
-    name. `target_p99_us` is the target for the latencies that the task reports. `segment` is the priority of the
-    segment that it is in, None outside.
+    name. Tasks of the same `together` are one to the GPU (the clients of one MPS server): they run, stop and have a
+    slice together, and share as one. `target_p99_us` is the target for the latencies that the task reports. `segment`
+    is the priority of the segment that it is in, None outside.
     """
 
     key: TaskKey
@@ -62,11 +63,14 @@ class Task:
     segment: int | None = None
     group: str = ""
     group_of: int | None = None
+    together: int | None = None
     usage: Usage = NO_USAGE
 
     @property
     def shares_as(self) -> str:
-        """The name under which it competes for a share: its group's, or its own."""
+        """The name under which it competes for a share: its MPS server's, its group's, or its own."""
+        if self.together is not None:
+            return f"MPS group {self.together}"
         if not self.group:
             return f"pid {self.key.pid}"
         return self.group if self.group_of is None else f"{self.group} of user {self.group_of}"

@@ -84,6 +84,12 @@ class Context(Protocol):
         """How many of the groups compete for the GPU's compute engine."""
 
     @property
+    def group_ids(self) -> Collection[int]:
+        """Ids of those groups on the GPU; empty where the driver does not tell. Contexts of several processes that have
+        one in common run and stop together, as the clients of one MPS server do.
+        """
+
+    @property
     def found_us(self) -> int:
         """The longest slice that it was found with, in µs: the one in force while we set none."""
 
@@ -189,6 +195,9 @@ class Census(Protocol):
 
     def pids(self) -> set[int]:
         """Processes with work on any GPU."""
+
+    def mps_clients(self, gpu: str) -> set[int]:
+        """Processes whose work reaches a GPU through an MPS server."""
 
     def limits_memory(self, cgroup: Path) -> bool:
         """Whether the driver itself limits memory by cgroup."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from runlist.text import printable
@@ -121,6 +122,25 @@ def owner_of(pid: int) -> int | None:
 def peak_of(pid: int) -> int:
     """The most address space that a process ever had, in KiB; it shrinks only with exec. 0 when it is gone."""
     return int(_status(pid).get("VmPeak", "0").split()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Which program a process runs. Its peak of address space shrinks only with exec, which makes it another."""
+
+    pid: int
+    started: int | None
+    peak: int
+
+    @classmethod
+    def of(cls, pid: int) -> Program:
+        """The program of a process, now."""
+        return cls(pid, start_of(pid), peak_of(pid))
+
+    def runs(self) -> bool:
+        """Whether the process lives and has not become another program."""
+        now = Program.of(self.pid)
+        return now.started is not None and now.started == self.started and now.peak >= self.peak
 
 
 def _status(pid: int) -> dict[str, str]:

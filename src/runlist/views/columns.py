@@ -146,7 +146,9 @@ _TASK = (
     _task("ENFORCED", "enforcement", usual=NOTHING), _task("CAP BY", "cap_by", usual=NOTHING),
     _task("REACHED BY", "reached_by", usual="own right"), _task("TURNS/S", "turns_per_s"), Column("STATE", state),
     _task("SOURCE", "usage_source"), _task("GROUPS", "groups"), _task("FIXED", "slices_put_back", usual="0"),
-    _task("GROUP", "group", usual=NOTHING), _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),
+    _task("GROUP", "group", usual=NOTHING),
+    _task("TOGETHER WITH", "together", usual=NOTHING, written=lambda pids: " ".join(map(str, pids))),
+    _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),
     _task("WHY", "why", usual=NOTHING), _task("COMMAND", "command"),
     _task("CONTAINER", "container", usual=NOTHING, written=lambda container: container[:12]),
 )  # fmt: skip

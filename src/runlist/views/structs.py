@@ -64,6 +64,7 @@ class TaskView(Measured, frozen=True):
     enforcement: Annotated[str, label("what is at work inside the process, or why nothing is")]
     cap_by: Annotated[str, label("where its cap is kept: driver, process or nowhere")]
     reached_by: Annotated[str, label("whose right got its descriptor: own right, launcher, lent; empty: nobody's")]
+    together: Annotated[list[int], label("processes that run and stop with it: clients of one MPS server")] = []
     controls: Annotated[dict[str, str], label("the driver's own controls that are not at its defaults")] = {}
     command_line: Annotated[str, label("its whole command line, up to 32 KiB of it")] = ""
     cgroup: Annotated[str, label("path of its cgroup (v2)")] = ""

@@ -62,6 +62,7 @@ class Scheduler:
         if self.accounting.of(pid).usage == NO_USAGE:
             managed.preempt()  # else one that was on the GPU when the log was opened stays unknown
         self.accounting.begin(pid)  # it does not pay for usage of before
+        self.bind()
         self.tell(Appear(managed.task))
 
     def remove(self, key: TaskKey) -> None:
@@ -70,6 +71,28 @@ class Scheduler:
             self.ended.update(managed.counts)
             self.accounting.forget(key.pid)
             self.tell(Vanish(key))
+            self.bind()
+
+    def bind(self) -> None:
+        """See which tasks run together because they share a channel group, and tell the policy of changes."""
+        owners: dict[int, list[ManagedTask]] = {}
+        for managed in self.tasks.values():
+            for number in managed.group_ids:
+                owners.setdefault(number, []).append(managed)
+        together: dict[TaskKey, int] = {}
+        for number, members in sorted(owners.items(), reverse=True):
+            together |= {managed.task.key: number for managed in members if len(members) > 1}
+        for key, managed in self.tasks.items():
+            if managed.task.together != together.get(key):
+                managed.task = replace(managed.task, together=together.get(key))
+                self.tell(Appear(managed.task))
+
+    def fellows(self, task: Task) -> list[int]:
+        """The other processes with which a task runs together."""
+        if task.together is None:
+            return []
+        others = (managed.task for managed in self.tasks.values())
+        return [other.key.pid for other in others if other.together == task.together and other.key != task.key]
 
     def refusal(self, task: Task, policy: Policy | None = None) -> str | None:
         """Why the policy, or the one given, does not take a task beside the present ones, or None. Does not name the

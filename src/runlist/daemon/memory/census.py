@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ class MemoryCensus:
         self._census: Census | None = None
         self._tried = False
         self._known: dict[str, tuple[float, dict[int, int]]] = {}
+        self._mps: dict[str, tuple[float, set[int]]] = {}
         self._infos: list[GpuInfo] = []
 
     def gpus(self) -> list[str]:
@@ -52,6 +54,15 @@ class MemoryCensus:
     def pids(self) -> set[int]:
         """Processes with work on any GPU."""
         return self._ask(lambda census: census.pids(), set())
+
+    def mps_clients(self, gpu: str, kept_s: float = _KEPT_S) -> set[int]:
+        """Processes whose work reaches a GPU through an MPS server, as they were at most `kept_s` ago."""
+        asked_at, clients = self._mps.get(gpu, (-math.inf, set()))
+        now = time.monotonic()
+        if now - asked_at >= kept_s:
+            clients = self._ask(lambda census: census.mps_clients(gpu), set())
+            self._mps[gpu] = (now, clients)
+        return clients
 
     def limits_supported(self, cgroup: Path) -> bool:
         """Whether the driver limits memory by cgroup."""

@@ -211,6 +211,10 @@ class Manager:
         for process in processes:
             process.root.excluded.add(process.pid)
             troubles += self.processes.forget(process, restore=True)
+        for task in self.processes.away(pid):
+            assert task.root is not None
+            task.root.excluded.add(task.task.key.pid)
+            del task.root.away[task.task.key]
         if pid in self.processes.roots:
             self.processes.remove_root(self.processes.roots[pid])
         self.gpus.run_all()
@@ -229,7 +233,8 @@ class Manager:
         tasks = self._tasks(processes)
         changes = parse_settings(settings, *(task.task for task in tasks[:1]))
         _check_right(settings, uid)
-        root = self.processes.roots.get(pid) or processes[0].root
+        root = self._root(pid, processes)
+        assert root is not None
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
@@ -240,6 +245,8 @@ class Manager:
             if memory is not None:
                 root.quota.set_limit(before)
             raise
+        for task in self.processes.away(pid):
+            _change_later(task, changes)
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
         return Outcome(tasks, limit_notes(root, self.census, self.gpus) if memory is not None else [])
@@ -252,6 +259,11 @@ class Manager:
             for task in tasks:
                 self._check_resumable(task, uid)
         let_go = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
+        for task in self.processes.away(pid):
+            if suspended:
+                task.suspend_for(SuspendedBy.USER, "by its user")
+            else:
+                task.let_go(SuspendedBy.USER)
         for task in tasks:
             others = {cause: why for cause, why in task.suspended_by.items() if cause not in let_go}
             task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
@@ -337,13 +349,18 @@ class Manager:
 
     def _targets(self, pid: int, uid: int) -> list[ManagedProcess]:
         processes = self.processes.under(pid)
-        root = self.processes.roots.get(pid) or (processes[0].root if processes else None)
+        root = self._root(pid, processes)
         if root is None:
             self._check_owner(pid, uid)
             raise NoTargetError(f"process {pid} is not managed: attach it first (`runlist ps` lists those that are)")
         if uid not in (0, root.uid):
             raise NoPermissionError(f"process {pid} belongs to user {root.uid}: only that user and root may manage it")
         return processes
+
+    def _root(self, pid: int, processes: Sequence[ManagedProcess]) -> Root | None:
+        """The root of what a pid names: itself, or that of its processes or of its tasks without a context."""
+        named = self.processes.roots.get(pid) or next((process.root for process in processes), None)
+        return named or next((task.root for task in self.processes.away(pid)), None)
 
     @staticmethod
     def _tasks(processes: Iterable[ManagedProcess]) -> list[ManagedTask]:
@@ -376,6 +393,17 @@ class Manager:
                     task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
+
+
+def _change_later(task: ManagedTask, changes: Sequence[Change]) -> None:
+    """Change a task that has no context now."""
+    for change in changes:
+        if isinstance(change, TaskChange):
+            task.task = change.change(task.task)
+        elif isinstance(change, ControlChange):
+            task.controls.pop(change.control, None)
+            if change.word is not None:
+                task.controls[change.control] = change.word
 
 
 def _check_right(settings: Mapping[str, str], uid: int) -> None:

@@ -16,6 +16,7 @@ import structlog
 
 from runlist import __version__, wire
 from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.together import pids_together, together_notes
 from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
@@ -185,11 +186,16 @@ class _Peer:
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
         return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
 
+    def _together(self, tasks: list[ManagedTask]) -> list[str]:
+        manager = self._manager
+        others = [pids_together(task, manager.gpus.scheduler(task.task.key.gpu), manager.census) for task in tasks]
+        return together_notes(tasks, others)
+
     # -- one method per request --------------------------------------------------------------------
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
         outcome = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
-        return self._tasks(outcome.tasks, outcome.notes)
+        return self._tasks(outcome.tasks, [*outcome.notes, *self._together(outcome.tasks)])
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
         region = self._regions.popleft() if request.region else None
@@ -214,7 +220,8 @@ class _Peer:
         return self._tasks(outcome.tasks, outcome.notes)
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
-        return self._tasks(self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid))
+        tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
+        return self._tasks(tasks, self._together(tasks))
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")

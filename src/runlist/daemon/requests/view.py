@@ -12,6 +12,7 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
+from runlist.daemon.requests.together import pids_together
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.planes.process.region import Enforced, Use
 from runlist.views.fields import Kind, fields
@@ -27,7 +28,7 @@ def views(tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus) -> l
     """One view per task, with usage of just now."""
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
-    return [_view(task, gpus.scheduler(task.task.key.gpu), census.by_pid(task.task.key.gpu), room) for task in tasks]
+    return [_view(task, gpus.scheduler(task.task.key.gpu), census, room) for task in tasks]
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -74,7 +75,7 @@ def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, in
     }
 
 
-def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], room: int) -> TaskView:
+def _view(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, room: int) -> TaskView:
     task = managed.task
     refused = 0 if managed.root is None else managed.root.quota.refused(task.key.gpu)
     contexts = managed.contexts.values()
@@ -101,7 +102,7 @@ def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], ro
         policy=scheduler.policy_name,
         rule=managed.rule,
         why=managed.remark or scheduler.why(task.key),
-        memory_bytes=memory.get(task.key.pid, None if inside.use is None else inside.use.total),
+        memory_bytes=census.by_pid(task.key.gpu).get(task.key.pid, None if inside.use is None else inside.use.total),
         groups=sum(len(context.groups) for context in contexts),
         channels=sum(context.channels for context in contexts),
         corrections=managed.counts[Count.SLICES_PUT_BACK],
@@ -112,6 +113,7 @@ def _view(managed: ManagedTask, scheduler: Scheduler, memory: dict[int, int], ro
         enforcement=inside.enforcement,
         cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
+        together=pids_together(managed, scheduler, census),
         controls=dict(managed.controls),
         command_line=managed.command_line[:room],
         cgroup=managed.cgroup,

@@ -12,10 +12,11 @@ from enum import StrEnum
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
 from runlist.errors import ContextGone, RunlistError
-from runlist.model import DEFAULT_SHARE, Share, Task
+from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
 from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
+from runlist.proc.process import Program
 
 
 @dataclass
@@ -23,7 +24,8 @@ class Root:
     """A process that a user, or a rule, named; its descendants are managed as it is.
 
     `settings` are those asked for it, by key; they win over the rules. `borrowers` can copy descriptors out of its
-    processes, and are asked in this order. `quota` has the memory limits of all its processes together.
+    processes, and are asked in this order. `quota` has the memory limits of all its processes together. `away` are the
+    tasks of its processes that have no context now.
     """
 
     pid: int
@@ -37,6 +39,28 @@ class Root:
     ended: bool = False
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
+    away: dict[TaskKey, Away] = field(default_factory=dict)
+
+    def come_back(self, key: TaskKey) -> ManagedTask | None:
+        """The task of a process that has work on a GPU again, with the settings that it had. A checkpoint may be
+        restored on another GPU.
+        """
+        kept = next((kept for kept in (key, *self.away) if kept in self.away and kept.pid == key.pid), None)
+        if kept is None:
+            return None
+        away = self.away.pop(kept)
+        if not away.program.runs():
+            return None
+        away.task.task = replace(away.task.task, key=key)
+        return away.task
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A task without a context, whose process lives: it closed its contexts, or was checkpointed."""
+
+    program: Program
+    task: ManagedTask
 
 
 class SuspendedBy(StrEnum):
@@ -79,7 +103,14 @@ class ManagedTask:
     attach_ms: float = 0.0
     root: Root | None = None
     reached_by: str = ""
+    mps: bool = False  # its work reaches the GPU through an MPS server
+    waiting: str = ""  # who waits to checkpoint it while it is suspended, in words
     outside: str = ""  # why it cannot be managed: then it is only shown
+
+    @property
+    def group_ids(self) -> set[int]:
+        """Ids on the GPU of its channel groups that compete."""
+        return {number for context in self.contexts.values() for number in context.group_ids}
 
     @property
     def queued(self) -> bool:
@@ -89,7 +120,7 @@ class ManagedTask:
     @property
     def remark(self) -> str:
         """Why it has its share, where the daemon decided that and not the policy; else empty."""
-        return self.outside or self.suspended_by.get(SuspendedBy.MEMORY, "")
+        return self.outside or self.waiting or self.suspended_by.get(SuspendedBy.MEMORY, "")
 
     def suspend_for(self, cause: SuspendedBy, why: str = "") -> None:
         """Keep it suspended from the scheduler's next run on, until every cause is gone."""
@@ -156,6 +187,7 @@ class ManagedProcess:
         self.pid = pid
         self.pidfd = pidfd
         self.root = root
+        self.program = Program.of(pid)
         self.files: dict[int, Handle] = {}
         self.tasks: dict[str, ManagedTask] = {}
 

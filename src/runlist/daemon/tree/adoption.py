@@ -22,7 +22,7 @@ from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
-from runlist.model import TaskClass
+from runlist.model import TaskClass, TaskKey
 from runlist.planes.interface import Context, Finder, Found, Handle
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
@@ -136,7 +136,7 @@ class Adoption:
         contexts first whose descriptor numbers have other files now.
         """
         if known := self._processes.managed.get(pid):
-            self._processes.drop(known, known.on_lost_files(self.lending))
+            self._processes.drop(known, known.on_lost_files(self.lending), by_itself=True)
         process = self._processes.managed.get(pid)
         wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
         if process is None and found and wanted:
@@ -195,7 +195,8 @@ class Adoption:
         undo.callback(context.put_back)
         task = process.tasks.get(context.gpu)
         if task is None:
-            task = self._placement.new_task(process.pid, context.gpu, process.root)
+            task = process.root.come_back(TaskKey(process.pid, context.gpu))
+            task = task or self._placement.new_task(process.pid, context.gpu, process.root)
             process.tasks[context.gpu] = task
         task.contexts[key] = context
         task.recount()

@@ -33,9 +33,10 @@ class Checks:
         """Forget contexts whose processes closed their files or ran exec; with `slices`, put changed slices back."""
         self._admit_queued()
         self._lending.check()
+        self._processes.forget_away()
         for process in list(self._processes.managed.values()):
             if lost := process.on_lost_files(self._lending):
-                self._processes.drop(process, lost)
+                self._processes.drop(process, lost, by_itself=True)
                 self._gpus.run_all()
             if slices:
                 self.correct(process.pid)
@@ -68,7 +69,7 @@ class Checks:
             task.set_timeslice(wanted)
         task.recount()
         if closed := process.keys(lambda context: not context.groups):
-            self._processes.drop(process, closed)
+            self._processes.drop(process, closed, by_itself=True)
             self._gpus.run_all()
 
     def _admit_queued(self) -> None:

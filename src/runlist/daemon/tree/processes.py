@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root
+from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
@@ -99,8 +99,29 @@ class Processes:
         """Its descendants stay managed as long as they live; new ones are no longer found."""
         self._loop.remove_reader(root.pidfd)
         root.ended = True
-        if not self._of(root):
+        self._remove_unused(root)
+
+    def _remove_unused(self, root: Root) -> None:
+        """Forget a root that has ended, once nothing below it is managed or may come back."""
+        if root.ended and not self._of(root) and not root.away:
             self.remove_root(root)
+
+    def forget_away(self) -> None:
+        """Forget the tasks whose processes ended or became other programs meanwhile."""
+        for root in list(self.roots.values()):
+            for key in [key for key, away in root.away.items() if not away.program.runs()]:
+                del root.away[key]
+            self._remove_unused(root)
+
+    @property
+    def expected(self) -> set[int]:
+        """The processes without a context that may have one again at any moment."""
+        return {key.pid for root in self.roots.values() for key in root.away}
+
+    def away(self, pid: int) -> list[ManagedTask]:
+        """The tasks without a context of a root's processes, or of the one process of that id."""
+        kept = [(root, key, away.task) for root in self.roots.values() for key, away in root.away.items()]
+        return [task for root, key, task in kept if pid in (root.pid, key.pid)]
 
     def remove_root(self, root: Root) -> list[str]:
         """Put back all below a root, and forget it; returns what could not be put back."""
@@ -139,9 +160,10 @@ class Processes:
         if process is not None:
             self.forget(process, restore=True)
 
-    def drop(self, process: ManagedProcess, keys: Iterable[int]) -> None:
+    def drop(self, process: ManagedProcess, keys: Iterable[int], *, by_itself: bool = False) -> None:
         """Forget contexts of a process, by the keeper's keys. With its last context a task goes, with its last task the
-        process. The others get its share at the next run.
+        process. The others get its share at the next run. A task that closed its contexts `by_itself` keeps its
+        settings until it has others.
         """
         for key in keys:
             self._keeper.unguard(key)
@@ -151,6 +173,9 @@ class Processes:
             task.recount()
             if not task.contexts:
                 self._gpus.remove(process.tasks.pop(gpu))
+                if by_itself and process.program.runs():
+                    task.counts.clear()  # its GPU has them
+                    process.root.away[task.task.key] = Away(process.program, task)
         process.close_unused()
         if not process.tasks:
             self._leave(process)
@@ -160,5 +185,4 @@ class Processes:
             del self.managed[process.pid]
             self._loop.remove_reader(process.pidfd)
         process.close()
-        if process.root.ended and not self._of(process.root):
-            self.remove_root(process.root)
+        self._remove_unused(process.root)

@@ -49,12 +49,14 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = dict(self._processes.roots)
+        expected = self._processes.expected
         for root_pid, tree in descendants(roots).items():
             root = roots[root_pid]
             for pid in tree:
                 if self._processes.roots.get(root_pid) is not root:
                     break
-                if pid not in root.excluded and not self._is_ours(pid) and self._worth_a_look(pid):
+                due = self._worth_a_look(pid) or pid in expected
+                if due and pid not in root.excluded and not self._is_ours(pid):
                     await self._look(root, pid)
         self._schedule.forget_gone()
         left = self._processes.left

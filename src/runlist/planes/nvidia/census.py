@@ -24,6 +24,9 @@ class NvmlCensus:
     def pids(self) -> set[int]:
         return nvml.compute_pids()
 
+    def mps_clients(self, gpu: str) -> set[int]:
+        return nvml.mps_pids(gpu)
+
     def limits_memory(self, cgroup: Path) -> bool:
         return nvml.memory_limits_supported(cgroup)
 

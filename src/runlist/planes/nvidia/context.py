@@ -7,6 +7,8 @@ tenants run at tiny slices, and resuming last. Call `will_touch` before a contro
 
 from __future__ import annotations
 
+import contextlib
+
 from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.interface import Undo
 from runlist.planes.nvidia import undo
@@ -34,6 +36,7 @@ class GpuContext:
         self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
         self.original_us: dict[int, int] = self.timeslices()
         self._given_us: dict[int, int] = {}  # slices that we set
+        self._ids = self._ask_ids()
         self._touched: set[str] = set()  # controls, by name
 
     @property
@@ -51,6 +54,10 @@ class GpuContext:
     @property
     def competing(self) -> int:
         return len(self._groups(Engine.COMPUTE))
+
+    @property
+    def group_ids(self) -> list[int]:
+        return [self._ids[group.handle] for group in self._groups(Engine.COMPUTE) if group.handle in self._ids]
 
     @property
     def found_us(self) -> int:
@@ -165,6 +172,14 @@ class GpuContext:
         return [*controls, *self._disabling(False, [[group] for group in groups])]
 
     # ----------------------------------------------------------------------------------------------
+
+    def _ask_ids(self) -> dict[int, int]:
+        """Ids on the GPU of the compute groups, by handle; empty where the driver does not tell."""
+        ids = {}
+        with contextlib.suppress(RmError):
+            for group in self._groups(Engine.COMPUTE):
+                ids[group.handle] = int(self.rm.control(group.handle, "GET_INFO")["group_id"])  # type: ignore[arg-type]
+        return ids
 
     def _groups(self, engine: Engine | None = None) -> list[Group]:
         return [group for group in self.groups.values() if engine is None or group.engine == engine]

@@ -94,6 +94,16 @@ def memory_by_pid(uuid: str) -> dict[int, int]:
     return {int(process.pid): int(process.usedGpuMemory or 0) for process in processes}
 
 
+def mps_pids(uuid: str) -> set[int]:
+    """Processes whose work reaches a GPU through an MPS server; none where NVML cannot tell. Raises NvmlError."""
+    with _as_nvml_error():
+        try:
+            found = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+            return set()
+    return {int(process.pid) for process in found}
+
+
 def memory_limits_supported(cgroup: Path) -> bool:
     """Whether this driver limits memory by cgroup (R615 and newer): it then tells a cgroup's limit."""
     ask = getattr(pynvml, "nvmlDeviceGetMemoryLimits_v1", None)

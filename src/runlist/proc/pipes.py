@@ -1,0 +1,27 @@
+"""The pipes of processes: who is connected to whom."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+
+def pipes_of(pid: int) -> set[str]:
+    """The pipes that a process has open, by their names in /proc; none when it is gone, or not ours to look at."""
+    folder = f"/proc/{pid}/fd"
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"{folder}/{name}"))
+    return {target for target in found if target.startswith("pipe:")}
+
+
+def holders(pipes: Collection[str], without: Collection[int]) -> list[int]:
+    """The processes, but those `without`, that have one of some pipes open. One pass over all descriptors of the
+    machine: call it seldom, and in a thread.
+    """
+    wanted = set(pipes)
+    others = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return [other for other in others if other not in without and wanted & pipes_of(other)] if wanted else []

@@ -1,0 +1,70 @@
+"""Clients of one MPS server, which the GPU knows as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.daemon import Commands, Daemon, wait_for
+from tests.fixtures.memory_plane import FOUND_US, Tenant
+
+
+@pytest.fixture
+def served(device_env: dict[str, str]) -> Iterator[list[Tenant]]:
+    """Two clients of an MPS server, and a process that is none."""
+    made = [Tenant(name) for name in ("mps-first", "mps-second", "alone")]
+    yield made
+    for one in made:
+        one.end()
+
+
+def test_attach_and_ps_say_who_runs_together(commands: Commands, daemon: Daemon, served: list[Tenant]) -> None:
+    first, second, alone = served
+    said = commands.run("attach", str(first.pid), "--class", "batch")
+    assert said.returncode == 0
+    assert f"process {first.pid} is a client of an MPS server" in said.stderr
+    assert str(second.pid) in said.stderr  # which is not managed, and stops with it all the same
+    for tenant in (second, alone):
+        commands.ok("attach", str(tenant.pid), "--class", "batch")
+    together = {task["pid"]: task["together"] for task in commands.json("ps")}
+    assert together == {first.pid: [second.pid], second.pid: [first.pid], alone.pid: []}
+    assert "TOGETHER WITH" in commands.ok("ps")
+
+
+def test_suspending_one_is_suspending_all_and_says_so(commands: Commands, daemon: Daemon, served: list[Tenant]) -> None:
+    first, second, _ = served
+    for tenant in served:
+        commands.ok("attach", str(tenant.pid))
+    said = commands.run("suspend", str(first.pid))
+    assert str(second.pid) in said.stderr
+    assert [tenant.state[1] for tenant in served] == [False, False, True]
+    commands.ok("suspend", str(second.pid))
+    commands.ok("resume", str(first.pid))
+    assert [tenant.state[1] for tenant in served] == [False, False, True]  # the other one's user keeps both off
+    commands.ok("resume", str(second.pid))
+    assert all(tenant.state[1] for tenant in served)
+
+
+def test_the_strongest_class_counts_for_all(commands: Commands, daemon: Daemon, served: list[Tenant]) -> None:
+    first, second, alone = served
+    commands.ok("attach", str(first.pid), "--class", "batch")
+    commands.ok("attach", str(alone.pid), "--class", "batch")
+    commands.ok("attach", str(second.pid), "--class", "latency")
+    wait_for(lambda: [tenant.state[0] for tenant in served] == [1_000_000, 1_000_000, 1])
+    commands.ok("detach", str(second.pid))
+    assert second.state == (FOUND_US, True, "low")
+    wait_for(lambda: first.state[0] == alone.state[0] != 1)
+
+
+def test_one_takes_turns_for_all(commands: Commands, daemon: Daemon, served: list[Tenant]) -> None:
+    for tenant in served:
+        commands.ok("attach", str(tenant.pid), "--class", "batch")
+    seen = set()
+
+    def both() -> bool:
+        seen.add(tuple(tenant.state[1] for tenant in served))
+        return {(True, True, False), (False, False, True)} <= seen or (True, True, True) in seen
+
+    wait_for(both)
+    assert not {states for states in seen if states[0] != states[1]}

@@ -76,6 +76,7 @@ class Gpu : private RunlistListener {
     std::uint64_t launches = 0;
     // The channel group that all clients of MPS share, and how many there are.
     std::optional<GroupId> mps_group;
+    std::uint32_t mps_group_id = 0;  // of the hardware's own
     std::uint32_t mps_clients = 0;
     const Uuid uuid;
 

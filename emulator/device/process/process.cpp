@@ -45,7 +45,7 @@ std::optional<Process::Answer> Process::handle(const wire::Request& request, Tim
         case wire::Call::kHello:
             return hello(request);
         case wire::Call::kOpenContext:
-            return open_context(request);
+            return open_context(request, now);
         case wire::Call::kCloseContext:
             return close_context(request, now);
         case wire::Call::kReserve: {
@@ -106,7 +106,7 @@ Process::Answer Process::hello(const wire::Request& request) {
     return {.reply = {.value = static_cast<std::uint32_t>(gpus_.size())}, .fd = page_.fd()};
 }
 
-Process::Answer Process::open_context(const wire::Request& request) {
+Process::Answer Process::open_context(const wire::Request& request, Time now) {
     if (request.gpu >= gpus_.size()) return refused(CUDA_ERROR_INVALID_DEVICE);
     const RmClient* client = rm_.client(client_);
     if (!client) return refused(CUDA_ERROR_NOT_INITIALIZED);
@@ -116,27 +116,34 @@ Process::Answer Process::open_context(const wire::Request& request) {
     if (slot == wire::kContextSlots) return refused(CUDA_ERROR_OUT_OF_MEMORY);
     Answer answer{.reply = {.value = slot}};
     const std::uint32_t group = rm_.add_context(client_, request.gpu).front();
-    const RmGroup& own = *rm_.client(client_)->objects.at(group).group;
+    RmGroup& own = *rm_.client(client_)->objects.at(group).group;
     Gpu& gpu = gpus_[request.gpu];
-    gpu.switch_log.name(*own.runlist, {pid_, uid_, own.id});
-    contexts_[slot] = {request.gpu, group, mps_ ? join_mps(gpu, own.id) : *own.runlist};
+    if (mps_)
+        join_mps(gpu, own, now);
+    else
+        gpu.switch_log.name(*own.runlist, {pid_, uid_, own.id});
+    contexts_[slot] = {request.gpu, group, *own.runlist};
     page().context_error[slot] = CUDA_SUCCESS;
     return answer;
 }
 
-// A client of MPS runs in the server's group. Its own is there, and controls on it change nothing, as on a real GPU.
-// There is no server process: the first client stands for it in the context-switch log.
-GroupId Process::join_mps(Gpu& gpu, std::uint32_t context_id) {
+// A client of MPS runs in the server's group: what RM shows as its own has that group's id, and controls on it are for
+// all clients. There is no server process: the first client stands for it, also in the context-switch log.
+void Process::join_mps(Gpu& gpu, RmGroup& own, Time now) {
     if (gpu.mps_clients++ == 0) {
         gpu.mps_group = gpu.runlist.add_group(timing::kComputeSlice);
-        gpu.switch_log.name(*gpu.mps_group, {pid_, uid_, context_id});
+        gpu.mps_group_id = own.id;
+        gpu.switch_log.name(*gpu.mps_group, {pid_, uid_, own.id});
     }
-    return *gpu.mps_group;
+    gpu.remove_group(now, *own.runlist);
+    own = {.id = gpu.mps_group_id, .timeslice_us = own.timeslice_us, .runlist = gpu.mps_group, .shared = true};
 }
 
 void Process::leave_group(const Context& context, Time now) {
     Gpu& gpu = gpus_[context.gpu];
-    if (!mps_ || --gpu.mps_clients > 0) return;
+    if (!mps_) return;
+    gpu.runlist.set_enabled(now, *gpu.mps_group, ~0U, true);  // the others are not to stay as it was
+    if (--gpu.mps_clients > 0) return;
     gpu.remove_group(now, *gpu.mps_group);
     gpu.mps_group.reset();
 }

@@ -47,7 +47,7 @@ class Process {
     };
 
     Answer hello(const wire::Request& request);
-    Answer open_context(const wire::Request& request);
+    Answer open_context(const wire::Request& request, Time now);
     Answer close_context(const wire::Request& request, Time now);
     Answer map(const wire::Request& request);
     Answer export_memory(const wire::Request& request);
@@ -56,7 +56,7 @@ class Process {
     Answer allocate_host(const wire::Request& request);
     Answer free_host(const wire::Request& request);
     Answer open_stream(const wire::Request& request);
-    GroupId join_mps(Gpu& gpu, std::uint32_t context_id);
+    void join_mps(Gpu& gpu, RmGroup& own, Time now);
     wire::BusySample newest_sample(std::uint32_t gpu, Time now) const;
     void leave_group(const Context& context, Time now);
     wire::ControlPage& page() const { return *reinterpret_cast<wire::ControlPage*>(page_.data()); }

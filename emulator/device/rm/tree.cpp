@@ -150,7 +150,8 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
     if (it != client.objects.end()) {
         const RmObject object = it->second;
         client.objects.erase(it);
-        if (object.group && object.group->runlist) gpus_[object.gpu].remove_group(at, *object.group->runlist);
+        if (object.group && object.group->runlist && !object.group->shared)
+            gpus_[object.gpu].remove_group(at, *object.group->runlist);
         std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
         if (object.block) return;  // has nothing below it, and there may be many
     }

@@ -30,6 +30,7 @@ struct RmGroup {
     std::uint32_t id;            // of the hardware's own
     std::uint64_t timeslice_us;  // as last set, whatever the size
     std::optional<GroupId> runlist;
+    bool shared = false;  // with the other clients of MPS: it does not go with this one
 };
 
 struct RmObject {

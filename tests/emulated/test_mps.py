@@ -1,0 +1,70 @@
+"""Clients of one MPS server: the GPU has one channel group for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import Commands, Daemon, Worker, task_of, wait_for
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def clients(commands: Commands, worker: Start) -> Iterator[list[Worker]]:
+    """Two clients of a server, and a process that is none."""
+    from bench.harness import mps
+
+    with mps.server() as server:
+        if server.missing:
+            pytest.skip(server.missing)
+        served = {**commands.environment, **server.environment}
+        made = [worker(environment=served), worker(environment=served), worker()]
+        yield made
+        for one in made:
+            one.kill()
+
+
+def test_they_are_named_and_stop_together(daemon: Daemon, commands: Commands, clients: list[Worker]) -> None:
+    first, second, alone = clients
+    said = commands.run("attach", str(first.pid))
+    assert f"process {first.pid} is a client of an MPS server" in said.stderr
+    for one in (second, alone):
+        daemon.client.attach(one.pid)
+    assert task_of(daemon, first.pid).together == [second.pid]
+    assert task_of(daemon, second.pid).together == [first.pid]
+    assert task_of(daemon, alone.pid).together == []
+    daemon.client.suspend(first.pid)
+    assert not task_of(daemon, second.pid).enabled
+    second.assert_stopped()
+    alone.wait_for_progress()
+    daemon.client.resume(first.pid)
+    for one in clients:
+        one.wait_for_progress()
+
+
+def test_one_that_is_not_managed_stops_too_and_goes_on_when_the_other_ends(
+    daemon: Daemon, clients: list[Worker]
+) -> None:
+    first, second, _ = clients
+    daemon.client.attach(first.pid)
+    daemon.client.suspend(first.pid)
+    assert task_of(daemon, first.pid).together == [second.pid]
+    second.assert_stopped()
+    if not ON_NVIDIA:  # a server of MPS ends with a client that is killed
+        first.kill()
+    else:
+        daemon.client.detach(first.pid)
+    second.wait_for_progress()
+
+
+def test_they_share_as_one(daemon: Daemon, clients: list[Worker]) -> None:
+    first, second, _ = clients
+    for one in clients:
+        daemon.client.attach(one.pid, "batch")
+    wait_for(lambda: all(task.share_1s > 0 for task in daemon.client.ps() if task.pid != second.pid))
+    assert task_of(daemon, first.pid).timeslice_us == task_of(daemon, second.pid).timeslice_us
+    for one in clients:
+        one.wait_for_progress()

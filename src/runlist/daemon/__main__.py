@@ -25,6 +25,7 @@ import structlog
 
 from runlist import paths
 from runlist.daemon.compose import Daemon, compose
+from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests.messages import Messages
 from runlist.daemon.requests.server import Server
 from runlist.daemon.tree.look_schedule import SETTLE_S
@@ -42,6 +43,7 @@ SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
+_BACKLOG = 256
 
 
 def main() -> int:
@@ -100,8 +102,11 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
     with _listening(plane, arguments.group) as listener:
         stop = asyncio.Event()
         daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
-        server = Server(listener, daemon.manager, plane.name, arguments.private, stop)
-        messages = Messages(paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors)
+        relays = Relays(plane.name)
+        server = Server(listener, daemon.manager, relays, plane.name, arguments.private, stop)
+        messages = Messages(
+            paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
@@ -126,6 +131,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
                 job.cancel()
             messages.close()
             server.close()
+            relays.close()
             daemon.close()
 
 
@@ -213,11 +219,11 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         _restrict(path, group)
-        listener.listen(64)
+        listener.listen(_BACKLOG)
         yield listener
         path.unlink(missing_ok=True)
     finally:
-        listener.close()
+        listener.close()  # unless the server has left it to the end of this process
         os.close(lock)
 
 

@@ -1,7 +1,8 @@
 """Looking at descriptors that other processes sent, in a thread of its own.
 
 Such a file may be on a file system that its sender serves (FUSE), and then looking at it, and even closing it, takes as
-long as the sender likes. So the event loop never touches one before this thread has found it harmless.
+long as the sender likes. So the event loop never touches one before this thread has found it harmless, and what
+strangers send comes by way of a relay, which passes on only what can do no harm.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from runlist.daemon.relay.vet import refusal
 from runlist.planes.interface import Handle, Plane
 from runlist.planes.process.region import Region, RegionError
 
@@ -120,6 +122,9 @@ def _region(fd: int, owner: int) -> Region:
     """A region of user `owner`, opened anew where we may: the sent file carries its sender's locks, and our copy would
     keep them after the sender's death. Raises RegionError.
     """
+    if owner not in (0, os.geteuid()) and (reason := refusal(fd)):
+        os.close(fd)
+        raise RegionError(reason)
     sent = Region.adopt(fd, owner)
     try:
         ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease

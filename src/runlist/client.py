@@ -72,9 +72,12 @@ class Client:
     ) -> Client | None:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(patience_s)
+            if patience_s is not None:  # with a time-out of Python's it would not wait for its turn
+                limit = struct.pack("ll", int(patience_s), int(patience_s % 1 * 1e6) + 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             try:
                 sock.connect(str(path))
+                sock.settimeout(patience_s)
             except (FileNotFoundError, ConnectionRefusedError):
                 sock.close()
                 continue

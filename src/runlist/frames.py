@@ -4,6 +4,7 @@ the frame that mentions them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -21,6 +22,7 @@ MAX_DESCRIPTORS = 16
 
 LENGTH = struct.Struct("<I")
 _INT = struct.Struct("i")
+_SO_PASSRIGHTS = 83
 MAX_REQUEST_BODY = MAX_REQUEST - LENGTH.size
 
 
@@ -40,6 +42,12 @@ def descriptors(level: int, kind: int, value: bytes) -> list[int]:
     if (level, kind) != (socket.SOL_SOCKET, socket.SCM_RIGHTS):
         return []
     return [fd for (fd,) in _INT.iter_unpack(value[: len(value) // _INT.size * _INT.size])]
+
+
+def pass_descriptors(sock: socket.socket, wanted: bool) -> None:
+    """Have the kernel refuse descriptors that are sent to a socket, or take them. Kernels before 6.16 always do."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, int(wanted))
 
 
 class Inbox:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -15,7 +14,6 @@ from runlist import frames
 MAX_DESCRIPTORS = 2
 _HEAD = struct.Struct("<BI")
 _MAX_BYTES = 1024
-_SO_PASSRIGHTS = 83
 _CREDENTIALS = struct.Struct("3i")
 _INT_BYTES = 4
 _SENDER = struct.Struct("<iI")
@@ -77,12 +75,6 @@ def receive(sock: socket.socket) -> Packet | None:
 def pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a channel."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def pass_descriptors(sock: socket.socket, wanted: bool) -> None:
-    """Have the kernel refuse descriptors that are sent to a socket, or take them. Kernels before 6.16 always do."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, int(wanted))
 
 
 def peer_of(sock: socket.socket) -> int:

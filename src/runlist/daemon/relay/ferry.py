@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from runlist.daemon.relay.channel import (
     Packet,
     Say,
-    pass_descriptors,
     peer_of,
     receive,
     receive_datagram,
     send,
 )
 from runlist.daemon.relay.vet import vetted
-from runlist.frames import MAX_DESCRIPTORS, MAX_REQUEST_BODY, Inbox, frame
+from runlist.frames import MAX_DESCRIPTORS, MAX_REQUEST_BODY, Inbox, frame, pass_descriptors
 from runlist.planes.interface import Plane
 
 HALF_S = 10.0

@@ -17,6 +17,9 @@ from runlist.daemon.relay.nursery import Birth
 START_S = 10.0
 """How long a relay may take to start."""
 
+CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 512, 100
+"""How many connections a user may make, however short they are."""
+
 _SIGN_S = 0.9
 _GRACE_S = 1.0
 
@@ -37,6 +40,7 @@ class Relay:
         self.uid = uid
         self.connections = 0
         self.idle_since = self._started = time.monotonic()
+        self._room, self._room_at = float(CONNECTIONS_AT_ONCE), self._started
         self.is_gone = False
         self.on_gone: Callable[[], None] = lambda: None
         self._sock = birth.sock
@@ -63,7 +67,9 @@ class Relay:
         return self._taking is not None or self._unanswered_since is not None
 
     def hand_over(self, say: Say, sock: socket.socket, served: socket.socket | None = None) -> bool:
-        """Hand over a connection, and the socket that serves it. Where it returns False nothing has happened."""
+        """Hand over a connection, and the socket that serves it; then call `go`. Where it returns False nothing has
+        happened.
+        """
         fds = [sock.fileno(), *([] if served is None else [served.fileno()])]
         number = self._last + 1
         try:
@@ -72,7 +78,23 @@ class Relay:
             return False
         self._last = number
         sock.close()  # the relay's copy is still there
-        self._go()
+        return True
+
+    def go(self) -> None:
+        """Let it touch what it was given, and give a sign of life. Where there is no room, the next call does."""
+        with contextlib.suppress(OSError):  # if it ended, `_heard` sees to it
+            channel.send(self._sock, Say.GO, self._last)
+        if self._unanswered_since is None and self.is_running:
+            self._unanswered_since = time.monotonic()
+
+    def may_connect(self) -> bool:
+        """Whether its user may have one more connection so soon after the last ones."""
+        now = time.monotonic()
+        self._room = min(CONNECTIONS_AT_ONCE, self._room + (now - self._room_at) * CONNECTIONS_A_SECOND)
+        self._room_at = now
+        if self._room < 1:
+            return False
+        self._room -= 1
         return True
 
     def hung_up(self) -> None:
@@ -102,7 +124,7 @@ class Relay:
         if waits_since is not None and now - waits_since > patience:
             self.hang()
         elif self.is_running:
-            self._go()
+            self.go()
 
     def hang(self) -> None:
         """It hangs: kill it."""
@@ -111,13 +133,6 @@ class Relay:
     def kill(self) -> None:
         """End it: nobody needs it."""
         self._end(hung=False)
-
-    def _go(self) -> None:
-        """Let it touch what it was given. Where there is no room, the next call does."""
-        with contextlib.suppress(OSError):  # if it ended, `_heard` sees to it
-            channel.send(self._sock, Say.GO, self._last)
-        if self._unanswered_since is None and self.is_running:
-            self._unanswered_since = time.monotonic()
 
     def _born(self, pidfd: int | None) -> None:
         if pidfd is None:

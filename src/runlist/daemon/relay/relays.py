@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import time
 from collections import Counter, deque
@@ -17,7 +18,7 @@ from runlist.daemon.relay.nursery import Nursery
 from runlist.daemon.relay.relay import Relay
 
 MAX_CONNECTIONS = 256
-"""How many connections a stranger may have."""
+"""How many connections a stranger may have; an eighth of the daemon's descriptors, where that is less."""
 
 MAX_RELAYS = 64
 """How many users have a relay at once."""
@@ -87,7 +88,7 @@ class Relays:
         ended. None where it is refused.
         """
         relay = self._of(uid)
-        if relay is not None and relay.connections < MAX_CONNECTIONS:
+        if relay is not None and relay.connections < _most_connections() and relay.may_connect():
             try:
                 ours, theirs = socket.socketpair()
             except OSError:
@@ -95,6 +96,7 @@ class Relays:
             else:
                 with theirs:
                     if relay.hand_over(Say.CONNECT, sock, theirs):
+                        relay.go()
                         relay.connections += 1
                         return ours, relay.hung_up
                 ours.close()
@@ -105,7 +107,8 @@ class Relays:
         """Close a stranger's connection, not here."""
         _log.warning("a connection is refused", user=uid)
         self._held.append(sock.detach())
-        self._bury()
+        if len(self._held) == 1:
+            self._loop.call_soon(self._bury)
 
     def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
         """Have the datagram of a user that waits at the head of the socket received, or dropped where it is not
@@ -232,12 +235,22 @@ class Relays:
     # -- what nobody wants -------------------------------------------------------------------------
 
     def _bury(self) -> None:
-        while self._held and not self._closed:
-            undertaker = self._the_undertaker()
+        if not self._held or self._closed:
+            return
+        undertaker = self._the_undertaker()
+        while self._held and undertaker is not None:
             sock = socket.socket(fileno=self._held.popleft())
-            if undertaker is None or not undertaker.hand_over(Say.CLOSE, sock):
+            if not undertaker.hand_over(Say.CLOSE, sock):
                 self._held.appendleft(sock.detach())
-                if undertaker is not None and undertaker.is_running:  # it is stuck
+                if undertaker.is_running:  # it is stuck
                     undertaker.hang()
-                self._loop.call_later(_RETRY_S, self._bury)
+                break
+        else:
+            if undertaker is not None:
+                undertaker.go()
                 return
+        self._loop.call_later(_RETRY_S, self._bury)
+
+
+def _most_connections() -> int:
+    return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)

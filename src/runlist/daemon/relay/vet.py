@@ -55,7 +55,11 @@ def _control_or_region(plane: Plane, fd: int, owner: int) -> int:
 
 
 def _control(plane: Plane, fd: int) -> int:
-    file = plane.adopt(fd)
+    file = None
+    try:
+        file = plane.adopt(fd)
+    except OSError:  # it was not taken over
+        os.close(fd)
     if file is None:
         raise RegionError("it is no file")
     try:

@@ -25,6 +25,7 @@ from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.frames import MAX_REQUEST_BODY, Inbox
 from runlist.policies import PolicySpec
+from runlist.proc.exhaustion import passes
 
 _log = structlog.get_logger()
 _BORROW_PATIENCE_S = 5.0
@@ -34,7 +35,6 @@ _MAX_WAITING_OF_USER = 256
 _ACCEPTED_AT_ONCE = 16
 _REST_S = 0.1
 _RESERVE = 64  # descriptors that connections may not take: tenants, the keeper and relays need some
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Server:
@@ -92,8 +92,8 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._rest(os.strerror(error.errno))
+                if passes(error):
+                    self._rest(str(error))
                     return
                 continue  # of that one connection
             self._welcome(sock)

@@ -65,7 +65,10 @@ def send(sock: socket.socket, say: Say, number: int, body: bytes = b"", fds: Seq
 
 def receive(sock: socket.socket) -> Packet | None:
     """The next packet; None at the end. Raises BlockingIOError as recv does."""
-    data, fds = frames.receive(sock, _MAX_BYTES, MAX_DESCRIPTORS)
+    try:
+        data, fds = frames.receive(sock, _MAX_BYTES, MAX_DESCRIPTORS)
+    except ConnectionResetError:  # something that we said was not read
+        return None
     if len(data) < _HEAD.size:
         return None
     say, number = _HEAD.unpack_from(data)

@@ -69,12 +69,14 @@ def _control(plane: Plane, fd: int) -> int:
 
 
 def _region(fd: int, owner: int) -> int:
-    """Opened anew: the sent one carries its sender's locks and its place in the file."""
+    """Opened anew where we may: the sent one carries its sender's locks."""
     region = Region.adopt(fd, owner)
     try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
-    finally:
-        region.close()
+        ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
+    except OSError:
+        return fd
+    region.close()
+    return ours
 
 
 def _file_system(fd: int) -> int:

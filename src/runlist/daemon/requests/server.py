@@ -259,8 +259,8 @@ class _Peer:
         if self._launched is not None:
             self._manager.launcher_gone(self._launched)
         self._loop.remove_reader(self._sock)
-        self._manager.descriptors.discard(self._regions)
-        self._inbox.close()
+        self._manager.descriptors.discard([*self._regions, *self._inbox.fds])
+        self._inbox.fds.clear()
         self._sock.close()
         if self._budget is not None:
             self._budget.waiting -= sum(left is not None for left in self._left())

@@ -36,7 +36,7 @@ def measure(seconds: float = 10.0) -> list[Figure]:
     if os.geteuid() != 0:
         raise RuntimeError("beside_attacks needs root, to become other users")
     figures = []
-    with _daemon() as (client, folder):
+    with _daemon() as folder:
         _asked(SETTLE_S)  # her relay is there
         for number, (name, attack) in enumerate([("nothing", None), *attacks.ATTACKS.items()]):
             with contextlib.ExitStack() as stack:
@@ -48,12 +48,11 @@ def measure(seconds: float = 10.0) -> list[Figure]:
             target = (AT_MOST, TARGET_MS) if attack is not None else ("", None)
             figures.append(Figure(f"status beside {name}: p99", p99(found["there"]), *target, "ms", details))
             figures.append(holds(f"beside {name} no request fails", not found["failed"], {"failed": found["failed"]}))
-        client.stop()
     return figures
 
 
 @contextlib.contextmanager
-def _daemon() -> Iterator[tuple[Client, Path]]:
+def _daemon() -> Iterator[Path]:
     """Root's daemon, for a group."""
     with tempfile.TemporaryDirectory(prefix="rl-") as path, contextlib.ExitStack() as stack:
         folder = Path(path)
@@ -70,7 +69,7 @@ def _daemon() -> Iterator[tuple[Client, Path]]:
                 raise RuntimeError("the daemon did not start")
         try:
             with Client.open() as client:
-                yield client, folder
+                yield folder
                 client.stop()
         finally:
             process.terminate()

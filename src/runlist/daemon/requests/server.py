@@ -33,7 +33,8 @@ _SEND_PATIENCE_S = 30.0
 _MAX_WAITING_REQUESTS = 64
 _MAX_WAITING_OF_USER = 256
 _ACCEPTED_AT_ONCE = 16
-_REST_S = 0.1
+_FLOOD_PAUSE_S = 0.002  # after so many: a flood gets a bounded part of the daemon's time
+_REST_S = 0.1  # without descriptors or memory
 _RESERVE = 64  # descriptors that connections may not take: tenants, the keeper and relays need some
 
 
@@ -85,7 +86,7 @@ class Server:
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             if self._relays.full:
-                self._rest("too many wait to be hung up on")
+                self._rest(_REST_S, "too many wait to be hung up on")
                 return
             try:
                 sock, _ = self._listener.accept()
@@ -93,16 +94,17 @@ class Server:
                 return
             except OSError as error:
                 if passes(error):
-                    self._rest(str(error))
+                    self._rest(_REST_S, str(error))
                     return
                 continue  # of that one connection
             self._welcome(sock)
+        self._rest(_FLOOD_PAUSE_S)
 
     def _welcome(self, sock: socket.socket) -> None:
         uid = peer_of(sock)
         scarce = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
         if scarce:
-            self._rest("only the reserve is left")
+            self._rest(_REST_S, "only the reserve is left")
         if not self._relays.is_stranger(uid):
             if scarce:
                 sock.close()
@@ -115,12 +117,13 @@ class Server:
             budget = self._budgets.setdefault(uid, Budget())
             self._peers.add(_Peer(ours, uid, self._manager, self, budget, on_end))
 
-    def _rest(self, reason: str) -> None:
-        """Without descriptors or memory for another connection: those that are there go on."""
+    def _rest(self, seconds: float, reason: str = "") -> None:
+        """Accept nobody for a while: those that are there go on."""
         if self._pause is None:
-            _log.warning("no connections are accepted for a moment", reason=reason)
+            if reason:
+                _log.warning("no connections are accepted for a moment", reason=reason)
             self._loop.remove_reader(self._listener)
-            self._pause = self._loop.call_later(_REST_S, self._go_on)
+            self._pause = self._loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         self._pause = None
@@ -253,7 +256,8 @@ class _Peer:
         while (message := await self._next()) is not None:
             answer = await self._answer(message)
             try:
-                await asyncio.wait_for(self._loop.sock_sendall(self._sock, wire.encode(answer)), _SEND_PATIENCE_S)
+                async with asyncio.timeout(_SEND_PATIENCE_S):
+                    await self._loop.sock_sendall(self._sock, wire.encode(answer))
             except (OSError, TimeoutError):
                 break
         if self._launched is not None:

@@ -80,14 +80,16 @@ def test_nothing_is_touched_before_the_daemon_says_so(on_device: None) -> None:
     relay = ferry.Ferry(NvidiaPlane(choose_driver()), theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     thread = threading.Thread(target=relay.serve, daemon=True)
     thread.start()
-    channel.send(ours, Say.CLOSE, 7, fds=[handed.fileno()])
+    channel.send(ours, Say.CLOSE, 7, b"no room", [handed.fileno()])
     handed.close()
     stranger.settimeout(0.2)
     with pytest.raises(TimeoutError):
         stranger.recv(1)
     channel.send(ours, Say.GO, 7)
     stranger.settimeout(PATIENCE_S)
+    assert stranger.recv(10) == b"no room"
     assert stranger.recv(1) == b""
+    assert channel.receive(ours)
     ours.close()
     thread.join(PATIENCE_S)
 

@@ -50,7 +50,9 @@ FLOW: dict[str, set[str]] = {
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
     "daemon.undo": {"frames", "protocol", "planes.interface", "planes.registry", "wire"},
-    "daemon.relay": {"frames", "planes.interface", "planes.process", "planes.registry", "protocol"},
+    "daemon.relay": {
+        "__init__", "errors", "frames", "planes.interface", "planes.process", "planes.registry", "protocol", "wire",
+    },
     "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",

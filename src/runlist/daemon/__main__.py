@@ -45,7 +45,7 @@ SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
-_BACKLOG = 256
+_BACKLOG = 64
 
 
 def main() -> int:

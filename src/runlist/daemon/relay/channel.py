@@ -29,7 +29,7 @@ class Say(IntEnum):
     CONNECT = 3
     """A stranger's connection, and the end of a pair on which the daemon serves it."""
     CLOSE = 4
-    """A connection to close."""
+    """A connection to close, after these last words."""
     GO = 5
     """The daemon has closed its copies of all up to this number: they may be touched. Answered, as a sign of life."""
     TAKE = 6

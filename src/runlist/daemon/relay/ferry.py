@@ -81,10 +81,13 @@ class Ferry:
                 send(self._channel, Say.TAKEN, packet.number)
 
     def _begin(self, packet: Packet) -> None:
+        stranger, *served = (socket.socket(fileno=fd) for fd in packet.fds)
         if packet.say is Say.CLOSE:
-            packet.close()
+            with contextlib.suppress(OSError):
+                stranger.send(packet.body, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            stranger.close()
         else:
-            stranger, daemon = (socket.socket(fileno=fd) for fd in packet.fds)
+            (daemon,) = served
             self._connections.add(_Connection(self, packet.number, stranger, daemon))
 
     def _take(self, number: int) -> None:

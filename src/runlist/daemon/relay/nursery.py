@@ -82,12 +82,11 @@ class Nursery:
             with theirs:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", "runlist.daemon.relay"],
+                        [sys.executable, "-P", "-m", "runlist.daemon.relay"],
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
                         start_new_session=True,
                         env={**os.environ, names.DEVICE: self._plane},
-                        cwd="/",
                     )
                 except BaseException:
                     ours.close()

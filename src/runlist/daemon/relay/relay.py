@@ -66,14 +66,14 @@ class Relay:
         """Whether it owes an answer."""
         return self._taking is not None or self._unanswered_since is not None
 
-    def hand_over(self, say: Say, sock: socket.socket, served: socket.socket | None = None) -> bool:
-        """Hand over a connection, and the socket that serves it; then call `go`. Where it returns False nothing has
-        happened.
+    def hand_over(self, say: Say, sock: socket.socket, served: socket.socket | None = None, body: bytes = b"") -> bool:
+        """Hand over a connection, and the socket that serves it, or what to say last; then call `go`. Where it returns
+        False nothing has happened.
         """
         fds = [sock.fileno(), *([] if served is None else [served.fileno()])]
         number = self._last + 1
         try:
-            channel.send(self._sock, say, number, fds=fds)
+            channel.send(self._sock, say, number, body, fds)
         except OSError:
             return False
         self._last = number

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 import structlog
 
+from runlist import __version__
 from runlist.daemon.relay.channel import Datagram, Packet, Say
 from runlist.daemon.relay.nursery import Nursery
-from runlist.daemon.relay.relay import Relay
+from runlist.daemon.relay.relay import CONNECTIONS_A_SECOND, Relay
+from runlist.errors import ExitCode
+from runlist.wire import Failure, encode
 
 MAX_CONNECTIONS = 256
 """How many connections a stranger may have; an eighth of the daemon's descriptors, where that is less."""
@@ -25,6 +28,8 @@ MAX_RELAYS = 64
 
 MAX_HELD = 64
 """How many connections may wait for somebody to close them; then none is accepted."""
+
+NO_ROOM = "the daemon has no room for another connection: try again in a while"
 
 IDLE_S = 30.0
 """A relay without a connection ends after this."""
@@ -63,7 +68,7 @@ class Relays:
         self._undertaker: Relay | None = None
         self._dying: Counter[int] = Counter()
         self._records: dict[int, _Record] = {}
-        self._held: deque[int] = deque()
+        self._held: deque[tuple[int, bytes]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -88,25 +93,35 @@ class Relays:
         ended. None where it is refused.
         """
         relay = self._of(uid)
-        if relay is not None and relay.connections < _most_connections() and relay.may_connect():
-            try:
-                ours, theirs = socket.socketpair()
-            except OSError:
-                pass
-            else:
-                with theirs:
-                    if relay.hand_over(Say.CONNECT, sock, theirs):
-                        relay.go()
-                        relay.connections += 1
-                        return ours, relay.hung_up
-                ours.close()
-        self.refuse(uid, sock)
+        if relay is None:
+            self.refuse(uid, sock, "the daemon serves you again in a while: a connection of yours kept it waiting")
+        elif relay.connections >= _most_connections():
+            self.refuse(uid, sock, f"you have {relay.connections} connections to the daemon: end some")
+        elif not relay.may_connect():
+            self.refuse(uid, sock, f"more than {CONNECTIONS_A_SECOND} connections a second: make fewer")
+        else:
+            return self._connect(uid, sock, relay)
         return None
 
-    def refuse(self, uid: int, sock: socket.socket) -> None:
-        """Close a stranger's connection, not here."""
-        _log.warning("a connection is refused", user=uid)
-        self._held.append(sock.detach())
+    def _connect(self, uid: int, sock: socket.socket, relay: Relay) -> tuple[socket.socket, Callable[[], None]] | None:
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            self.refuse(uid, sock, NO_ROOM)
+            return None
+        with theirs:
+            if relay.hand_over(Say.CONNECT, sock, theirs):
+                relay.go()
+                relay.connections += 1
+                return ours, relay.hung_up
+        ours.close()
+        self.refuse(uid, sock, NO_ROOM)
+        return None
+
+    def refuse(self, uid: int, sock: socket.socket, reason: str) -> None:
+        """Close a stranger's connection with a line that says why, not here."""
+        _log.warning("a connection is refused", user=uid, reason=reason)
+        self._held.append((sock.detach(), encode(Failure(reason, ExitCode.FAILED, __version__))))
         if len(self._held) == 1:
             self._loop.call_soon(self._bury)
 
@@ -239,9 +254,10 @@ class Relays:
             return
         undertaker = self._the_undertaker()
         while self._held and undertaker is not None:
-            sock = socket.socket(fileno=self._held.popleft())
-            if not undertaker.hand_over(Say.CLOSE, sock):
-                self._held.appendleft(sock.detach())
+            fd, last_words = self._held.popleft()
+            sock = socket.socket(fileno=fd)
+            if not undertaker.hand_over(Say.CLOSE, sock, body=last_words):
+                self._held.appendleft((sock.detach(), last_words))
                 if undertaker.is_running:  # it is stuck
                     undertaker.hang()
                 break

@@ -18,7 +18,7 @@ import structlog
 
 from runlist import __version__, wire
 from runlist.daemon.relay.channel import peer_of
-from runlist.daemon.relay.relays import Relays
+from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import ManagedTask
@@ -111,7 +111,7 @@ class Server:
             else:
                 self._peers.add(_Peer(sock, uid, self._manager, self))
         elif scarce:
-            self._relays.refuse(uid, sock)
+            self._relays.refuse(uid, sock, NO_ROOM)
         elif (served := self._relays.connect(uid, sock)) is not None:
             ours, on_end = served
             budget = self._budgets.setdefault(uid, Budget())

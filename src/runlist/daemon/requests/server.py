@@ -98,6 +98,8 @@ class Server:
                     return
                 continue  # of that one connection
             self._welcome(sock)
+            if self._pause is not None:
+                return
         self._rest(_FLOOD_PAUSE_S)
 
     def _welcome(self, sock: socket.socket) -> None:
@@ -353,7 +355,12 @@ class _Peer:
         """Have the launcher at the other end copy a descriptor out of one of its descendants."""
         borrowing: asyncio.Future[int] = self._loop.create_future()
         self._borrowing.append(borrowing)
-        await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
+        try:
+            async with asyncio.timeout(_BORROW_PATIENCE_S):
+                await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
+        except TimeoutError:  # it reads nothing, and has half of the request
+            self.close()
+            raise
         return await asyncio.wait_for(borrowing, _BORROW_PATIENCE_S)
 
 

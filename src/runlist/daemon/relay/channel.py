@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -14,6 +15,8 @@ from runlist import frames
 MAX_DESCRIPTORS = 2
 _HEAD = struct.Struct("<BI")
 _MAX_BYTES = 1024
+_SO_SNDBUFFORCE = 32
+_ROOM = 1 << 20
 _CREDENTIALS = struct.Struct("3i")
 _INT_BYTES = 4
 _SENDER = struct.Struct("<iI")
@@ -76,8 +79,11 @@ def receive(sock: socket.socket) -> Packet | None:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a channel."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Both ends of a channel. The first has room for the packets of all connections that a user may have."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.suppress(OSError):  # root's right; others have room for about 250
+        ours.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _ROOM)
+    return ours, theirs
 
 
 def peer_of(sock: socket.socket) -> int:

@@ -47,7 +47,7 @@ class Relay:
         self._on_packet = on_packet
         self._on_end = on_end
         self._pidfd: int | None = None
-        self._given_up = False
+        self._given_up = self._going = False
         self._last = 0  # number of the last packet
         self._unanswered_since: float | None = None
         self._taking: tuple[int, float, Callable[[], None]] | None = None
@@ -81,7 +81,17 @@ class Relay:
         return True
 
     def go(self) -> None:
-        """Let it touch what it was given, and give a sign of life. Where there is no room, the next call does."""
+        """Let it touch what it was given, once for all of this round, and give a sign of life. Where there is no room,
+        the next call does.
+        """
+        if not self._going:
+            self._going = True
+            self._loop.call_soon(self._go)
+
+    def _go(self) -> None:
+        self._going = False
+        if self._given_up:
+            return
         with contextlib.suppress(OSError):  # if it ended, `_heard` sees to it
             channel.send(self._sock, Say.GO, self._last)
         if self._unanswered_since is None and self.is_running:

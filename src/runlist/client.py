@@ -21,6 +21,7 @@ import msgspec
 
 from runlist import __version__, paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
+from runlist.frames import MAX_REQUEST
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as names
 from runlist.views.structs import TaskView
@@ -71,9 +72,12 @@ class Client:
     ) -> Client | None:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(patience_s)
+            if patience_s is not None:  # with a time-out of Python's it would not wait for its turn
+                limit = struct.pack("ll", int(patience_s), int(patience_s % 1 * 1e6) + 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             try:
                 sock.connect(str(path))
+                sock.settimeout(patience_s)
             except (FileNotFoundError, ConnectionRefusedError):
                 sock.close()
                 continue
@@ -248,8 +252,8 @@ def _frame(request: wire.Message) -> bytes:
         frame = wire.encode(request)
     except UnicodeEncodeError:
         raise UsageError("a setting is no text in UTF-8: write it anew") from None
-    if len(frame) > wire.MAX_REQUEST:
-        raise UsageError(f"the settings are too long together: {len(frame)} bytes, {wire.MAX_REQUEST} at most")
+    if len(frame) > MAX_REQUEST:
+        raise UsageError(f"the settings are too long together: {len(frame)} bytes, {MAX_REQUEST} at most")
     return frame
 
 

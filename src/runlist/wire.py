@@ -1,26 +1,15 @@
-"""The messages between client, daemon, keeper and `runlist run`, and how they travel on a UNIX stream socket.
-
-A frame is a four-byte little-endian length and a JSON body; descriptors travel as SCM_RIGHTS with the frame that
-mentions them.
-"""
+"""The messages between client, daemon, keeper and `runlist run`: JSON, in frames on a UNIX stream socket."""
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from runlist.frames import Inbox, frame
 from runlist.views.structs import DaemonView, TaskView
-
-MAX_FRAME = 16 << 20
-MAX_REQUEST = 32 << 10
-"""The longest request: it is sent in one piece with its descriptors."""
-_LENGTH = struct.Struct("<I")
-_MAX_FDS = 16
 
 
 class Message(msgspec.Struct, tag=True, frozen=True):
@@ -165,43 +154,7 @@ KeeperMessage = Guard | Unguard
 
 def encode(message: Message) -> bytes:
     """A whole frame."""
-    body = msgspec.json.encode(message)
-    return _LENGTH.pack(len(body)) + body
-
-
-class Inbox:
-    """Cuts a stream into frames, and keeps their descriptors in order."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self.fds: deque[int] = deque()
-
-    def read(self, sock: socket.socket) -> bool:
-        """One recv. False at end of stream. Raises BlockingIOError as recv does."""
-        data, fds, _, _ = socket.recv_fds(sock, 1 << 16, _MAX_FDS)
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        self.fds.extend(fds)
-        self._buffer += data
-        return bool(data)
-
-    def frames(self) -> Iterator[bytes]:
-        """Bodies of the complete frames. Raises ValueError for a frame that is too long."""
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_FRAME:
-                raise ValueError(f"a frame of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            body = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield body
-
-    def close(self) -> None:
-        """Close the descriptors that nobody took."""
-        while self.fds:
-            os.close(self.fds.popleft())
+    return frame(msgspec.json.encode(message))
 
 
 class Connection:

@@ -44,11 +44,15 @@ FLOW: dict[str, set[str]] = {
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
-    "wire": {"views"},
+    "frames": set(),
+    "wire": {"frames", "views"},
     "paths": {"errors", "protocol"},
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
-    "daemon.undo": {"protocol", "planes.interface", "planes.registry", "wire"},
+    "daemon.undo": {"frames", "protocol", "planes.interface", "planes.registry", "wire"},
+    "daemon.relay": {
+        "__init__", "errors", "frames", "planes.interface", "planes.process", "planes.registry", "protocol", "wire",
+    },
     "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
@@ -57,26 +61,29 @@ FLOW: dict[str, set[str]] = {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units", "text",
     },
     "daemon.tree": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.undo", "errors", "model",
-        "planes.interface", "planes.process", "proc", "units",
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.undo", "errors",
+        "model", "planes.interface", "planes.process", "proc", "units",
     },
     "daemon.requests": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.tasks", "daemon.tree", "daemon.undo", "__init__",
-        "errors", "model", "planes.interface", "planes.process", "policies", "proc", "protocol", "settings",
-        "tenant", "units", "views", "wire",
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.tree",
+        "daemon.undo", "__init__", "errors", "frames", "model", "planes.interface", "planes.process", "policies",
+        "proc", "protocol", "settings", "tenant", "units", "views", "wire",
     },
     "daemon.compose": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks", "daemon.tree",
         "daemon.undo", "planes.interface", "policies",
     },
     "daemon.lean": set(),
+    "daemon.log_limit": {"proc"},
     "daemon.__main__": {
-        "daemon.compose", "daemon.lean", "daemon.requests", "daemon.tree", "errors", "paths", "planes.interface",
-        "planes.registry", "policies", "proc", "protocol",
+        "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.relay", "daemon.requests", "daemon.tree",
+        "errors", "paths", "planes.interface", "planes.registry", "policies", "proc", "protocol",
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"__init__", "protocol", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
+    "client": {
+        "__init__", "errors", "frames", "paths", "planes.interface", "planes.registry", "protocol", "views", "wire",
+    },
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc", "protocol"},
@@ -103,6 +110,8 @@ STANDARD_ONLY = {
     "policies": set(),
     "statistics": set(),
     "views": {"msgspec"},
+    "frames": set(),
+    "daemon.relay.ferry": set(),
     "wire": {"msgspec"},
     "paths": set(),
     "tenant": set(),

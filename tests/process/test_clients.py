@@ -16,6 +16,7 @@ import pytest
 
 from runlist import __version__, wire
 from runlist.client import Client
+from runlist.frames import MAX_FRAME
 from runlist.planes.process.region import create
 from tests.fixtures.daemon import Commands, Daemon, wait_for
 
@@ -68,7 +69,7 @@ def frame(body: bytes) -> bytes:
         frame(b"\xff\xfe\x00"),
         frame(b"[" * 100_000),
         frame(b'{"type":"Change","pid":1,"settings":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}"),
-        struct.pack("<I", wire.MAX_FRAME + 1),
+        struct.pack("<I", MAX_FRAME + 1),
         struct.pack("<I", 0xFFFFFFFF),
         wire.encode(wire.Borrowed()),  # nobody asked
         wire.encode(wire.Borrowed(13)),

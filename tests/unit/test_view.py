@@ -25,6 +25,7 @@ from runlist.daemon.requests.messages import TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
+from runlist.frames import MAX_FRAME
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
 from runlist.planes.interface import CensusError
 from runlist.planes.nvidia.context import GpuContext
@@ -289,7 +290,7 @@ def test_command_lines_leave_room_for_one_another() -> None:
     for task in tasks:
         task.command_line = "x" * (32 << 10)
     seen = views(tasks, Gpus(), NoNvml())  # type: ignore[arg-type]
-    assert len(wire.encode(wire.Tasks(seen))) < wire.MAX_FRAME / 2
+    assert len(wire.encode(wire.Tasks(seen))) < MAX_FRAME / 2
     assert 4000 < len(seen[0].command_line) < 5000
     assert one(tasks[0]).command_line == tasks[0].command_line
 

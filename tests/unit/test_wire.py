@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist import wire
+from runlist.frames import MAX_FRAME, Inbox
 from tests.fixtures.fake_daemon import gpu_view, status, view
 
 Pair = tuple[socket.socket, socket.socket]
@@ -25,7 +26,7 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
-def drain(inbox: wire.Inbox, sock: socket.socket) -> list[bytes]:
+def drain(inbox: Inbox, sock: socket.socket) -> list[bytes]:
     """All frames up to the end of the stream."""
     bodies: list[bytes] = []
     while inbox.read(sock):
@@ -93,7 +94,7 @@ def test_what_is_no_request_is_a_value_error(body: bytes) -> None:
 )
 def test_frames_survive_any_cuts(texts: list[str], cuts: list[int]) -> None:
     stream = b"".join(wire.encode(wire.Failure(text, 1)) for text in texts)
-    inbox, bodies = wire.Inbox(), []
+    inbox, bodies = Inbox(), []
     ours, theirs = socket.socketpair()
     with ours, theirs:
         while stream:
@@ -111,7 +112,7 @@ def test_frames_survive_any_cuts(texts: list[str], cuts: list[int]) -> None:
 def test_several_frames_in_one_read_and_an_empty_one(pair: Pair) -> None:
     ours, theirs = pair
     ours.sendall(struct.pack("<I", 0) + wire.encode(wire.Stop()) * 3)
-    inbox = wire.Inbox()
+    inbox = Inbox()
     assert inbox.read(theirs)
     assert len(list(inbox.frames())) == 4
 
@@ -120,15 +121,15 @@ def test_half_a_frame_is_kept_for_later_and_lost_at_the_end(pair: Pair) -> None:
     ours, theirs = pair
     ours.sendall(wire.encode(wire.Stop())[:-1])
     ours.close()
-    inbox = wire.Inbox()
+    inbox = Inbox()
     assert drain(inbox, theirs) == []
 
 
-@pytest.mark.parametrize("length", [wire.MAX_FRAME + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("length", [MAX_FRAME + 1, 0xFFFFFFFF])
 def test_an_oversize_frame_is_refused_before_it_is_there(pair: Pair, length: int) -> None:
     ours, theirs = pair
     ours.sendall(struct.pack("<I", length))
-    inbox = wire.Inbox()
+    inbox = Inbox()
     inbox.read(theirs)
     with pytest.raises(ValueError, match=f"a frame of {length} bytes"):
         list(inbox.frames())
@@ -136,7 +137,7 @@ def test_an_oversize_frame_is_refused_before_it_is_there(pair: Pair, length: int
 
 def test_descriptors_travel_in_order_and_are_not_inherited(pair: Pair) -> None:
     ours, theirs = pair
-    connection, inbox = wire.Connection(ours), wire.Inbox()
+    connection, inbox = wire.Connection(ours), Inbox()
     sent = [os.memfd_create(f"test{number}") for number in range(3)]
     for fd in sent:
         connection.send(wire.Borrowed(), [fd])
@@ -159,7 +160,7 @@ def test_more_descriptors_than_are_taken_do_not_leak(pair: Pair) -> None:
     ours, theirs = pair
     before = len(os.listdir("/proc/self/fd"))
     socket.send_fds(ours, [wire.encode(wire.Stop())], [0] * 100)
-    inbox = wire.Inbox()
+    inbox = Inbox()
     inbox.read(theirs)
     assert len(inbox.fds) <= 16
     inbox.close()

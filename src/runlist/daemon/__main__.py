@@ -25,6 +25,8 @@ import structlog
 
 from runlist import paths
 from runlist.daemon.compose import Daemon, compose
+from runlist.daemon.log_limit import LogLimit
+from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests.messages import Messages
 from runlist.daemon.requests.server import Server
 from runlist.daemon.tree.look_schedule import SETTLE_S
@@ -32,6 +34,7 @@ from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
 from runlist.policies import DEFAULT_POLICY, PolicySpec
+from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
 from runlist.protocol import environment_autogen as names
 
@@ -42,6 +45,7 @@ SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
+_BACKLOG = 64
 
 
 def main() -> int:
@@ -54,9 +58,11 @@ def main() -> int:
     parser.add_argument("--rules", type=Path, help="file of rules and limits (docs/rules.md)")
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
+    limit = LogLimit()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[
+            limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
@@ -70,7 +76,7 @@ def main() -> int:
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd)
     try:
-        asyncio.run(_run(arguments, ready))
+        asyncio.run(_run(arguments, ready, limit))
     except (RunlistError, OSError) as error:
         code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
         ready.say(f"{int(code)} {error}")
@@ -93,22 +99,25 @@ class _Ready:
             self._fd = None
 
 
-async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
+async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) -> None:
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
     with _listening(plane, arguments.group) as listener:
         stop = asyncio.Event()
         daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
-        server = Server(listener, daemon.manager, plane.name, arguments.private, stop)
-        messages = Messages(paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors)
+        relays = Relays(plane.name)
+        server = Server(listener, daemon.manager, relays, plane.name, arguments.private, stop)
+        messages = Messages(
+            paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         jobs: list[asyncio.Task[Any]] = [
             loop.create_task(_look(daemon)),
-            loop.create_task(_check(daemon)),
+            loop.create_task(_check(daemon, limit)),
         ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
@@ -126,6 +135,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
                 job.cancel()
             messages.close()
             server.close()
+            relays.close()
             daemon.close()
 
 
@@ -151,7 +161,8 @@ async def _look(daemon: Daemon) -> None:
                 last_opened = time.monotonic()
             opened.clear()
             if daemon.processes.roots or daemon.placement.rules:
-                await daemon.search.scan()
+                with _going_on():
+                    await daemon.search.scan()
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:
@@ -160,17 +171,30 @@ async def _look(daemon: Daemon) -> None:
         watch.close()
 
 
-async def _check(daemon: Daemon) -> None:
+async def _check(daemon: Daemon, limit: LogLimit) -> None:
     count = 0
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
-        daemon.gpus.read_usage(CHECK_EVERY_S / 2)
-        daemon.checks.check(slices=count % SLICES_EVERY == 0)
-        await daemon.guard.check()
-        await daemon.checkpoints.look()
-        if daemon.processes.expected:
-            daemon.opened.set()
+        limit.say_left_out()
+        with _going_on():
+            daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            daemon.checks.check(slices=count % SLICES_EVERY == 0)
+            await daemon.guard.check()
+            await daemon.checkpoints.look()
+            if daemon.processes.expected:
+                daemon.opened.set()
+
+
+@contextlib.contextmanager
+def _going_on() -> Iterator[None]:
+    """Leave a round without descriptors or memory: there will be some again, and tenants are to be looked after."""
+    try:
+        yield
+    except Exception as error:
+        if not passes(error):
+            raise
+        _log.warning("a round of looking was left out", reason=str(error) or "no memory")
 
 
 def _rules_file(named: Path | None) -> Path | None:
@@ -216,11 +240,11 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         _restrict(path, group)
-        listener.listen(64)
+        listener.listen(_BACKLOG)
         yield listener
         path.unlink(missing_ok=True)
     finally:
-        listener.close()
+        listener.close()  # unless the server has left it to the end of this process
         os.close(lock)
 
 

@@ -12,6 +12,7 @@ import os
 import platform
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
+from runlist.proc.exhaustion import passes
 
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 _SYS_PIDFD_GETFD = 438
@@ -42,6 +43,8 @@ def open_process(pid: int) -> int:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             raise NoTargetError(f"{pid} is not a process (a thread's id, or not positive)") from None
+        if passes(error):
+            raise
         raise NotSupportedError(f"pidfd_open({pid}): {error.strerror}: Runlist needs Linux 5.6 or later") from None
 
 

@@ -289,6 +289,10 @@ class Manager:
         if uid != 0 and SuspendedBy.ROOM in task.suspended_by:
             raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
+    def wants(self, pid: int, uid: int) -> bool:
+        """Whether descriptors that a process of user `uid` sends are of use."""
+        return self._search.root_for(pid, uid) is not None
+
     def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
         """Take a tenant's message; False for a process that is not managed. `in_force` is called once the message has
         taken effect.

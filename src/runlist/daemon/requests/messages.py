@@ -12,13 +12,13 @@ import os
 import re
 import socket
 import stat
-import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
 from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Kind
 from runlist.tenant import RECORD
@@ -33,8 +33,6 @@ FLOOD_PAUSE_S = 0.002
 
 MAX_CLIENT = (1 << 32) - 1
 
-_CREDENTIALS = struct.Struct("3i")
-_INT = struct.Struct("i")
 _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
 
@@ -88,6 +86,19 @@ class Discarder(Protocol):
         """Close them."""
 
 
+class Strangers(Protocol):
+    """Takes datagrams with descriptors of those whose descriptors are not for the daemon (`daemon.relay`)."""
+
+    def is_stranger(self, uid: int) -> bool:
+        """Whether a user is one."""
+
+    def share(self, messages: socket.socket, on_datagram: Callable[[Datagram], None]) -> None:
+        """The socket, and what to call with what was taken from it."""
+
+    def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+        """Take the datagram at the head of the queue, or drop it; then call `done`."""
+
+
 OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
 """Takes pid, user id, the message, and what to call when a segment that begins is in force. False: not managed."""
 
@@ -97,26 +108,43 @@ class Messages:
 
     `dropped` counts messages that were not taken, by reason: malformed, nobody (a sender that this pid namespace does
     not know), foreign (a process that is not managed). Unwanted descriptors go to `discarder`. Processes of other users
-    may send if they can reach the directory of root's daemon. Raises RunlistError when another daemon hears there,
-    UsageError when the path cannot be a socket.
+    may send if they can reach the directory of root's daemon; what they send with descriptors is left to `strangers`,
+    and dropped unless `wants` (pid, user id) says that descriptors of that process are of use. Raises RunlistError when
+    another daemon hears there, UsageError when the path cannot be a socket.
     """
 
-    def __init__(self, path: Path, on_message: OnMessage, discarder: Discarder) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_message: OnMessage,
+        discarder: Discarder,
+        strangers: Strangers | None = None,
+        wants: Callable[[int, int], bool] = lambda *_: True,
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         self._path = path
         self._on_message = on_message
         self._discarder = discarder
+        self._wants = wants
         self._loop = asyncio.get_running_loop()
         self._resume: asyncio.TimerHandle | None = None
         self._socket = _bind(path)
+        self._strangers = strangers if path.stat().st_mode & stat.S_IWOTH else None
+        if self._strangers is not None:
+            self._strangers.share(self._socket, self._take)
+        self._closed = False
         self._loop.add_reader(self._socket, self._read)
 
     def close(self) -> None:
         """Stop hearing, and remove the socket."""
+        self._closed = True
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._socket)
-        self._socket.close()
+        if self._strangers is None:
+            self._socket.close()
+        else:  # descriptors may wait in its queue: the end of this process closes them, and lingers for none
+            self._socket.detach()
         self._path.unlink(missing_ok=True)
 
     def acknowledge(self, message: TenantMessage) -> None:
@@ -131,15 +159,40 @@ class Messages:
     def _read(self) -> None:
         for _ in range(MAX_PER_WAKEUP):
             try:
-                self._take(*_receive(self._socket, MAX_DESCRIPTORS if self._discarder.room else 0))
+                room = MAX_DESCRIPTORS if self._discarder.room else 0
+                if self._strangers is not None:
+                    head = receive_datagram(self._socket, RECORD.size + 1, 0, socket.MSG_PEEK)
+                    if head.left and self._strangers.is_stranger(head.uid):
+                        self._leave(self._strangers, head)
+                        return
+                    if not head.left:
+                        room = 0
+                self._take(receive_datagram(self._socket, RECORD.size + 1, room))
             except BlockingIOError:
                 return
             except OSError:  # an error of an earlier answer, which this call clears
                 continue
-        self._loop.remove_reader(self._socket)
-        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._loop.add_reader, self._socket, self._read)
+        self._pause()
+        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
 
-    def _take(self, record: bytes, pid: int, uid: int, sender: bytes, descriptors: tuple[int, ...]) -> None:
+    def _leave(self, strangers: Strangers, head: Datagram) -> None:
+        """Have a datagram with descriptors of a stranger taken elsewhere; until then there is nothing to read."""
+        message = parse(head.record)
+        wanted = message is not None and message.kind is Kind.JOIN and self._wants(head.pid, head.uid)
+        if not wanted:
+            self.dropped["foreign" if message is not None else "malformed"] += 1
+        self._pause()
+        strangers.take(head.uid, wanted, self._go_on)
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._socket)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket, self._read)
+
+    def _take(self, datagram: Datagram) -> None:
+        record, pid, uid, sender, descriptors, _ = datagram
         message = parse(record, sender)
         if message is not None and message.kind is Kind.JOIN:
             message, descriptors = replace(message, descriptors=descriptors) if descriptors else None, ()
@@ -158,22 +211,6 @@ class Messages:
     def _in_force(self, message: TenantMessage) -> None:
         if message.kind is Kind.SEGMENT_BEGIN:
             self.acknowledge(message)
-
-
-def _receive(sock: socket.socket, room: int) -> tuple[bytes, int, int, bytes, tuple[int, ...]]:
-    """One datagram: its bytes (at most one more than a record), the sender's pid, user and address from the kernel, and
-    up to `room` descriptors. The kernel drops further ones.
-    """
-    size = socket.CMSG_SPACE(_CREDENTIALS.size) + (socket.CMSG_LEN(room * _INT.size) if room else 0)
-    record, ancillary, _, address = sock.recvmsg(RECORD.size + 1, size, socket.MSG_CMSG_CLOEXEC)
-    pid, uid = 0, -1
-    descriptors: tuple[int, ...] = ()
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
-            pid, uid, _ = _CREDENTIALS.unpack(data)
-        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors += tuple(fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size]))
-    return record, pid, uid, address if isinstance(address, bytes) else b"", descriptors
 
 
 def _bind(path: Path) -> socket.socket:

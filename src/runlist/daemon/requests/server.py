@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import resource
 import socket
-import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
 from runlist import __version__, wire
+from runlist.daemon.relay.channel import peer_of
+from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.together import pids_together, together_notes
 from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
+from runlist.frames import MAX_REQUEST_BODY, Inbox
 from runlist.policies import PolicySpec
+from runlist.proc.exhaustion import passes
 
 _log = structlog.get_logger()
 _BORROW_PATIENCE_S = 5.0
+_SEND_PATIENCE_S = 30.0
 _MAX_WAITING_REQUESTS = 64
+_MAX_WAITING_OF_USER = 256
+_ACCEPTED_AT_ONCE = 16
+_FLOOD_PAUSE_S = 0.002  # after so many: a flood gets a bounded part of the daemon's time
+_REST_S = 0.1  # without descriptors or memory
+_RESERVE = 64  # descriptors that connections may not take: tenants, the keeper and relays need some
 
 
 class Server:
-    """Accepts connections on a listening socket and serves them. A client that asks the daemon to end sets `stop`."""
+    """Accepts connections on a listening socket and serves them, those of strangers by way of `relays`. A client that
+    asks the daemon to end sets `stop`.
+    """
 
     def __init__(
-        self, listener: socket.socket, manager: Manager, device: str, private: bool, stop: asyncio.Event
+        self,
+        listener: socket.socket,
+        manager: Manager,
+        relays: Relays,
+        device: str,
+        private: bool,
+        stop: asyncio.Event,
     ) -> None:
         self._device = device
         self._listener = listener
         self._manager = manager
+        self._relays = relays
         self._private = private
         self._peers: set[_Peer] = set()
+        self._budgets: WeakValueDictionary[int, Budget] = WeakValueDictionary()  # of strangers
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._closed = False
         self.stop = stop
         listener.setblocking(False)
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._loop.add_reader(listener, self._accept)
 
     @property
     def busy(self) -> bool:
@@ -49,18 +74,64 @@ class Server:
 
     def close(self) -> None:
         """Stop accepting, and hang up."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.detach()  # its queue is closed by the end of this process, which lingers for nothing
         for peer in list(self._peers):
             peer.close()
 
     def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError as error:
-            _log.warning("a connection could not be accepted", reason=error.strerror)
-            return
-        self._peers.add(_Peer(sock, self._manager, self))
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if self._relays.full:
+                self._rest(_REST_S, "too many wait to be hung up on")
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if passes(error):
+                    self._rest(_REST_S, str(error))
+                    return
+                continue  # of that one connection
+            self._welcome(sock)
+            if self._pause is not None:
+                return
+        self._rest(_FLOOD_PAUSE_S)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        uid = peer_of(sock)
+        scarce = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
+        if scarce:
+            self._rest(_REST_S, "only the reserve is left")
+        if not self._relays.is_stranger(uid):
+            if scarce:
+                sock.close()
+            else:
+                self._peers.add(_Peer(sock, uid, self._manager, self))
+        elif scarce:
+            self._relays.refuse(uid, sock, NO_ROOM)
+        elif (served := self._relays.connect(uid, sock)) is not None:
+            ours, on_end = served
+            budget = self._budgets.setdefault(uid, Budget())
+            self._peers.add(_Peer(ours, uid, self._manager, self, budget, on_end))
+
+    def _rest(self, seconds: float, reason: str = "") -> None:
+        """Accept nobody for a while: those that are there go on."""
+        if self._pause is None:
+            if reason:
+                _log.warning("no connections are accepted for a moment", reason=reason)
+            self._loop.remove_reader(self._listener)
+            self._pause = self._loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        if not self._closed:
+            self._loop.add_reader(self._listener, self._accept)
 
     def forget(self, peer: _Peer) -> None:
         """A peer hung up."""
@@ -87,21 +158,41 @@ class Server:
         )
 
 
-class _Peer:
-    """One connection. Requests of a connection are served one after the other."""
+class Budget:
+    """What the connections of one stranger may have together."""
 
-    def __init__(self, sock: socket.socket, manager: Manager, server: Server) -> None:
+    def __init__(self) -> None:
+        self.waiting = 0  # requests
+        self.turn = asyncio.Lock()
+
+
+class _Peer:
+    """One connection of user `uid`. Requests of a connection are served one after the other; those of a stranger's
+    connections begin one after the other, too, so that others come between. `on_end` is called at the end.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        uid: int,
+        manager: Manager,
+        server: Server,
+        budget: Budget | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sock = sock
         self._manager = manager
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._inbox = wire.Inbox()
+        self._inbox = Inbox(MAX_REQUEST_BODY)
         self._decoder = msgspec.json.Decoder(wire.Request)
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
         self._borrowing: deque[asyncio.Future[int]] = deque()  # requests to lend that were not answered yet
         self._launched: int | None = None
         self._regions: deque[int] = deque()  # of launches that were not served yet
-        self._uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        self._uid = uid
+        self._budget = budget
+        self._on_end = on_end
         sock.setblocking(False)
         self._loop.add_reader(sock, self._readable)
         self._serving = self._loop.create_task(self._serve())
@@ -125,18 +216,25 @@ class _Peer:
                     continue
                 if isinstance(message, wire.Launch) and message.region:
                     self._take_region()
-                if self._queue.qsize() >= _MAX_WAITING_REQUESTS:
-                    raise ValueError("too many requests at once")
-                self._queue.put_nowait(message)
+                self._enqueue(message)
             if len(self._inbox.fds) > len(self._borrowing):
                 raise ValueError("descriptors that nobody asked for")
         except BlockingIOError:
             return
-        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError, MemoryError) as error:  # msgspec's errors are ValueErrors
             _log.warning("a client broke the protocol", user=self._uid, reason=str(error))
             alive = False
         if not alive:
             self.close()
+
+    def _enqueue(self, message: wire.Message) -> None:
+        if self._queue.qsize() >= _MAX_WAITING_REQUESTS:
+            raise ValueError("too many requests at once")
+        if self._budget is not None:
+            if self._budget.waiting >= _MAX_WAITING_OF_USER:
+                raise ValueError("too many requests of one user at once")
+            self._budget.waiting += 1
+        self._queue.put_nowait(message)
 
     def _take_region(self) -> None:
         if not self._inbox.fds:
@@ -158,19 +256,36 @@ class _Peer:
             borrowing.set_result(fd)
 
     async def _serve(self) -> None:
-        while (message := await self._queue.get()) is not None:
+        while (message := await self._next()) is not None:
             answer = await self._answer(message)
             try:
-                await self._loop.sock_sendall(self._sock, wire.encode(answer))
-            except OSError:
+                async with asyncio.timeout(_SEND_PATIENCE_S):
+                    await self._loop.sock_sendall(self._sock, wire.encode(answer))
+            except (OSError, TimeoutError):
                 break
         if self._launched is not None:
             self._manager.launcher_gone(self._launched)
         self._loop.remove_reader(self._sock)
-        self._manager.descriptors.discard(self._regions)
-        self._inbox.close()
+        self._manager.descriptors.discard([*self._regions, *self._inbox.fds])
+        self._inbox.fds.clear()
         self._sock.close()
+        if self._budget is not None:
+            self._budget.waiting -= sum(left is not None for left in self._left())
         self._server.forget(self)
+        self._on_end()
+
+    def _left(self) -> Iterator[wire.Message | None]:
+        while not self._queue.empty():
+            yield self._queue.get_nowait()
+
+    async def _next(self) -> wire.Message | None:
+        """The next request. Of a stranger's one begins in each round of the loop, whatever their number."""
+        message = await self._queue.get()
+        if message is not None and self._budget is not None:
+            self._budget.waiting -= 1
+            async with self._budget.turn:
+                await asyncio.sleep(0)
+        return message
 
     async def _answer(self, message: wire.Message) -> wire.Message:
         try:
@@ -247,7 +362,12 @@ class _Peer:
         """Have the launcher at the other end copy a descriptor out of one of its descendants."""
         borrowing: asyncio.Future[int] = self._loop.create_future()
         self._borrowing.append(borrowing)
-        await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
+        try:
+            async with asyncio.timeout(_BORROW_PATIENCE_S):
+                await self._loop.sock_sendall(self._sock, wire.encode(wire.BorrowRequest(pid, fd)))
+        except TimeoutError:  # it reads nothing, and has half of the request
+            self.close()
+            raise
         return await asyncio.wait_for(borrowing, _BORROW_PATIENCE_S)
 
 

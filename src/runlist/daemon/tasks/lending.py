@@ -71,8 +71,17 @@ class Lending:
         lender = self._lenders.get(pid)
         if lender is None:
             return []
-        copied = [(one, self._plane.adopt(os.dup(one.handle.fileno()))) for one in lender.files.values()]
-        return [Lent(one.key, file, one.client) for one, file in copied if file is not None]
+        copied: list[Lent] = []
+        try:
+            for one in lender.files.values():
+                file = self._plane.adopt(os.dup(one.handle.fileno()))
+                if file is not None:
+                    copied.append(Lent(one.key, file, one.client))
+        except OSError:  # no descriptor is left
+            for one in copied:
+                one.handle.close()
+            raise
+        return copied
 
     def has(self, pid: int, key: int) -> bool:
         """Whether a file is still lent."""

@@ -140,7 +140,11 @@ class Adoption:
         process = self._processes.managed.get(pid)
         wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
         if process is None and found and wanted:
-            return ManagedProcess(pid, os.dup(pidfd), root)
+            try:
+                return ManagedProcess(pid, os.dup(pidfd), root)
+            except OSError:  # no descriptor is left
+                _close(found)
+                raise
         if process is None:
             _close(found)
         return process

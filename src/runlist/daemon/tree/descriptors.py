@@ -1,7 +1,8 @@
-"""Looking at descriptors that other processes sent, in a thread of its own.
+"""Looking at descriptors that other processes sent, in threads of their own.
 
 Such a file may be on a file system that its sender serves (FUSE), and then looking at it, and even closing it, takes as
-long as the sender likes. So the event loop never touches one before this thread has found it harmless.
+long as the sender likes. So the event loop never touches one before such a thread has found it harmless, and what
+strangers send comes by way of a relay, which passes on only what can do no harm.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from runlist.daemon.relay.vet import refusal
 from runlist.planes.interface import Handle, Plane
 from runlist.planes.process.region import Region, RegionError
 
@@ -41,15 +43,18 @@ class Sent:
                 one.close()
 
 
+_Work: TypeAlias = "queue.SimpleQueue[Callable[[], None]]"
+
+
 class Descriptors:
-    """The thread. It closes descriptors, or hands them back as a control file or a region."""
+    """Two threads: one hands descriptors back as a control file or a region, the other closes."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._loop = asyncio.get_running_loop()
         self._waiting = 0
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, daemon=True).start()  # one that hangs does not keep the daemon from ending
+        self._looks = _thread()
+        self._closes = _thread()
 
     @property
     def room(self) -> bool:
@@ -59,17 +64,17 @@ class Descriptors:
     def discard(self, fds: Sequence[int]) -> None:
         """Close unwanted descriptors."""
         if fds:
-            self._start(lambda: _close(fds))
+            self._start(self._closes, lambda: _close(fds))
 
     async def joined(self, fds: Sequence[int], owner: int) -> Sent:
         """The control file, and perhaps the region, that a process of user `owner` sent."""
-        return await self._start(lambda: self._look(fds, owner))
+        return await self._start(self._looks, lambda: self._look(fds, owner))
 
     async def region(self, fd: int, owner: int) -> Region:
         """A region of user `owner`. Raises RegionError."""
-        return await self._start(lambda: _region(fd, owner))
+        return await self._start(self._looks, lambda: self._region(fd, owner))
 
-    def _start(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    def _start(self, thread: _Work, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         self._waiting += 1
         future: asyncio.Future[_Result] = self._loop.create_future()
 
@@ -81,7 +86,7 @@ class Descriptors:
             else:
                 self._tell(future, future.set_result, result)
 
-        self._work.put(run)
+        thread.put(run)
         return future
 
     def _tell(self, future: asyncio.Future[_Result], say: Callable[[Any], None], what: object) -> None:
@@ -95,10 +100,6 @@ class Descriptors:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(tell)
 
-    def _serve(self) -> None:
-        while True:
-            self._work.get()()
-
     def _look(self, fds: Sequence[int], owner: int) -> Sent:
         file, trouble = None, ""
         region: Region | None = None
@@ -109,24 +110,55 @@ class Descriptors:
                 _close(fds[:1])
         if len(fds) > 1:
             try:
-                region = _region(fds[1], owner)
+                region = self._region(fds[1], owner)
             except RegionError as error:
                 trouble = str(error)
         _close(fds[2:])
         return Sent(file, region, trouble)
 
+    def _region(self, fd: int, owner: int) -> Region:
+        """A region of user `owner`, opened anew where we may: the sent file carries its sender's locks, and our copy
+        would keep them after the sender's death. Raises RegionError.
+        """
+        if owner not in (0, os.geteuid()) and (reason := refusal(fd)):
+            os.close(fd)
+            raise RegionError(reason)
+        sent = Region.adopt(fd, owner)
+        try:
+            ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
+        except OSError:
+            return _SentRegion(fd, self._discard_later)
+        sent.close()
+        return _SentRegion(ours, self._discard_later)
 
-def _region(fd: int, owner: int) -> Region:
-    """A region of user `owner`, opened anew where we may: the sent file carries its sender's locks, and our copy would
-    keep them after the sender's death. Raises RegionError.
-    """
-    sent = Region.adopt(fd, owner)
-    try:
-        ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
-    except OSError:
-        return sent
-    sent.close()
-    return Region(ours)
+    def _discard_later(self, fds: Sequence[int]) -> None:
+        """Close them from whatever thread, also when the loop has ended."""
+        self._closes.put(lambda: _close(fds))
+
+
+class _SentRegion(Region):
+    """A region that is closed by `discard`: the last close of a file that was removed takes as long as it is large."""
+
+    def __init__(self, fd: int, discard: Callable[[Sequence[int]], None]) -> None:
+        super().__init__(fd)
+        self._discard = discard
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._discard([self._fd])
+            self._fd = -1
+
+
+def _thread() -> _Work:
+    """A thread that does what is put into its queue. One that hangs does not keep the daemon from ending."""
+    work: _Work = queue.SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            work.get()()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return work
 
 
 def _close(fds: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import structlog
 
+from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
 from runlist.protocol import environment_autogen as names
 from runlist.wire import Connection, Guard, Unguard
@@ -21,6 +22,7 @@ _log = structlog.get_logger()
 
 _SHORT_LIFE_S = 2.0
 _MAX_SHORT_LIVES = 3
+_RETRY_S = 0.1
 
 
 class KeeperLink:
@@ -36,6 +38,7 @@ class KeeperLink:
         self._guards: dict[int, tuple[int, Context]] = {}  # pid and context by key
         self._next_key = 1
         self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
         self._start()
 
     @property
@@ -62,6 +65,8 @@ class KeeperLink:
 
     def close(self) -> None:
         """End the keeper; it undoes whatever is still guarded."""
+        if self._retry is not None:
+            self._retry.cancel()
         if self._connection.sock.fileno() < 0:
             return
         self._loop.remove_reader(self._connection.sock)
@@ -74,15 +79,20 @@ class KeeperLink:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, names.DEVICE: self._plane}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "runlist.daemon.undo.keeper"],
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
-        theirs.close()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "runlist.daemon.undo.keeper"],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=environment,
+                )
+            except BaseException:
+                ours.close()
+                raise
         self._started = time.monotonic()
+        pass_descriptors(ours, False)
         self._connection = Connection(ours)
         self._loop.add_reader(ours, self._lost)
         for key in self._guards:
@@ -109,4 +119,11 @@ class KeeperLink:
             self._on_hopeless()
             return
         _log.warning("the keeper ended; starting another", pid=self._process.pid, code=code)
-        self._start()
+        self._start_again()
+
+    def _start_again(self) -> None:
+        try:
+            self._start()
+        except (OSError, MemoryError) as error:
+            _log.warning("no keeper can be started; trying again", reason=str(error) or "no memory")
+            self._retry = self._loop.call_later(_RETRY_S, self._start_again)

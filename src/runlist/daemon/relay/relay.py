@@ -1,0 +1,213 @@
+"""One relay, as the daemon sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from runlist.daemon.relay import channel
+from runlist.daemon.relay.channel import Packet, Say
+from runlist.daemon.relay.nursery import Birth
+
+START_S = 10.0
+"""How long a relay may take to start."""
+
+CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 512, 100
+"""How many connections a user may make, however short they are."""
+
+_SIGN_S = 0.9
+_GRACE_S = 1.0
+
+
+class Relay:
+    """A relay of user `uid` (None: the undertaker).
+
+    `on_packet` gets what it says, `on_end` that it was given up, and whether that is because it hung.
+    """
+
+    def __init__(
+        self,
+        birth: Birth,
+        uid: int | None,
+        on_packet: Callable[[Relay, Packet], None],
+        on_end: Callable[[Relay, bool], None],
+    ) -> None:
+        self.uid = uid
+        self.connections = 0
+        self.idle_since = self._started = time.monotonic()
+        self._room, self._room_at = float(CONNECTIONS_AT_ONCE), self._started
+        self.is_gone = False
+        self.on_gone: Callable[[], None] = lambda: None
+        self._sock = birth.sock
+        self._on_packet = on_packet
+        self._on_end = on_end
+        self._pidfd: int | None = None
+        self._given_up = self._going = False
+        self._last = 0  # number of the last packet
+        self._unanswered_since: float | None = None
+        self._taking: tuple[int, float, Callable[[], None]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._sock, self._heard)
+        birth.on_born = self._born
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has begun."""
+        return self._pidfd is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it owes an answer."""
+        return self._taking is not None or self._unanswered_since is not None
+
+    def hand_over(self, say: Say, sock: socket.socket, served: socket.socket | None = None, body: bytes = b"") -> bool:
+        """Hand over a connection, and the socket that serves it, or what to say last; then call `go`. Where it returns
+        False nothing has happened.
+        """
+        fds = [sock.fileno(), *([] if served is None else [served.fileno()])]
+        number = self._last + 1
+        try:
+            channel.send(self._sock, say, number, body, fds)
+        except OSError:
+            return False
+        self._last = number
+        sock.close()  # the relay's copy is still there
+        return True
+
+    def go(self) -> None:
+        """Let it touch what it was given, once for all of this round, and give a sign of life. Where there is no room,
+        the next call does.
+        """
+        if not self._going:
+            self._going = True
+            self._loop.call_soon(self._go)
+
+    def _go(self) -> None:
+        self._going = False
+        if self._given_up:
+            return
+        with contextlib.suppress(OSError):  # if it ended, `_heard` sees to it
+            channel.send(self._sock, Say.GO, self._last)
+        if self._unanswered_since is None and self.is_running:
+            self._unanswered_since = time.monotonic()
+
+    def may_connect(self) -> bool:
+        """Whether its user may have one more connection so soon after the last ones."""
+        now = time.monotonic()
+        self._room = min(CONNECTIONS_AT_ONCE, self._room + (now - self._room_at) * CONNECTIONS_A_SECOND)
+        self._room_at = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+    def hung_up(self) -> None:
+        """One of its connections has ended."""
+        self.connections -= 1
+        self.idle_since = time.monotonic()
+
+    def take(self, say: Say, patience_s: float, done: Callable[[], None]) -> bool:
+        """Have it take or drop a datagram. `done` is called when it has, or when its process has ended."""
+        number = self._last + 1
+        if self._taking is not None:
+            return False
+        try:
+            channel.send(self._sock, say, number)
+        except OSError:
+            return False
+        self._last = number
+        self._taking = (number, patience_s, done)
+        if self.is_running:
+            self._timer = self._loop.call_later(patience_s, self.hang)
+        return True
+
+    def look(self, now: float) -> None:
+        """Every second: ask for a sign of life, or give up a relay that gave none."""
+        waits_since = self._started if not self.is_running else self._unanswered_since
+        patience = START_S if not self.is_running else _SIGN_S
+        if waits_since is not None and now - waits_since > patience:
+            self.hang()
+        elif self.is_running:
+            self.go()
+
+    def hang(self) -> None:
+        """It hangs: kill it."""
+        self._end(hung=True)
+
+    def kill(self) -> None:
+        """End it: nobody needs it."""
+        self._end(hung=False)
+
+    def _born(self, pidfd: int | None) -> None:
+        if pidfd is None:
+            self.is_gone = True
+            self._end(hung=False)
+            self._release()
+            return
+        self._pidfd = pidfd
+        self._loop.add_reader(pidfd, self._died)
+        if self._given_up:
+            self._kill()
+        elif self._taking is not None:
+            self._timer = self._loop.call_later(self._taking[1], self.hang)
+
+    def _heard(self) -> None:
+        try:
+            packet = channel.receive(self._sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = None
+        if packet is None:
+            self._end(hung=True)  # it never ends by itself
+        elif packet.say is Say.GO:
+            if packet.number == self._last:
+                self._unanswered_since = None
+            elif self._unanswered_since is not None:
+                self._unanswered_since = time.monotonic()
+        elif packet.say is Say.TAKEN:
+            if self._taking is not None and packet.number == self._taking[0]:
+                self._release()
+        else:
+            self._on_packet(self, packet)
+
+    def _end(self, *, hung: bool) -> None:
+        if self._given_up:
+            return
+        self._given_up = True
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        self._kill()
+        self._loop.call_later(_GRACE_S, self._release)  # whatever keeps it, it has no datagram of others
+        self._on_end(self, hung)
+
+    def _kill(self) -> None:
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _died(self) -> None:
+        assert self._pidfd is not None
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = None
+        self.is_gone = True
+        self._end(hung=True)
+        self._release()
+        self.on_gone()
+
+    def _release(self) -> None:
+        """The datagram socket may be read again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._taking is not None:
+            _, _, done = self._taking
+            self._taking = None
+            done()

@@ -1,0 +1,272 @@
+"""The daemon's side of its relays: which there are, what they are given, and when one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from runlist import __version__
+from runlist.daemon.relay.channel import Datagram, Packet, Say
+from runlist.daemon.relay.nursery import Nursery
+from runlist.daemon.relay.relay import CONNECTIONS_A_SECOND, Relay
+from runlist.errors import ExitCode
+from runlist.wire import Failure, encode
+
+MAX_CONNECTIONS = 256
+"""How many connections a stranger may have; an eighth of the daemon's descriptors, where that is less."""
+
+MAX_RELAYS = 64
+"""How many users have a relay at once."""
+
+MAX_HELD = 64
+"""How many connections may wait for somebody to close them; then none is accepted."""
+
+NO_ROOM = "the daemon has no room for another connection: try again in a while"
+
+IDLE_S = 30.0
+"""A relay without a connection ends after this."""
+
+TAKE_S, DROP_S = 0.25, 0.05
+"""How long taking a datagram may last: for a user's relay, whose connections are at stake, and where nothing is."""
+
+_LOOK_S = 1.0
+_RETRY_S = 0.05
+_FIRST_PENALTY_S, _MAX_PENALTY_S, _FORGIVEN_S = 0.5, 60.0, 120.0
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class _Record:
+    """How often a user's relay had to be killed, and until when there is none."""
+
+    kills: int = 0
+    last: float = 0.0
+    until: float = 0.0
+
+
+class Relays:
+    """A relay for each stranger who is there, and one more, the undertaker, that closes what nobody wants.
+
+    A stranger is a user that is neither root nor the daemon's own. Nothing that a stranger sent is touched here: a
+    connection goes to the relay, and the daemon closes its copy, which is not the last, before it lets the relay go.
+    """
+
+    def __init__(self, plane: str) -> None:
+        self._on_datagram: Callable[[Datagram], None] = lambda _: None
+        self._nursery = Nursery(plane)
+        self._messages: socket.socket | None = None
+        self._relays: dict[int, Relay] = {}
+        self._undertaker: Relay | None = None
+        self._dying: Counter[int] = Counter()
+        self._records: dict[int, _Record] = {}
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def share(self, messages: socket.socket, on_datagram: Callable[[Datagram], None]) -> None:
+        """Have datagrams of a socket taken. `on_datagram` gets those that were wanted, with descriptors that passed."""
+        self._messages = messages
+        self._on_datagram = on_datagram
+
+    @staticmethod
+    def is_stranger(uid: int) -> bool:
+        """Whether a user's descriptors are not for the daemon."""
+        return uid not in (0, os.geteuid())
+
+    @property
+    def full(self) -> bool:
+        """Whether too much waits to be closed."""
+        return len(self._held) >= MAX_HELD
+
+    def connect(self, uid: int, sock: socket.socket) -> tuple[socket.socket, Callable[[], None]] | None:
+        """Hand a stranger's connection over; returns the socket on which to serve it, and what to call when it has
+        ended. None where it is refused.
+        """
+        relay = self._of(uid)
+        if relay is None:
+            self.refuse(uid, sock, "the daemon serves you again in a while: a connection of yours kept it waiting")
+        elif relay.connections >= _most_connections():
+            self.refuse(uid, sock, f"you have {relay.connections} connections to the daemon: end some")
+        elif not relay.may_connect():
+            self.refuse(uid, sock, f"more than {CONNECTIONS_A_SECOND} connections a second: make fewer")
+        else:
+            return self._connect(uid, sock, relay)
+        return None
+
+    def _connect(self, uid: int, sock: socket.socket, relay: Relay) -> tuple[socket.socket, Callable[[], None]] | None:
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            self.refuse(uid, sock, NO_ROOM)
+            return None
+        with theirs:
+            if relay.hand_over(Say.CONNECT, sock, theirs):
+                relay.go()
+                relay.connections += 1
+                return ours, relay.hung_up
+        ours.close()
+        self.refuse(uid, sock, NO_ROOM)
+        return None
+
+    def refuse(self, uid: int, sock: socket.socket, reason: str) -> None:
+        """Close a stranger's connection with a line that says why, not here."""
+        _log.warning("a connection is refused", user=uid, reason=reason)
+        self._held.append((sock.detach(), encode(Failure(reason, ExitCode.FAILED, __version__))))
+        if len(self._held) == 1:
+            self._loop.call_soon(self._bury)
+
+    def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+        """Have the datagram of a user that waits at the head of the socket received, or dropped where it is not
+        `wanted`. `done` is called when the socket can be read again.
+        """
+        relay = self._of(uid) if wanted else None
+        say, patience = (Say.TAKE, TAKE_S) if relay is not None else (Say.DROP, DROP_S)
+        relay = relay or self._the_undertaker()
+        if relay is None or not relay.take(say, patience, done):
+            self._loop.call_later(_RETRY_S, done)
+
+    def close(self) -> None:
+        """End all relays. What they hold is closed with them."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for relay in [*self._relays.values(), *([self._undertaker] if self._undertaker else [])]:
+            relay.kill()
+        self._nursery.close()
+
+    # -- relays ------------------------------------------------------------------------------------
+
+    def _of(self, uid: int) -> Relay | None:
+        """The relay of a user; None where it may have none now."""
+        relay = self._relays.get(uid)
+        if relay is not None:
+            return relay
+        record = self._records.get(uid)
+        if self._dying[uid] or (record is not None and time.monotonic() < record.until):
+            return None
+        if len(self._relays) >= MAX_RELAYS and not self._end_an_idle_one():
+            return None
+        relay = self._start(uid)
+        if relay is not None:
+            self._relays[uid] = relay
+        return relay
+
+    def _the_undertaker(self) -> Relay | None:
+        if self._undertaker is None:
+            self._undertaker = self._start(None)
+        return self._undertaker
+
+    def _start(self, uid: int | None) -> Relay | None:
+        if self._closed or self._messages is None:
+            return None
+        try:
+            relay = Relay(self._nursery.start(self._messages), uid, self._heard, self._ended)
+        except OSError as error:
+            _log.warning("a relay cannot be started", reason=error.strerror)
+            return None
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+        return relay
+
+    def _heard(self, relay: Relay, packet: Packet) -> None:
+        if packet.say is Say.DATAGRAM:
+            self._on_datagram(Datagram.decode(packet))
+        elif packet.say is Say.BROKEN:
+            reason = packet.body.decode(errors="replace")
+            _log.warning("a client broke the protocol", user=relay.uid, reason=reason)
+
+    def _ended(self, relay: Relay, hung: bool) -> None:
+        """A relay was given up; `relay.gone` is called once its process has ended, too."""
+        if relay.uid is None:
+            if self._undertaker is relay:
+                self._undertaker = None
+            if self._held:
+                self._loop.call_later(_RETRY_S, self._bury)
+            return
+        uid = relay.uid
+        if self._relays.get(uid) is relay:
+            del self._relays[uid]
+        if hung and not relay.is_gone:
+            self._dying[uid] += 1
+            relay.on_gone = lambda: self._reaped(uid)
+        if hung:
+            self._blame(uid)
+
+    def _reaped(self, uid: int) -> None:
+        self._dying[uid] -= 1
+        if not self._dying[uid]:
+            del self._dying[uid]
+
+    def _blame(self, uid: int) -> None:
+        now = time.monotonic()
+        record = self._records.setdefault(uid, _Record())
+        record.kills = 1 if now - record.last > _FORGIVEN_S else record.kills + 1
+        record.last = now
+        penalty = min(_MAX_PENALTY_S, _FIRST_PENALTY_S * 2.0 ** min(record.kills - 1, 10))
+        record.until = now + penalty
+        _log.warning("a relay hung and was ended, with its user's connections", user=uid, refused_s=penalty)
+
+    def _end_an_idle_one(self) -> bool:
+        for uid, relay in list(self._relays.items()):
+            if not relay.connections:
+                del self._relays[uid]
+                relay.kill()
+                return True
+        return False
+
+    def _look(self) -> None:
+        """Every second: end those that hang, or that nobody needs."""
+        self._timer = None
+        now = time.monotonic()
+        self._nursery.look(now)
+        for uid, relay in [*self._relays.items(), *([(None, self._undertaker)] if self._undertaker else [])]:
+            idle = not relay.connections and now - relay.idle_since > IDLE_S
+            if idle and not relay.busy:
+                if uid is not None:
+                    del self._relays[uid]
+                else:
+                    self._undertaker = None
+                relay.kill()
+            else:
+                relay.look(now)
+        for uid in [uid for uid, record in self._records.items() if now - record.last > _FORGIVEN_S]:
+            del self._records[uid]
+        if self._relays or self._undertaker or self._held:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+        else:
+            self._nursery.close()
+        self._bury()
+
+    # -- what nobody wants -------------------------------------------------------------------------
+
+    def _bury(self) -> None:
+        if not self._held or self._closed:
+            return
+        undertaker = self._the_undertaker()
+        while self._held and undertaker is not None:
+            fd, last_words = self._held.popleft()
+            sock = socket.socket(fileno=fd)
+            if not undertaker.hand_over(Say.CLOSE, sock, body=last_words):
+                self._held.appendleft((sock.detach(), last_words))
+                if undertaker.is_running:  # it is stuck
+                    undertaker.hang()
+                break
+        else:
+            if undertaker is not None:
+                undertaker.go()
+                return
+        self._loop.call_later(_RETRY_S, self._bury)
+
+
+def _most_connections() -> int:
+    return min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)

@@ -1,0 +1,17 @@
+"""Being without descriptors or memory: it passes, and nothing ends because of it."""
+
+from __future__ import annotations
+
+import errno
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN)
+"""The errors of a call that found no descriptor, no memory, or no room for a process."""
+
+_NO_THREAD = "can't start new thread"  # a RuntimeError
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error is of this kind."""
+    if isinstance(error, OSError):
+        return error.errno in EXHAUSTED
+    return isinstance(error, MemoryError) or str(error) == _NO_THREAD

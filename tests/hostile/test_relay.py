@@ -1,0 +1,233 @@
+"""A relay between a stranger and the daemon: what passes, what does not, and how much it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from runlist import wire
+from runlist.daemon.relay import channel, ferry
+from runlist.daemon.relay.channel import Say
+from runlist.daemon.relay.relays import Relays
+from runlist.daemon.relay.vet import refusal
+from runlist.daemon.requests.messages import Kind, Messages, TenantMessage
+from runlist.frames import Inbox
+from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.nvidia.rm.transport import choose_driver
+from runlist.planes.process.region import create
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import NOBODY, As, needs_root, wait_for
+from tests.fixtures.ear import CloseHere
+
+PATIENCE_S = 20.0
+STATUS = wire.encode(wire.GetStatus())
+ASK = wire.encode(wire.BorrowRequest(1, 2))
+
+
+class Ends(NamedTuple):
+    """The stranger's end of a connection, the daemon's, and the daemon's end of the relay's channel."""
+
+    stranger: socket.socket
+    daemon: socket.socket
+    channel: socket.socket
+
+
+@pytest.fixture
+def ends(on_device: None) -> Iterator[Ends]:
+    """A relay of our own user, in a thread."""
+    ours, theirs = channel.pair()
+    stranger, handed = socket.socketpair()
+    daemon, served = socket.socketpair()
+    messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    relay = ferry.Ferry(NvidiaPlane(choose_driver()), theirs, messages)
+    thread = threading.Thread(target=relay.serve, daemon=True)
+    thread.start()
+    channel.send(ours, Say.CONNECT, 1, fds=[handed.fileno(), served.fileno()])
+    for sock in (handed, served):
+        sock.close()
+    for sock in (ours, stranger, daemon):
+        sock.settimeout(PATIENCE_S)
+    channel.send(ours, Say.GO, 1)
+    assert channel.receive(ours) == (Say.GO, 1, b"", [])
+    yield Ends(stranger, daemon, ours)
+    for sock in (ours, stranger, daemon, sender):
+        sock.close()
+    thread.join(PATIENCE_S)
+    for sock in (theirs, messages):
+        sock.close()
+
+
+def heard(ends: Ends, count: int) -> list[int]:
+    """So many descriptors that come to the daemon, with whatever frames."""
+    inbox = Inbox()
+    while len(inbox.fds) < count:
+        assert inbox.read(ends.daemon)
+    return list(inbox.fds)
+
+
+def test_nothing_is_touched_before_the_daemon_says_so(on_device: None) -> None:
+    ours, theirs = channel.pair()
+    stranger, handed = socket.socketpair()
+    relay = ferry.Ferry(NvidiaPlane(choose_driver()), theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    thread = threading.Thread(target=relay.serve, daemon=True)
+    thread.start()
+    channel.send(ours, Say.CLOSE, 7, b"no room", [handed.fileno()])
+    handed.close()
+    stranger.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        stranger.recv(1)
+    channel.send(ours, Say.GO, 7)
+    stranger.settimeout(PATIENCE_S)
+    assert stranger.recv(10) == b"no room"
+    assert stranger.recv(1) == b""
+    assert channel.receive(ours)
+    ours.close()
+    thread.join(PATIENCE_S)
+
+
+def test_whole_frames_pass_and_answers_come_back(ends: Ends) -> None:
+    ends.stranger.sendall(STATUS + STATUS[:5])
+    assert ends.daemon.recv(1 << 16) == STATUS
+    ends.stranger.sendall(STATUS[5:])
+    assert ends.daemon.recv(1 << 16) == STATUS
+    ends.daemon.sendall(b"x" * 300_000)
+    received = 0
+    while received < 300_000:
+        received += len(ends.stranger.recv(1 << 16))
+    ends.stranger.shutdown(socket.SHUT_WR)
+    assert ends.daemon.recv(1) == b""
+    ends.daemon.sendall(b"last")
+    ends.daemon.close()
+    assert ends.stranger.recv(10) == b"last"
+    assert ends.stranger.recv(10) == b""
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="of the emulated GPU")
+def test_the_drivers_files_and_regions_pass_and_nothing_else(ends: Ends, tmp_path: Path) -> None:
+    control = choose_driver().open()
+    _, region = create(Path("/dev/shm"), strict=True)
+    pipe = os.pipe()
+    sent = [control.fileno(), region.fileno(), pipe[0], ends.stranger.fileno()]
+    for fd in sent:
+        ends.daemon.sendall(ASK)
+        assert ends.stranger.recv(1 << 16) == ASK
+        socket.send_fds(ends.stranger, [wire.encode(wire.Borrowed())], [fd])
+        (got,) = heard(ends, 1)
+        passes = fd in sent[:2]
+        assert os.path.sameopenfile(fd, got) == passes
+        assert bool(refusal(got)) != passes
+        os.close(got)
+    for fd in pipe:
+        os.close(fd)
+    control.close()
+    region.close()
+
+
+def test_the_kernel_refuses_descriptors_that_are_not_due(ends: Ends) -> None:
+    """Where it can (6.16): after the first, until one is asked for."""
+    try:
+        ends.stranger.getsockopt(socket.SOL_SOCKET, 83)
+    except OSError:
+        pytest.skip("the kernel takes every descriptor")
+
+    def refused() -> bool:
+        try:
+            socket.send_fds(ends.stranger, [STATUS], [0])
+        except PermissionError:
+            return True
+        os.close(heard(ends, 1)[0])
+        return False
+
+    assert not refused()
+    wait_for(refused)
+    ends.daemon.sendall(ASK)
+    assert ends.stranger.recv(1 << 16) == ASK
+    assert not refused()
+
+
+@pytest.mark.parametrize("data", [b"\x05\0\0", struct.pack("<I", 100) + b"{"])
+def test_half_a_frame_does_not_stay(ends: Ends, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(ferry, "HALF_S", 0.1)
+    ends.stranger.sendall(data)
+    assert ends.stranger.recv(1) == b""
+    packet = channel.receive(ends.channel)
+    assert packet is not None
+    assert (packet.say, packet.number) == (Say.BROKEN, 1)
+    assert b"half a frame" in packet.body
+
+
+@pytest.mark.parametrize("length", [1 << 15, 15 << 20, 0xFFFF_FFFF])
+def test_a_frame_that_is_too_long_is_not_waited_for(ends: Ends, length: int) -> None:
+    ends.stranger.sendall(struct.pack("<I", length))
+    assert ends.stranger.recv(1) == b""
+    packet = channel.receive(ends.channel)
+    assert packet is not None
+    assert packet.body == f"a frame of {length} bytes".encode()
+
+
+@pytest.mark.parametrize("one", ["stranger", "daemon"])
+def test_who_does_not_read_does_not_fill_the_relay(ends: Ends, one: str) -> None:
+    sock: socket.socket = getattr(ends, one)
+    sock.setblocking(False)
+    taken, end = 0, time.monotonic() + 0.5
+    while time.monotonic() < end:
+        try:
+            taken += sock.send(STATUS * 100)
+        except BlockingIOError:
+            time.sleep(0.01)
+    assert taken < 2 << 20
+
+
+@needs_root
+def test_a_datagram_of_a_stranger_comes_by_way_of_its_relay(short_path: Path, on_device: None) -> None:
+    """What it sends along was looked at there; what nobody wants, and what lingers, keeps nobody waiting."""
+    short_path.chmod(0o711)
+    path, region = create(short_path, strict=True)
+    os.chown(path, NOBODY, NOBODY)
+    heard: list[tuple[int, TenantMessage]] = []
+
+    def send() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.connect(str(short_path / "m"))
+            join = TenantMessage(Kind.JOIN, 0, 1, 7).encode()
+            socket.send_fds(sock, [join], [0, region.fileno(), 0])
+            sock.send(TenantMessage(Kind.HINT, 0, 2, 5).encode())
+
+    async def listen(wanted: bool, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Semaphore(0)
+
+        def take(pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+            heard.append((uid, message))
+            arrived.release()
+            return True
+
+        relays = Relays("emulated")
+        messages = Messages(short_path / "m", take, CloseHere(), relays, lambda *_: wanted)
+        await loop.run_in_executor(None, As(NOBODY), send)
+        for _ in range(count):
+            await asyncio.wait_for(arrived.acquire(), PATIENCE_S)
+        messages.close()
+        relays.close()
+
+    asyncio.run(listen(wanted=False, count=1))
+    assert [message.kind for _, message in heard] == [Kind.HINT]
+    heard.clear()
+    asyncio.run(listen(wanted=True, count=2))
+    assert {uid for uid, _ in heard} == {NOBODY}
+    (join,) = (message for _, message in heard if message.kind is Kind.JOIN)
+    first, second = join.descriptors
+    assert (refusal(first), refusal(second)) == ("it is no file", "")
+    assert os.path.sameopenfile(second, region.fileno())
+    for fd in join.descriptors:
+        os.close(fd)
+    region.close()

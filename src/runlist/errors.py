@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from runlist.text import printable
+
 
 class ExitCode(IntEnum):
     """Exit codes of every `runlist` command."""
@@ -22,7 +24,7 @@ class RunlistError(Exception):
     exit_code: ExitCode = ExitCode.FAILED
 
     def __init__(self, message: str, exit_code: ExitCode | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))  # one line, whatever it quotes
         if exit_code is not None:
             self.exit_code = exit_code
 

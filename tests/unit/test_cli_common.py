@@ -28,6 +28,10 @@ def test_anything_but_key_values_is_refused(word: str) -> None:
         key_values([word])
 
 
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    assert str(UsageError("no policy '\x1b[2J\n\u202e\udcff µ'")) == "no policy '?[2J??? µ'"
+
+
 def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
     show([view()], [], False)
     header, row = capsys.readouterr().out.splitlines()

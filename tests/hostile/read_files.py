@@ -144,7 +144,7 @@ def scenario(folder: Path) -> Reader:
     def read(text: bytes) -> None:
         path.write_bytes(text)
         tenants = check_trace(load_trace(str(path)))
-        said = tomllib.loads(text.decode())
+        said = tomllib.loads(path.read_text())  # in which any end of line is one
         assert len(tenants) == sum(table.get("count", 1) for table in said["tenant"])
 
     words = [

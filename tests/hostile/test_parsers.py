@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runlist.errors import RunlistError
+from runlist.errors import LONGEST, RunlistError
 from tests.fixtures.effort import TIMES
 from tests.hostile.read_files import disb, pai, rules, scenario
 from tests.hostile.read_messages import datagrams, frames, lengths, region
@@ -30,8 +30,6 @@ SLOWEST_S = 2.0
 
 MOST_GROWTH = 16 << 20
 """Bytes of resident memory, between the first tenth of the inputs and the end."""
-
-LONGEST_LINE = 20_000
 
 
 class TooLong(Exception):
@@ -80,7 +78,7 @@ def check_line(error: Exception) -> None:
         line = str(error)
         assert line
         assert line.isprintable(), f"no line to show: {line!r}"
-        assert len(line) <= LONGEST_LINE
+        assert len(line) <= LONGEST
 
 
 @pytest.mark.timeout(60 if TIMES == 1 else 3600)

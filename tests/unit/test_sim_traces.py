@@ -446,6 +446,8 @@ def test_no_table_is_too_strange(tmp_path_factory: pytest.TempPathFactory, data:
         ("a.toml", "gpus = " + "1" * 5000 + "\n" + TENANT),
         ("a.toml", f"seconds = {'9' * 400}\n" + TENANT),
         ("a.toml", '[[tenant]]\nname = "a"\nkernel_us = [1, ' + "9" * 400 + "]\n"),
+        ("a.toml", f"tenants_per_gpu = {'9' * 400}\n" + TENANT),
+        ("a.toml", f"{TENANT}deadline = {{ budget_us = {'9' * 400}, period_us = 20000 }}\n"),
         ("a.toml", "about = " + "[" * 3000),
         ("a.json", '{"time": ' + "1" * 5000 + "}"),
         ("a.json", '{"time": ' + "9" * 400 + ', "tasks": []}'),

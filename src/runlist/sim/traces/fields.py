@@ -55,8 +55,11 @@ class Fields:
         return None if value is None else self._float(name, value)
 
     def whole(self, name: str, default: Any = ...) -> Any:
-        """A whole number, or the default."""
-        return self._checked(name, default, (int,), "a whole number")
+        """A whole number of 64 bits, or the default."""
+        value = self._checked(name, default, (int,), "a whole number")
+        if value is not None and value.bit_length() > 63:
+            raise self.fault(name, f"{shown(value)} is too large")
+        return value
 
     def text(self, name: str, default: Any = ...) -> Any:
         """A string, or the default."""

@@ -125,7 +125,7 @@ def policy_options(_: Path) -> Reader:
             raise UsageError("a file")
         load_policy(PolicySpec(name, options))
         for value in options.values():
-            assert value.isascii() or "µ" in value or "μ" in value, value
+            assert value.strip().isascii() or "µ" in value or "μ" in value, value
             number = parse_duration_us(value, "ms")
             assert number is not None, value
             assert 0 <= number < math.inf, value

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from runlist.errors import ExitCode
+from runlist.statistics import percentile
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import (
     DEFAULT_SLICES,
@@ -340,11 +341,14 @@ class Soak:
     def summary(self) -> str:
         """What happened, in words."""
         back = sorted(self.back_s)
+        parts = (percentile(back, 50), percentile(back, 99), back[-1])
+        median, late, slowest = (f"{seconds * 1e3:.0f}" for seconds in parts)
+        above = sum(each > 1 for each in back)
         slow = {method: round(max(times) * 1e3, 1) for method, times in sorted(self.asked_s.items())}
         return "\n".join(
             [
                 f"seed {SEED}, {SECONDS:.0f} s: {dict(sorted(self.counts.items()))}",
-                f"back after ms: median {back[len(back) // 2] * 1e3:.0f}, slowest {back[-1] * 1e3:.0f} of {len(back)}",
+                f"back after ms: median {median}, p99 {late}, slowest {slowest}; {above} of {len(back)} later than 1 s",
                 f"slowest answers, ms: {slow}",
                 f"resident memory after {SETTLED_S:.0f} s: × {max(self.grown, default=1):.3f} at most",
             ]

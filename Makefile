@@ -16,9 +16,9 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS)
 
-# Sanitizers, fuzzing, kills and attacks as in `make test`, for longer.
+# Sanitizers, fuzzing, kills and attacks as in `make test`, for longer; some three hours.
 checks: setup
-	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
+	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 RUNLIST_SOAK_S=3600 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
 	  tests/native/test_preload_kills.py tests/hostile $(ARGS)
 
 test-gpu: setup
@@ -32,6 +32,7 @@ lint: setup
 	@tools/make_ptx --check
 	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
+	@$(BIN)/python tools/make_performance --check
 
 setup: $(READY)
 

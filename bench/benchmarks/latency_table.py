@@ -1,15 +1,16 @@
-"""The latency of a short kernel against a saturating batch job, by configuration: the table that the emulated GPU is
-calibrated to, measured on whatever device is there.
+"""The latency of a short kernel against a saturating batch job, by configuration: on an emulated GPU beside what is
+kept of an H200.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.harness import mps, results
 from bench.harness.contexts import contexts_of, put_back
 from bench.harness.figures import AT_MOST, Figure, spread
 from runlist.planes.nvidia.context import GpuContext
@@ -32,10 +33,9 @@ def _control(name: str, word: str) -> _Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration: what is set on either program, and the p50 on an H200 with driver 580.159.04, in µs."""
+    """One configuration: what is set on either program."""
 
     name: str
-    h200_p50_us: float
     latency: tuple[_Setting, ...] = ()
     batch: tuple[_Setting, ...] = ()
     options: tuple[str, ...] = ()
@@ -47,52 +47,67 @@ _LONG, _SHORT = (_slice(1_000_000),), (_slice(1),)
 _EVERY_4_MS = ("--period-ms", "4")
 
 ROWS = (
-    Row("LC alone", 94, alone=True),
-    Row("default time slicing", 1_497),
-    Row("BE slice 200 µs, LC 1 s", 389, _LONG, (_slice(200),)),
-    Row("BE slice 10 µs", 279, _LONG, (_slice(10),)),
-    Row("BE slice 1 µs", 273, _LONG, _SHORT),
-    Row("default slices, LC interleave HIGH", 1_491, (_control("interleave", "high"),)),
-    Row("BE slice 1 µs + hint 200 µs ahead", 78, _LONG, _SHORT, ("--hint-us", "200")),
-    Row("hint 100 µs ahead", 156, _LONG, _SHORT, ("--hint-us", "100")),
-    Row("MPS", 9_863, options=_EVERY_4_MS, mps={}),
-    Row("MPS, client priority", 2_541, options=_EVERY_4_MS, mps={"CUDA_MPS_CLIENT_PRIORITY": "1"}),
-    Row("LC MAKE_REALTIME", 4_066, (_control("realtime", "on"),)),
+    Row("LC alone", alone=True),
+    Row("default time slicing"),
+    Row("BE slice 200 µs, LC 1 s", _LONG, (_slice(200),)),
+    Row("BE slice 10 µs", _LONG, (_slice(10),)),
+    Row("BE slice 1 µs", _LONG, _SHORT),
+    Row("default slices, LC interleave HIGH", (_control("interleave", "high"),)),
+    Row("BE slice 1 µs + hint 200 µs ahead", _LONG, _SHORT, ("--hint-us", "200")),
+    Row("hint 100 µs ahead", _LONG, _SHORT, ("--hint-us", "100")),
+    Row("MPS", options=_EVERY_4_MS, mps={}),
+    Row("MPS, client priority", options=_EVERY_4_MS, mps={"CUDA_MPS_CLIENT_PRIORITY": "1"}),
+    Row("LC MAKE_REALTIME", (_control("realtime", "on"),)),
 )
-"""From the project's first measurements. The rows under MPS are for the emulated GPU: a real one needs NVIDIA's MPS
-server, which is not ours to start. CTA preemption is not here: its figure hangs on the phase of the batch job's blocks.
-"""
+"""CTA preemption is not here: its figure hangs on the phase of the batch job's blocks."""
 
 
 def measure(rows: tuple[Row, ...] = ROWS) -> list[Figure]:
-    """Each row's p50 against the H200's, as a relative difference."""
+    """Each row's p50; on an emulated GPU as a relative difference to the H200's, where one is kept."""
     figures = []
     emulated = choose_driver().name == "emulated"
+    kept = results.load()
     with contextlib.ExitStack() as stack:
+        server = stack.enter_context(mps.server())
         plain = stack.enter_context(WorkloadProcess("latency", "--closed"))
         batch = stack.enter_context(WorkloadProcess("batch"))
         for row in rows:
-            if row.mps is not None and not emulated:
+            if row.mps is not None and server.missing:
                 continue
             with contextlib.ExitStack() as row_stack:
                 critical, background = plain, batch
                 if row.options or row.mps is not None:
-                    critical = row_stack.enter_context(_again(plain, row.mps is not None, {}, "--closed", *row.options))
+                    shared = None if row.mps is None else server.client()
+                    critical = row_stack.enter_context(_again(plain, shared, "--closed", *row.options))
                 if row.mps is not None:
-                    background = row_stack.enter_context(_again(batch, True, row.mps))
+                    background = row_stack.enter_context(_again(batch, {**server.client(), **row.mps}))
                 samples = spread(_window(critical, None if row.alone else background, row, row_stack))
-            off = abs(samples["p50"] / row.h200_p50_us - 1)
-            name = f"{row.name}: p50 off the H200's {row.h200_p50_us:g} µs"
-            figures.append(Figure(name, off, AT_MOST, TOLERANCE, details=samples))
+            reference = h200_p50_us(kept, row.name) if emulated else None
+            if reference is None:
+                figures.append(Figure(f"{row.name}: p50", samples["p50"], unit="µs", details=samples))
+            else:
+                off = abs(samples["p50"] / reference - 1)
+                details = {**samples, "H200, p50": reference}
+                figures.append(Figure(f"{row.name}: p50 off the H200's", off, AT_MOST, TOLERANCE, details=details))
     return figures
 
 
-def _again(like: WorkloadProcess, mps: bool, variables: Mapping[str, str], *options: str) -> WorkloadProcess:
-    """Another process of the same workload and size, under MPS if need be."""
-    environment = {**os.environ, **variables}
-    if mps:
-        environment["CUDA_MPS_PIPE_DIRECTORY"] = "/nonexistent"  # the emulated GPU has no server, only its effect
-    return WorkloadProcess(like.name, "--rounds", str(like.ready["rounds"]), *options, environment=environment)
+def h200_p50_us(kept: Sequence[results.Kept], row: str) -> float | None:
+    """The median of the p50s of a row on H200s, in µs, or None when no file has it."""
+    found = [float(figure.details["p50"]) for one in kept if one.gpu == "H200" for figure in one.of("latency_table")
+             if row_of(figure.name) == row]  # fmt: skip
+    return statistics.median(found) if found else None
+
+
+def row_of(figure: str) -> str:
+    """The row that a figure is of. Older files name their reference in it."""
+    return figure.partition(": p50")[0]
+
+
+def _again(like: WorkloadProcess, environment: Mapping[str, str] | None, *options: str) -> WorkloadProcess:
+    """Another process of the same workload and size, in this environment or ours."""
+    rounds = str(like.ready["rounds"])
+    return WorkloadProcess(like.name, "--rounds", rounds, *options, environment=environment)
 
 
 def _window(

@@ -23,7 +23,7 @@ from runlist.planes.nvidia import nvml
 class Run:
     """What a run found, by benchmark where it is a mapping."""
 
-    figures: list[Figure] = field(default_factory=list)
+    figures: dict[str, list[Figure]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     """What a benchmark would have needed that nobody asked for by name."""
@@ -47,7 +47,14 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
+        "processor": _processor(),
     }
+
+
+def _processor() -> str:
+    """Its model, as the kernel names it; empty where it does not."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def write(
@@ -62,7 +69,11 @@ def write(
         "device": device,
         "machine": where,
         "command": " ".join(["python -m bench", *names, "--device", device]),
-        "figures": [{"met": figure.met, **msgspec.structs.asdict(figure)} for figure in run.figures],
+        "figures": [
+            {"benchmark": benchmark, "met": figure.met, **msgspec.structs.asdict(figure)}
+            for benchmark, figures in run.figures.items()
+            for figure in figures
+        ],
         "failures": run.failures,
         "left_out": run.left_out,
         "seconds": run.seconds,

@@ -27,12 +27,15 @@ WIDTH = 120
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit code 0 when every benchmark ran, whether or not its targets were met; 1 when one failed; 2 for a name that
-    is not one.
+    is not one, and for code whose commit nobody names.
     """
     known = find()
     arguments = _parser(known).parse_args(words)
     if unknown := [name for name in arguments.names if name not in known]:
         print(f"no benchmark {', '.join(unknown)}: take {', '.join(known)}", file=sys.stderr)
+        return ExitCode.USAGE
+    if arguments.commit is None:
+        print("git cannot tell which code this is: name its commit with --commit", file=sys.stderr)
         return ExitCode.USAGE
     console = Console(width=WIDTH)
     try:
@@ -44,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except RunlistError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    _print(console, run.figures)
+    _print(console, [figure for figures in run.figures.values() for figure in figures])
     path = record.write(run, arguments.out, device.name, arguments.names, arguments.commit, where)
     console.print(f"written to {path}")
     return ExitCode.FAILED if run.failures else ExitCode.DONE
@@ -86,7 +89,7 @@ def _measure(
             console.print(f"{name} did not finish: {error}", style="red")
             continue
         run.seconds[name] = round(time.perf_counter() - began, 1)
-        run.figures += found
+        run.figures.setdefault(name, []).extend(found)
         for figure in found:
             console.print(_row(figure))
     return run

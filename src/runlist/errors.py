@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from runlist.text import printable
+
+LONGEST = 5_000
+"""Characters of a message."""
+
 
 class ExitCode(IntEnum):
     """Exit codes of every `runlist` command."""
@@ -22,7 +27,7 @@ class RunlistError(Exception):
     exit_code: ExitCode = ExitCode.FAILED
 
     def __init__(self, message: str, exit_code: ExitCode | None = None) -> None:
-        super().__init__(message)
+        super().__init__(_line(message))
         if exit_code is not None:
             self.exit_code = exit_code
 
@@ -53,3 +58,9 @@ class NotSupportedError(RunlistError):
 
 class ContextGone(RunlistError):
     """The process freed the client of a context: nothing is left of it."""
+
+
+def _line(message: str) -> str:
+    """One line that can be read, whatever it quotes: without its middle where it is too long."""
+    line = printable(message)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 + 3 :]}"

@@ -46,6 +46,15 @@ def _unit(octets: int) -> tuple[int, str]:
     return next((pair for pair in _UNITS if octets >= pair[0] - pair[0] // 20480), (1, "B"))
 
 
+def parse_number(text: str) -> float | None:
+    """A number, or None for another text, for an infinite one, and for digits that are not ASCII's."""
+    try:
+        number = float(text) if text.isascii() else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def parse_duration_us(text: str, bare: str = "") -> float | None:
     """Microseconds of a number and a unit (500us, 1.5ms, 2 s), or None for another text. A number alone is in the unit
     `bare`, if that is given; it may be negative.
@@ -53,11 +62,11 @@ def parse_duration_us(text: str, bare: str = "") -> float | None:
     match = _DURATION.fullmatch(text.strip())
     if match is not None:
         return float(Fraction(match[1]) * _UNIT_US[match[2]])
-    try:
-        number = float(text) * _UNIT_US[bare]
-    except (ValueError, KeyError):
+    number = parse_number(text)
+    if number is None or bare not in _UNIT_US:
         return None
-    return number if math.isfinite(number) else None
+    microseconds = number * _UNIT_US[bare]
+    return microseconds if math.isfinite(microseconds) else None
 
 
 def duration(microseconds: float) -> str:

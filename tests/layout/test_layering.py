@@ -18,7 +18,7 @@ MAX_LINES = 500
 
 FLOW: dict[str, set[str]] = {
     # what anybody may use
-    "errors": set(),
+    "errors": {"text"},
     "protocol": set(),
     "statistics": set(),
     "structure": set(),
@@ -95,14 +95,14 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"planes.process.library", "tenant"},
     "tenant": {"protocol"},
     "workloads": {"tenant"},
-    "sim": {"errors", "model", "policies", "protocol", "scheduling", "settings", "statistics"},
+    "sim": {"errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "units"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.
 """
 
 STANDARD_ONLY = {
-    "errors": set(),
+    "errors": {"text"},
     "model": set(),
     "planes.nvidia.rm": set(),
     "planes.process": set(),

@@ -118,9 +118,18 @@ def test_a_result_names_its_code_its_machine_and_its_command(on_a_gpu: object, t
     assert result["command"] == "python -m bench good --device emulated"
     assert result["machine"] == {"gpus": ["a GPU"]}
     (figure,) = result["figures"]
-    assert figure == {"met": False, "name": "g", "value": 1.5, "relation": "≤", "target": 1, "unit": "ms",
-                      "details": {"all": [1]}}  # fmt: skip
+    assert figure == {"benchmark": "good", "met": False, "name": "g", "value": 1.5, "relation": "≤", "target": 1,
+                      "unit": "ms", "details": {"all": [1]}}  # fmt: skip
     assert result["seconds"].keys() == {"good"}
+
+
+def test_code_that_nobody_can_name_is_not_measured(
+    on_a_gpu: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "commit", lambda: None)
+    assert runner.main(["good", "--out", str(tmp_path)]) == 2
+    assert "--commit" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_fails_is_told_and_the_others_run(on_a_gpu: object, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from runlist.cli import main
 from runlist.cli.common import key_values, print_json, report_error
 from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
-from runlist.errors import NoTargetError, UsageError
+from runlist.errors import LONGEST, NoTargetError, UsageError
 from runlist.views.columns import columns_of
 from runlist.views.structs import TaskView
 from tests.fixtures.fake_daemon import view
@@ -26,6 +26,14 @@ def test_key_values() -> None:
 def test_anything_but_key_values_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="write key=value"):
         key_values([word])
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    assert str(UsageError("no policy '\x1b[2J\n\u202e\udcff µ'")) == "no policy '?[2J??? µ'"
+    long = str(UsageError(f"no policy {'a' * 100_000}: take fair"))
+    assert long.startswith("no policy aaa")
+    assert long.endswith("aaa: take fair")
+    assert len(long) == LONGEST
 
 
 def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -437,3 +438,35 @@ def test_no_table_is_too_strange(tmp_path_factory: pytest.TempPathFactory, data:
     path = tmp_path_factory.getbasetemp() / "strange.csv"
     path.write_bytes(TASKS.encode() + data)
     assert "\n" not in outcome(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", "gpus = " + "1" * 5000 + "\n" + TENANT),
+        ("a.toml", f"seconds = {'9' * 400}\n" + TENANT),
+        ("a.toml", '[[tenant]]\nname = "a"\nkernel_us = [1, ' + "9" * 400 + "]\n"),
+        ("a.toml", f"tenants_per_gpu = {'9' * 400}\n" + TENANT),
+        ("a.toml", f"{TENANT}deadline = {{ budget_us = {'9' * 400}, period_us = 20000 }}\n"),
+        ("a.toml", "about = " + "[" * 3000),
+        ("a.json", '{"time": ' + "1" * 5000 + "}"),
+        ("a.json", '{"time": ' + "9" * 400 + ', "tasks": []}'),
+        ("a.json", '{"a":' * 3000),
+    ],
+)
+def test_numbers_and_nesting_beyond_all_bounds(tmp_path: Path, name: str, text: str) -> None:
+    refusal(tmp_path, name, text)
+
+
+def test_many_tasks_are_read_in_no_time(tmp_path: Path) -> None:
+    tasks = [{"id": str(number), "load": {"type": "continuous"}} for number in range(60_000)]
+    lengths = {str(number): 5 for number in range(60_000)}
+    began = time.thread_time()
+    trace = load_trace(write(tmp_path, "a.json", json.dumps({"time": 1, "kernel_us": lengths, "tasks": tasks})))
+    assert len(tenants(trace)) == len(tasks)
+    assert time.thread_time() - began < 10
+
+
+@pytest.mark.parametrize("word", ["٣", "\uff11\uff12", "nan", "inf", "1e999", "0x10", "five"])
+def test_what_is_no_number_in_a_table(tmp_path: Path, word: str) -> None:
+    refusal(tmp_path, "a.csv", f"start_time,end_time,plan_gpu\n{word},5,100\n")

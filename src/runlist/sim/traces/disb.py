@@ -9,6 +9,7 @@ DISB's highest) a normal one, and all others are latency tasks.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def read(path: Path, seconds: float | None = None) -> Trace:
         document = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UsageError(f"trace {path}: line {error.lineno}: {error.msg}") from None
+    except ValueError:  # Python's own
+        raise UsageError(f"trace {path}: a number has too many digits") from None
     except RecursionError:
         raise UsageError(f"trace {path}: nested too deeply") from None
     fields = Fields(document, f"trace {path}")
@@ -41,11 +44,11 @@ def read(path: Path, seconds: float | None = None) -> Trace:
 
 
 def _check_ids(tenants: list[TenantSpec], path: Path) -> None:
-    ids = [tenant.name for tenant in tenants]
+    ids = Counter(tenant.name for tenant in tenants)
     for tenant in tenants:
-        if ids.count(tenant.name) > 1:
+        if ids[tenant.name] > 1:
             raise UsageError(f"trace {path}: two tasks have the id {tenant.name}")
-        if isinstance(tenant.load, After) and (unknown := set(tenant.load.names) - set(ids)):
+        if isinstance(tenant.load, After) and (unknown := set(tenant.load.names) - ids.keys()):
             raise UsageError(f"trace {path}: task {tenant.name}: prev_task_ids: no task {', '.join(sorted(unknown))}")
 
 

@@ -51,11 +51,15 @@ class Fields:
 
     def number(self, name: str, default: Any = ...) -> Any:
         """A number as float, or the default."""
-        return float(value) if (value := self._checked(name, default, (int, float), "a number")) is not None else None
+        value = self._checked(name, default, (int, float), "a number")
+        return None if value is None else self._float(name, value)
 
     def whole(self, name: str, default: Any = ...) -> Any:
-        """A whole number, or the default."""
-        return self._checked(name, default, (int,), "a whole number")
+        """A whole number of 64 bits, or the default."""
+        value = self._checked(name, default, (int,), "a whole number")
+        if value is not None and value.bit_length() > 63:
+            raise self.fault(name, f"{shown(value)} is too large")
+        return value
 
     def text(self, name: str, default: Any = ...) -> Any:
         """A string, or the default."""
@@ -71,7 +75,7 @@ class Fields:
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self.fault(name, f"take numbers, not {shown(value)}")
-        return tuple(float(value) for value in values)
+        return tuple(self._float(name, value) for value in values)
 
     def table(self, name: str, default: Any = ...) -> Fields:
         """A table of its own."""
@@ -81,6 +85,12 @@ class Fields:
         """Refuse the fields that are left."""
         if self._left:
             raise UsageError(f"{self.where}: no such field: {', '.join(sorted(self._left))}")
+
+    def _float(self, name: str, value: float) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.fault(name, f"{shown(value)} is too large") from None
 
     def _checked(self, name: str, default: Any, kinds: tuple[type, ...], wanted: str) -> Any:
         if name not in self._left and default is not ...:

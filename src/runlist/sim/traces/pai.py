@@ -23,6 +23,7 @@ from pathlib import Path
 from runlist.errors import UsageError
 from runlist.model import Cap, TaskClass
 from runlist.sim.workload import Closed, TenantSpec, Trace
+from runlist.units import parse_number
 
 TASK_COLUMNS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
@@ -54,11 +55,8 @@ class Row:
         text = self.fields.get(column, "").strip()
         if not text:
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
+        value = parse_number(text)
+        if value is None:
             raise UsageError(f"{self.where}: {column}: {text[:40]!r} is not a number")
         return value
 

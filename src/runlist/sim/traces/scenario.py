@@ -25,6 +25,10 @@ def read(path: Path, seconds: float | None = None) -> Trace:
         table = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"trace {path}: {error}") from None
+    except ValueError:  # Python's own
+        raise UsageError(f"trace {path}: a number has too many digits") from None
+    except RecursionError:
+        raise UsageError(f"trace {path}: nested too deeply") from None
     fields = Fields(table, f"trace {path}")
     fields.text("about", "")
     own_seconds = fields.number("seconds", 10.0)

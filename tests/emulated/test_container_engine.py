@@ -1,0 +1,198 @@
+"""Tenants in containers of a real engine, Podman, with the daemon outside, as docs/guide.md sets them up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import runlist
+from runlist.emulated import artefacts
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import DEFAULT_SLICES, ROOT, Commands, Daemon, Slices, Worker, needs_root, task_of, wait_for
+from tests.fixtures.holder import OUT_OF_MEMORY, Holder
+
+GiB = 1 << 30
+LIBRARY = "/opt/librunlist.so"
+MESSAGES = "/run/messages.sock"
+
+pytestmark = [
+    needs_root,
+    pytest.mark.skipif(ON_NVIDIA, reason="an image with the driver's libraries would have to be there"),
+    pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman"),
+]
+
+
+class Engine:
+    """Podman with a storage of its own, whose containers see this machine's programs and nothing else of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = 0
+        self._words = ["podman", "--root", str(folder / "root"), "--runroot", str(folder / "run"), "--cgroup-manager",
+                       "cgroupfs", "--events-backend", "file"]  # fmt: skip
+        self._runtime = self._working_runtime()
+
+    def _working_runtime(self) -> str:
+        """A machine's default may not know its kind of cgroups."""
+        said = ""
+        for name in ("crun", "runc"):
+            if path := shutil.which(name):
+                self._runtime = path
+                done = subprocess.run([*self.run("probe", {}, ()), "true"], capture_output=True, text=True, timeout=60)
+                if done.returncode == 0:
+                    return path
+                said += done.stderr
+        pytest.fail(f"podman runs no container here: {said or 'neither crun nor runc is installed'}")
+
+    def run(self, name: str, environment: Mapping[str, str], mounts: tuple[str, ...], *options: str) -> list[str]:
+        """Words that run a program in a new container, with these variables and `FROM:TO[:ro]` mounted."""
+        self._started += 1
+        root = self._folder / f"rootfs{self._started}"
+        root.mkdir()
+        shown = [Path(path) for path in ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/passwd")]
+        shown += [ROOT, Path(sys.prefix), Path(sys.base_prefix), artefacts()]
+        volumes = [f"{path}:{path}:ro" for path in dict.fromkeys(shown) if path.exists()]
+        limits = [word for limit in ("nofile=1024:1024", "nproc=1024:1024") for word in ("--ulimit", limit)]
+        return [
+            *self._words, "--runtime", self._runtime, "run", "--rm", "-i", "--name", name, "--network=none",
+            "--workdir", str(ROOT) if mounts else "/", *limits, *options,
+            *(word for volume in (*volumes, *mounts) for word in ("-v", volume)),
+            *(word for variable in environment.items() for word in ("-e", "=".join(variable))),
+            "--rootfs", str(root),
+        ]  # fmt: skip
+
+    def ask(self, *words: str) -> str:
+        """What a command of the engine answers."""
+        done = subprocess.run([*self._words, "--runtime", self._runtime, *words], capture_output=True, text=True,
+                              timeout=60)  # fmt: skip
+        assert done.returncode == 0, done
+        return done.stdout.strip()
+
+    def pid(self, name: str) -> int:
+        """The first process of a container, by its id here."""
+        return int(self.ask("inspect", "-f", "{{.State.Pid}}", name))
+
+    def close(self) -> None:
+        """End all containers, and unmount what their storage mounted."""
+        self.ask("rm", "--all", "--force", "--time", "0")
+        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for path in sorted((path for path in mounted if path.startswith(f"{self._folder}/")), reverse=True):
+            subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    folder = Path(tempfile.mkdtemp(prefix="rl-"))  # the paths of its sockets are short, too
+    made = Engine(folder)
+    yield made
+    made.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(commands: Commands, daemon: Daemon) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Variables and mounts of a container with the GPU, the library and the daemon's socket for messages."""
+    gpu = commands.environment["RUNLIST_EMULATED_GPU"]
+    names = ("LD_LIBRARY_PATH", "RUNLIST_EMULATED_GPU", "RUNLIST_DEVICE")
+    variables = {name: commands.environment[name] for name in names}
+    variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": LIBRARY, "RUNLIST_MESSAGES": MESSAGES, "RUNLIST_MEMORY": "2G"}
+    mounts = (
+        f"{gpu}:{gpu}", f"{runlist.library()}:{LIBRARY}:ro", f"{commands.folder / 'messages.sock'}:{MESSAGES}",
+    )  # fmt: skip
+    return variables, mounts
+
+
+Place = tuple[dict[str, str], tuple[str, ...]]
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_a_container_is_found_scheduled_and_put_back(
+    engine: Engine, place: Place, daemon: Daemon, commands: Commands, slices: Slices, tmp_path: Path
+) -> None:
+    variables, mounts = place
+    words = engine.run("tenant", variables, (*mounts, f"{tmp_path}:{tmp_path}"))
+    tenant = Worker(commands.environment, tmp_path, before=words)
+    try:
+        pid = engine.pid("tenant")
+        commands.ok("attach", str(pid), "--class", "batch", "--cap", "50")
+        task = task_of(daemon, pid)
+        identity = engine.ask("inspect", "-f", "{{.Id}}", "tenant")
+        assert (task.reached_by, task.container) == ("own right", identity)
+        assert identity[:12] in commands.ok("ps", "--long")
+        tenant.wait_for_progress()
+        commands.ok("suspend", str(pid))
+        tenant.assert_stopped()
+        commands.ok("resume", str(pid))
+        tenant.wait_for_progress()
+        daemon.client.suspend(pid)
+        daemon.kill()
+        tenant.wait_for_progress()
+        assert slices.of(pid) == DEFAULT_SLICES
+        assert tenant.quit()
+        assert tenant.process.wait(30) == 0
+    finally:
+        tenant.kill()
+
+
+def test_a_containers_quota_holds_and_nothing_is_left_of_it(
+    engine: Engine, place: Place, daemon: Daemon, commands: Commands
+) -> None:
+    variables, mounts = place
+    with Holder([], commands.environment) as outside:
+        assert outside.do("open") == 0
+        commands.ok("attach", str(outside.pid))
+        before = descriptors(daemon.pid)
+        with Holder(engine.run("held", variables, mounts), commands.environment) as inside:
+            pid = engine.pid("held")
+            commands.ok("attach", str(pid), "--wait", "--class", "batch")
+            assert [inside.do("open"), inside.do("take 1500"), inside.do("take 600")] == [0, 0, OUT_OF_MEMORY]
+            wait_for(lambda: len(daemon.client.ps()) == 2, "the container to be managed")
+            task = task_of(daemon, pid)
+            assert (task.memory_limit_bytes, task.enforcement) == (2 * GiB, "memory, queries")
+            assert task.memory_refusals == 1
+            assert inside.do("info")[1] == 2048
+            commands.ok("set", str(pid), "memory=3G")
+            assert [inside.do("take 600"), inside.do("take 1200")] == [0, OUT_OF_MEMORY]
+            engine.ask("kill", "held")
+            wait_for(
+                lambda: [task.pid for task in daemon.client.ps()] == [outside.pid], "the container to be forgotten"
+            )
+        wait_for(lambda: descriptors(daemon.pid) == before, "the daemon to close what was the container's")
+        assert outside.do("take 100000") == 0
+    assert "Traceback" not in daemon.log.read_text()
+
+
+def test_a_container_that_may_not_look_elsewhere_is_managed_beside_another(
+    engine: Engine, place: Place, daemon: Daemon, commands: Commands, tmp_path: Path
+) -> None:
+    """Two at a time, which share by their weights' order: both work, and ends of one do not touch the other."""
+    variables, mounts = place
+    tenants: list[Worker] = []
+    try:
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            words = engine.run(name, variables, (*mounts, f"{folder}:{folder}"), "--read-only", "--cap-drop", "all")
+            tenants.append(Worker(commands.environment, folder, before=words))
+            commands.ok("attach", str(engine.pid(name)), "--class", "batch")
+        assert len({task.container for task in daemon.client.ps()}) == 2
+        for tenant in tenants:
+            tenant.wait_for_progress()
+        engine.ask("kill", "one")
+        wait_for(lambda: len(daemon.client.ps()) == 1, "the first to be forgotten")
+        tenants[1].wait_for_progress()
+        commands.ok("release")
+        assert tenants[1].quit()
+    finally:
+        for tenant in tenants:
+            tenant.kill()

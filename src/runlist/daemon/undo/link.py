@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import structlog
 
+from runlist import interpreter
 from runlist.planes.interface import Context
 from runlist.protocol import environment_autogen as names
 from runlist.wire import Connection, Guard, Unguard
@@ -75,10 +75,11 @@ class KeeperLink:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, names.DEVICE: self._plane}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runlist.daemon.undo.keeper"],
+            interpreter.command("runlist.daemon.undo.keeper"),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            cwd="/",
             env=environment,
         )
         theirs.close()

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 
+from runlist.proc import patience
 from runlist.text import printable
 
 MAX_COMMAND_LINE = 1 << 15
@@ -86,10 +87,7 @@ def descriptor_count(pid: int) -> int:
 
 def read_bytes(pid: int, name: str, limit: int) -> bytes:
     """A file of /proc/PID, up to so many bytes; empty when it may not be read. Plain calls: this is done for every
-    process that opens the GPU.
-
-    `cmdline` and `environ` are the process' own memory: reading them takes as long as it likes (userfaultfd), so who
-    serves others reads them in a thread that nobody waits for.
+    process that opens the GPU. For `cmdline` and `environ` take `own_words`.
     """
     content = b""
     with contextlib.suppress(OSError):
@@ -107,9 +105,15 @@ def read(pid: int, name: str, limit: int) -> str:
     return read_bytes(pid, name, limit).decode("utf-8", "replace")
 
 
+def own_words(pid: int, name: str, limit: int) -> list[bytes]:
+    """The words of `cmdline` or `environ`, which are in the process' own memory: none where it takes its time."""
+    return patience.ask(pid, lambda: read_bytes(pid, name, limit), b"").split(b"\0")
+
+
 def command_line(pid: int) -> str:
     """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
-    return printable(read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip())
+    words = own_words(pid, "cmdline", MAX_COMMAND_LINE)
+    return printable(b" ".join(words).decode("utf-8", "replace").strip())
 
 
 def short_command(line: str) -> str:

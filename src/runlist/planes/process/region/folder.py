@@ -17,7 +17,7 @@ from pathlib import Path
 from runlist import trusted
 from runlist.planes.process.region.file import FIXED, Region, RegionError
 from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT
-from runlist.proc.process import owner_of, pid_namespace, read_bytes, start_of
+from runlist.proc.process import own_words, owner_of, pid_namespace, start_of
 
 _COMPLETE = re.compile(r"\d+-[0-9a-f]{12}\.region|\d+-\d+|named-\d+")
 """The names of whole regions: ours, and those of the library (`native/region`)."""
@@ -155,6 +155,6 @@ def _named_somewhere(directory: Path) -> set[str]:
     found: set[str] = set()
     for name in os.listdir("/proc"):
         if name.isdecimal() and owner_of(int(name)) == os.geteuid():
-            entries = read_bytes(int(name), "environ", _MAX_ENVIRONMENT).split(b"\0")
+            entries = own_words(int(name), "environ", _MAX_ENVIRONMENT)
             found.update(os.fsdecode(entry.partition(b"=")[2]) for entry in entries if variable in entry)
     return found

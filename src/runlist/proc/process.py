@@ -68,7 +68,15 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat behind the name, which may be anything; none when the process is gone."""
-    return read_bytes(pid, "stat", _MAX_STAT).rpartition(b")")[2].split()
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(fd, _MAX_STAT)  # it comes in one piece
+        finally:
+            os.close(fd)
+    except OSError:
+        return []
+    return content.rpartition(b")")[2].split()
 
 
 def descriptor_count(pid: int) -> int:

@@ -91,7 +91,7 @@ class Adoption:
         """Find what a process has on the GPU, and manage what is new: all of it, or nothing."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:
-            if new_only and not await self._may_have_work(root, pid):
+            if new_only and not await self.may_have_work(pid, root.pid):
                 return
             started = time.perf_counter()
             new = new_only and not root.old
@@ -123,12 +123,13 @@ class Adoption:
 
     # -- finding -----------------------------------------------------------------------------------
 
-    async def _may_have_work(self, root: Root, pid: int) -> bool:
+    async def may_have_work(self, pid: int, root: int = 0) -> bool:
+        """Whether a process has, or may have, GPU work; it is looked at as one below this root."""
         if pid in self._processes.managed or pid in self.lending:
             return True
         uid = owner_of(pid)
         return uid is not None and await self._workers.run(
-            uid, root.pid, lambda: lambda: self._finder.may_have_work(pid)
+            uid, root or pid, lambda: lambda: self._finder.may_have_work(pid)
         )
 
     def _is_unfinished(self, root: Root, pid: int) -> bool:

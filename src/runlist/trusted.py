@@ -86,8 +86,10 @@ def open_folder(path: Path, *, make: int | None = None) -> int:
     place, above = _walk(path, links=False, make=make)
     try:
         found = place.found
+        if stat.S_ISLNK(found.st_mode):
+            raise Untrusted(f"{place.path} is a link, not a folder")
         if not stat.S_ISDIR(found.st_mode):
-            raise Untrusted(f"{place.path} is not a folder, but a link or a file")
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if found.st_uid != os.geteuid():
             raise Untrusted(f"{place.path} belongs to somebody else")
         if found.st_mode & _OTHERS_WRITE:

@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 import msgspec
 
-from runlist import __version__, paths, wire
+from runlist import __version__, interpreter, paths, wire
 from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.frames import MAX_REQUEST
 from runlist.planes.registry import choose_plane
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from runlist.planes.interface import Plane
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
+_PATHS = {
+    names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
+}  # fmt: skip
 _OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
 
 
@@ -257,6 +259,14 @@ def _frame(request: wire.Message) -> bytes:
     return frame
 
 
+def daemon_environment(plane: Plane) -> dict[str, str]:
+    """The environment for a daemon, which runs in `/`: paths in it are made absolute here."""
+    environment = {**os.environ, names.DEVICE: plane.name}
+    for name in environment.keys() & _PATHS:
+        environment[name] = environment[name] and os.path.abspath(environment[name])
+    return environment
+
+
 def _opened_log(path: Path) -> BinaryIO:
     try:
         return path.open("ab")
@@ -272,18 +282,15 @@ def _start_private(plane: Plane) -> None:
     plane.check()  # no driver: say so before anything is made
     directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
-    environment = {**os.environ, names.DEVICE: plane.name}
-    for name in environment.keys() & {names.EMULATED_GPU, names.SOCKET}:
-        environment[name] = os.path.abspath(environment[name])  # the daemon runs in another directory
     with _opened_log(directory / "daemon.log") as log:
         subprocess.run(  # returns at once: the daemon makes itself nobody's child
-            [sys.executable, "-m", "runlist.daemon", "--private", "--ready-fd", str(theirs)],
+            interpreter.command("runlist.daemon", "--private", "--ready-fd", str(theirs)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=[theirs],
             start_new_session=True,
-            env=environment,
+            env=daemon_environment(plane),
             cwd="/",
             check=False,
         )

@@ -8,13 +8,13 @@ import platform
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from runlist import interpreter
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.planes.interface import Limited, Plane
 from runlist.planes.process import preload
@@ -80,7 +80,7 @@ def _another(name: str) -> str:
 def _borrowing(plane: Plane) -> str:
     """Copy a descriptor out of a child of ours, as out of tenants. Where that is denied, tenants must lend theirs."""
     reader, writer = os.pipe()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[reader])
+    child = subprocess.Popen(interpreter.script("input()"), stdin=subprocess.PIPE, pass_fds=[reader])
     try:
         pidfd = borrow.open_process(child.pid)
         try:
@@ -115,7 +115,7 @@ def _lending(plane: Plane) -> str:
             preloaded = preload.variables(library(), None, strict=None, inherited={})
             named = {names.MESSAGES: f"{folder}/messages", names.DISABLE: "0"}
             environment = {**os.environ, **preloaded, **named}
-            subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+            subprocess.run(interpreter.script(code), env=environment, capture_output=True, check=False)
             _, (fd, *_), _, _ = socket.recv_fds(ear, _RECORD_BYTES, 1)
             file = plane.adopt(fd)
         except (OSError, ValueError, RunlistError):  # nothing came, or no descriptor with it
@@ -172,7 +172,7 @@ def _process_plane() -> str:
     except (FileNotFoundError, RunlistError) as error:
         raise Limited(f"memory cannot be limited from inside: {error}") from None
     look = f"print({path.name!r} in open('/proc/self/maps').read())"
-    command = [sys.executable, "-c", look]
+    command = interpreter.script(look)
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.stdout.strip() != "True":
         said = (done.stderr.strip().splitlines() or ["no reason was told"])[0]

@@ -6,6 +6,7 @@ Programs reach it by their environment alone, see `EmulatedGpu.environment`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runlist.errors import NotSupportedError
+from runlist import trusted
+from runlist.errors import NoPermissionError, NotSupportedError
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.calibration_autogen import DEVICE_MEMORY
 
@@ -34,7 +36,9 @@ def artefacts() -> Path:
     Raises EmulatedGpuError when this installation has none.
     """
     named = os.environ.get(names.EMULATOR_BUILD)
-    directory = Path(named) if named else Path(str(resources.files("runlist").joinpath("_emulator")))
+    directory = Path(named).absolute() if named else Path(str(resources.files("runlist").joinpath("_emulator")))
+    if named:
+        _check_named(directory)
     missing = [name for name in (_DEVICE_PROGRAM, *_LIBRARIES) if not (directory / name).is_file()]
     if not missing:
         return directory
@@ -43,6 +47,15 @@ def artefacts() -> Path:
             f"{directory} has no {missing[0]}: build the emulator there, or unset {names.EMULATOR_BUILD}"
         )
     raise EmulatedGpuError(f"this installation has no emulated GPU ({missing[0]} is missing): reinstall runlist")
+
+
+def _check_named(directory: Path) -> None:
+    """Refuse a build that somebody else could write: its libraries run with our rights."""
+    with contextlib.suppress(OSError):
+        try:
+            trusted.check(directory)
+        except NoPermissionError as error:
+            raise EmulatedGpuError(f"{names.EMULATOR_BUILD} is refused: {error}") from None
 
 
 def environment(directory: str | os.PathLike[str]) -> dict[str, str]:
@@ -90,7 +103,7 @@ class EmulatedGpu:
         command += ["--gpus", str(self.gpus), "--memory", str(self.memory), "--exit-with-stdin"]
         # A group of its own: Ctrl-C on the terminal is for the programs on it, which put things back first.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
         )
         self._process = process
         assert process.stdout is not None

@@ -7,9 +7,11 @@ import stat
 from pathlib import Path
 from typing import Protocol
 
+from runlist import trusted
 from runlist.errors import NoPermissionError
 from runlist.protocol import environment_autogen as names
 
+_ADVICE = f"set {names.SOCKET} to a path in a folder of your own"
 SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
 
 
@@ -89,19 +91,18 @@ def rules_file() -> Path:
 
 
 def make_private(directory: Path, mode: int = 0o700) -> None:
-    """Create a directory that only this user can write, or check that it is one and grant what `mode` grants.
+    """Create a directory that only this user can write, or check that it is one and grant what `mode` grants. Nobody
+    else may be able to swap it, or what it is in.
 
     Raises NoPermissionError otherwise. A directory that exists loses no right: it may be somebody's home.
     """
     try:
-        directory.mkdir(mode=mode, parents=True, exist_ok=True)
-        found = directory.lstat()
+        folder = trusted.open_folder(directory, make=mode)
+    except trusted.Untrusted as error:
+        raise NoPermissionError(f"{error}: {_ADVICE}") from None
     except OSError as error:
-        raise NoPermissionError(
-            f"{directory} cannot be made ({error.strerror}): set XDG_RUNTIME_DIR to a folder of yours"
-        ) from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise NoPermissionError(
-            f"{directory} belongs to somebody else or others can write there: remove it, or set XDG_RUNTIME_DIR"
-        )
-    directory.chmod(stat.S_IMODE(found.st_mode) | mode)
+        raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {_ADVICE}") from None
+    try:
+        os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) | mode)
+    finally:
+        os.close(folder)

@@ -19,15 +19,17 @@ MAX_LINES = 500
 FLOW: dict[str, set[str]] = {
     # what anybody may use
     "errors": {"text"},
+    "interpreter": {"errors", "protocol", "trusted"},
     "protocol": set(),
     "statistics": set(),
     "structure": set(),
     "text": set(),
+    "trusted": {"errors"},
     "units": set(),
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
-    "policies": {"errors", "model", "statistics", "units"},
+    "policies": {"errors", "model", "statistics", "trusted", "units"},
     "scheduling": {"errors", "model", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
@@ -39,26 +41,28 @@ FLOW: dict[str, set[str]] = {
         "emulated", "errors", "model", "planes.control", "planes.interface", "planes.usage", "proc", "protocol",
         "structure",
     },
-    "planes.process": {"errors", "proc", "protocol", "structure"},
-    "emulated": {"protocol", "errors"},
+    "planes.process": {"errors", "proc", "protocol", "structure", "trusted"},
+    "emulated": {"protocol", "errors", "trusted"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
     "frames": set(),
     "wire": {"frames", "views"},
-    "paths": {"errors", "protocol"},
+    "paths": {"errors", "protocol", "trusted"},
     # the daemon, from the ground up
     "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
-    "daemon.undo": {"frames", "protocol", "planes.interface", "planes.registry", "wire"},
+    "daemon.undo": {"frames", "interpreter", "protocol", "planes.interface", "planes.registry", "wire"},
     "daemon.relay": {
-        "__init__", "errors", "frames", "planes.interface", "planes.process", "planes.registry", "protocol", "wire",
+        "__init__", "errors", "frames", "interpreter", "planes.interface", "planes.process", "planes.registry",
+        "protocol", "wire",
     },
     "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
     },
     "daemon.placement": {
-        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "units", "text",
+        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "text", "trusted",
+        "units",
     },
     "daemon.tree": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.undo", "errors",
@@ -82,11 +86,14 @@ FLOW: dict[str, set[str]] = {
     "daemon": set(),
     # those who use the daemon
     "client": {
-        "__init__", "errors", "frames", "paths", "planes.interface", "planes.registry", "protocol", "views", "wire",
+        "__init__", "errors", "frames", "interpreter", "paths", "planes.interface", "planes.registry", "protocol",
+        "views", "wire",
     },
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
-    "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc", "protocol"},
+    "doctor": {
+        "client", "errors", "interpreter", "planes.interface", "planes.process", "planes.registry", "proc", "protocol",
+    },
     "demo": {
         "client", "emulated", "protocol", "errors", "planes.interface", "planes.registry", "statistics",
         "workloads",
@@ -94,7 +101,7 @@ FLOW: dict[str, set[str]] = {
     # those who need none
     "__init__": {"planes.process.library", "tenant"},
     "tenant": {"protocol"},
-    "workloads": {"tenant"},
+    "workloads": {"interpreter", "tenant"},
     "sim": {"errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "units"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
@@ -103,6 +110,7 @@ top, may import all.
 
 STANDARD_ONLY = {
     "errors": {"text"},
+    "interpreter": set(),
     "model": set(),
     "planes.nvidia.rm": set(),
     "planes.process": set(),
@@ -115,6 +123,7 @@ STANDARD_ONLY = {
     "wire": {"msgspec"},
     "paths": set(),
     "tenant": set(),
+    "trusted": set(),
 }
 """Parts that use no library beyond Python's own, or only these: they are imported into every command."""
 

@@ -216,6 +216,7 @@ def test_the_daemon_gets_its_rules_by_a_whole_path(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RUNLIST_DEVICE", raising=False)
     run("daemon", "--rules", "mine.toml", "--policy", "fair")
-    assert started[0][1:] == ["-m", "runlist.daemon", "--policy", "fair", "--rules", str(tmp_path / "mine.toml")]
+    assert started[0][1] == "-I"
+    assert started[0][3:] == ["runlist.daemon", "--policy", "fair", "--rules", str(tmp_path / "mine.toml")]
     run("daemon")
     assert "--rules" not in started[1]

@@ -374,13 +374,27 @@ def test_a_region_that_something_in_the_background_will_want_stays(made: Made) -
 
 
 def test_what_was_never_finished_is_removed_when_it_is_old(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        (tmp_path / name).write_bytes(b"half")
-    os.utime(tmp_path / "old", (0, 0))
-    os.symlink("/etc/passwd", tmp_path / "link")
-    (tmp_path / "folder").mkdir()
+    old, new, theirs, full = (f"{number}-0123456789ab.new" for number in range(1, 5))
+    for name, content in ((old, b""), (new, b""), (theirs, b"notes"), (full, bytes(FILE_BYTES + 1))):
+        (tmp_path / name).write_bytes(content)
+    for name in (old, theirs, full):
+        os.utime(tmp_path / name, (0, 0))
+    os.symlink("/etc/passwd", tmp_path / "5-0123456789ab.new")
+    (tmp_path / "6-0123456789ab.new").mkdir()
     sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "link", "folder"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        new, theirs, full, "5-0123456789ab.new", "6-0123456789ab.new",
+    }  # fmt: skip
+
+
+def test_what_we_did_not_make_stays(tmp_path: Path) -> None:
+    """The folder may have been there, with somebody's files in it, however old."""
+    names = ("eu.region", "us-east.toml", "12-34.txt", ".hidden", "1-0123456789ab.region", "7-8", "named-9")
+    for name in names:
+        (tmp_path / name).write_bytes(b"a year of work")
+        os.utime(tmp_path / name, (0, 0))
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
 
 
 @needs_root

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import typer
 
+from runlist import interpreter
 from runlist.cli.common import Device, Json, PolicyOptions, print_json
 from runlist.text import printable
 
@@ -30,9 +30,8 @@ def register(app: typer.Typer) -> None:
 
         Run by root it serves everybody: each user manages only its own processes.
         """
-        from runlist.client import Client
+        from runlist.client import Client, daemon_environment
         from runlist.planes.registry import choose_plane
-        from runlist.protocol import environment_autogen as names
 
         if status or stop:
             with Client.open(device=device) as client:
@@ -50,8 +49,10 @@ def register(app: typer.Typer) -> None:
                     print(f"trouble: {printable(trouble)}")
             return
         name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
-        words = [sys.executable, "-m", "runlist.daemon", "--policy", name]
+        words = interpreter.command("runlist.daemon", "--policy", name)
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
-        os.execve(sys.executable, words, {**os.environ, names.DEVICE: choose_plane(device).name})
+        environment = daemon_environment(choose_plane(device))
+        os.chdir("/")
+        os.execve(words[0], words, environment)

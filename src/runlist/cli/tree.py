@@ -65,7 +65,7 @@ def prepared(
     finally:
         opened.close()
         if not _has_children():
-            path.unlink(missing_ok=True)
+            region.remove(path)
 
 
 def _make(plane: Plane, strict: bool | None) -> tuple[Path, Tree, region.Region]:
@@ -81,7 +81,7 @@ def _make(plane: Plane, strict: bool | None) -> tuple[Path, Tree, region.Region]
         variables = preload.variables(found, path, strict=strict, inherited=os.environ)
     except BaseException:
         opened.close()
-        path.unlink(missing_ok=True)
+        region.remove(path)
         raise
     return path, Tree(opened.fileno(), variables), opened
 

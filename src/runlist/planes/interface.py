@@ -173,9 +173,12 @@ class Finder(Protocol):
         """Whether a process has a file open by which it could have work. Cheap."""
 
     def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> Sequence[Found]:
-        """All GPU work of a process; `new` says that it has just begun. The caller closes each distinct handle. Raises
+        """The GPU work of a process; `new` says that it has just begun. The caller closes each distinct handle. Raises
         NoPermissionError without the right to the process.
         """
+
+    def is_unfinished(self, pid: int) -> bool:
+        """Whether the last `find` left something for the next, because the process has so much."""
 
     def examine(self, lent: Sequence[Lent]) -> Sequence[Found]:
         """The same for files that a process lent; takes them over."""

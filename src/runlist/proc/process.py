@@ -6,17 +6,21 @@ A process id means little without the time at which the process began: ids are u
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from runlist.proc import patience
 from runlist.text import printable
 
 MAX_COMMAND_LINE = 1 << 15
 """How many bytes are read: a process chooses its command line itself, and it may be longer."""
 
 _CHUNK = 1 << 16
+_MAX_STATUS = 1 << 20  # its line of groups may be long
+_MAX_STAT = 1 << 12
+_MAX_COUNT = 10_000
 _DEAD = (b"Z", b"X")
 
 
@@ -29,12 +33,8 @@ def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None when it is gone or a zombie, which has no memory. A process
     whose first thread has ended lives as long as others run.
     """
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may be anything
-    except OSError:
-        return None
-    return None if fields[0] in _DEAD and int(fields[17]) <= 1 else int(fields[19])
+    fields = _stat(pid)
+    return None if not fields or (fields[0] in _DEAD and int(fields[17]) <= 1) else int(fields[19])
 
 
 def names_of(pid: int) -> tuple[int, ...]:
@@ -62,28 +62,41 @@ def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
 def _parents() -> Iterator[tuple[int, int]]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()  # the name in parentheses may be anything
-            except OSError:
-                continue
-            yield int(name), int(fields[1])
+            fields = _stat(int(name))
+            if fields:
+                yield int(name), int(fields[1])
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the name, which may be anything; none when the process is gone."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(fd, _MAX_STAT)  # it comes in one piece
+        finally:
+            os.close(fd)
+    except OSError:
+        return []
+    return content.rpartition(b")")[2].split()
 
 
 def descriptor_count(pid: int) -> int:
-    """How many descriptors a process has; -1 when it is gone or we may not ask. Cheap, and it changes when the process
-    opens a GPU.
+    """How many descriptors a process has, counted up to 10,000 before Linux 6.2; -1 when it is gone or we may not ask.
+    Cheap, and it changes when the process opens a GPU.
     """
     folder = f"/proc/{pid}/fd"
     try:
-        return os.stat(folder).st_size or len(os.listdir(folder))  # st_size is the count since Linux 6.2
+        if count := os.stat(folder).st_size:
+            return count
+        with os.scandir(folder) as entries:
+            return sum(1 for _ in itertools.islice(entries, _MAX_COUNT))
     except OSError:
         return -1
 
 
-def read(pid: int, name: str, limit: int) -> str:
+def read_bytes(pid: int, name: str, limit: int) -> bytes:
     """A file of /proc/PID, up to so many bytes; empty when it may not be read. Plain calls: this is done for every
-    process that opens the GPU.
+    process that opens the GPU. For `cmdline` and `environ` take `own_words`.
     """
     content = b""
     with contextlib.suppress(OSError):
@@ -93,12 +106,23 @@ def read(pid: int, name: str, limit: int) -> str:
                 content += more
         finally:
             os.close(fd)
-    return content.decode("utf-8", "replace")
+    return content
+
+
+def read(pid: int, name: str, limit: int) -> str:
+    """The same as text."""
+    return read_bytes(pid, name, limit).decode("utf-8", "replace")
+
+
+def own_words(pid: int, name: str, limit: int) -> list[bytes]:
+    """The words of `cmdline` or `environ`, which are in the process' own memory: none where it takes its time."""
+    return patience.ask(pid, lambda: read_bytes(pid, name, limit), b"").split(b"\0")
 
 
 def command_line(pid: int) -> str:
     """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
-    return printable(read(pid, "cmdline", MAX_COMMAND_LINE).replace("\0", " ").strip())
+    words = own_words(pid, "cmdline", MAX_COMMAND_LINE)
+    return printable(b" ".join(words).decode("utf-8", "replace").strip())
 
 
 def short_command(line: str) -> str:
@@ -145,10 +169,7 @@ class Program:
 
 def _status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status, by name; empty when the process is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return {}
+    status = read(pid, "status", _MAX_STATUS)
     return {name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())}
 
 

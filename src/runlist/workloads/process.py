@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+from runlist import interpreter
 from runlist.workloads.lines import Lines
 
 READY_TIMEOUT_S = 60.0
@@ -40,7 +40,8 @@ class WorkloadProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block the workload)
         # A group of its own: Ctrl-C on the terminal is for whoever steers, who then ends the workload in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"runlist.workloads.{name}", *arguments],
+            interpreter.command(f"runlist.workloads.{name}", *arguments),
+            cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from runlist.planes.process import preload
 from runlist.planes.process.region import Enforced, Slot
+from runlist.proc import patience
+from runlist.proc.process import read_bytes
 from runlist.protocol import environment_autogen as names
 
+_MAX_ENVIRONMENT = 1 << 20
 _WORDS = {Enforced.MEMORY: "memory", Enforced.QUERIES: "queries", Enforced.CAP: "cap"}
 
 
@@ -27,13 +29,14 @@ def enforcement(pid: int, slot: Slot | None, *, by_driver: bool = False) -> str:
 
 def _why_not(pid: int) -> str:
     """Why a process is not in its tree's region, as far as can be seen from outside."""
-    try:
-        environment = dict(
-            entry.partition("=")[::2] for entry in os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
-        )
-        program = os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return "it cannot be looked at"
+    return patience.ask(pid, lambda: _look(pid), "it cannot be looked at")
+
+
+def _look(pid: int) -> str:
+    """The same. The process chooses what is read, and where its program is. Raises OSError."""
+    words = map(os.fsdecode, read_bytes(pid, "environ", _MAX_ENVIRONMENT).split(b"\0"))
+    environment = {name: value for name, _, value in (word.partition("=") for word in words)}
+    program = os.readlink(f"/proc/{pid}/exe")
     if preload.LIBRARY not in environment.get(names.PRELOAD, ""):
         return f"{names.PRELOAD} does not name it"
     if (switch := preload.turned_off(environment)) is not None:

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import structlog
 
+from runlist.daemon.memory.budget import Budget
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import Region, RegionError, Snapshot, gpu_key
+from runlist.planes.process.region import CROWD, Region, RegionError, Snapshot, gpu_key
 
 _log = structlog.get_logger()
 
@@ -33,21 +34,37 @@ class Quota:
     """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver with memory
     limits of its own; it returns None for other drivers.
 
+    `budget` is that of its user, in slots read.
+
     `limit` is in bytes on each GPU, None for no limit; a region may have other limits for single GPUs. A bad region is
     dropped, and `trouble` says why: then only the daemon keeps the limit, from outside.
     """
 
-    def __init__(self, region: Region | None = None, group: Callable[[], DriverGroup | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        region: Region | None = None,
+        group: Callable[[], DriverGroup | None] = lambda: None,
+        budget: Budget | None = None,
+    ) -> None:
         self.limit: int | None = None
         self.trouble = ""
         self._region = region
         self._make_group = group
+        self._budget = Budget() if budget is None else budget
         self._group: DriverGroup | None = None
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
         self._brought = False  # the limit is from the tree's own region
         self._cap: float | None = _THEIRS
         self._refused: dict[int, int] = {}  # the most refusals that the region ever told, by the GPU's key
+
+    def _may_read(self, before: Snapshot) -> bool:
+        """Whether there is time to read the region again: that of a crowd costs its user some."""
+        crowd = len(before.slots) > CROWD
+        if crowd and not self._budget.is_left:
+            return False
+        self._budget.spend(len(before.slots) if crowd else 0)
+        return True
 
     @property
     def by_driver(self) -> bool:
@@ -71,7 +88,7 @@ class Quota:
         now = time.monotonic()
         if self._region is None:
             return None
-        if self._snapshot is None or now - self._read_at >= _KEPT_S:
+        if self._snapshot is None or (now - self._read_at >= _KEPT_S and self._may_read(self._snapshot)):
             try:
                 self._snapshot, self._read_at = self._region.read(), now
             except RegionError as error:

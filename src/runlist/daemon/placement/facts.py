@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, owner_of, read
+from runlist.proc.process import command_line, own_words, owner_of
 
 MAX_COMMAND = 1 << 12
 MAX_ENVIRONMENT = 1 << 20
@@ -27,10 +27,13 @@ class Facts:
 
 
 def facts_of(pid: int) -> Facts | None:
-    """Facts of a process, or None when it is gone. Takes about 0.1 ms; nothing is kept."""
+    """Facts of a process, or None when it is gone. Takes about 0.3 ms; nothing is kept. Of one that
+    takes its time, command and environment are empty.
+    """
     uid = owner_of(pid)
     if uid is None:
         return None
-    entries = [entry.partition("=") for entry in read(pid, "environ", MAX_ENVIRONMENT).split("\0")]
+    words = own_words(pid, "environ", MAX_ENVIRONMENT)
+    entries = [word.decode("utf-8", "replace").partition("=") for word in words]
     environment = {name: value for name, equals, value in reversed(entries) if name and equals}
     return Facts(uid, command_line(pid)[:MAX_COMMAND], *cgroup_of(pid), environment)

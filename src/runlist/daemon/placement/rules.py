@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import pwd
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from runlist import trusted
 from runlist.daemon.placement.facts import Facts, facts_of
 from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
-from runlist.errors import UsageError
+from runlist.errors import NoPermissionError, UsageError
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_setting, parse_settings
 from runlist.settings.values import MAX_GROUP_NAME
 from runlist.text import printable
@@ -145,10 +144,12 @@ class _Reader:
 
     def _text(self) -> str:
         try:
-            with open(self._path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise UsageError(f"{self._path}: not a file: name a file of rules (docs/rules.md)")
+            with open(trusted.open_file(self._path), "rb") as file:
                 content = file.read(MAX_FILE + 1)
+        except NoPermissionError as error:
+            raise NoPermissionError(f"{self._path}: the rules are refused: {error}") from None
+        except trusted.NoFile:
+            raise UsageError(f"{self._path}: not a file: name a file of rules (docs/rules.md)") from None
         except OSError as error:
             raise UsageError(f"{self._path}: the rules cannot be read: {error.strerror}") from None
         except ValueError:

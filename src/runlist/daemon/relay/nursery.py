@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import structlog
 
+from runlist import interpreter
 from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Say
 from runlist.protocol import environment_autogen as names
@@ -82,10 +82,11 @@ class Nursery:
             with theirs:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", "runlist.daemon.relay"],
+                        interpreter.command("runlist.daemon.relay"),
                         stdin=theirs.fileno(),
                         stdout=subprocess.DEVNULL,
                         start_new_session=True,
+                        cwd="/",
                         env={**os.environ, names.DEVICE: self._plane},
                     )
                 except BaseException:

@@ -25,7 +25,7 @@ from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, Susp
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
-from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.processes import FULL, Processes
 from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
@@ -40,6 +40,7 @@ from runlist.settings.table import SETTINGS, Scope, memory_change, override, par
 _log = structlog.get_logger()
 
 _QUEUE_LOOK_S = 0.2
+_INIT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,10 @@ class Manager:
         _check_right(settings, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
+        if pid == _INIT and not await self._adoption.may_have_work(pid):
+            raise NoTargetError(
+                "process 1 has no GPU context, and every process here descends from it: attach those that have one"
+            )
         root = self.processes.add_root(pid, settings)
         root.awaited = True
         try:
@@ -156,6 +161,8 @@ class Manager:
         _check_right(settings, uid)
         if pid in self.processes.roots or pid in self._launches:
             raise RunlistError(f"process {pid} is managed already")
+        if self.processes.is_full(uid, list(self._launches.values()).count(uid)):
+            raise RunlistError(FULL)
         self._launches[pid] = uid
         try:
             over = self.placement.rules.limits.over

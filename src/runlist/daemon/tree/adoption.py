@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
@@ -20,14 +21,18 @@ from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, Susp
 from runlist.daemon.tree.descriptors import Sent
 from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.workers import Workers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass, TaskKey
-from runlist.planes.interface import Context, Finder, Found, Handle
+from runlist.planes.interface import Borrower, Context, Finder, Found, Handle
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
 
 _log = structlog.get_logger()
+
+MOST_S = 20.0
+"""How long a process with many files is looked at in one go, piece by piece."""
 
 
 class Adoption:
@@ -51,6 +56,7 @@ class Adoption:
         self._gpus = gpus
         self._keeper = keeper
         self._placement = placement
+        self._workers = Workers()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # by process id
 
     def close(self) -> None:
@@ -85,34 +91,52 @@ class Adoption:
         """Find what a process has on the GPU, and manage what is new: all of it, or nothing."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:
-            if new_only and not self._may_have_work(pid):
+            if new_only and not await self.may_have_work(pid, root.pid):
                 return
             started = time.perf_counter()
             new = new_only and not root.old
             root.old = False
-            pidfd = borrow.open_process(pid)
-            try:
-                if root.uid not in (0, owner_of(pid)):  # a descendant that runs as another user
-                    return
-                found, way = await self._discover(root, pid, pidfd, new)
-                discovery_ms = _ms_since(started)
-                process = self._process(root, pid, pidfd, found)
-                if process is None:
-                    return
-                self._manage(process, found, time.monotonic() + SETTLE_S if new_only else 0.0)
-                for task in process.tasks.values():
-                    task.reached_by = task.reached_by or way
-                    task.discovery_ms = task.discovery_ms or discovery_ms
-                    task.attach_ms = task.attach_ms or _ms_since(started)
-            finally:
-                os.close(pidfd)
+            while await self._adopt(root, pid, started, new_only=new_only, new=new):
+                if time.perf_counter() - started > MOST_S:
+                    break
+
+    async def _adopt(self, root: Root, pid: int, started: float, *, new_only: bool, new: bool) -> bool:
+        """Look once, and manage what is new. True where the look was cut short, so that there may be more."""
+        pidfd = borrow.open_process(pid)
+        try:
+            uid = owner_of(pid)
+            if uid is None or root.uid not in (0, uid):  # a descendant that runs as another user
+                return False
+            found, way = await self._discover(root, pid, pidfd, uid, new)
+            discovery_ms = _ms_since(started)
+            process = self._process(root, pid, pidfd, found)
+            if process is None:
+                return not found and self._is_unfinished(root, pid)
+            self._manage(process, found, time.monotonic() + SETTLE_S if new_only else 0.0)
+            for task in process.tasks.values():
+                task.reached_by = task.reached_by or way
+                task.discovery_ms = task.discovery_ms or discovery_ms
+                task.attach_ms = task.attach_ms or _ms_since(started)
+        finally:
+            os.close(pidfd)
+        return self._is_unfinished(root, pid)
 
     # -- finding -----------------------------------------------------------------------------------
 
-    def _may_have_work(self, pid: int) -> bool:
-        return pid in self._processes.managed or pid in self.lending or self._finder.may_have_work(pid)
+    async def may_have_work(self, pid: int, root: int = 0) -> bool:
+        """Whether a process has, or may have, GPU work; it is looked at as one below this root."""
+        if pid in self._processes.managed or pid in self.lending:
+            return True
+        uid = owner_of(pid)
+        return uid is not None and await self._workers.run(
+            uid, root or pid, lambda: lambda: self._finder.may_have_work(pid)
+        )
 
-    async def _discover(self, root: Root, pid: int, pidfd: int, new: bool) -> tuple[Sequence[Found], str]:
+    def _is_unfinished(self, root: Root, pid: int) -> bool:
+        wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
+        return wanted and self._finder.is_unfinished(pid)
+
+    async def _discover(self, root: Root, pid: int, pidfd: int, uid: int, new: bool) -> tuple[Sequence[Found], str]:
         """What a process has, and the first way that worked. A process that is reached by lent files stays so: no file
         may be managed twice.
         """
@@ -120,8 +144,9 @@ class Adoption:
         process = self._processes.managed.get(pid)
         if process is None or all(fd >= 0 for fd in process.files):
             for borrower in root.borrowers:
+                look = partial(self._look_by, borrower, pid, pidfd, new)
                 try:
-                    found = await asyncio.to_thread(self._finder.find, pid, pidfd, borrower, new=new)
+                    found = await self._workers.run(uid, root.pid, look, _close)
                 except NoPermissionError as error:
                     denied = denied or error
                 else:
@@ -129,7 +154,22 @@ class Adoption:
                     return found, borrower.way
         if denied is not None and pid not in self.lending:
             raise denied
-        return await asyncio.to_thread(self._finder.examine, self.lending.copies(pid)), "lent"
+
+        def prepare() -> Callable[[], Sequence[Found]]:
+            return partial(self._finder.examine, self.lending.copies(pid))
+
+        return await self._workers.run(uid, root.pid, prepare, _close), "lent"
+
+    def _look_by(self, borrower: Borrower, pid: int, pidfd: int, new: bool) -> Callable[[], Sequence[Found]]:
+        own = os.dup(pidfd)  # for as long as the look takes, whoever waits for it
+
+        def look() -> Sequence[Found]:
+            try:
+                return self._finder.find(pid, own, borrower, new=new)
+            finally:
+                os.close(own)
+
+        return look
 
     def _process(self, root: Root, pid: int, pidfd: int, found: Sequence[Found]) -> ManagedProcess | None:
         """The managed process, a new one where something was found, or None where it was let go while we looked. Drops

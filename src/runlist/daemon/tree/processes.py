@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from weakref import WeakValueDictionary
 
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.budget import Budget
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
@@ -19,6 +21,14 @@ from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
+
+MAX_TREES = 128
+"""How many trees of one user are managed, of users other than root and the daemon's own."""
+
+FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which is all for one user: end some first"
+
+SLOTS_A_SECOND = 1024
+"""How many slots of regions with a crowd of processes are read for one user."""
 
 
 class Processes:
@@ -34,6 +44,7 @@ class Processes:
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
+        self._budgets: WeakValueDictionary[int, Budget] = WeakValueDictionary()  # by user
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -84,13 +95,24 @@ class Processes:
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
         uid = owner_of(pid)
-        if uid is None:
+        if uid is None or self.is_full(uid):
             os.close(pidfd)
-            raise NoTargetError(f"process {pid} does not exist")
-        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid)))
+            if uid is None:
+                raise NoTargetError(f"process {pid} does not exist")
+            raise RunlistError(FULL)
+        budget = self._budgets.setdefault(uid, Budget(SLOTS_A_SECOND))
+        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), budget))
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
+
+    def is_full(self, uid: int, waiting: int = 0) -> bool:
+        """Whether a user, with so many commands that wait, has as many trees as one may. Root and the daemon's own user
+        may have any number.
+        """
+        if uid in (0, os.geteuid()):
+            return False
+        return waiting + sum(root.uid == uid for root in self.roots.values()) >= MAX_TREES
 
     def _driver_group(self, pid: int) -> CgroupLimit | None:
         return self._driver_limits.enter(pid) if self._driver_limits.work else None

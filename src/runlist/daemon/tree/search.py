@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import structlog
@@ -18,6 +19,9 @@ from runlist.proc.process import descendants, descriptor_count, owner_of
 
 _log = structlog.get_logger()
 
+PATIENCE_S = 0.1
+"""A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
+
 
 class Search:
     """Looks at processes whose open files changed a moment ago, and adopts what it finds."""
@@ -31,6 +35,7 @@ class Search:
         self._placement = placement
         self._keeper = keeper
         self._schedule = LookSchedule()
+        self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
 
     async def everything_of(self, root: Root) -> None:
@@ -48,20 +53,29 @@ class Search:
         """Look for new processes and contexts under every root."""
         if self._placement.rules:
             self._name_by_rules()
-        roots = dict(self._processes.roots)
+        roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
         expected = self._processes.expected
-        for root_pid, tree in descendants(roots).items():
+        # A walk through /proc takes milliseconds, for which no request must wait.
+        for root_pid, tree in (await asyncio.to_thread(descendants, roots)).items():
             root = roots[root_pid]
-            for pid in tree:
-                if self._processes.roots.get(root_pid) is not root:
-                    break
-                due = self._worth_a_look(pid) or pid in expected
-                if due and pid not in root.excluded and not self._is_ours(pid):
-                    await self._look(root, pid)
+            due = [pid for pid in tree if pid not in root.excluded and not self._is_ours(pid)]
+            if due := [pid for pid in due if self._worth_a_look(pid) or pid in expected]:
+                self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
+        if self._looking:
+            await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
         self._schedule.forget_gone()
         left = self._processes.left
         for pid in [pid for pid in left if owner_of(pid) is None]:
             del left[pid]
+
+    async def _look_at(self, root: Root, pids: list[int]) -> None:
+        """Look at processes of one tree, in their order."""
+        try:
+            for pid in pids:
+                if self._processes.roots.get(root.pid) is root:
+                    await self._look(root, pid)
+        finally:
+            del self._looking[root.pid]
 
     async def _look(self, root: Root, pid: int) -> None:
         try:

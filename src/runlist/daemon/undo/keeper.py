@@ -2,7 +2,7 @@
 
 Before the daemon changes anything, it tells the keeper the open file and the steps that undo the change; only the plane
 can read the steps. When the daemon's end of the socket closes, for whatever reason, the keeper replays them all and
-ends. Run as `python -m runlist.daemon.undo.keeper`.
+ends. The daemon runs it as `runlist.interpreter` says.
 """
 
 from __future__ import annotations

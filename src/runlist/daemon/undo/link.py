@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import structlog
 
+from runlist import interpreter
 from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
 from runlist.protocol import environment_autogen as names
@@ -82,10 +82,11 @@ class KeeperLink:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "runlist.daemon.undo.keeper"],
+                    interpreter.command("runlist.daemon.undo.keeper"),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
+                    cwd="/",
                     env=environment,
                 )
             except BaseException:

@@ -15,8 +15,10 @@ Each try is one GET_HANDLE_INFO, about 3 µs.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -44,6 +46,8 @@ NEW_REACH = 0x1000
 """How many client handles back to look in a process that has just opened the GPU."""
 ANY_REACH = 0x40000
 """The same for any process: some 80,000 program starts back, and a second of looking."""
+LOOK_S = 0.5
+"""A process that has many files is looked at in pieces of this length."""
 _CLIENT_NEIGHBOURS = 64  # further handles tried below a client that was found: a process' clients lie close together
 _RANGE = 0x10000  # object handles of one library share the upper half
 _EMPTY_RUN = 512  # this many unused handles in a row end the search
@@ -77,6 +81,7 @@ class Discoverer:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._own_file = driver.open()
+        self._rest: dict[int, int] = {}  # by process, the file up to which a look came before its time was over
 
     def close(self) -> None:
         """Close the own file."""
@@ -88,25 +93,36 @@ class Discoverer:
         return False
 
     def find(self, pid: int, pidfd: int, borrower: Borrower, *, new: bool) -> list[Found]:
-        return self.discover(pid, pidfd, borrower, NEW_REACH if new else ANY_REACH)
+        return self.discover(pid, pidfd, borrower, NEW_REACH if new else ANY_REACH, LOOK_S)
 
-    def discover(self, pid: int, pidfd: int, borrower: Borrower, reach: int = ANY_REACH) -> list[Found]:
+    def is_unfinished(self, pid: int) -> bool:
+        return pid in self._rest
+
+    def discover(
+        self, pid: int, pidfd: int, borrower: Borrower, reach: int = ANY_REACH, seconds: float = math.inf
+    ) -> list[Found]:
         """All GPU work of a process; empty when it has no context now. The caller closes each distinct `handle`.
 
-        `reach` is how many client handles are tried, from the newest down.
+        `reach` is how many client handles are tried, from the newest down. After so many seconds no further file is
+        begun; the next look goes on with it.
 
         Raises NoPermissionError without the right to the process.
         """
         found: list[Found] = []
         copies: list[OpenFile] = []
         try:
-            for fd, file in _control_files(self._driver, pid, pidfd, borrower):
+            ends = time.monotonic() + seconds
+            begin = self._rest.pop(pid, -1)
+            for fd, file in _control_files(self._driver, pid, pidfd, borrower, begin):
                 copies.append(file)
                 found += [
                     Found(fd, file, handle, gpus)
                     for handle in _clients(file, self._newest_client(), reach)
                     if (gpus := _gpus(RmClient(file, handle)))
                 ]
+                if time.monotonic() >= ends:
+                    self._rest[pid] = fd
+                    break
         except BaseException:
             found.clear()
             raise
@@ -144,9 +160,12 @@ def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
             file.close()
 
 
-def _control_files(driver: Driver, pid: int, pidfd: int, borrower: Borrower) -> Iterator[tuple[int, OpenFile]]:
+def _control_files(
+    driver: Driver, pid: int, pidfd: int, borrower: Borrower, begin: int
+) -> Iterator[tuple[int, OpenFile]]:
+    """Copies of a process' control files, those with numbers above `begin`."""
     try:
-        for fd in driver.control_files(pid):
+        for fd in sorted(number for number in driver.control_files(pid) if number > begin):
             try:
                 copy = borrower.borrow(pid, pidfd, fd)
             except OSError as error:

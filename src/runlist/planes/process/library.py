@@ -6,19 +6,27 @@ import os
 from importlib import resources
 from pathlib import Path
 
+from runlist import trusted
+from runlist.errors import NoPermissionError
 from runlist.protocol import environment_autogen as names
 
 _LIBRARY = "librunlist.so"
 
 
 def library() -> Path:
-    """The shared library, librunlist.so. Raises FileNotFoundError when this installation has none."""
+    """The shared library, librunlist.so. Raises FileNotFoundError when this installation has none,
+    NoPermissionError for one that somebody else can write.
+    """
     named = os.environ.get(names.NATIVE_BUILD)
     if not named:
         return _installed(_LIBRARY)
     path = Path(named).absolute() / _LIBRARY
     if not path.is_file():
         raise FileNotFoundError(f"{named} has no {_LIBRARY}: build it there, or unset {names.NATIVE_BUILD}")
+    try:
+        trusted.check(path)  # it will run in whatever is started
+    except NoPermissionError as error:
+        raise NoPermissionError(f"{names.NATIVE_BUILD} is refused: {error}") from None
     return path
 
 

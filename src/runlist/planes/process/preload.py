@@ -18,6 +18,7 @@ _SEPARATORS = " :"
 _MAX_SCRIPTS = 5  # a script may be run by a script; the kernel follows so many
 _PT_INTERP = 3
 _ELF64 = 2
+_MAX_HEADERS = 1 << 20
 
 
 def variables(
@@ -70,8 +71,10 @@ def obstacle(program: str, search: str | None = None) -> str:
 
 def _look(path: str) -> tuple[str, str | None]:
     """Why not, or nothing; and a script's interpreter."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # it may be a FIFO
         found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            return "", None
         start = file.read(256)
         if start.startswith(b"#!"):
             words = start[2:].split(b"\n")[0].split()
@@ -85,7 +88,7 @@ def _look(path: str) -> tuple[str, str | None]:
         (table,) = struct.unpack_from("<Q", start, 32)
         size, count = struct.unpack_from("<HH", start, 54)
         file.seek(table)
-        headers = file.read(size * count)
+        headers = file.read(min(size * count, _MAX_HEADERS))
         for at in range(0, len(headers) - size + 1, max(size, 56)):
             kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", headers, at)
             if kind == _PT_INTERP:

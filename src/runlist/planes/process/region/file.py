@@ -9,9 +9,9 @@ import ctypes
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self, overload
 
 from runlist.errors import RunlistError
 from runlist.planes.process.region.format import (
@@ -35,6 +35,9 @@ from runlist.proc.process import names_of, pid_namespace, start_of
 
 MAX_BYTES = (1 << 63) - 1
 """The largest number of bytes; a larger one in a file is nonsense, and is shown as this."""
+
+CROWD = 64
+"""A tree of more processes than this is looked at more seldom."""
 
 _FUSE = 0x65735546
 _libc = ctypes.CDLL(None)
@@ -88,7 +91,32 @@ class Slot:
     pid_namespace: int
     start_time: int
     enforced: Enforced
-    use: tuple[Use, ...]
+    use: Sequence[Use]
+
+
+class _Uses(Sequence[Use]):
+    """What a slot holds, by GPU: made when it is asked for, since a region can be full of slots."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
+
+    @overload
+    def __getitem__(self, index: int) -> Use: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Use]: ...
+    def __getitem__(self, index: int | slice) -> Use | Sequence[Use]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = range(len(self))[index] * _USE_FIELDS
+        return Use(min(self._numbers[at], MAX_BYTES), min(self._numbers[at + 1], MAX_BYTES))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // _USE_FIELDS
+
+    def __bool__(self) -> bool:
+        return any(self._numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +132,7 @@ class Snapshot:
     strict: bool
     devices: dict[int, Device]
     slots: tuple[Slot, ...]
+    _alive: list[Slot] = field(default_factory=list, compare=False, repr=False)  # of a crowd, at the first question
 
     def device(self, gpu: str) -> Device | None:
         """The entry of a GPU, by UUID; None when no process of the tree has used it."""
@@ -128,20 +157,29 @@ class Snapshot:
     def processes(self) -> dict[int, Slot]:
         """The slots of the living processes of our pid namespace that hold memory, by process id."""
         ours = pid_namespace()
-        with_memory = [slot for slot in self.slots if slot.pid_namespace == ours and any(use.total for use in slot.use)]
-        return {slot.pid: slot for slot in with_memory if _lives(slot, ours)}
+        return {slot.pid: slot for slot in self._holders() if slot.pid_namespace == ours}
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""
         device = self.device(gpu)
         if device is None:
             return 0
-        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self.living()))
+        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self._holders()))
 
     def living(self) -> list[Slot]:
         """The slots of processes that live, as far as can be seen from here."""
         ours = pid_namespace()
         return [slot for slot in self.slots if _lives(slot, ours)]
+
+    def _holders(self) -> list[Slot]:
+        """Those of them that hold memory. Of a crowd everybody is looked at once: it takes 10 µs each."""
+        if self._alive:
+            return self._alive
+        ours = pid_namespace()
+        alive = [slot for slot in self.slots if slot.use and _lives(slot, ours)]
+        if len(self.slots) > CROWD:
+            self._alive.extend(alive)
+        return alive
 
 
 def _lives(slot: Slot, namespace: int) -> bool:
@@ -212,6 +250,7 @@ class Region:
                     share = None
                 devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"])
         body = self._pread(SLOTS_AT, min(header["slots_used"], SLOTS) * SLOT.size)
+        found = (_slot(fields, header["pid_namespace"]) for fields in SLOT.struct.iter_unpack(body))
         return Snapshot(
             pid_namespace=header["pid_namespace"],
             creator=(header["creator_pid"], header["creator_start"]),
@@ -219,11 +258,7 @@ class Region:
             cap=_fraction(cap),
             strict=bool(header["strict"]),
             devices=devices,
-            slots=tuple(
-                slot
-                for fields in SLOT.struct.iter_unpack(body)
-                if (slot := _slot(fields, header["pid_namespace"])) is not None
-            ),
+            slots=tuple(slot for slot in found if slot is not None),
         )
 
     def set_memory(self, limit: int | None) -> None:
@@ -314,14 +349,12 @@ def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:
     state, pid = identity >> 32, identity & 0xFFFF_FFFF
     if state not in _TAKEN or not pid:
         return None
-    use = tuple(
-        Use(min(numbers[at], MAX_BYTES), min(numbers[at + 1], MAX_BYTES)) for at in range(0, len(numbers), _USE_FIELDS)
-    )
     if not namespace and state == SlotState.CLAIMED:
         namespace = creators_namespace
-    return Slot(pid, namespace, start_time, Enforced(enforced & _ALL_ENFORCED), use)
+    return Slot(pid, namespace, start_time, _ENFORCED[enforced & _ALL_ENFORCED], _Uses(numbers))
 
 
 _TAKEN = {SlotState.CLAIMED, SlotState.FOREIGN}
 _USE_FIELDS = len(USE.names)
 _ALL_ENFORCED = sum(Enforced)
+_ENFORCED = [Enforced(bits) for bits in range(_ALL_ENFORCED + 1)]

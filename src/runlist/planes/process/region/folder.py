@@ -1,20 +1,34 @@
-"""Making a region for a tree of processes, in its user's own directory, and removing regions left behind."""
+"""Making a region for a tree of processes, in its user's own directory, and removing regions left behind.
+
+The directory is opened once, checked, and then used by its descriptor: nothing that others swap on its path counts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from runlist import trusted
 from runlist.planes.process.region.file import FIXED, Region, RegionError
-from runlist.planes.process.region.format import FILE_BYTES, HEADER, NO_LIMIT
-from runlist.proc.process import pid_namespace, start_of
+from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT
+from runlist.proc.process import own_words, owner_of, pid_namespace, start_of
 
-_SUFFIX = ".region"
+_COMPLETE = re.compile(r"\d+-[0-9a-f]{12}\.region|\d+-\d+|named-\d+")
+"""The names of whole regions: ours, and those of the library (`native/region`)."""
+
+_HALF_MADE = re.compile(r"\d+-[0-9a-f]{12}\.new|\.region-[0-9a-f]{16}")
+
 _HALF_MADE_S = 60.0
-"""A half-made or foreign file is removed after this long."""
+"""A half-made region is removed after this long."""
+
+_MAGIC = HEADER.pack(magic=MAGIC)[: HEADER.offsets["magic"] + 8]
+_MAX_ENVIRONMENT = 1 << 20
 
 
 def create(directory: Path, *, strict: bool) -> tuple[Path, Region]:
@@ -22,25 +36,44 @@ def create(directory: Path, *, strict: bool) -> tuple[Path, Region]:
 
     Raises RegionError, which says what to do.
     """
-    path = directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
-    unnamed = path.with_suffix(".new")
+    stem = f"{os.getpid()}-{os.urandom(6).hex()}"
+    name, unnamed = f"{stem}.region", f"{stem}.new"
     try:
-        fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.fchmod(fd, 0o600)  # whatever the umask
-            os.posix_fallocate(fd, 0, FILE_BYTES)  # a disk that is full must not show as SIGBUS in a tenant
-            os.pwrite(fd, _header(strict), 0)
-            os.rename(unnamed, path)
-        except BaseException:
-            os.close(fd)
-            with contextlib.suppress(OSError):
-                os.unlink(unnamed)
-            raise
+        with _opened(directory) as folder:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(unnamed, flags, 0o600, dir_fd=folder)
+            try:
+                os.fchmod(fd, 0o600)  # whatever the umask
+                os.posix_fallocate(fd, 0, FILE_BYTES)  # a disk that is full must not show as SIGBUS in a tenant
+                os.pwrite(fd, _header(strict), 0)
+                os.rename(unnamed, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.close(fd)
+                with contextlib.suppress(OSError):
+                    os.unlink(unnamed, dir_fd=folder)
+                raise
+    except trusted.Untrusted as error:
+        raise RegionError(f"the memory region cannot be made: {error}, or use --no-preload") from None
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "there is no room for it: free some" if full else f"{error.strerror}: check that folder"
         raise RegionError(f"the memory region cannot be made in {directory}: {why}, or use --no-preload") from None
-    return path, Region(fd)
+    return directory / name, Region(fd)
+
+
+def remove(path: Path) -> None:
+    """Remove a region that `create` made, if it is still there."""
+    with contextlib.suppress(OSError, trusted.Untrusted), _opened(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    folder = trusted.open_folder(directory)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def _header(strict: bool) -> bytes:
@@ -60,35 +93,68 @@ def _header(strict: bool) -> bytes:
 
 
 def sweep(directory: Path) -> None:
-    """Remove regions of trees that are gone, and unfinished files."""
-    for path in directory.iterdir():
-        with contextlib.suppress(OSError):
-            if _is_left_over(path):
-                path.unlink()
-
-
-def _is_left_over(path: Path) -> bool:
-    try:
-        region = Region.adopt(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), os.geteuid())
-    except RegionError:
-        return time.time() - path.lstat().st_mtime > _HALF_MADE_S
-    try:
-        found = region.read()
-    finally:
-        region.close()
-    pid, started = found.creator
-    if found.pid_namespace != pid_namespace() or start_of(pid) == started or found.living():
-        return False
-    return not _is_named(path)
-
-
-def _is_named(path: Path) -> bool:
-    """Whether a process' environment names a region. A shell in the background has no slot, but the commands that it
-    starts need the region.
+    """Remove regions of trees that are gone, and unfinished ones. Whatever has another name, another owner or another
+    content is somebody's file, and stays.
     """
-    value = os.fsencode(f"={path}\0")
-    for process in Path("/proc").glob("[1-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's: that cannot open the region
-            if value in (process / "environ").read_bytes():
-                return True
-    return False
+    with contextlib.suppress(OSError, trusted.Untrusted), _opened(directory) as folder:
+        names = os.listdir(folder)
+        left = [name for name in names if _COMPLETE.fullmatch(name) and _is_left(folder, name)]
+        wanted = _named_somewhere(directory) if left else set()
+        unwanted = [name for name in left if str(directory / name) not in wanted]
+        unwanted += [name for name in names if _HALF_MADE.fullmatch(name) and _is_half_made(folder, name)]
+        for name in unwanted:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+
+
+def _open(folder: int, name: str) -> int:
+    """A descriptor of a file of ours in a folder. Raises OSError."""
+    fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a file of ours")
+
+
+def _is_half_made(folder: int, name: str) -> bool:
+    """Whether a file is old and has nothing but the beginning of a region, or not even that."""
+    try:
+        fd = _open(folder, name)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+        start = os.pread(fd, len(_MAGIC), 0)
+    finally:
+        os.close(fd)
+    if found.st_size > FILE_BYTES or start not in (b"", bytes(len(_MAGIC)), _MAGIC):
+        return False
+    return time.time() - found.st_mtime > _HALF_MADE_S
+
+
+def _is_left(folder: int, name: str) -> bool:
+    """Whether a file is a region whose tree is gone, as far as it tells."""
+    try:
+        region = Region.adopt(_open(folder, name), os.geteuid())
+        try:
+            found = region.read()
+        finally:
+            region.close()
+    except (OSError, RegionError):  # RegionError: no region, or one of another version
+        return False
+    pid, started = found.creator
+    return found.pid_namespace == pid_namespace() and start_of(pid) != started and not found.living()
+
+
+def _named_somewhere(directory: Path) -> set[str]:
+    """The regions of a folder that the environments of our processes name. A shell in the background has no slot, but
+    the commands that it starts need the region. Other users cannot open it, and reading theirs may take long.
+    """
+    variable = os.fsencode(f"={directory}/")
+    found: set[str] = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and owner_of(int(name)) == os.geteuid():
+            entries = own_words(int(name), "environ", _MAX_ENVIRONMENT)
+            found.update(os.fsdecode(entry.partition(b"=")[2]) for entry in entries if variable in entry)
+    return found

@@ -1,0 +1,130 @@
+"""Looks in threads: one that hangs, or a user with many, keeps nobody else waiting; nothing that was found is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from runlist.daemon.tree import workers
+from runlist.daemon.tree.workers import LOOKS_OF_A_USER, MAX_STUCK, Workers
+from runlist.errors import RunlistError
+from runlist.proc import patience
+from tests.fixtures.daemon import wait_for
+
+ALICE, BOB = 1001, 1002
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Looks that wait for it go on at the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def in_a_loop(test: Callable[[Workers], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await test(Workers())
+
+    asyncio.run(run())
+
+
+def test_a_look_returns_or_raises_what_it_finds() -> None:
+    async def test(made: Workers) -> None:
+        assert await made.run(ALICE, 1, lambda: lambda: threading.current_thread() is threading.main_thread()) is False
+        with pytest.raises(ZeroDivisionError):
+            await made.run(ALICE, 1, lambda: lambda: 1 // 0)
+
+    in_a_loop(test)
+
+
+def test_two_looks_of_a_user_run_and_one_of_a_tree(gate: threading.Event) -> None:
+    async def test(made: Workers) -> None:
+        running: list[int] = []
+
+        def look(tree: int) -> Callable[[], Callable[[], bool]]:
+            def prepare() -> Callable[[], bool]:
+                running.append(tree)
+                return gate.wait
+
+            return prepare
+
+        looks = [asyncio.create_task(made.run(ALICE, tree, look(tree))) for tree in (1, 1, 2, 3, 4)]
+        await asyncio.sleep(0.05)
+        assert len(running) == LOOKS_OF_A_USER
+        assert len(set(running)) == len(running)
+        assert await asyncio.wait_for(made.run(BOB, 9, lambda: lambda: 7), 5) == 7
+        gate.set()
+        assert all(await asyncio.gather(*looks))
+        assert sorted(running) == [1, 1, 2, 3, 4]
+
+    in_a_loop(test)
+
+
+def test_looks_that_hang_are_left_alone_and_not_without_end(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE_S", 0.02)
+
+    async def test(made: Workers) -> None:
+        discarded: list[bool] = []
+        for tree in range(MAX_STUCK):
+            with pytest.raises(RunlistError, match="takes too long"):
+                await made.run(ALICE, tree, lambda: gate.wait, discarded.append)
+        with pytest.raises(RunlistError, match=f"{MAX_STUCK} processes of user {ALICE}"):
+            await made.run(ALICE, 99, lambda: lambda: 1)
+        monkeypatch.setattr(workers, "PATIENCE_S", 5.0)
+        assert await made.run(BOB, 100, lambda: lambda: 1) == 1
+        assert not discarded
+        gate.set()
+        await asyncio.to_thread(wait_for, lambda: len(discarded) == MAX_STUCK)
+        assert await made.run(ALICE, 99, lambda: lambda: 1) == 1
+
+    in_a_loop(test)
+
+
+def test_what_nobody_waits_for_any_more_is_discarded(gate: threading.Event) -> None:
+    async def test(made: Workers) -> None:
+        discarded: list[str] = []
+
+        def look() -> str:
+            gate.wait()
+            return "a file"
+
+        job = asyncio.create_task(made.run(ALICE, 1, lambda: look, discarded.append))
+        waits = asyncio.create_task(made.run(ALICE, 1, lambda: look, discarded.append))
+        await asyncio.sleep(0.05)
+        for one in (waits, job):
+            one.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await one
+        gate.set()
+        await asyncio.to_thread(wait_for, lambda: discarded)
+        await asyncio.sleep(0.05)
+        assert discarded == ["a file"]  # the other had not begun
+
+    in_a_loop(test)
+
+
+def test_who_lets_us_wait_is_not_asked_for_a_while(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_silent_until", {})
+    monkeypatch.setattr(patience, "SILENCE_S", 0.5)
+    assert patience.ask(os.getpid(), lambda: "here", "nothing") == "here"
+    started = time.monotonic()
+    assert patience.ask(os.getpid(), lambda: str(gate.wait()), "nothing") == "nothing"
+    assert time.monotonic() - started >= patience.PATIENCE_S
+    assert patience.ask(os.getpid(), lambda: "here", "nothing") == "nothing"
+    wait_for(lambda: patience.ask(os.getpid(), lambda: "here", "nothing") == "here")
+
+
+def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:
+    def fail() -> str:
+        raise PermissionError
+
+    assert patience.ask(os.getpid(), fail, "nothing") == "nothing"
+    assert patience.ask(1 << 22, lambda: "here", "nothing") == "nothing"

@@ -47,7 +47,11 @@ class World:
         self.size = 140 * GiB
         self.ran: list[set[str]] = []
         self.cap: Cap | None = None
-        self.holding = MemoryGuard(self, self, self, self)  # type: ignore[arg-type]
+        self.ended: dict[int, Root] = {}
+        self.heirs: dict[int, int] = {}
+        self.sought: list[Root] = []
+        self.let_go = 0
+        self.holding = MemoryGuard(self, self, self, self, self.close_files, self.sought.append)  # type: ignore[arg-type]
 
     # -- as Processes, Gpus, Memory and Placement --------------------------------------------------
 
@@ -60,6 +64,15 @@ class World:
     def root_of(self, pid: int) -> Root | None:
         return self.root if pid in self.held else None
 
+    def chain(self, root: Root | None) -> list[Root]:
+        return [] if root is None else [root]
+
+    def forget_ended(self, but: Any) -> None:
+        pass
+
+    def close_files(self) -> None:
+        self.let_go += 1
+
     def all(self) -> list[Any]:
         return []
 
@@ -70,8 +83,14 @@ class World:
     def gpus(self) -> list[str]:
         return [GPU]
 
-    def by_pid(self, gpu: str) -> dict[int, int]:
+    def listed(self, gpu: str) -> dict[int, int]:
         return self.held
+
+    def by_pid(self, gpu: str) -> dict[int, int]:
+        return {self.heirs.get(pid, pid): octets for pid, octets in self.held.items()}
+
+    def unowned(self, gpu: str) -> int:
+        return 0
 
     def size_of(self, gpu: str) -> int:
         return self.size

@@ -38,6 +38,7 @@ from runlist.protocol import environment_autogen as names
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
+GUARD_EVERY_S = 0.4  # while there is a memory limit: a tree over it is suspended within a second
 SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
@@ -109,6 +110,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
         jobs: list[asyncio.Task[Any]] = [
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon)),
+            loop.create_task(_guard(daemon)),
         ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
@@ -167,7 +169,16 @@ async def _check(daemon: Daemon) -> None:
         count += 1
         daemon.gpus.read_usage(CHECK_EVERY_S / 2)
         daemon.checks.check(slices=count % SLICES_EVERY == 0)
-        await daemon.guard.check()
+
+
+async def _guard(daemon: Daemon) -> None:
+    """Look at what trees hold: often where there is a limit. The tick costs nothing that shows."""
+    looked_at = 0.0
+    while True:
+        await asyncio.sleep(GUARD_EVERY_S)
+        if daemon.guard.hurries or time.monotonic() - looked_at >= CHECK_EVERY_S:
+            looked_at = time.monotonic()
+            await daemon.guard.check()
 
 
 def _rules_file(named: Path | None) -> Path | None:

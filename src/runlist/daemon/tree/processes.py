@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
@@ -20,17 +20,21 @@ from runlist.planes.process.region import Region
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
 
+_MOST_ENDED = 4096
+
 
 class Processes:
     """Roots, and the processes below them that have GPU work, by process id.
 
-    `left` says why processes below roots are not managed.
+    `left` says why processes below roots are not managed. `ended` has the trees of processes that ended lately, where
+    those have a memory limit: somebody else may keep the memory.
     """
 
     def __init__(self, gpus: Gpus, keeper: KeeperLink, driver_limits: DriverLimits) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
+        self.ended: dict[int, Root] = {}
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
@@ -55,13 +59,36 @@ class Processes:
         return [task for process in self.managed.values() for task in process.tasks.values()]
 
     def root_of(self, pid: int) -> Root | None:
-        """The root of a managed process, or else the nearest root among a process and its ancestors."""
-        if pid in self.managed:
-            return self.managed[pid].root
+        """The nearest root among a process and its ancestors, or the root of the first of them that is managed."""
         seen: int | None = pid
         while seen and seen not in self.roots:
+            if seen in self.managed:
+                return self.managed[seen].root
             seen = parent_of(seen)
         return self.roots.get(seen) if seen else None
+
+    def chain(self, root: Root | None) -> list[Root]:
+        """A root and those that it was below when it was named, the nearest first, as far as they are still there."""
+        found: list[Root] = []
+        while root is not None:
+            if self.roots.get(root.pid) is root:
+                found.append(root)
+            root = root.outer
+        return found
+
+    def is_over_memory(self, root: Root, gpu: str) -> bool:
+        """Whether a tree, or one that it is in, holds more memory on a GPU than it may."""
+        return any(each.quota.is_over(gpu) for each in self.chain(root))
+
+    def forget_ended(self, but: Container[int]) -> None:
+        """Forget the ended processes, but for some, and the trees that ended with them."""
+        self.ended = {pid: root for pid, root in self.ended.items() if pid in but and root.pid in self.roots}
+        for root in list(self.roots.values()):
+            self._remove_if_gone(root)
+
+    def _remove_if_gone(self, root: Root) -> None:
+        if root.ended and not self._of(root) and not any(each is root for each in self.ended.values()):
+            self.remove_root(root)
 
     def owner_of_client(self, client: int) -> int | None:
         """The process for which a client is managed."""
@@ -88,6 +115,7 @@ class Processes:
             os.close(pidfd)
             raise NoTargetError(f"process {pid} does not exist")
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid)))
+        root.outer = self.root_of(pid)
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
@@ -99,8 +127,7 @@ class Processes:
         """Its descendants stay managed as long as they live; new ones are no longer found."""
         self._loop.remove_reader(root.pidfd)
         root.ended = True
-        if not self._of(root):
-            self.remove_root(root)
+        self._remove_if_gone(root)
 
     def remove_root(self, root: Root) -> list[str]:
         """Put back all below a root, and forget it; returns what could not be put back."""
@@ -124,6 +151,10 @@ class Processes:
             self._loop.add_reader(process.pidfd, self._process_ended, process)
 
     def _process_ended(self, process: ManagedProcess) -> None:
+        if process.root.quota.limit is not None:
+            while len(self.ended) >= _MOST_ENDED:
+                del self.ended[next(iter(self.ended))]
+            self.ended[process.pid] = process.root
         self.forget(process, restore=False)
         self._gpus.run_all()
 
@@ -160,5 +191,4 @@ class Processes:
             del self.managed[process.pid]
             self._loop.remove_reader(process.pidfd)
         process.close()
-        if process.root.ended and not self._of(process.root):
-            self.remove_root(process.root)
+        self._remove_if_gone(process.root)

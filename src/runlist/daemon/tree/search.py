@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import structlog
@@ -20,16 +21,25 @@ _log = structlog.get_logger()
 
 
 class Search:
-    """Looks at processes whose open files changed a moment ago, and adopts what it finds."""
+    """Looks at processes whose open files changed a moment ago, and adopts what it finds. `opened` is set when it is
+    worth a scan.
+    """
 
     def __init__(
-        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, keeper: KeeperLink
+        self,
+        processes: Processes,
+        adoption: Adoption,
+        checks: Checks,
+        placement: Placement,
+        keeper: KeeperLink,
+        opened: asyncio.Event,
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
         self._keeper = keeper
+        self._opened = opened
         self._schedule = LookSchedule()
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
 
@@ -49,9 +59,14 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = dict(self._processes.roots)
-        for root_pid, tree in descendants(roots).items():
+        starts = {root_pid: [root_pid] for root_pid in roots}
+        for process in self._processes.managed.values():
+            if process.root.ended:  # what it starts is still its tree's
+                starts[process.root.pid].append(process.pid)
+        trees = descendants(pid for pids in starts.values() for pid in pids)
+        for root_pid, pids in starts.items():
             root = roots[root_pid]
-            for pid in tree:
+            for pid in dict.fromkeys(pid for start in pids for pid in trees[start]):
                 if self._processes.roots.get(root_pid) is not root:
                     break
                 if pid not in root.excluded and not self._is_ours(pid) and self._worth_a_look(pid):
@@ -69,6 +84,12 @@ class Search:
         else:
             self._checks.correct(pid)
             self._processes.left.pop(pid, None)
+
+    def look_again(self, root: Root) -> None:
+        """Have the next scan look at all processes of a tree, whatever they looked like before."""
+        for pid in descendants([root.pid])[root.pid]:
+            self._schedule.forget(pid)
+        self._opened.set()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule

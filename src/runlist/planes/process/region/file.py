@@ -65,19 +65,20 @@ class Use:
     @property
     def total(self) -> int:
         """All of it."""
-        return self.held + self.overhead
+        return min(MAX_BYTES, self.held + self.overhead)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU in the region: its place in `Slot.use`, the memory limit in force (bytes), the cap in force (a part of its
-    time, 0 to 1), refusals so far.
+    time, 0 to 1), refusals so far, and the bytes that the daemon found beyond what the slots tell.
     """
 
     index: int
     limit: int | None
     cap: float | None
     refusals: int
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Snapshot:
         device = self.device(gpu)
         if device is None:
             return 0
-        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self.living()))
+        return min(MAX_BYTES, device.unseen + sum(slot.use[device.index].total for slot in self.living()))
 
     def living(self) -> list[Slot]:
         """The slots of processes that live, as far as can be seen from here."""
@@ -210,7 +211,7 @@ class Region:
                 limit, share = _own(device, "memory", memory), _own(device, "cap", cap)
                 if cap is None:  # then no launch is looked at
                     share = None
-                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"])
+                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"], device["unseen"])
         body = self._pread(SLOTS_AT, min(header["slots_used"], SLOTS) * SLOT.size)
         return Snapshot(
             pid_namespace=header["pid_namespace"],
@@ -235,6 +236,11 @@ class Region:
         go.
         """
         self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
+
+    def set_unseen(self, index: int, octets: int) -> None:
+        """Have the tree's processes count so many bytes on a GPU beside what their slots tell."""
+        self._check_size()
+        self._pwrite(DEVICES_AT + index * DEVICE.size + DEVICE.offsets["unseen"], octets)
 
     def _write_limit(self, name: str, limit: int | None) -> None:
         """Write a limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a

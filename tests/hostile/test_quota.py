@@ -7,7 +7,6 @@ Each must be refused the bytes, or be off the GPU within a second of holding the
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import select
@@ -17,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 

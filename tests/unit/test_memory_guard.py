@@ -49,6 +49,7 @@ class World:
         self.cap: Cap | None = None
         self.ended: dict[int, Root] = {}
         self.heirs: dict[int, int] = {}
+        self.answering = True
         self.sought: list[Root] = []
         self.let_go = 0
         self.holding = MemoryGuard(self, self, self, self, self.close_files, self.sought.append)  # type: ignore[arg-type]
@@ -88,6 +89,9 @@ class World:
 
     def by_pid(self, gpu: str) -> dict[int, int]:
         return {self.heirs.get(pid, pid): octets for pid, octets in self.held.items()}
+
+    def answers(self, gpu: str) -> bool:
+        return self.answering
 
     def unowned(self, gpu: str) -> int:
         return 0

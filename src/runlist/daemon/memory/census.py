@@ -26,6 +26,7 @@ class _Look:
     asked_at: float = -_KEPT_S
     held: dict[int, int] = field(default_factory=dict)
     used: int | None = None
+    answered: bool = False
 
 
 class MemoryCensus:
@@ -61,6 +62,10 @@ class MemoryCensus:
     def listed(self, gpu: str) -> dict[int, int]:
         """The bytes that the census tells of each process on a GPU, by process id; some may have ended."""
         return self._look(gpu).held
+
+    def answers(self, gpu: str) -> bool:
+        """Whether the census told what is held on a GPU when it was last asked."""
+        return self._look(gpu).answered
 
     def by_pid(self, gpu: str) -> dict[int, int]:
         """The bytes that each process holds on a GPU, by process id."""
@@ -109,9 +114,9 @@ class MemoryCensus:
         return look
 
     def _ask_for(self, gpu: str) -> _Look:
-        held: dict[int, int] = self._ask(lambda census: census.memory(gpu), {})
+        held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)
         used: int | None = self._ask(lambda census: census.used(gpu), None)
-        return _Look(time.monotonic(), held, used)
+        return _Look(time.monotonic(), held or {}, used, held is not None)
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
         """The census' answer, or `nothing`. Opening it is tried once."""

@@ -231,6 +231,8 @@ class MemoryGuard:
         """Tell the quota what its tree holds, and the log when that becomes too much, or no more."""
         for gpu in self._gpu_names():
             total, was = _total(held, gpu), root.quota.is_over(gpu)
+            if was and not self._census.answers(gpu):  # nobody knows whether it still is
+                continue
             is_over = root.quota.take_note(gpu, total, sure=sure is None or (root.pid, gpu) in sure)
             if is_over is not was:
                 say = _log.warning if is_over else _log.info

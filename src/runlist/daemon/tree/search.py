@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections.abc import Callable
 
 import structlog
 
@@ -21,8 +21,8 @@ _log = structlog.get_logger()
 
 
 class Search:
-    """Looks at processes whose open files changed a moment ago, and adopts what it finds. `opened` is set when it is
-    worth a scan.
+    """Looks at processes whose open files changed a moment ago, and adopts what it finds. `wake` has the next
+    scan come soon.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Search:
         checks: Checks,
         placement: Placement,
         keeper: KeeperLink,
-        opened: asyncio.Event,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
         self._keeper = keeper
-        self._opened = opened
+        self._wake = wake
         self._schedule = LookSchedule()
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
 
@@ -89,7 +89,7 @@ class Search:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
         for pid in descendants([root.pid])[root.pid]:
             self._schedule.forget(pid)
-        self._opened.set()
+        self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule

@@ -13,6 +13,7 @@
  *   share MIB          makes memory, exports and imports it, and lets go of the first handle
  *   queue MIB          makes memory, leaves its exported descriptor in a socket's queue, and lets go of all handles
  *   reexec MIB TIMES   keeps descriptors open over exec, and so many times takes memory and runs itself anew
+ *   again MIB          runs itself anew, as programs do that mean no harm, and takes memory
  *   clone              goes on as a child that shares the address space, while the parent ends; its process id
  *   fork               goes on as a grandchild in a session of its own, while those above it end; its process id
  */
@@ -122,12 +123,16 @@ static int queue(size_t bytes) {
     return cuda.cuMemRelease(handle);
 }
 
-static void run_again(size_t bytes, int times) {
-    char mib[32], left[32];
+static void keep_descriptors(void) {
     struct dirent* entry;
     DIR* open = opendir("/proc/self/fd");
     while ((entry = readdir(open)) != NULL)
         if (atoi(entry->d_name) > 2 && atoi(entry->d_name) != dirfd(open)) fcntl(atoi(entry->d_name), F_SETFD, 0);
+    closedir(open);
+}
+
+static void run_again(size_t bytes, int times) {
+    char mib[32], left[32];
     snprintf(mib, sizeof mib, "%zu", bytes / kMiB);
     snprintf(left, sizeof left, "%d", times);
     execl("/proc/self/exe", "attack", mib, left, NULL);
@@ -174,7 +179,8 @@ static void serve(void) {
         if (!strcmp(word, "cut")) answer = ftruncate(region(), (off_t)first);
         if (!strcmp(word, "share")) answer = share(first * kMiB);
         if (!strcmp(word, "queue")) answer = queue(first * kMiB);
-        if (!strcmp(word, "reexec")) run_again(first * kMiB, (int)second);
+        if (!strcmp(word, "reexec")) keep_descriptors(), run_again(first * kMiB, (int)second);
+        if (!strcmp(word, "again")) run_again(first * kMiB, 1);
         if (!strcmp(word, "clone")) leave_by_clone();
         if (!strcmp(word, "fork")) answer = leave_by_fork();
         printf("%lld\n", answer);
@@ -189,7 +195,7 @@ int main(int argc, char** argv) {
         const int left = atoi(argv[2]);
         int code = open_gpu();
         if (!code) code = take(bytes);
-        if (!code && left > 1) run_again(bytes, left - 1);
+        if (!code && left > 1) keep_descriptors(), run_again(bytes, left - 1);
         printf("%d\n", code);
     }
     serve();

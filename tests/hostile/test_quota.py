@@ -23,7 +23,7 @@ import runlist
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
 from runlist.views.structs import TaskView
 from tests.fixtures.compiler import C, compiler
-from tests.fixtures.daemon import PATIENCE_S, ROOT, Commands, Daemon, running, task_of, wait_for
+from tests.fixtures.daemon import PATIENCE_S, ROOT, Commands, Daemon, Slices, running, task_of, wait_for
 
 MiB = 1 << 20
 LIMIT = "100M"
@@ -94,6 +94,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Attack = Callable[..., Attacker]
+
+KILLED = '(while true; do (echo open; echo take 60; sleep 0.1) | timeout -s KILL 0.15 "$0" > /dev/null; done) &'
+"""A shell's: others that take memory again and again, and are killed."""
 
 
 @pytest.fixture
@@ -221,3 +224,123 @@ def test_7_a_key_that_is_overwritten(attack: Attack, daemon: Daemon) -> None:
     assert attacker.do("take 400") == 0
     is_off(daemon, attacker.pid)
     assert attacker.do("work") == 0
+
+
+# -- more of the same ------------------------------------------------------------------------------
+
+
+def test_whatever_is_written_in_the_region(attack: Attack, daemon: Daemon) -> None:
+    """And however the tenant makes it right again: it is off until it holds no more than its limit."""
+    attacker = attack()
+    slot = attacker.slot()
+    identity = attacker.do(f"peek {slot}")
+    writings: tuple[tuple[int, int], ...] = (
+        (slot, 0),  # it has no slot
+        (slot, 1 | 1 << 32),  # it is somebody else
+        (slot + SLOT.offsets["enforced"], ALL - 1),
+        (slot + SLOT.offsets["use"], 0),  # it holds nothing
+        (HEADER.offsets["slots_used"], 0),  # there are no slots
+        (DEVICES_AT + DEVICE.offsets["unseen"], ALL - 1),
+    )
+    for at, value in writings:
+        before = attacker.do(f"peek {at}")
+        attacker.write_limit(NO_LIMIT)
+        assert attacker.do("take 400") == 0
+        attacker.poke(at, value)
+        is_off(daemon, attacker.pid)
+        attacker.do(f"poke {at} {before}")
+        attacker.do(f"poke {slot} {identity}")
+        attacker.write_limit(100 * MiB)
+        time.sleep(0.5)
+        assert task_of(daemon, attacker.pid).suspended
+        assert attacker.do("give") == 0
+        wait_for(lambda: not task_of(daemon, attacker.pid).suspended, "it to run again")
+    assert attacker.do("work") == 1
+
+
+@pytest.mark.parametrize("how", ["cut 100", "cut 0", "poke 8 99", "poke 0 0"])
+def test_a_region_that_is_none_any_more(attack: Attack, daemon: Daemon, how: str) -> None:
+    attacker = attack()
+    attacker.write_limit(NO_LIMIT)
+    assert [attacker.do("take 400"), attacker.do(how)] == [0, 0]
+    assert "not loaded" in is_off(daemon, attacker.pid).enforcement
+
+
+def test_many_small_ones_without_the_library(attack: Attack, daemon: Daemon) -> None:
+    attack(
+        "sh", "-c", 'for i in 1 2 3 4 5 6 7 8; do (echo open; echo take 10; sleep 1000) | '
+        'env -u LD_PRELOAD "$0" > /dev/null & done; exec "$0"', opened=False,
+    )  # fmt: skip
+    wait_for(lambda: [task.suspended for task in daemon.client.ps()] == [True] * 8, "all of them to be suspended")
+
+
+def test_a_grandchild_in_a_session_of_its_own(attack: Attack, daemon: Daemon) -> None:
+    attacker = attack("sh", "-c", '"$0"; sleep 1000', opened=False)
+    attacker.pid = attacker.do("fork")
+    attacker.write_limit(NO_LIMIT)
+    assert [attacker.do("open"), attacker.do("take 400")] == [0, 0]
+    is_off(daemon, attacker.pid)
+
+
+def test_the_end_of_who_ran_it(attack: Attack, daemon: Daemon) -> None:
+    attacker = attack("sh", "-c", '"$0"; sleep 1000')
+    wait_for(daemon.client.ps)
+    attacker.process.kill()
+    attacker.write_limit(NO_LIMIT)
+    assert attacker.do("take 400") == 0
+    is_off(daemon, attacker.pid)
+
+
+def test_being_attached_once_more(attack: Attack, daemon: Daemon) -> None:
+    attacker = attack(opened=False)
+    daemon.client.attach(attacker.pid, wait=True)
+    attacker.write_limit(NO_LIMIT)
+    assert [attacker.do("open"), attacker.do("take 400")] == [0, 0]
+    is_off(daemon, attacker.pid)
+
+
+def test_enabling_its_own_channels(attack: Attack, daemon: Daemon, slices: Slices) -> None:
+    attacker = attack()
+    attacker.write_limit(NO_LIMIT)
+    assert attacker.do("take 400") == 0
+    is_off(daemon, attacker.pid)
+    for _ in range(2):
+        assert attacker.do("work") == 0
+        for context in slices.contexts(attacker.pid):
+            context.resume()
+            context.handle.close()
+        time.sleep(1)
+
+
+def test_taking_more_after_the_limit_was_lowered(attack: Attack, daemon: Daemon, commands: Commands) -> None:
+    attacker = attack()
+    assert attacker.do("take 80") == 0
+    wait_for(daemon.client.ps)
+    commands.ok("set", str(attacker.pid), "memory=60M")
+    time.sleep(1.5)
+    assert not task_of(daemon, attacker.pid).suspended  # what it had it keeps
+    assert attacker.do("work") == 1
+    attacker.write_limit(NO_LIMIT)
+    assert attacker.do("take 20") == 0
+    wait_for(lambda: task_of(daemon, attacker.pid).suspended, "it to be suspended")
+    assert attacker.do("give") == 0
+    time.sleep(1)
+    assert task_of(daemon, attacker.pid).suspended  # that it once had more counts no longer
+    assert attacker.do("give") == 0
+    wait_for(lambda: not task_of(daemon, attacker.pid).suspended, "it to run again")
+
+
+# -- and those that mean no harm -------------------------------------------------------------------
+
+
+def test_a_tree_at_its_limit_is_left_alone(attack: Attack, daemon: Daemon, program: Path) -> None:
+    """Its processes hand memory to each other, run themselves anew, and are killed, as fast as they can."""
+    attacker = attack("sh", "-c", f'{KILLED} exec "$0"')
+    wait_for(daemon.client.ps)
+    ended = time.monotonic() + 4
+    while time.monotonic() < ended:
+        assert attacker.do("take 60") in (0, OUT_OF_MEMORY)
+        if attacker.do("again 60") == 0:
+            attacker.do("give")
+    assert "holds more than its memory limit" not in daemon.log.read_text()
+    assert not any(task.suspended for task in daemon.client.ps())

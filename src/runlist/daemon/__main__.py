@@ -38,7 +38,7 @@ from runlist.protocol import environment_autogen as names
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
-GUARD_EVERY_S = 0.4  # while there is a memory limit: a tree over it is suspended within a second
+GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
 SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02

@@ -4,7 +4,6 @@ else keeps their memory.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,11 +14,11 @@ from runlist.proc.process import start_of
 
 @dataclass
 class _Member:
-    """A process by its start time, 0 for one that ended before anybody looked. `ended_at` is on the monotonic clock."""
+    """A process by its start time, 0 for one that ended before anybody looked."""
 
     start: int
     root: Root | None
-    ended_at: float | None = None
+    ended: bool = False
 
 
 class Membership:
@@ -42,10 +41,9 @@ class Membership:
         known = self._known.get(pid)
         return self._processes.chain(self._processes.root_of(pid) if known is None else known.root)
 
-    def ended_for(self, pid: int) -> float:
-        """Seconds since a process was first seen to have ended; negative for one that lives."""
-        known = self._known.get(pid)
-        return -1.0 if known is None or known.ended_at is None else time.monotonic() - known.ended_at
+    def has_ended(self, pid: int) -> bool:
+        """Whether a process on a GPU ended, so that its memory is kept by another, or by nobody."""
+        return pid in self._known and self._known[pid].ended
 
     def adopt(self, pid: int, root: Root) -> None:
         """A process that ended was of this tree."""
@@ -67,6 +65,5 @@ class Membership:
     def _ended(self, pid: int, known: _Member | None) -> _Member:
         if known is None or (known.root is None and pid in self._processes.ended):
             known = _Member(0, self._processes.ended.get(pid))
-        if known.ended_at is None:
-            known.ended_at = time.monotonic()
+        known.ended = True
         return known

@@ -38,12 +38,9 @@ PATIENCE_S = 2.0
 SLACK = 64 << 20
 """How many more bytes a process may hold than its library says: the two are not read at the same moment."""
 
-LOOKS_AGAIN_S = (0.01, 0.02, 0.04, 0.08)
+LOOKS_AGAIN_S = (0.02, 0.04, 0.08, 0.16)
 """Pauses before a tree counts as over its limit. The driver's list is not of one moment: what one process gives and
-another takes may be in it twice, and what a program held before exec goes when we let go of it."""
-
-KEPT_FOR_S = 0.3
-"""How long memory may outlive its process: our own copies of its files are closed by then."""
+another takes may be in it twice, and what a process held before its end, or before exec, goes when we let go of it."""
 
 UNSEEN_LOOKS = 3
 """What came past a process' library is what was there at all of so many looks."""
@@ -155,9 +152,7 @@ class MemoryGuard:
             for pid, octets in held.items():
                 key = TaskKey(self._census.heirs.get(pid, pid), gpu)
                 for root in self._members.trees_of(pid):
-                    if root.pid in stock and (
-                        root.quota.is_over(gpu) or not 0 <= self._members.ended_for(pid) < KEPT_FOR_S
-                    ):
+                    if root.pid in stock:
                         stock[root.pid][key] = stock[root.pid].get(key, 0) + octets
         self._told_bytes = {root.pid: self._told_by(root) for root in self._watched()}
         for root in self._watched():
@@ -181,7 +176,7 @@ class MemoryGuard:
 
     def _find_heirs(self, listed: Mapping[str, Mapping[int, int]]) -> None:
         """Find the processes that keep memory of others that ended: they are on the GPU, and it does not list them."""
-        ended = {pid for held in listed.values() for pid in held if self._members.ended_for(pid) >= KEPT_FOR_S}
+        ended = {pid for held in listed.values() for pid in held if self._members.has_ended(pid)}
         heirs: dict[int, int] = {}
         for pid in ended:
             guests = [

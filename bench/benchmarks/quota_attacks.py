@@ -120,6 +120,11 @@ def imported(tenant: Tenant, _: int) -> list[int]:
     return [tenant.do(f"share {PIECE_MIB}") for _ in range(PIECES)]
 
 
+def kept(tenant: Tenant, _: int) -> list[int]:
+    """4: the same, with the exported descriptors left open."""
+    return [tenant.do(f"keep {PIECE_MIB}") for _ in range(PIECES)]
+
+
 def executed(tenant: Tenant, _: int) -> list[int]:
     """5: keep descriptors open over exec, and run itself again."""
     return [tenant.do(f"reexec {PIECE_MIB} {PIECES}")]
@@ -164,8 +169,9 @@ class Attack:
 
 
 ATTACKS = (
-    Attack(raised), Attack(restored), Attack(wrapped), Attack(imported), Attack(executed, opens=False), Attack(cloned),
-    Attack(own_limit, ("env", "-u", "RUNLIST_REGION", "RUNLIST_MEMORY=100G")), Attack(other_key), Attack(queued),
+    Attack(raised), Attack(restored), Attack(wrapped), Attack(imported), Attack(kept), Attack(executed, opens=False),
+    Attack(cloned), Attack(own_limit, ("env", "-u", "RUNLIST_REGION", "RUNLIST_MEMORY=100G")), Attack(other_key),
+    Attack(queued),
 )  # fmt: skip
 
 

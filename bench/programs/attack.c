@@ -11,6 +11,7 @@
  *   peek OFFSET        reads them
  *   cut BYTES          sets the region's size
  *   share MIB          makes memory, exports and imports it, and lets go of the first handle
+ *   keep MIB           the same, and leaves the exported descriptor open
  *   queue MIB          makes memory, leaves its exported descriptor in a socket's queue, and lets go of all handles
  *   reexec MIB TIMES   keeps descriptors open over exec, and so many times takes memory and runs itself anew
  *   again MIB          runs itself anew, as programs do that mean no harm, and takes memory
@@ -95,12 +96,12 @@ static int make_shared(size_t bytes, address* handle, int* file) {
     return code;
 }
 
-static int share(size_t bytes) {
+static int share(size_t bytes, int keeps_file) {
     address first, second;
     int file, code = make_shared(bytes, &first, &file);
     if (!code) code = cuda.cuMemImportFromShareableHandle(&second, (void*)(intptr_t)file, FILE_DESCRIPTOR);
     if (!code) code = cuda.cuMemRelease(first);
-    if (!code) close(file);
+    if (!code && !keeps_file) close(file);
     return code;
 }
 
@@ -177,7 +178,8 @@ static void serve(void) {
         if (!strcmp(word, "poke")) answer = 0, *(volatile uint64_t*)word_of_region(first) = second;
         if (!strcmp(word, "peek")) answer = (long long)*(volatile uint64_t*)word_of_region(first);
         if (!strcmp(word, "cut")) answer = ftruncate(region(), (off_t)first);
-        if (!strcmp(word, "share")) answer = share(first * kMiB);
+        if (!strcmp(word, "share")) answer = share(first * kMiB, 0);
+        if (!strcmp(word, "keep")) answer = share(first * kMiB, 1);
         if (!strcmp(word, "queue")) answer = queue(first * kMiB);
         if (!strcmp(word, "reexec")) keep_descriptors(), run_again(first * kMiB, (int)second);
         if (!strcmp(word, "again")) run_again(first * kMiB, 1);

@@ -166,9 +166,10 @@ def test_3_a_number_that_makes_sums_wrap_gives_nothing(attack: Attack, daemon: D
     assert attacker.do("take 240") == OUT_OF_MEMORY
 
 
-def test_4_memory_that_is_imported_and_let_go_by_its_exporter(attack: Attack, daemon: Daemon) -> None:
+@pytest.mark.parametrize("how", ["share", "keep"])
+def test_4_memory_that_is_imported_and_let_go_by_its_exporter(attack: Attack, daemon: Daemon, how: str) -> None:
     attacker = attack()
-    codes = [attacker.do("share 80") for _ in range(4)]
+    codes = [attacker.do(f"{how} 80") for _ in range(4)]
     if codes != [0, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY]:
         is_off(daemon, attacker.pid)
     wait_for(lambda: attacker.do("take 40") == OUT_OF_MEMORY, "what was imported to be charged")

@@ -4,7 +4,7 @@ else keeps their memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from runlist.daemon.tasks.managed import Root
@@ -35,6 +35,11 @@ class Membership:
         self._known = {pid: self._look(pid, self._known.get(pid), roots != self._roots) for pid in pids}
         self._roots = roots
         self._processes.forget_ended(self._known)
+
+    @property
+    def known(self) -> Container[int]:
+        """The processes on the GPUs, and those that are managed."""
+        return self._known.keys() | self._processes.managed.keys()
 
     def trees_of(self, pid: int) -> list[Root]:
         """The roots above a process, the nearest first."""

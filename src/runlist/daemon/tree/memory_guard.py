@@ -45,9 +45,14 @@ another takes may be in it twice, and what a process held before its end, or bef
 UNSEEN_LOOKS = 3
 """What came past a process' library is what was there at all of so many looks."""
 
+_STRANGERS = 64  # processes of a region that no list names, and that are looked at: a tenant can name any
 _UNOWNED = 64 << 20  # bytes that are worth a line in the log
 
 Held = Mapping[TaskKey, int]
+"""Bytes, by process and GPU."""
+
+Stock = Mapping[int, Held]
+"""What each tree's processes hold, by the pid of its root."""
 
 
 class MemoryGuard:
@@ -93,19 +98,21 @@ class MemoryGuard:
             self.look()
             return
         await self._census.refresh()
-        sure = self._breaking()
+        stock = self._stock()
+        sure = self._breaking(stock)
         for pause_s in LOOKS_AGAIN_S if sure else ():
             self._let_go()
             await asyncio.sleep(pause_s)
             await self._census.refresh()
-            sure &= self._breaking()
+            stock = self._stock()
+            sure &= self._breaking(stock)
             if not sure:
                 break
-        self.look(sure)
+        self.look(sure, stock)
 
-    def look(self, sure: set[tuple[int, str]] | None = None) -> None:
+    def look(self, sure: set[tuple[int, str]] | None = None, stock: Stock | None = None) -> None:
         """Look once, by what NVML said last. No trees but those in `sure` (root, GPU) are found to be over now."""
-        stock = self._stock()
+        stock = self._stock() if stock is None else stock
         now = time.monotonic()
         seen = {key for held in stock.values() for key in held} - self._managed()
         self._since = {key: self._since.get(key, now) for key in seen}
@@ -170,7 +177,7 @@ class MemoryGuard:
         devices = {gpu: device.index for gpu in self._gpu_names() if (device := snapshot.device(gpu)) is not None}
         return {
             TaskKey(pid, gpu): slot.use[index].total
-            for pid, slot in snapshot.processes().items()
+            for pid, slot in snapshot.processes(self._members.known, _STRANGERS).items()
             for gpu, index in devices.items()
         }
 
@@ -198,9 +205,8 @@ class MemoryGuard:
         self._sought = ended
         self._census.heirs = heirs
 
-    def _breaking(self) -> set[tuple[int, str]]:
+    def _breaking(self, stock: Stock) -> set[tuple[int, str]]:
         """The trees that would be over their limit by this look and were not before, by root and GPU."""
-        stock = self._stock()
         return {
             (root.pid, gpu)
             for root in self._watched()
@@ -242,7 +248,7 @@ class MemoryGuard:
                     processes=sorted(key.pid for key in held if key.gpu == gpu),
                 )
 
-    def _hold(self, process: ManagedProcess, stock: Mapping[int, Held]) -> set[str]:
+    def _hold(self, process: ManagedProcess, stock: Stock) -> set[str]:
         """Suspend a process' tasks for their tree's memory, or let them go; returns the GPUs with a change."""
         changed = set()
         for gpu, task in process.tasks.items():
@@ -261,7 +267,7 @@ class MemoryGuard:
     def _trees(self, process: ManagedProcess) -> list[Root]:
         return [root for root in self._processes.chain(process.root) if _limited(root)]
 
-    def _why_off(self, process: ManagedProcess, gpu: str, root: Root, stock: Mapping[int, Held]) -> str:
+    def _why_off(self, process: ManagedProcess, gpu: str, root: Root, stock: Stock) -> str:
         """Why a process is to be off a GPU for the memory of a tree that it is in, or nothing."""
         limit = root.quota.limit_on(gpu)
         if limit is None or root.quota.by_driver:

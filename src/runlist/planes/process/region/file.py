@@ -9,7 +9,7 @@ import ctypes
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -126,11 +126,20 @@ class Snapshot:
         names = names_of(pid)
         return next((slot for slot in self.slots if slot.start_time == started and slot.pid in names), None)
 
-    def processes(self) -> dict[int, Slot]:
-        """The slots of the living processes of our pid namespace that hold memory, by process id."""
+    def processes(self, known: Container[int] = (), others: int = SLOTS) -> dict[int, Slot]:
+        """The slots of the living processes of our pid namespace that hold memory, by process id. Of processes that are
+        not `known` at most so many are looked at: a tenant can name any.
+        """
         ours = pid_namespace()
-        with_memory = [slot for slot in self.slots if slot.pid_namespace == ours and any(use.total for use in slot.use)]
-        return {slot.pid: slot for slot in with_memory if _lives(slot, ours)}
+        found: dict[int, Slot] = {}
+        for slot in self.slots:
+            if slot.pid_namespace != ours or not any(use.total for use in slot.use):
+                continue
+            if slot.pid not in known:
+                others -= 1
+            if (slot.pid in known or others >= 0) and _lives(slot, ours):
+                found[slot.pid] = slot
+        return found
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""

@@ -218,6 +218,11 @@ def test_7_a_child_with_a_limit_of_its_own(attack: Attack, daemon: Daemon) -> No
     is_off(daemon, attacker.pid)
 
 
+def test_7_a_child_with_a_limit_of_its_own_in_its_trees_region(attack: Attack, daemon: Daemon) -> None:
+    attacker = attack("env", "CUDA_DEVICE_MEMORY_LIMIT_0=100g", "RUNLIST_MEMORY=100G")
+    assert attacker.do("take 400") == OUT_OF_MEMORY
+
+
 def test_7_a_key_that_is_overwritten(attack: Attack, daemon: Daemon) -> None:
     attacker = attack()
     attacker.write_limit(NO_LIMIT)

@@ -174,8 +174,8 @@ void RmTree::hand_over(const MemoryBlock& block) {
 bool RmTree::has_context(std::uint32_t client, std::uint32_t gpu) const {
     const auto it = clients_.find(client);
     return it != clients_.end() && std::ranges::any_of(it->second.objects, [gpu](const auto& entry) {
-        return entry.second.group && entry.second.gpu == gpu;
-    });
+               return entry.second.group && entry.second.gpu == gpu;
+           });
 }
 
 std::vector<std::uint32_t> RmTree::clients_of(std::uint64_t open_file) const {

@@ -38,9 +38,12 @@ PATIENCE_S = 2.0
 SLACK = 64 << 20
 """How many more bytes a process may hold than its library says: the two are not read at the same moment."""
 
-LOOKS_AGAIN_S = (0.02, 0.04, 0.08, 0.16)
+LOOKS_AGAIN_S = (0.01, 0.03, 0.07, 0.13)
 """Pauses before a tree counts as over its limit. The driver's list is not of one moment: what one process gives and
 another takes may be in it twice, and what a process held before its end, or before exec, goes when we let go of it."""
+
+GONE_S = 0.02
+"""How long the keeper and the driver take to let go of what we let go of."""
 
 UNSEEN_LOOKS = 3
 """What came past a process' library is what was there at all of so many looks."""
@@ -101,8 +104,9 @@ class MemoryGuard:
         stock = self._stock()
         sure = self._breaking(stock)
         for pause_s in LOOKS_AGAIN_S if sure else ():
-            self._let_go()
             await asyncio.sleep(pause_s)
+            self._let_go()
+            await asyncio.sleep(GONE_S)
             await self._census.refresh()
             stock = self._stock()
             sure &= self._breaking(stock)

@@ -120,7 +120,9 @@ struct alignas(64) Device {
     std::atomic<std::uint64_t> next_turn;
     // Allocations refused so far.
     std::atomic<std::uint64_t> refusals;
-    std::uint8_t reserved_80[48];
+    // Bytes that the tree holds and no slot tells: the daemon's word, by what the driver says.
+    std::atomic<std::uint64_t> unseen;
+    std::uint8_t reserved_88[40];
 };
 static_assert(sizeof(Device) == 128 && alignof(Device) == 64);
 static_assert(offsetof(Device, key) == 0);
@@ -129,6 +131,7 @@ static_assert(offsetof(Device, memory) == 24);
 static_assert(offsetof(Device, cap) == 40);
 static_assert(offsetof(Device, next_turn) == 64);
 static_assert(offsetof(Device, refusals) == 72);
+static_assert(offsetof(Device, unseen) == 80);
 
 // What a process holds on a GPU, in bytes.
 struct Use {

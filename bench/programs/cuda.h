@@ -33,6 +33,7 @@ struct properties {
     FUNCTION(cuModuleLoadData, cuModuleLoadData, 2000, (void** module, const void* image))                      \
     FUNCTION(cuModuleGetFunction, cuModuleGetFunction, 2000, (void** function, void* module, const char* name)) \
     FUNCTION(cuStreamCreate, cuStreamCreate, 2000, (void** stream, unsigned flags))                             \
+    FUNCTION(cuStreamQuery, cuStreamQuery, 2000, (void* stream))                                                \
     FUNCTION(cuStreamSynchronize, cuStreamSynchronize, 2000, (void* stream))                                    \
     FUNCTION(cuLaunchKernel, cuLaunchKernel, 4000,                                                              \
              (void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,     \
@@ -44,6 +45,10 @@ struct properties {
     FUNCTION(cuMemCreate, cuMemCreate, 10020,                                                                   \
              (address * handle, size_t bytes, const struct properties* properties, unsigned long long flags))   \
     FUNCTION(cuMemRelease, cuMemRelease, 10020, (address handle))                                               \
+    FUNCTION(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020,                                 \
+             (void* shareable, address handle, int type, unsigned long long flags))                             \
+    FUNCTION(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020,                             \
+             (address * handle, void* shareable, int type))                                                     \
     FUNCTION(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, (void* stream, int mode))                    \
     FUNCTION(cuStreamEndCapture, cuStreamEndCapture, 10000, (void* stream, void** graph))                       \
     FUNCTION(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040,                                   \

@@ -228,11 +228,22 @@ void Server::read_gpu(Connection& connection) {
 }
 
 std::uint32_t Server::list_processes(std::uint32_t gpu, Time now, wire::ListedProcess* out) {
-    std::uint32_t count = 0;
+    std::map<pid_t, wire::ListedProcess> found;
     for (const auto& [fd, connection] : connections_) {
-        if (!connection.process || count == wire::kMaxListed) continue;
-        if (const auto listed = connection.process->describe(gpu, now)) out[count++] = *listed;
+        if (connection.process) {
+            connection.process->describe(gpu, now, found[connection.pid]);
+            continue;
+        }
+        // As a driver does: memory is whoever's made the client, as long as anybody has its file open.
+        for (const std::uint32_t client : rm_.clients_of(connection.id))
+            if (rm_.has_context(client, gpu)) {
+                found[connection.pid].pid = connection.pid;
+                found[connection.pid].memory += rm_.memory(client, gpu);
+            }
     }
+    std::uint32_t count = 0;
+    for (const auto& [pid, process] : found)
+        if (process.pid != 0 && count < wire::kMaxListed) out[count++] = process;
     return count;
 }
 

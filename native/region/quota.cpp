@@ -11,7 +11,7 @@
 namespace runlist::region {
 namespace {
 
-constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // of one request; sums of all slots then fit in 64 bits
+constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // of one request
 constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::int64_t kPatienceNs = 100 * kMillisecond;   // with others whose requests are under way
 constexpr std::int64_t kReapAfterNs = 2 * kMillisecond;    // they may have been killed
@@ -20,6 +20,18 @@ constexpr std::int64_t kShortestNs = 5'000;
 constexpr std::int64_t kLongestNs = 1 * kMillisecond;
 
 bool is_device(int device) { return device >= 0 && device < static_cast<int>(kDevices); }
+
+// What a tenant wrote over its numbers must not make a sum small.
+std::uint64_t sum_of(std::uint64_t one, std::uint64_t other) {
+    std::uint64_t sum = 0;
+    return __builtin_add_overflow(one, other, &sum) ? kNoLimit : sum;
+}
+
+void add_to(std::atomic<std::uint64_t>& count, std::uint64_t bytes) {
+    std::uint64_t now = count.load();
+    while (!count.compare_exchange_weak(now, sum_of(now, bytes))) {
+    }
+}
 
 // Never below 0: a child of fork may free what its parent charged, and then has nothing to give back.
 void take_off(std::atomic<std::uint64_t>& count, std::uint64_t bytes) {
@@ -104,7 +116,7 @@ bool Quota::charge(int device, std::uint64_t bytes) {
     }
     Use& use = slot->use[device];
     if (most == kNoLimit) {
-        use.asking.fetch_add(bytes);
+        add_to(use.asking, bytes);
         return true;
     }
     bool full = false;
@@ -115,12 +127,12 @@ bool Quota::charge(int device, std::uint64_t bytes) {
 
 // One attempt. `full`: there would be no room without the requests of others either.
 bool Quota::ask(int device, Use& use, std::uint64_t bytes, bool& full) {
-    use.asking.fetch_add(bytes);
+    add_to(use.asking, bytes);
     const Sum sum = add_up(device);
     const std::uint64_t most = limit(device);
-    if (sum.held + sum.asking <= most) return true;
+    if (sum_of(sum.held, sum.asking) <= most) return true;
     take_off(use.asking, bytes);
-    full = sum.held + bytes > most;
+    full = sum_of(sum.held, bytes) > most;
     return false;
 }
 
@@ -142,7 +154,7 @@ void Quota::settle(int device, std::uint64_t asked, std::uint64_t got, bool over
     Slot* slot = on() && is_device(device) ? own_slot() : nullptr;
     if (slot == nullptr) return;
     Use& use = slot->use[device];
-    if (got != 0) (overhead ? use.overhead : use.held).fetch_add(std::min(got, kMost));
+    if (got != 0) add_to(overhead ? use.overhead : use.held, std::min(got, kMost));
     take_off(use.asking, std::min(asked, kMost));
 }
 
@@ -167,7 +179,7 @@ std::uint64_t Quota::used_by(int device, std::int32_t pid) {
         const Slot& slot = region_.slot(index);
         const std::uint64_t found = slot.identity.load();
         if (pid_of(found) != pid || !counts(found) || slot.pid_namespace.load() != own_namespace) continue;
-        return slot.use[device].held.load() + slot.use[device].overhead.load();
+        return sum_of(slot.use[device].held.load(), slot.use[device].overhead.load());
     }
     return 0;
 }
@@ -180,13 +192,13 @@ void Quota::enforce(std::uint64_t bits) {
 
 // In the order that the proof needs: `asking` before the two that it is moved to.
 Quota::Sum Quota::add_up(int device) const {
-    Sum sum;
+    Sum sum{.asking = 0, .held = region_.device(device).unseen.load()};
     for (int index = 0, used = slots_used(region_); index < used; ++index) {
         const Slot& slot = region_.slot(index);
         if (!counts(slot.identity.load())) continue;
         const Use& use = slot.use[device];
-        sum.asking += use.asking.load();
-        sum.held += use.held.load() + use.overhead.load();
+        sum.asking = sum_of(sum.asking, use.asking.load());
+        sum.held = sum_of(sum.held, sum_of(use.held.load(), use.overhead.load()));
     }
     return sum;
 }

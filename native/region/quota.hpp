@@ -25,6 +25,9 @@ namespace runlist::region {
 // them, and found the total within the limit; settling never raises the total, refunding lowers it. A new slot is made
 // known (identity, slots_used) before anything is added in it, so the sum reads it too.
 //
+// To the sum comes what the daemon found that the tree holds and no slot tells (`unseen`). Sums saturate: a number that
+// a tenant wrote makes them larger, never smaller.
+//
 // The sum may count a move twice, and two that ask together may each see the other and both give way. So a charge for
 // which only the requests of others leave no room tries again for a while.
 class Quota {
@@ -47,8 +50,8 @@ class Quota {
 
     void refund(int device, std::uint64_t bytes, bool overhead);
 
-    // What the tree holds, and one process of it (0 when it has no slot). Processes that ended are taken back first, a
-    // few times a second at most.
+    // What the tree holds, and one process of it as its slot tells (0 when it has none). Processes that ended are taken
+    // back first, a few times a second at most.
     std::uint64_t used(int device);
     std::uint64_t used_by(int device, std::int32_t pid);
 

@@ -237,10 +237,11 @@ def test_a_child_that_drops_the_library_is_reported_and_suspended(
     assert "with a limit of 2.0 GiB" in why
     assert "not loaded" in why
     assert "give its tree a larger limit" in refusal(lambda: daemon.client.resume(child))
-    assert not task_of(daemon, holder.pid).suspended
+    wait_for(lambda: task_of(daemon, holder.pid).suspended, "the rest of its tree to be suspended")
+    assert task_of(daemon, holder.pid).why.endswith("with a limit of 2.0 GiB")
     assert "(not loaded)" in commands.ok("ps")
     daemon.client.set(holder.process.pid, {"memory": "20G"})
-    wait_for(lambda: not task_of(daemon, child).suspended, "the child to run again")
+    wait_for(lambda: not any(task.suspended for task in daemon.client.ps()), "the tree to run again")
     assert "a process is not limited from inside" in daemon.log.read_text()
 
 

@@ -12,7 +12,7 @@ import pytest
 from runlist.emulated import EmulatedGpu
 from tests.conftest import ON_NVIDIA
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests, MiB
-from tests.native.regions import FILE_BYTES, NO_LIMIT, Region
+from tests.native.regions import FILE_BYTES, HEADER, NO_LIMIT, SLOT, SLOTS_AT, UNSEEN_AT, Region
 
 LIMIT = 8 * GiB
 PIECE = 256 * MiB
@@ -123,6 +123,32 @@ def test_a_limit_changes_under_way(guests: Guests) -> None:
     assert str(OUT_OF_MEMORY) in done.err
     region.set_memory(NO_LIMIT)
     assert fill(guests, env, LIMIT) == 0
+
+
+def test_numbers_that_were_written_over_make_no_room(guests: Guests) -> None:
+    """Of processes that live: a sum that wraps would be small."""
+    for word in range(3):  # held, overhead, asking
+        region = guests.region(LIMIT)
+        env = guests.environment(region)
+        with guests.started("racer", "count", 1, 0, env=env) as racer:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+            with region.path.open("r+b") as file:
+                file.seek(SLOTS_AT + SLOT.size + 8 * word)
+                file.write((NO_LIMIT - 10 * MiB).to_bytes(8, "little"))
+            done = guests.run("racer", "fill", 1, env=env)
+            assert (done.code, str(OUT_OF_MEMORY) in done.err) == (9, True), done
+
+
+def test_what_the_daemon_found_past_the_library_counts(guests: Guests) -> None:
+    region = guests.region(LIMIT)
+    env = guests.environment(region)
+    assert fill(guests, env, LIMIT // 2) == 0
+    with region.path.open("r+b") as file:
+        file.seek(HEADER.size + UNSEEN_AT)
+        file.write((LIMIT // 2).to_bytes(8, "little"))
+    assert fill(guests, env, LIMIT // 2) == OUT_OF_MEMORY
+    assert fill(guests, env, LIMIT // 4) == 0
 
 
 def total(guests: Guests, env: dict[str, str]) -> int:

@@ -3,6 +3,7 @@
 from tests.fixtures.daemon import short_path
 from tests.fixtures.fake_daemon import fake, start_fake
 from tests.fixtures.hosts import make_host
+from tests.fixtures.memory_world import later, region, tree
 from tests.fixtures.scheduler import watchdog, world
 
-__all__ = ["fake", "make_host", "short_path", "start_fake", "watchdog", "world"]
+__all__ = ["fake", "later", "make_host", "region", "short_path", "start_fake", "tree", "watchdog", "world"]

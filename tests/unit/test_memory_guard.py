@@ -15,130 +15,23 @@ import pytest
 from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests.limit_notes import limit_notes
-from runlist.daemon.tasks.managed import ManagedTask, Root, SuspendedBy
+from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import memory_guard
-from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.errors import NotSupportedError
-from runlist.model import Cap, Task, TaskClass, TaskKey
-from runlist.planes.process.region import Region, create
+from runlist.model import Cap
+from runlist.planes.process.region import Region
 from runlist.planes.process.region.file import gpu_key
-from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
-from runlist.proc.process import pid_namespace, start_of
-
-GPU = "GPU-00000000-0000-0000-0000-000000000001"
-GiB = 1 << 30
-OWN_LIMIT = DEVICE.pack(key=gpu_key(GPU), memory_value=9 * GiB, memory_check=9 * GiB ^ NO_LIMIT)
-PID = os.getpid()
-
-
-class World:
-    """One tree with one process on one GPU, as the daemon knows it."""
-
-    def __init__(self, region: Region | None) -> None:
-        self.region = region
-        self.quota = Quota(region)
-        self.root = Root(1, -1, 0, {}, quota=self.quota)
-        self.task = ManagedTask(task(PID), root=self.root, reached_by="own right")
-        self.process = SimpleNamespace(pid=PID, root=self.root, tasks={GPU: self.task})
-        self.managed = {PID: self.process}
-        self.roots = {1: self.root}
-        self.left: dict[int, str] = {}
-        self.held = {PID: 3 * GiB}
-        self.size = 140 * GiB
-        self.ran: list[set[str]] = []
-        self.cap: Cap | None = None
-        self.holding = MemoryGuard(self, self, self, self)  # type: ignore[arg-type]
-
-    # -- as Processes, Gpus, Memory and Placement --------------------------------------------------
-
-    def under(self, pid: int) -> list[Any]:
-        return list(self.managed.values())
-
-    def tasks(self) -> list[ManagedTask]:
-        return [task for process in self.managed.values() for task in process.tasks.values()]
-
-    def root_of(self, pid: int) -> Root | None:
-        return self.root if pid in self.held else None
-
-    def all(self) -> list[Any]:
-        return []
-
-    def run(self, gpus: set[str], asked_for: set[TaskKey]) -> None:
-        if gpus:
-            self.ran.append(set(gpus))
-
-    def gpus(self) -> list[str]:
-        return [GPU]
-
-    def by_pid(self, gpu: str) -> dict[int, int]:
-        return self.held
-
-    def size_of(self, gpu: str) -> int:
-        return self.size
-
-    async def refresh(self) -> None:
-        pass
-
-    def new_task(self, pid: int, gpu: str, root: Root) -> ManagedTask:
-        return ManagedTask(task(pid, self.cap), root=root)
-
-    # ----------------------------------------------------------------------------------------------
-
-    def claim(self, enforced: int = 3, held: int = 3 * GiB) -> None:
-        """The library in the process is at work."""
-        assert self.region is not None
-        fd = self.region.fileno()
-        os.pwrite(fd, DEVICE.pack(key=gpu_key(GPU)), DEVICES_AT)
-        slot = SLOT.pack(
-            identity=PID | 1 << 32, start_time=start_of(PID) or 0, pid_namespace=pid_namespace(), enforced=enforced,
-            use=[held],
-        )  # fmt: skip
-        os.pwrite(fd, slot, SLOTS_AT)
-        os.pwrite(fd, (1).to_bytes(4, "little"), HEADER.offsets["slots_used"])
-        self.quota._snapshot = None
-
-    def look(self) -> None:
-        self.quota._snapshot = None
-        self.holding.look()
-
-
-def task(pid: int, cap: Cap | None = None) -> Task:
-    return Task(TaskKey(pid, GPU), TaskClass.NORMAL, "x", 0, 0.0, cap=cap)
-
-
-@pytest.fixture
-def region(tmp_path: Path) -> Region:
-    return create(tmp_path, strict=True)[1]
-
-
-@pytest.fixture
-def world(region: Region) -> Iterator[World]:
-    made = World(region)
-    yield made
-    made.quota.close()
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clock of the module."""
-    now = 1000.0
-
-    def move(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(memory_guard, "time", SimpleNamespace(monotonic=lambda: now))
-    return move
-
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT
+from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
 
 # -- setting ----------------------------------------------------------------------------------------
 
 
-def test_a_limit_goes_into_the_region(world: World, region: Region) -> None:
-    world.quota.set_limit(2 * GiB)
-    assert (region.read().memory, world.quota.limit, world.quota.limit_on(GPU)) == (2 * GiB, 2 * GiB, 2 * GiB)
-    world.quota.set_limit(None)
-    assert (region.read().memory, world.quota.limit_on(GPU)) == (None, None)
+def test_a_limit_goes_into_the_region(tree: World, region: Region) -> None:
+    tree.quota.set_limit(2 * GiB)
+    assert (region.read().memory, tree.quota.limit, tree.quota.limit_on(GPU)) == (2 * GiB, 2 * GiB, 2 * GiB)
+    tree.quota.set_limit(None)
+    assert (region.read().memory, tree.quota.limit_on(GPU)) == (None, None)
 
 
 def test_without_a_region_a_user_is_refused_and_a_rule_holds_from_outside() -> None:
@@ -152,18 +45,18 @@ def test_without_a_region_a_user_is_refused_and_a_rule_holds_from_outside() -> N
     assert (quota.limit, quota.limit_on(GPU)) == (GiB, GiB)
 
 
-def test_a_region_that_a_process_cuts_short_is_dropped_and_the_limit_stays(world: World, region: Region) -> None:
-    world.quota.set_limit(GiB)
+def test_a_region_that_a_process_cuts_short_is_dropped_and_the_limit_stays(tree: World, region: Region) -> None:
+    tree.quota.set_limit(GiB)
     os.ftruncate(region.fileno(), 10)
-    world.quota._snapshot = None
-    assert world.quota.look() is None
-    assert not world.quota.has_region
-    assert "10 bytes" in world.quota.trouble
-    assert world.quota.limit_on(GPU) == GiB
+    tree.quota._snapshot = None
+    assert tree.quota.look() is None
+    assert not tree.quota.has_region
+    assert "10 bytes" in tree.quota.trouble
+    assert tree.quota.limit_on(GPU) == GiB
     with pytest.raises(NotSupportedError, match="of no more use"):
-        world.quota.set_limit(2 * GiB)
-    world.look()
-    assert SuspendedBy.MEMORY in world.task.suspended_by  # nothing in it sees to it any more
+        tree.quota.set_limit(2 * GiB)
+    tree.look()
+    assert SuspendedBy.MEMORY in tree.task.suspended_by  # nothing in it sees to it any more
 
 
 def test_a_region_that_a_process_brings_along_says_what_holds(region: Region) -> None:
@@ -174,27 +67,27 @@ def test_a_region_that_a_process_brings_along_says_what_holds(region: Region) ->
     quota.close()
 
 
-def test_what_was_refused_is_known_after_the_end_and_never_shrinks(world: World, region: Region) -> None:
+def test_what_was_refused_is_known_after_the_end_and_never_shrinks(tree: World, region: Region) -> None:
     def refuse(count: int) -> None:
         os.pwrite(region.fileno(), DEVICE.pack(key=gpu_key(GPU), refusals=count), DEVICES_AT)
 
-    assert world.quota.refused(GPU) == 0
+    assert tree.quota.refused(GPU) == 0
     for written, told in ((3, 3), (1, 3), (7, 7)):
         refuse(written)
-        world.quota._snapshot = None
-        assert world.quota.refused(GPU) == told
-    assert world.quota.refused("GPU-of another") == 0
+        tree.quota._snapshot = None
+        assert tree.quota.refused(GPU) == told
+    assert tree.quota.refused("GPU-of another") == 0
     refuse(9)  # the last word of a tree that ends
-    world.quota.close()
-    assert world.quota.refused(GPU) == 9
+    tree.quota.close()
+    assert tree.quota.refused(GPU) == 9
 
 
-def test_what_a_person_is_told(world: World) -> None:
+def test_what_a_person_is_told(tree: World) -> None:
     def told(limit: int | None) -> list[str]:
-        world.quota.set_limit(limit)
-        return limit_notes(world.root, world, world)  # type: ignore[arg-type]
+        tree.quota.set_limit(limit)
+        return limit_notes(tree.root, tree, tree)  # type: ignore[arg-type]
 
-    world.claim(held=3 * GiB)
+    tree.claim(held=3 * GiB)
     assert told(None) == told(4 * GiB) == []
     assert told(200 * GiB) == ["a limit of 200.0 GiB has no effect: the GPU has 140.0 GiB"]
     (line,) = told(2 * GiB)
@@ -204,59 +97,59 @@ def test_what_a_person_is_told(world: World) -> None:
 # -- holding ----------------------------------------------------------------------------------------
 
 
-def test_what_is_limited_from_inside_is_left_alone(world: World) -> None:
-    world.quota.set_limit(GiB)
-    world.claim()
-    world.look()
-    assert (world.task.suspended_by, world.ran) == ({}, [])
+def test_what_is_limited_from_inside_is_left_alone(tree: World) -> None:
+    tree.quota.set_limit(GiB)
+    tree.claim()
+    tree.look()
+    assert (tree.task.suspended_by, tree.ran) == ({}, [])
 
 
 @pytest.mark.parametrize("enforced", [None, 0, 2])
-def test_what_is_not_is_suspended_while_its_tree_holds_too_much(world: World, enforced: int | None) -> None:
-    world.quota.set_limit(2 * GiB)
+def test_what_is_not_is_suspended_while_its_tree_holds_too_much(tree: World, enforced: int | None) -> None:
+    tree.quota.set_limit(2 * GiB)
     if enforced is not None:
-        world.claim(enforced)
-    world.look()
-    assert world.task.task.suspended
-    why = world.task.remark
+        tree.claim(enforced)
+    tree.look()
+    assert tree.task.task.suspended
+    why = tree.task.remark
     assert why.startswith(
         "suspended: its tree holds 3.0 GiB with a limit of 2.0 GiB, which nothing in this process keeps ("
     )
-    world.look()
-    assert world.ran == [{GPU}]  # nothing new
-    world.held[PID] = GiB
+    tree.look()
+    assert tree.ran == [{GPU}]  # nothing new
+    tree.held[PID] = GiB
     if enforced is not None:
-        world.claim(enforced, GiB)
-    world.look()
-    assert (world.task.task.suspended, world.task.remark, world.ran) == (False, "", [{GPU}, {GPU}])
+        tree.claim(enforced, GiB)
+    tree.look()
+    assert (tree.task.task.suspended, tree.task.remark, tree.ran) == (False, "", [{GPU}, {GPU}])
 
 
-def test_what_came_past_the_library_is_as_if_it_were_not_there(world: World) -> None:
-    world.quota.set_limit(2 * GiB)
-    world.claim(held=GiB)
-    world.look()
-    assert "2.0 GiB came past the library" in world.task.remark
-    world.claim(held=3 * GiB)  # it was the limit that shrank
-    world.look()
-    assert not world.task.task.suspended
+def test_what_came_past_the_library_is_as_if_it_were_not_there(tree: World) -> None:
+    tree.quota.set_limit(2 * GiB)
+    tree.claim(held=GiB)
+    tree.look()
+    assert "2.0 GiB came past the library" in tree.task.remark
+    tree.claim(held=3 * GiB)  # it was the limit that shrank
+    tree.look()
+    assert not tree.task.task.suspended
 
 
-def test_a_tree_does_not_change_its_own_limit(world: World, region: Region) -> None:
-    world.quota.set_limit(2 * GiB)
-    world.claim(held=GiB)
+def test_a_tree_does_not_change_its_own_limit(tree: World, region: Region) -> None:
+    tree.quota.set_limit(2 * GiB)
+    tree.claim(held=GiB)
     for tamper in (
         lambda: region.set_memory(None),
         lambda: region.set_memory(9 * GiB),
         lambda: os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT),
     ):
         tamper()
-        world.quota._snapshot = None
-        assert world.quota.limit_on(GPU) == 2 * GiB
-        world.look()
+        tree.quota._snapshot = None
+        assert tree.quota.limit_on(GPU) == 2 * GiB
+        tree.look()
         assert region.read().limit(GPU) == 2 * GiB
     region.set_memory(GiB)  # less may be
-    world.look()
-    assert (region.read().memory, world.quota.limit_on(GPU)) == (GiB, GiB)
+    tree.look()
+    assert (region.read().memory, tree.quota.limit_on(GPU)) == (GiB, GiB)
 
 
 def test_what_a_tree_brought_along_is_its_own_until_somebody_limits_it(region: Region) -> None:
@@ -291,93 +184,93 @@ def test_a_limit_that_was_set_holds_for_what_a_tree_brings_along(region: Region)
     assert (quota.limit_on(GPU), region.read().limit(GPU)) == (GiB, GiB)
 
 
-def test_what_its_user_suspended_stays_so(world: World) -> None:
-    world.quota.set_limit(2 * GiB)
-    world.task.suspend_for(SuspendedBy.USER)
-    world.look()
-    world.quota.set_limit(None)
-    world.look()
-    assert world.task.task.suspended
-    world.task.let_go(SuspendedBy.USER)
-    assert not world.task.task.suspended
+def test_what_its_user_suspended_stays_so(tree: World) -> None:
+    tree.quota.set_limit(2 * GiB)
+    tree.task.suspend_for(SuspendedBy.USER)
+    tree.look()
+    tree.quota.set_limit(None)
+    tree.look()
+    assert tree.task.task.suspended
+    tree.task.let_go(SuspendedBy.USER)
+    assert not tree.task.task.suspended
 
 
-def test_the_whole_tree_counts(world: World) -> None:
-    world.quota.set_limit(4 * GiB)
-    world.look()
-    assert not world.task.task.suspended
-    world.held[1] = 2 * GiB  # another process of it, managed or not
-    world.look()
-    assert world.task.task.suspended
+def test_the_whole_tree_counts(tree: World) -> None:
+    tree.quota.set_limit(4 * GiB)
+    tree.look()
+    assert not tree.task.task.suspended
+    tree.held[1] = 2 * GiB  # another process of it, managed or not
+    tree.look()
+    assert tree.task.task.suspended
 
 
-def test_without_a_limit_nothing_is_held(world: World) -> None:
-    world.look()
-    assert not world.task.task.suspended
+def test_without_a_limit_nothing_is_held(tree: World) -> None:
+    tree.look()
+    assert not tree.task.task.suspended
 
 
 # -- out of reach -----------------------------------------------------------------------------------
 
 
-def test_who_is_not_managed_is_shown_after_a_while(world: World, later: Callable[[float], None]) -> None:
-    world.managed.clear()
-    world.look()
-    assert world.holding.outside == {}
+def test_who_is_not_managed_is_shown_after_a_while(tree: World, later: Callable[[float], None]) -> None:
+    tree.managed.clear()
+    tree.look()
+    assert tree.holding.outside == {}
     later(memory_guard.PATIENCE_S)
-    world.left[PID] = "no right"
-    world.look()
-    (shown,) = world.holding.outside.values()
+    tree.left[PID] = "no right"
+    tree.look()
+    (shown,) = tree.holding.outside.values()
     assert (shown.reached_by, shown.remark) == ("", "not managed: no right")
-    world.managed[PID] = world.process
-    world.look()
-    assert world.holding.outside == {}
+    tree.managed[PID] = tree.process
+    tree.look()
+    assert tree.holding.outside == {}
 
 
-def test_those_detached_by_name_are_not_shown(world: World, later: Callable[[float], None]) -> None:
-    world.managed.clear()
-    world.root.excluded.add(PID)
-    world.look()
+def test_those_detached_by_name_are_not_shown(tree: World, later: Callable[[float], None]) -> None:
+    tree.managed.clear()
+    tree.root.excluded.add(PID)
+    tree.look()
     later(9)
-    world.look()
-    assert world.holding.outside == {}
+    tree.look()
+    assert tree.holding.outside == {}
 
 
 def test_the_library_keeps_a_cap_where_nobody_else_can(
-    world: World, region: Region, later: Callable[[float], None]
+    tree: World, region: Region, later: Callable[[float], None]
 ) -> None:
-    world.claim()
-    world.cap = Cap.of_percent(30)
-    world.look()
+    tree.claim()
+    tree.cap = Cap.of_percent(30)
+    tree.look()
     assert region.read().cap is None  # it is managed
-    world.managed.clear()
-    world.look()
+    tree.managed.clear()
+    tree.look()
     later(9)
-    world.look()
+    tree.look()
     assert region.read().cap == 0.3
-    world.managed[PID] = world.process
-    world.look()
+    tree.managed[PID] = tree.process
+    tree.look()
     assert region.read().cap is None
 
 
-def test_a_cap_that_somebody_else_wrote_stays(world: World, region: Region) -> None:
+def test_a_cap_that_somebody_else_wrote_stays(tree: World, region: Region) -> None:
     region.set_cap(0.5)
-    world.look()
+    tree.look()
     assert region.read().cap == 0.5
-    world.root.settings = {"cap": "40"}  # which the driver sees to
-    world.look()
+    tree.root.settings = {"cap": "40"}  # which the driver sees to
+    tree.look()
     assert region.read().cap is None
 
 
 def test_processes_that_a_region_names_and_that_are_not_of_its_tree_do_not_count(
-    world: World, later: Callable[[float], None]
+    tree: World, later: Callable[[float], None]
 ) -> None:
-    world.claim(held=100 * GiB)
-    world.held.clear()
-    world.managed.clear()
-    world.look()
+    tree.claim(held=100 * GiB)
+    tree.held.clear()
+    tree.managed.clear()
+    tree.look()
     later(9)
-    world.look()
-    assert world.holding.outside == {}
+    tree.look()
+    assert tree.holding.outside == {}
 
 
 # -- by the driver ----------------------------------------------------------------------------------
@@ -397,13 +290,13 @@ class Group:
 
 def test_where_the_driver_has_limits_it_keeps_them_and_the_region_says_so(region: Region) -> None:
     group = Group()
-    world = World(region)
-    world.quota = world.root.quota = Quota(region, lambda: group)
-    world.quota.set_limit(GiB)
-    assert (group.limits, region.read().memory, world.quota.by_driver) == ([GiB], GiB, True)
-    world.look()
-    assert not world.task.task.suspended
-    world.quota.close()
+    tree = World(region)
+    tree.quota = tree.root.quota = Quota(region, lambda: group)
+    tree.quota.set_limit(GiB)
+    assert (group.limits, region.read().memory, tree.quota.by_driver) == ([GiB], GiB, True)
+    tree.look()
+    assert not tree.task.task.suspended
+    tree.quota.close()
     assert group.closed
 
 
@@ -448,15 +341,15 @@ def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.
         DriverLimits(memory, tmp_path / "none").enter(childless)
 
 
-def test_checking_asks_the_driver_only_for_trees_that_have_something(world: World) -> None:
+def test_checking_asks_the_driver_only_for_trees_that_have_something(tree: World) -> None:
     asked = 0
 
     async def refresh() -> None:
         nonlocal asked
         asked += 1
 
-    world.refresh = refresh  # type: ignore[method-assign]
-    asyncio.run(world.holding.check())
-    world.quota.close()
-    asyncio.run(world.holding.check())
+    tree.refresh = refresh  # type: ignore[method-assign]
+    asyncio.run(tree.holding.check())
+    tree.quota.close()
+    asyncio.run(tree.holding.check())
     assert asked == 1

@@ -200,6 +200,37 @@ def test_what_is_set_holds_on_gpus_that_are_met_later(made: Made) -> None:
         assert (device["key"], device["memory_value"], device["cap_value"]) == (0, 200, NO_LIMIT)
 
 
+def test_what_the_daemon_found_past_the_slots_counts(made: Made) -> None:
+    made.device(0, OTHER)
+    made.device(3, GPU)
+    made.region.set_unseen(3, 5 << 20)
+    snapshot = made.region.read()
+    assert (snapshot.used(GPU), snapshot.used(OTHER)) == (5 << 20, 0)
+    made.region.set_unseen(3, NO_LIMIT)
+    assert made.region.read().used(GPU) == (1 << 63) - 1
+    made.region.set_unseen(3, 0)
+    made.region.set_memory(1)  # the limits are something else
+    assert made.region.read().used(GPU) == 0
+
+
+def test_of_processes_that_nobody_knows_only_some_are_looked_at(made: Made, child: int) -> None:
+    made.device(0, GPU)
+    made.slot(0, child, 1)
+    made.slot(1, os.getpid(), 1)
+    snapshot = made.region.read()
+    assert snapshot.processes((), 1).keys() == {child}
+    assert snapshot.processes({os.getpid()}, 0).keys() == {os.getpid()}
+    assert snapshot.processes({os.getpid()}, 1).keys() == {os.getpid(), child}
+
+
+def test_use_saturates(made: Made) -> None:
+    made.device(0, GPU)
+    made.slot(0, os.getpid(), NO_LIMIT, NO_LIMIT, NO_LIMIT)
+    snapshot = made.region.read()
+    (slot,) = snapshot.slots
+    assert slot.use[0].total == snapshot.used(GPU) == (1 << 63) - 1
+
+
 def test_what_processes_hold(made: Made, child: int) -> None:
     made.device(1, GPU)
     made.slot(0, os.getpid(), 0, 0, 0, 0, 1000, 24, 7, 9)

@@ -305,6 +305,7 @@ class FakeCensus:
         self.held: dict[str, dict[int, int]] = {GPU: {7: 3 << 30}, "GPU-2": {8: 1 << 20}}
         self.asked = self.opened = self.open = 0
         self.error: CensusError | None = None
+        self.beside = 0
 
     def __call__(self) -> Any:
         self.opened += 1
@@ -319,6 +320,10 @@ class FakeCensus:
         self.asked += 1
         self._fail()
         return dict(self.held[gpu])
+
+    def used(self, gpu: str) -> int:
+        self._fail()
+        return sum(self.held[gpu].values()) + self.beside
 
     def pids(self) -> set[int]:
         self._fail()
@@ -380,6 +385,20 @@ def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: Simpl
     fake.error = None
     clock.now += 10
     assert memory.by_pid(GPU) == {7: 3 << 30}
+
+
+def test_memory_that_no_living_process_holds_is_nobodys(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    memory = MemoryCensus(fake)
+    living, gone = os.getpid(), 1 << 30  # no process id is that large
+    fake.held[GPU], fake.beside = {living: 3 << 30, gone: 5 << 20}, 7 << 20
+    assert (memory.unowned(GPU), memory.answers(GPU)) == (12 << 20, True)
+    memory.heirs = {gone: living}  # it keeps what the other had
+    assert memory.by_pid(GPU) == {living: (3 << 30) + (5 << 20)}
+    assert memory.listed(GPU) == {living: 3 << 30, gone: 5 << 20}
+    assert memory.unowned(GPU) == 7 << 20
+    fake.error = CensusError("unknown error")
+    clock.now += 10
+    assert (memory.unowned(GPU), memory.answers(GPU)) == (None, False)
 
 
 def test_the_view_shows_the_memory_of_its_process(fake: FakeCensus) -> None:

@@ -227,11 +227,10 @@ bool Process::lost_objects() const {
     });
 }
 
-std::optional<wire::ListedProcess> Process::describe(std::uint32_t gpu, Time now) const {
-    if (std::ranges::none_of(contexts_, [gpu](const auto& entry) { return entry.second.gpu == gpu; }))
-        return std::nullopt;
-    return wire::ListedProcess{
-        .pid = pid_, .mps = mps_, .memory = rm_.memory(client_, gpu), .sample = newest_sample(gpu, now)};
+void Process::describe(std::uint32_t gpu, Time now, wire::ListedProcess& out) const {
+    if (std::ranges::none_of(contexts_, [gpu](const auto& entry) { return entry.second.gpu == gpu; })) return;
+    out.mps |= mps_ ? 1 : 0;
+    if (const wire::BusySample sample = newest_sample(gpu, now); sample.end > out.sample.end) out.sample = sample;
 }
 
 wire::BusySample Process::newest_sample(std::uint32_t gpu, Time now) const {

@@ -36,8 +36,8 @@ class Process {
     bool broken() const { return broken_ || streams_.broken(); }
     // RM objects of its contexts were freed under it: nothing there can run any more.
     bool lost_objects() const;
-    // What there is to say of it on a GPU; nothing without a context there.
-    std::optional<wire::ListedProcess> describe(std::uint32_t gpu, Time now) const;
+    // Adds what there is to say of its contexts on a GPU to what lists show.
+    void describe(std::uint32_t gpu, Time now, wire::ListedProcess& out) const;
 
   private:
     struct Context {

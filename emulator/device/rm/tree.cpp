@@ -130,10 +130,7 @@ RmClient* RmTree::client(std::uint32_t handle, std::uint64_t open_file) {
 }
 
 void RmTree::close_file(std::uint64_t open_file, Time at) {
-    std::vector<std::uint32_t> gone;
-    for (const auto& [handle, client] : clients_)
-        if (client.open_file == open_file) gone.push_back(handle);
-    for (const std::uint32_t handle : gone) free(handle, handle, at);
+    for (const std::uint32_t handle : clients_of(open_file)) free(handle, handle, at);
 }
 
 bool RmTree::free(std::uint32_t client_handle, std::uint32_t handle, Time at) {
@@ -153,13 +150,40 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
         if (object.group && object.group->runlist && !object.group->shared)
             gpus_[object.gpu].remove_group(at, *object.group->runlist);
         std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
-        if (object.block) return;  // has nothing below it, and there may be many
+        if (object.block) {  // has nothing below it, and there may be many
+            if (!object.imported && object.block.use_count() > 1) hand_over(*object.block);
+            return;
+        }
     }
     std::vector<std::uint32_t> children;
     for (const auto& [child, object] : client.objects)
         if (object.parent == handle || std::ranges::find(object.needs, handle) != object.needs.end())
             children.push_back(child);
     for (const std::uint32_t child : children) free_subtree(client, child, at);
+}
+
+// Memory that its owner has freed and that others have imported lives on: it is charged to the first of them.
+void RmTree::hand_over(const MemoryBlock& block) {
+    for (auto& [client_handle, client] : clients_)
+        for (auto& [handle, object] : client.objects)
+            if (object.block.get() == &block) {
+                object.imported = false;
+                return;
+            }
+}
+
+bool RmTree::has_context(std::uint32_t client, std::uint32_t gpu) const {
+    const auto it = clients_.find(client);
+    return it != clients_.end() && std::ranges::any_of(it->second.objects, [gpu](const auto& entry) {
+               return entry.second.group && entry.second.gpu == gpu;
+           });
+}
+
+std::vector<std::uint32_t> RmTree::clients_of(std::uint64_t open_file) const {
+    std::vector<std::uint32_t> found;
+    for (const auto& [handle, client] : clients_)
+        if (client.open_file == open_file) found.push_back(handle);
+    return found;
 }
 
 void RmTree::adopt_devices(std::uint32_t client_handle) {

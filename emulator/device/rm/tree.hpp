@@ -43,7 +43,7 @@ struct RmObject {
     std::shared_ptr<SharedMemory> memory = {};
     std::shared_ptr<EventBuffer> events = {};
     std::shared_ptr<MemoryBlock> block = {};  // of device memory
-    bool imported = false;                    // device memory of another client, which is charged for it
+    bool imported = false;                    // device memory that is charged to another object
     std::array<std::uint32_t, 3> needs = {};  // objects beside its parent with which it goes
 };
 
@@ -73,8 +73,11 @@ class RmTree {
     std::optional<wire::Key> export_memory(const RmObject& object);
     // Makes an object of it under the client's device. nullptr for an unknown key, or a handle that is taken.
     const RmObject* import_memory(std::uint32_t client, std::uint32_t handle, const wire::Key& key);
-    // Bytes of a GPU's memory that a client has taken.
+    // Bytes of a GPU's memory that a client has taken, or imported from one that has freed it since.
     std::uint64_t memory(std::uint32_t client, std::uint32_t gpu) const;
+    // Whether a client has a context on a GPU.
+    bool has_context(std::uint32_t client, std::uint32_t gpu) const;
+    std::vector<std::uint32_t> clients_of(std::uint64_t open_file) const;
     // The client, if this open file made it.
     RmClient* client(std::uint32_t handle, std::uint64_t open_file);
     RmClient* client(std::uint32_t handle);
@@ -100,6 +103,7 @@ class RmTree {
     void add_device(std::uint32_t client, std::uint32_t start, std::uint32_t gpu);
     std::uint32_t add_group(RmClient& client, std::uint32_t handle, std::uint32_t gpu, bool compute);
     void free_subtree(RmClient& client, std::uint32_t handle, Time at);
+    void hand_over(const MemoryBlock& block);
 
     struct Exported {
         std::weak_ptr<MemoryBlock> block;

@@ -41,6 +41,7 @@ from runlist.protocol import environment_autogen as names
 _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
+GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
 SLICES_EVERY = 3  # checks
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 FIRST_LOOK_S = 0.02
@@ -118,6 +119,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         jobs: list[asyncio.Task[Any]] = [
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon, limit)),
+            loop.create_task(_guard(daemon)),
         ]
         if arguments.private:
             jobs.append(loop.create_task(_end_when_idle(server)))
@@ -180,10 +182,20 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             daemon.checks.check(slices=count % SLICES_EVERY == 0)
-            await daemon.guard.check()
             await daemon.checkpoints.look()
             if daemon.processes.expected:
                 daemon.opened.set()
+
+
+async def _guard(daemon: Daemon) -> None:
+    """Look at what trees hold: often where there is a limit. The tick costs nothing that shows."""
+    looked_at = 0.0
+    while True:
+        await asyncio.sleep(GUARD_EVERY_S)
+        if daemon.guard.hurries or time.monotonic() - looked_at >= CHECK_EVERY_S:
+            looked_at = time.monotonic()
+            with _going_on():
+                await daemon.guard.check()
 
 
 @contextlib.contextmanager

@@ -66,10 +66,10 @@ def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless
     lending = Lending(plane)
     adoption = Adoption(plane.finder(), lending, processes, gpus, keeper, placement)
     checks = Checks(processes, gpus, keeper, placement, lending)
-    search = Search(processes, adoption, checks, placement, keeper)
-    guard = MemoryGuard(processes, gpus, census, placement)
-    descriptors = Descriptors(plane)
     opened = asyncio.Event()
+    search = Search(processes, adoption, checks, placement, keeper, opened.set)
+    guard = MemoryGuard(processes, gpus, census, placement, lambda: checks.check(slices=False), search.look_again)
+    descriptors = Descriptors(plane)
     manager = Manager(
         gpus=gpus, census=census, placement=placement, keeper=keeper, processes=processes, adoption=adoption,
         search=search, guard=guard, descriptors=descriptors, opened=opened,

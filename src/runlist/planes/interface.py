@@ -196,6 +196,9 @@ class Census(Protocol):
     def memory(self, gpu: str) -> dict[int, int]:
         """Bytes that each process holds on a GPU, by process id; processes that are hidden from us are missing."""
 
+    def used(self, gpu: str) -> int:
+        """Bytes in use on a GPU, whoever holds them; what the driver keeps for itself is left out where it tells."""
+
     def pids(self) -> set[int]:
         """Processes with work on any GPU."""
 

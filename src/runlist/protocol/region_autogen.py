@@ -52,7 +52,9 @@ STRUCTS: dict[str, str] = {
         "creator_start:Q pid_namespace:Q creator_pid:i owner:I memory_value:Q memory_check:Q cap_value:Q cap_check:Q "
         "slots_used:I strict:I by_hand:I 20x"
     ),
-    "DEVICE": "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q 48x",
+    "DEVICE": (
+        "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q unseen:Q 40x"
+    ),
     "USE": "held:Q overhead:Q asking:Q gpu_ns:Q",
     "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q 24x use:64Q",
     "FILE": "header:128s devices:2048s slots:589824s",

@@ -167,7 +167,8 @@ COLUMNS = {column.title: column for column in (*_TASK, *_CONTROLS)}
 
 GPU_COLUMNS = (
     _gpu("GPU", "gpu"), _gpu("POLICY", "policy"), _gpu("TASKS", "tasks"), _gpu("SHARE", "share_1s"),
-    _gpu("MINUTE", "share_60s"), _gpu("MEMORY", "memory_used_bytes"), _gpu("SIZE", "memory_size_bytes"),
+    _gpu("MINUTE", "share_60s"), _gpu("MEMORY", "memory_used_bytes"),
+    _gpu("UNOWNED", "memory_unowned_bytes", usual=size(0), nothing=size(0)), _gpu("SIZE", "memory_size_bytes"),
     _gpu("HELD", "gpu_seconds_held"), _gpu("WORKED", "gpu_seconds_worked"), _gpu("SWITCHES", "switches"),
     _gpu("SUSPENDED", "suspensions"), _gpu("FIXED", "slices_put_back", usual="0"),
     _gpu("REFUSED", "memory_refusals", usual="0"), _gpu("LOST", "records_lost", usual="0"),

@@ -81,6 +81,10 @@ class GpuView(Measured, frozen=True):
     memory_size_bytes: Annotated[int | None, gauge("memory that it has", "bytes")]
     memory_used_bytes: Annotated[int | None, gauge("memory that its processes hold", "bytes")]
     records_lost: Annotated[int, counter("records of who used it that were lost: that time is nobody's")]
+    memory_unowned_bytes: Annotated[
+        int | None,
+        gauge("memory in use that no living process is known to hold: kept by descriptors, or managed", "bytes"),
+    ] = None
 
 
 class DaemonView(msgspec.Struct, frozen=True, kw_only=True):

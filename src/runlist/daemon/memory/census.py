@@ -6,26 +6,45 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from runlist.planes.interface import Census, CensusError, GpuInfo
+from runlist.proc.process import start_of
 
 _KEPT_S = 2.0  # asking takes some 2 ms
+_THREADS = 4  # of our own: whoever keeps others busy must not keep us from looking
 
 _Answer = TypeVar("_Answer")
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What a GPU's memory was used for, in bytes: by each process, and in all (None where that is unknown)."""
+
+    asked_at: float = -_KEPT_S
+    held: dict[int, int] = field(default_factory=dict)
+    used: int | None = None
+    answered: bool = False
+
+
 class MemoryCensus:
-    """The plane's census, remembered. Its answers are empty where there is none, or where it fails."""
+    """The plane's census, remembered. Its answers are empty where there is none, or where it fails.
+
+    `heirs` has, for processes that ended, those that keep their memory. It is theirs in all answers but `listed`.
+    """
 
     def __init__(self, open_census: Callable[[], Census]) -> None:
+        self.heirs: dict[int, int] = {}
         self._open_census = open_census
         self._census: Census | None = None
         self._tried = False
-        self._known: dict[str, tuple[float, dict[int, int]]] = {}
+        self._looks: dict[str, _Look] = {}
         self._mps: dict[str, tuple[float, set[int]]] = {}
         self._infos: list[GpuInfo] = []
+        self._threads = ThreadPoolExecutor(_THREADS, "census")
 
     def gpus(self) -> list[str]:
         """UUIDs of all GPUs."""
@@ -37,19 +56,33 @@ class MemoryCensus:
 
     async def refresh(self) -> None:
         """Ask for every GPU now, in threads: a machine can have many."""
+        loop = asyncio.get_running_loop()
         gpus = self.gpus()
-        held = await asyncio.gather(*(asyncio.to_thread(self._held, gpu) for gpu in gpus))
-        now = time.monotonic()
-        self._known.update({gpu: (now, of_gpu) for gpu, of_gpu in zip(gpus, held, strict=True)})
+        looks = await asyncio.gather(*(loop.run_in_executor(self._threads, self._ask_for, gpu) for gpu in gpus))
+        self._looks.update(zip(gpus, looks, strict=True))
+
+    def listed(self, gpu: str) -> dict[int, int]:
+        """The bytes that the census tells of each process on a GPU, by process id; some may have ended."""
+        return self._look(gpu).held
+
+    def answers(self, gpu: str) -> bool:
+        """Whether the census told what is held on a GPU when it was last asked."""
+        return self._look(gpu).answered
 
     def by_pid(self, gpu: str) -> dict[int, int]:
         """The bytes that each process holds on a GPU, by process id."""
-        asked_at, held = self._known.get(gpu, (-_KEPT_S, {}))
-        now = time.monotonic()
-        if now - asked_at >= _KEPT_S:
-            held = self._held(gpu)
-            self._known[gpu] = (now, held)
+        held: dict[int, int] = {}
+        for pid, octets in self.listed(gpu).items():
+            holder = self.heirs.get(pid, pid)
+            held[holder] = held.get(holder, 0) + octets
         return held
+
+    def unowned(self, gpu: str) -> int | None:
+        """Bytes in use on a GPU that no living process is known to hold; None where that is unknown."""
+        used = self._look(gpu).used
+        if used is None:
+            return None
+        return max(0, used - sum(octets for pid, octets in self.by_pid(gpu).items() if start_of(pid) is not None))
 
     def pids(self) -> set[int]:
         """Processes with work on any GPU."""
@@ -76,6 +109,7 @@ class MemoryCensus:
 
     def close(self) -> None:
         """Let go of the census."""
+        self._threads.shutdown()
         if self._census is not None:
             self._census.close()
 
@@ -84,8 +118,16 @@ class MemoryCensus:
             self._infos = self._ask(lambda census: census.gpus(), [])
         return self._infos
 
-    def _held(self, gpu: str) -> dict[int, int]:
-        return self._ask(lambda census: census.memory(gpu), {})
+    def _look(self, gpu: str) -> _Look:
+        look = self._looks.get(gpu, _Look())
+        if time.monotonic() - look.asked_at >= _KEPT_S:
+            look = self._looks[gpu] = self._ask_for(gpu)
+        return look
+
+    def _ask_for(self, gpu: str) -> _Look:
+        held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)
+        used: int | None = self._ask(lambda census: census.used(gpu), None)
+        return _Look(time.monotonic(), held or {}, used, held is not None)
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
         """The census' answer, or `nothing`. Opening it is tried once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from runlist.daemon.memory.budget import Budget
+from runlist.daemon.memory.ceiling import Ceiling
 from runlist.errors import NotSupportedError
 from runlist.planes.process.region import CROWD, Region, RegionError, Snapshot, gpu_key
 
@@ -37,7 +39,8 @@ class Quota:
     `budget` is that of its user, in slots read.
 
     `limit` is in bytes on each GPU, None for no limit; a region may have other limits for single GPUs. A bad region is
-    dropped, and `trouble` says why: then only the daemon keeps the limit, from outside.
+    dropped, and `trouble` says why: then only the daemon keeps the limit, from outside. What the region says is a hint:
+    the limit that counts is the daemon's own, unless the tree brought its own along and nobody set another.
     """
 
     def __init__(
@@ -56,6 +59,9 @@ class Quota:
         self._read_at = 0.0
         self._brought = False  # the limit is from the tree's own region
         self._cap: float | None = _THEIRS
+        self._ceilings: dict[str, Ceiling] = {}  # by GPU
+        self._first_most: float = math.inf  # of a GPU at which nobody has looked yet
+        self._unseen: dict[str, int] = {}  # what the region says of it, by GPU
         self._refused: dict[int, int] = {}  # the most refusals that the region ever told, by the GPU's key
 
     def _may_read(self, before: Snapshot) -> bool:
@@ -83,12 +89,12 @@ class Quota:
         if self.limit is None and (snapshot := self.look()) is not None:
             self.limit, self._brought = snapshot.memory, True
 
-    def look(self) -> Snapshot | None:
-        """The region's content, at most 50 ms old; None without a region."""
+    def look(self, kept_s: float = _KEPT_S) -> Snapshot | None:
+        """The region's content, at most `kept_s` old; None without a region."""
         now = time.monotonic()
         if self._region is None:
             return None
-        if self._snapshot is None or (now - self._read_at >= _KEPT_S and self._may_read(self._snapshot)):
+        if self._snapshot is None or (now - self._read_at >= kept_s and self._may_read(self._snapshot)):
             try:
                 self._snapshot, self._read_at = self._region.read(), now
             except RegionError as error:
@@ -113,6 +119,51 @@ class Quota:
         limits = [self.limit, None if snapshot is None else snapshot.limit(gpu)]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    # -- what the tree holds -----------------------------------------------------------------------
+
+    @property
+    def firm(self) -> int | None:
+        """The limit that the daemon keeps, in bytes on each GPU; None where the driver does, or nobody set one."""
+        return None if self._brought or self.by_driver else self.limit
+
+    def breaks(self, gpu: str, held: int) -> bool:
+        """Whether the tree would be over its limit now, by these bytes, and was not before."""
+        ceiling = self._ceiling(gpu)
+        return not ceiling.over and ceiling.is_broken(self.firm, held)
+
+    def take_note(self, gpu: str, held: int, *, sure: bool = True) -> bool:
+        """Whether the tree is over its limit on a GPU, now that it holds so much."""
+        return self._ceiling(gpu).look(self.firm, held, sure=sure)
+
+    def is_over(self, gpu: str) -> bool:
+        """Whether it was at the last look."""
+        return gpu in self._ceilings and self._ceilings[gpu].over
+
+    def charge_unseen(self, gpu: str, octets: int) -> None:
+        """Have the library count bytes that the tree holds and no process' library tells."""
+        snapshot = self.look()
+        device = None if snapshot is None else snapshot.device(gpu)
+        if self._region is None or device is None or octets == self._unseen.get(gpu, 0) == device.unseen:
+            return
+        try:
+            self._region.set_unseen(device.index, octets)
+        except RegionError as error:
+            self._drop(error)
+        self._unseen[gpu] = octets
+
+    def _ceiling(self, gpu: str) -> Ceiling:
+        if gpu not in self._ceilings:
+            self._ceilings[gpu] = Ceiling(self._first_most)
+        return self._ceilings[gpu]
+
+    def _change_ceilings(self, limit: int | None, *, keeps: bool) -> None:
+        if not keeps:
+            self._first_most = math.inf if limit is None else limit
+        for ceiling in self._ceilings.values():
+            ceiling.change(limit, keeps=keeps)
+
+    # -- limits ------------------------------------------------------------------------------------
+
     def put_back(self) -> None:
         """Write the limit again where a process of the tree wrote a larger one over it."""
         snapshot = self.look()
@@ -122,12 +173,16 @@ class Quota:
         if any(limit is None or limit > self.limit for limit in written):
             _log.warning("a tree had changed its own memory limit; put back", limit=self.limit)
             with contextlib.suppress(NotSupportedError):
-                self.set_limit(self.limit)
+                self._write(self.limit)
 
-    def set_limit(self, limit: int | None) -> None:
-        """Change the limit of all processes of the tree at once. Raises NotSupportedError where neither the driver nor
-        the library can keep it.
+    def set_limit(self, limit: int | None, *, keeps: bool = True) -> None:
+        """Change the limit of all processes of the tree at once. With `keeps` the tree keeps what it holds beyond it.
+        Raises NotSupportedError where neither the driver nor the library can keep it.
         """
+        self._write(limit)
+        self._change_ceilings(limit, keeps=keeps)
+
+    def _write(self, limit: int | None) -> None:
         self._group = self._group or self._make_group()
         if self._group is not None:
             self._group.set(limit)
@@ -156,8 +211,10 @@ class Quota:
         snapshot = self.look() if self._brought else None
         theirs = () if snapshot is None else (device.limit for device in snapshot.devices.values())
         self.limit = min(each for each in (limit, self.limit, *theirs) if each is not None)
+        self._brought = False
+        self._change_ceilings(self.limit, keeps=False)
         with contextlib.suppress(NotSupportedError):
-            self.set_limit(self.limit)
+            self._write(self.limit)
 
     def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
         """Have the library keep a cap (0 to 1) on every GPU, or none. Caps that somebody else wrote stay until there is
@@ -179,6 +236,8 @@ class Quota:
             self._group.close()
             self._group = None
         self._snapshot = None
+        for gpu in self._unseen:
+            self.charge_unseen(gpu, 0)  # nobody will look any more
         self.look()  # for the latest refusals
         if self._region is not None:
             self._region.close()

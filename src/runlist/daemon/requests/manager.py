@@ -137,7 +137,7 @@ class Manager:
                 region.close()
             raise
         try:
-            notes = self._limit_memory(root)
+            notes = self._limit_memory(root, keeps=False)
         except BaseException:
             self.processes.remove_root(root)
             raise
@@ -177,11 +177,13 @@ class Manager:
         finally:
             del self._launches[pid]
 
-    def _limit_memory(self, root: Root) -> list[str]:
-        """Set a new root's memory limit, from its user or else from the rules; returns notes."""
+    def _limit_memory(self, root: Root, *, keeps: bool = True) -> list[str]:
+        """Set a new root's memory limit, from its user or else from the rules; returns notes. With `keeps` the tree may
+        hold something already, which it keeps.
+        """
         change = memory_change(self.placement.settings_of(root.pid, root.settings).changes)
         if change is not None and "memory" in root.settings:
-            _set_limit(root, root.pid, change.limit)
+            _set_limit(root, root.pid, change.limit, keeps=keeps)
         elif change is not None:
             root.quota.tighten(change.limit)
         return limit_notes(root, self.census, self.gpus)
@@ -424,8 +426,8 @@ def _check_right(settings: Mapping[str, str], uid: int) -> None:
         raise NoPermissionError(f"only root and the daemon's own user may set {', '.join(kept)}")
 
 
-def _set_limit(root: Root, pid: int, limit: int | None) -> None:
+def _set_limit(root: Root, pid: int, limit: int | None, *, keeps: bool = True) -> None:
     try:
-        root.quota.set_limit(limit)
+        root.quota.set_limit(limit, keeps=keeps)
     except NotSupportedError as error:
         raise NotSupportedError(f"process {pid}: {error}") from None

@@ -52,6 +52,7 @@ def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: 
         tasks=len(scheduler.tasks),
         memory_size_bytes=size,
         memory_used_bytes=None if size is None else sum(census.by_pid(scheduler.gpu).values()),
+        memory_unowned_bytes=None if size is None else census.unowned(scheduler.gpu),
         records_lost=scheduler.accounting.dropped,
         **_measured(scheduler.accounting, None, counts),
     )

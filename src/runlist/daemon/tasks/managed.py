@@ -39,6 +39,7 @@ class Root:
     ended: bool = False
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
+    outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = field(default_factory=dict)
 
     def come_back(self, key: TaskKey) -> ManagedTask | None:
@@ -68,7 +69,7 @@ class SuspendedBy(StrEnum):
 
     USER = "user"
     ROOM = "room"  # a limit of the rules leaves no room for it now
-    MEMORY = "memory"  # its tree is over its limit, which nothing in this process keeps
+    MEMORY = "memory"  # its tree is over its memory limit
 
 
 class Count(StrEnum):

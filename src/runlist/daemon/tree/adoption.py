@@ -273,6 +273,8 @@ class Adoption:
             scheduler = self._gpus.scheduler(gpu)
             if task.task.key not in scheduler.tasks:
                 self._keep_limits(task)
+                if self._processes.is_over_memory(process.root, gpu):
+                    task.suspend_for(SuspendedBy.MEMORY, "suspended: its tree holds more memory than its limit")
                 if reason := scheduler.refusal(task.task):
                     raise RunlistError(f"process {process.pid} is not managed: {reason}")
                 scheduler.add(task)

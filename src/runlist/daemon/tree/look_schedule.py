@@ -52,6 +52,10 @@ class LookSchedule:
         """A process was looked at just now."""
         self._known[pid] = _Descriptors(descriptor_count(pid), changed_at=time.monotonic(), unseen_since=None)
 
+    def forget(self, pid: int) -> None:
+        """Take a process for one that nobody has looked at."""
+        self._known.pop(pid, None)
+
     def forget_gone(self) -> None:
         """Forget processes that are gone, or closed to us."""
         self._known = {pid: known for pid, known in self._known.items() if descriptor_count(pid) >= 0}

@@ -1,22 +1,31 @@
-"""Once a second: memory limits of processes without the library, and caps of processes out of reach.
+"""Memory limits of trees as they are kept from outside, and caps of processes out of reach.
 
-- A process that dropped the library is suspended while its tree holds more memory than its limit.
+- A tree that holds more memory than its limit, by what the driver says, is suspended until it holds no more than that:
+  whatever its library says, and whatever is written in its region.
+- A process in which nothing keeps the limit is suspended also where only its tree's new limit is below what it holds.
+- What a tree holds past its library is charged to it: its library counts it from then on.
 - A process of which nobody has a descriptor is shown as out of reach, and the library keeps its cap.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.ceiling import TOLERANCE
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.placement.placement import Placement
-from runlist.daemon.tasks.managed import ManagedTask, Root, SuspendedBy
+from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
+from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
+from runlist.errors import RunlistError
 from runlist.model import TaskKey
 from runlist.planes.process.region import Enforced, Slot
 from runlist.units import size
@@ -29,63 +38,185 @@ PATIENCE_S = 2.0
 SLACK = 64 << 20
 """How many more bytes a process may hold than its library says: the two are not read at the same moment."""
 
+LOOKS_AGAIN_S = (0.01, 0.03, 0.07, 0.13)
+"""Pauses before a tree counts as over its limit. The driver's list is not of one moment: what one process gives and
+another takes may be in it twice, and what a process held before its end, or before exec, goes when we let go of it."""
+
+GONE_S = 0.02
+"""How long the keeper and the driver take to let go of what we let go of."""
+
+UNSEEN_LOOKS = 3
+"""What came past a process' library is what was there at all of so many looks."""
+
+_STRANGERS = 64  # processes of a region that no list names, and that are looked at: a tenant can name any
+_UNOWNED = 64 << 20  # bytes that are worth a line in the log
+
+Held = Mapping[TaskKey, int]
+"""Bytes, by process and GPU."""
+
+Stock = Mapping[int, Held]
+"""What each tree's processes hold, by the pid of its root."""
+
 
 class MemoryGuard:
-    """Guards the trees that have a memory limit or a region. `outside` are their tasks that cannot be managed."""
+    """Guards the trees that have a memory limit or a region. `outside` are their tasks that cannot be managed.
 
-    def __init__(self, processes: Processes, gpus: Gpus, census: MemoryCensus, placement: Placement) -> None:
+    `let_go` closes what we hold of files that their processes closed. `look_again` looks for work in a tree's processes
+    that had none when they were looked at.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        gpus: Gpus,
+        census: MemoryCensus,
+        placement: Placement,
+        let_go: Callable[[], None],
+        look_again: Callable[[Root], None],
+    ) -> None:
         self.outside: dict[TaskKey, ManagedTask] = {}
         self._processes = processes
         self._gpus = gpus
         self._census = census
         self._placement = placement
+        self._let_go = let_go
+        self._look_again = look_again
+        self._members = Membership(processes)
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
+        self._told_bytes: dict[int, dict[TaskKey, int]] = {}  # what libraries tell, by the pid of the tree's root
+        self._unseen: dict[tuple[int, TaskKey], deque[int]] = {}  # bytes past the library at the last looks, by root
+        self._sought: set[int] = set()  # processes that ended, and whose memory somebody keeps
+        self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
+
+    @property
+    def hurries(self) -> bool:
+        """Whether there is a limit that the daemon keeps."""
+        return any(root.quota.firm is not None for root in self._processes.roots.values())
 
     async def check(self) -> None:
-        """Ask NVML anew, and look once."""
-        if any(_limited(root) for root in self._processes.roots.values()):
+        """Ask NVML anew, and look; several times before a tree counts as over its limit."""
+        self._processes.forget_ended(self._processes.ended)
+        if not self._watched():
+            self.look()
+            return
+        await self._census.refresh()
+        stock = self._stock()
+        sure = self._breaking(stock)
+        for pause_s in LOOKS_AGAIN_S if sure else ():
+            await asyncio.sleep(pause_s)
+            self._let_go()
+            await asyncio.sleep(GONE_S)
             await self._census.refresh()
-        self.look()
+            stock = self._stock()
+            sure &= self._breaking(stock)
+            if not sure:
+                break
+        self.look(sure, stock)
 
-    def look(self) -> None:
-        """Look once, by what NVML said last."""
-        present = {root.pid: self._present(root) for root in self._processes.roots.values() if _limited(root)}
+    def look(self, sure: set[tuple[int, str]] | None = None, stock: Stock | None = None) -> None:
+        """Look once, by what NVML said last. No trees but those in `sure` (root, GPU) are found to be over now."""
+        stock = self._stock() if stock is None else stock
         now = time.monotonic()
-        seen = {key for held in present.values() for key in held} - self._managed()
+        seen = {key for held in stock.values() for key in held} - self._managed()
         self._since = {key: self._since.get(key, now) for key in seen}
-        self._told &= {key.pid for held in present.values() for key in held}
+        self._told &= {key.pid for held in stock.values() for key in held}
         outside: dict[TaskKey, ManagedTask] = {}
-        changed: set[str] = set()
-        for root in [self._processes.roots[pid] for pid in present]:
-            held = present[root.pid]
+        for root in self._watched():
+            held = stock[root.pid]
             mine = [
                 self._outside(root, key)
                 for key in held
                 if now - self._since.get(key, now) >= PATIENCE_S and key.pid not in root.excluded
             ]
             outside |= {task.task.key: task for task in mine}
-            changed |= self._suspend_over_limit(root, held)
+            root.quota.put_back()
+            self._charge_unseen(root, held)
+            self._take_note(root, held, sure)
             self._cap_inside(root, mine)
         self.outside = outside
+        self._unseen = {(root, key): past for (root, key), past in self._unseen.items() if key in stock.get(root, ())}
+        changed = {gpu for process in list(self._processes.managed.values()) for gpu in self._hold(process, stock)}
+        self._tell_unowned()
         self._gpus.run(changed, set())
 
     def _managed(self) -> set[TaskKey]:
         return {task.task.key for task in self._processes.tasks()}
 
-    def _present(self, root: Root) -> dict[TaskKey, int]:
-        """The bytes that each process of a tree holds on each GPU: the larger of NVML's number and its own."""
-        held: dict[TaskKey, int] = {}
-        snapshot = root.quota.look()
-        slots = {} if snapshot is None else snapshot.processes()
-        for gpu in self._gpu_names():
-            device = None if snapshot is None else snapshot.device(gpu)
-            told = {} if device is None else {pid: slot.use[device.index].total for pid, slot in slots.items()}
-            for pid, octets in [*self._census.by_pid(gpu).items(), *told.items()]:
-                key = TaskKey(pid, gpu)
-                if octets > held.get(key, 0) and self._processes.root_of(pid) is root:
-                    held[key] = octets
-        return held
+    def _watched(self) -> list[Root]:
+        return [root for root in self._processes.roots.values() if _limited(root)]
+
+    # -- what trees hold ---------------------------------------------------------------------------
+
+    def _stock(self) -> dict[int, dict[TaskKey, int]]:
+        """The bytes that each process of each tree holds on each GPU, by the pid of the tree's root: the larger of
+        NVML's number and its own. A tree's processes are those of the trees in it, too.
+        """
+        stock: dict[int, dict[TaskKey, int]] = {root.pid: {} for root in self._watched()}
+        if not stock:
+            return stock
+        gpus = self._gpu_names()
+        listed = {gpu: self._census.listed(gpu) for gpu in gpus}
+        self._members.update({pid for held in listed.values() for pid in held})
+        self._find_heirs(listed)
+        for gpu, held in listed.items():
+            for pid, octets in held.items():
+                key = TaskKey(self._census.heirs.get(pid, pid), gpu)
+                for root in self._members.trees_of(pid):
+                    if root.pid in stock:
+                        stock[root.pid][key] = stock[root.pid].get(key, 0) + octets
+        self._told_bytes = {root.pid: self._told_by(root) for root in self._watched()}
+        for root in self._watched():
+            mine = stock[root.pid]
+            for key, octets in self._told_bytes[root.pid].items():
+                if octets > mine.get(key, 0) and root in self._members.trees_of(key.pid):
+                    mine[key] = octets
+        return stock
+
+    def _told_by(self, root: Root) -> dict[TaskKey, int]:
+        """The bytes that the library of each process of a tree tells."""
+        snapshot = root.quota.look(kept_s=0.0)
+        if snapshot is None:
+            return {}
+        devices = {gpu: device.index for gpu in self._gpu_names() if (device := snapshot.device(gpu)) is not None}
+        return {
+            TaskKey(pid, gpu): slot.use[index].total
+            for pid, slot in snapshot.processes(self._members.known, _STRANGERS).items()
+            for gpu, index in devices.items()
+        }
+
+    def _find_heirs(self, listed: Mapping[str, Mapping[int, int]]) -> None:
+        """Find the processes that keep memory of others that ended: they are on the GPU, and it does not list them."""
+        ended = {pid for held in listed.values() for pid in held if self._members.has_ended(pid)}
+        heirs: dict[int, int] = {}
+        for pid in ended:
+            guests = [
+                process
+                for process in self._processes.managed.values()
+                if any(pid in held and gpu in process.tasks and process.pid not in held for gpu, held in listed.items())
+            ]
+            trees = self._members.trees_of(pid)
+            if trees:
+                guests = [process for process in guests if trees[0] in self._processes.chain(process.root)]
+            elif len({process.root.pid for process in guests}) == 1:
+                self._members.adopt(pid, guests[0].root)
+            else:
+                guests = []
+            if guests:
+                heirs[pid] = guests[0].pid
+            elif trees and pid not in self._sought:
+                self._look_again(trees[0])
+        self._sought = ended
+        self._census.heirs = heirs
+
+    def _breaking(self, stock: Stock) -> set[tuple[int, str]]:
+        """The trees that would be over their limit by this look and were not before, by root and GPU."""
+        return {
+            (root.pid, gpu)
+            for root in self._watched()
+            for gpu in self._gpu_names()
+            if root.quota.breaks(gpu, _total(stock[root.pid], gpu))
+        }
 
     def _gpu_names(self) -> list[str]:
         return list(dict.fromkeys([*self._census.gpus(), *(scheduler.gpu for scheduler in self._gpus.all())]))
@@ -99,36 +230,89 @@ class MemoryGuard:
             _log.warning("a process is out of reach", pid=key.pid, gpu=key.gpu, reason=why)
         return task
 
-    def _suspend_over_limit(self, root: Root, held: Mapping[TaskKey, int]) -> set[str]:
-        """Suspend tasks that are not limited from inside while their tree is over its limit, and let the others go;
-        returns the GPUs with a change.
-        """
+    # -- what is done about it ---------------------------------------------------------------------
+
+    def _take_note(self, root: Root, held: Held, sure: set[tuple[int, str]] | None) -> None:
+        """Tell the quota what its tree holds, and the log when that becomes too much, or no more."""
+        for gpu in self._gpu_names():
+            total, was = _total(held, gpu), root.quota.is_over(gpu)
+            if was and not self._census.answers(gpu):  # nobody knows whether it still is
+                continue
+            is_over = root.quota.take_note(gpu, total, sure=sure is None or (root.pid, gpu) in sure)
+            if is_over is not was:
+                say = _log.warning if is_over else _log.info
+                say(
+                    "a tree holds more than its memory limit; suspended"
+                    if is_over
+                    else "a tree is within its limit again",
+                    root=root.pid,
+                    gpu=gpu,
+                    held=size(total),
+                    limit=None if root.quota.limit is None else size(root.quota.limit),
+                    processes=sorted(key.pid for key in held if key.gpu == gpu),
+                )
+
+    def _hold(self, process: ManagedProcess, stock: Stock) -> set[str]:
+        """Suspend a process' tasks for their tree's memory, or let them go; returns the GPUs with a change."""
         changed = set()
-        root.quota.put_back()
-        snapshot = root.quota.look()
-        for process in self._processes.under(root.pid):
-            slot = None if snapshot is None else snapshot.slot_of(process.pid)
-            for gpu, task in process.tasks.items():
-                limit = root.quota.limit_on(gpu)
-                device = None if snapshot is None else snapshot.device(gpu)
-                seen = slot.use[device.index].total if slot is not None and device is not None else 0
-                unseen = self._census.by_pid(gpu).get(process.pid, 0) - seen
-                why = "" if limit is None or root.quota.by_driver else _why_not_inside(process.pid, slot, unseen)
-                if why and process.pid not in self._told:
-                    self._told.add(process.pid)
-                    _log.warning("a process is not limited from inside", pid=process.pid, why=why)
-                total = sum(octets for key, octets in held.items() if key.gpu == gpu)
-                over = bool(why) and limit is not None and total > limit
-                if over is not (SuspendedBy.MEMORY in task.suspended_by):
-                    changed.add(gpu)
-                if over and limit is not None:
-                    told = f"its tree holds {size(total)} with a limit of {size(limit)}"
-                    task.suspend_for(
-                        SuspendedBy.MEMORY, f"suspended: {told}, which nothing in this process keeps ({why})"
-                    )
-                else:
-                    task.let_go(SuspendedBy.MEMORY)
+        for gpu, task in process.tasks.items():
+            why = next(filter(None, (self._why_off(process, gpu, root, stock) for root in self._trees(process))), "")
+            if bool(why) is not (SuspendedBy.MEMORY in task.suspended_by):
+                changed.add(gpu)
+            elif why and not task.share.enabled:  # it may have enabled itself
+                with contextlib.suppress(RunlistError, OSError):
+                    task.each(lambda context: context.suspend())
+            if why:
+                task.suspend_for(SuspendedBy.MEMORY, why)
+            elif SuspendedBy.MEMORY in task.suspended_by:
+                task.let_go(SuspendedBy.MEMORY)
         return changed
+
+    def _trees(self, process: ManagedProcess) -> list[Root]:
+        return [root for root in self._processes.chain(process.root) if _limited(root)]
+
+    def _why_off(self, process: ManagedProcess, gpu: str, root: Root, stock: Stock) -> str:
+        """Why a process is to be off a GPU for the memory of a tree that it is in, or nothing."""
+        limit = root.quota.limit_on(gpu)
+        if limit is None or root.quota.by_driver:
+            return ""
+        snapshot = root.quota.look()
+        slot = None if snapshot is None else snapshot.slot_of(process.pid)
+        device = None if snapshot is None else snapshot.device(gpu)
+        told = slot.use[device.index].total if slot is not None and device is not None else 0
+        why = _why_not_inside(process.pid, slot, self._census.by_pid(gpu).get(process.pid, 0) - told)
+        if why and process.pid not in self._told:
+            self._told.add(process.pid)
+            _log.warning("a process is not limited from inside", pid=process.pid, why=why)
+        total = _total(stock[root.pid], gpu)
+        if root.quota.is_over(gpu):
+            limit = root.quota.limit or 0
+        elif not why or total <= limit:
+            return ""
+        nothing = f", which nothing in this process keeps ({why})" if why else ""
+        return f"suspended: its tree holds {size(total)} with a limit of {size(limit)}{nothing}"
+
+    def _charge_unseen(self, root: Root, held: Held) -> None:
+        """Have the library count what came past it, in all processes of a tree."""
+        if not root.quota.has_region:
+            return
+        told = self._told_bytes[root.pid]
+        unseen = dict.fromkeys(self._gpu_names(), 0)
+        for key in held:
+            past = self._unseen.setdefault((root.pid, key), deque(maxlen=UNSEEN_LOOKS))
+            past.append(self._census.by_pid(key.gpu).get(key.pid, 0) - told.get(key, 0))
+            if len(past) == UNSEEN_LOOKS and min(past) > TOLERANCE:
+                unseen[key.gpu] += min(past)
+        for gpu, octets in unseen.items():
+            root.quota.charge_unseen(gpu, octets)
+
+    def _tell_unowned(self) -> None:
+        """Tell the log of memory that no process is known to hold, once for each time."""
+        for gpu in self._gpu_names() if self.hurries else ():
+            octets = self._census.unowned(gpu) or 0
+            self._unowned[gpu] = self._unowned.get(gpu, 0) + 1 if octets >= _UNOWNED else 0
+            if self._unowned[gpu] == UNSEEN_LOOKS:
+                _log.warning("memory is in use that no process is known to hold", gpu=gpu, bytes=size(octets))
 
     def _cap_inside(self, root: Root, outside: list[ManagedTask]) -> None:
         """Have the library keep the cap of processes that only it can reach. A cap that was asked for replaces those
@@ -141,6 +325,10 @@ class MemoryGuard:
             if task.task.cap is not None and snapshot is not None and snapshot.slot_of(task.task.key.pid) is not None
         ]
         root.quota.set_cap(min(fractions, default=None), asked="cap" in root.settings)
+
+
+def _total(held: Held, gpu: str) -> int:
+    return sum(octets for key, octets in held.items() if key.gpu == gpu)
 
 
 def _why_not_inside(pid: int, slot: Slot | None, unseen: int) -> str:

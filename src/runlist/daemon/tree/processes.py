@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from weakref import WeakValueDictionary
 
 from runlist.daemon.gpu.gpus import Gpus
@@ -29,18 +29,21 @@ FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which
 
 SLOTS_A_SECOND = 1024
 """How many slots of regions with a crowd of processes are read for one user."""
+_MOST_ENDED = 4096
 
 
 class Processes:
     """Roots, and the processes below them that have GPU work, by process id.
 
-    `left` says why processes below roots are not managed.
+    `left` says why processes below roots are not managed. `ended` has the trees of processes that ended lately, where
+    those have a memory limit: somebody else may keep the memory.
     """
 
     def __init__(self, gpus: Gpus, keeper: KeeperLink, driver_limits: DriverLimits) -> None:
         self.roots: dict[int, Root] = {}
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
+        self.ended: dict[int, Root] = {}
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
@@ -66,13 +69,38 @@ class Processes:
         return [task for process in self.managed.values() for task in process.tasks.values()]
 
     def root_of(self, pid: int) -> Root | None:
-        """The root of a managed process, or else the nearest root among a process and its ancestors."""
-        if pid in self.managed:
-            return self.managed[pid].root
+        """The nearest root among a process and its ancestors, or the root of the first of them that is managed."""
         seen: int | None = pid
         while seen and seen not in self.roots:
+            if seen in self.managed:
+                return self.managed[seen].root
             seen = parent_of(seen)
         return self.roots.get(seen) if seen else None
+
+    def chain(self, root: Root | None) -> list[Root]:
+        """A root and those that it was below when it was named, the nearest first, as far as they are still there."""
+        found: list[Root] = []
+        while root is not None:
+            if self.roots.get(root.pid) is root:
+                found.append(root)
+            root = root.outer
+        return found
+
+    def is_over_memory(self, root: Root, gpu: str) -> bool:
+        """Whether a tree, or one that it is in, holds more memory on a GPU than it may."""
+        return any(each.quota.is_over(gpu) for each in self.chain(root))
+
+    def forget_ended(self, but: Container[int]) -> None:
+        """Forget the ended processes, but for some, and the trees that ended with them."""
+        self.ended = {pid: root for pid, root in self.ended.items() if pid in but and root.pid in self.roots}
+        for root in list(self.roots.values()):
+            self._remove_if_gone(root)
+
+    def _remove_if_gone(self, root: Root) -> None:
+        """Forget a root that has ended, once nothing below it is managed, may come back, or may have left memory."""
+        left = root.away or any(each is root for each in self.ended.values())
+        if root.ended and not self._of(root) and not left:
+            self.remove_root(root)
 
     def owner_of_client(self, client: int) -> int | None:
         """The process for which a client is managed."""
@@ -102,6 +130,7 @@ class Processes:
             raise RunlistError(FULL)
         budget = self._budgets.setdefault(uid, Budget(SLOTS_A_SECOND))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), budget))
+        root.outer = self.root_of(pid)
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
@@ -121,19 +150,14 @@ class Processes:
         """Its descendants stay managed as long as they live; new ones are no longer found."""
         self._loop.remove_reader(root.pidfd)
         root.ended = True
-        self._remove_unused(root)
-
-    def _remove_unused(self, root: Root) -> None:
-        """Forget a root that has ended, once nothing below it is managed or may come back."""
-        if root.ended and not self._of(root) and not root.away:
-            self.remove_root(root)
+        self._remove_if_gone(root)
 
     def forget_away(self) -> None:
         """Forget the tasks whose processes ended or became other programs meanwhile."""
         for root in list(self.roots.values()):
             for key in [key for key, away in root.away.items() if not away.program.runs()]:
                 del root.away[key]
-            self._remove_unused(root)
+            self._remove_if_gone(root)
 
     @property
     def expected(self) -> set[int]:
@@ -167,6 +191,10 @@ class Processes:
             self._loop.add_reader(process.pidfd, self._process_ended, process)
 
     def _process_ended(self, process: ManagedProcess) -> None:
+        if process.root.quota.limit is not None:
+            while len(self.ended) >= _MOST_ENDED:
+                del self.ended[next(iter(self.ended))]
+            self.ended[process.pid] = process.root
         self.forget(process, restore=False)
         self._gpus.run_all()
 
@@ -207,4 +235,4 @@ class Processes:
             del self.managed[process.pid]
             self._loop.remove_reader(process.pidfd)
         process.close()
-        self._remove_unused(process.root)
+        self._remove_if_gone(process.root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import structlog
 
@@ -24,16 +25,25 @@ PATIENCE_S = 0.1
 
 
 class Search:
-    """Looks at processes whose open files changed a moment ago, and adopts what it finds."""
+    """Looks at processes whose open files changed a moment ago, and adopts what it finds. `wake` has the next
+    scan come soon.
+    """
 
     def __init__(
-        self, processes: Processes, adoption: Adoption, checks: Checks, placement: Placement, keeper: KeeperLink
+        self,
+        processes: Processes,
+        adoption: Adoption,
+        checks: Checks,
+        placement: Placement,
+        keeper: KeeperLink,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
         self._keeper = keeper
+        self._wake = wake
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
@@ -54,10 +64,16 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
+        starts = {root_pid: [root_pid] for root_pid in roots}
+        for process in self._processes.managed.values():
+            if process.root.ended and process.root.pid in starts:  # what it starts is still its tree's
+                starts[process.root.pid].append(process.pid)
         expected = self._processes.expected
         # A walk through /proc takes milliseconds, for which no request must wait.
-        for root_pid, tree in (await asyncio.to_thread(descendants, roots)).items():
+        trees = await asyncio.to_thread(descendants, [pid for pids in starts.values() for pid in pids])
+        for root_pid, pids in starts.items():
             root = roots[root_pid]
+            tree = dict.fromkeys(pid for start in pids for pid in trees[start])
             due = [pid for pid in tree if pid not in root.excluded and not self._is_ours(pid)]
             if due := [pid for pid in due if self._worth_a_look(pid) or pid in expected]:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
@@ -85,6 +101,12 @@ class Search:
         else:
             self._checks.correct(pid)
             self._processes.left.pop(pid, None)
+
+    def look_again(self, root: Root) -> None:
+        """Have the next scan look at all processes of a tree, whatever they looked like before."""
+        for pid in descendants([root.pid])[root.pid]:
+            self._schedule.forget(pid)
+        self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule

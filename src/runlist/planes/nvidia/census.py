@@ -21,6 +21,9 @@ class NvmlCensus:
     def memory(self, gpu: str) -> dict[int, int]:
         return nvml.memory_by_pid(gpu)
 
+    def used(self, gpu: str) -> int:
+        return nvml.memory_used(gpu)
+
     def pids(self) -> set[int]:
         return nvml.compute_pids()
 

@@ -91,7 +91,20 @@ def memory_by_pid(uuid: str) -> dict[int, int]:
     """
     with _as_nvml_error():
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    return {int(process.pid): int(process.usedGpuMemory or 0) for process in processes}
+    held: dict[int, int] = {}
+    for process in processes:  # one may be listed more than once
+        held[int(process.pid)] = held.get(int(process.pid), 0) + int(process.usedGpuMemory or 0)
+    return held
+
+
+def memory_used(uuid: str) -> int:
+    """Bytes in use on a GPU, without what the driver reserves for itself where it tells that. Raises NvmlError."""
+    with _as_nvml_error():
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        try:
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+        except pynvml.NVMLError_FunctionNotFound:
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def mps_pids(uuid: str) -> set[int]:

@@ -9,7 +9,7 @@ import ctypes
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, overload
 
@@ -68,19 +68,20 @@ class Use:
     @property
     def total(self) -> int:
         """All of it."""
-        return self.held + self.overhead
+        return min(MAX_BYTES, self.held + self.overhead)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU in the region: its place in `Slot.use`, the memory limit in force (bytes), the cap in force (a part of its
-    time, 0 to 1), refusals so far.
+    time, 0 to 1), refusals so far, and the bytes that the daemon found beyond what the slots tell.
     """
 
     index: int
     limit: int | None
     cap: float | None
     refusals: int
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +155,27 @@ class Snapshot:
         names = names_of(pid)
         return next((slot for slot in self.slots if slot.start_time == started and slot.pid in names), None)
 
-    def processes(self) -> dict[int, Slot]:
-        """The slots of the living processes of our pid namespace that hold memory, by process id."""
+    def processes(self, known: Container[int] = (), others: int = SLOTS) -> dict[int, Slot]:
+        """The slots of the living processes of our pid namespace that hold memory, by process id. Of processes that are
+        not `known` at most so many are looked at: a tenant can name any.
+        """
         ours = pid_namespace()
-        return {slot.pid: slot for slot in self._holders() if slot.pid_namespace == ours}
+        found: dict[int, Slot] = {}
+        for slot in self.slots:
+            if slot.pid_namespace != ours or not slot.use:
+                continue
+            if slot.pid not in known:
+                others -= 1
+            if (slot.pid in known or others >= 0) and _lives(slot, ours):
+                found[slot.pid] = slot
+        return found
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""
         device = self.device(gpu)
         if device is None:
             return 0
-        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self._holders()))
+        return min(MAX_BYTES, device.unseen + sum(slot.use[device.index].total for slot in self._holders()))
 
     def living(self) -> list[Slot]:
         """The slots of processes that live, as far as can be seen from here."""
@@ -248,7 +259,7 @@ class Region:
                 limit, share = _own(device, "memory", memory), _own(device, "cap", cap)
                 if cap is None:  # then no launch is looked at
                     share = None
-                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"])
+                devices[device["key"]] = Device(index, limit, _fraction(share), device["refusals"], device["unseen"])
         body = self._pread(SLOTS_AT, min(header["slots_used"], SLOTS) * SLOT.size)
         found = (_slot(fields, header["pid_namespace"]) for fields in SLOT.struct.iter_unpack(body))
         return Snapshot(
@@ -270,6 +281,11 @@ class Region:
         go.
         """
         self._write_limit("cap", None if fraction is None or fraction >= 1 else round(fraction * CAP_UNIT))
+
+    def set_unseen(self, index: int, octets: int) -> None:
+        """Have the tree's processes count so many bytes on a GPU beside what their slots tell."""
+        self._check_size()
+        self._pwrite(DEVICES_AT + index * DEVICE.size + DEVICE.offsets["unseen"], octets)
 
     def _write_limit(self, name: str, limit: int | None) -> None:
         """Write a limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a

@@ -1,0 +1,46 @@
+"""What a tree may hold on one GPU: its limit or, where `set` lowered that below what it holds, no more than it holds.
+
+A tree that gets beyond stays over until it is within its limit again, whatever it does to its region meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+TOLERANCE = 8 << 20
+"""How many bytes more than its limit a tree may seem to hold. On an H200 the library and NVML agree to the byte."""
+
+SETTLE_S = 0.3
+"""How long a request that was allowed under the limit before may still be under way."""
+
+
+@dataclass
+class Ceiling:
+    """Of one tree on one GPU. `most` is in bytes; `over` says that the tree got beyond it."""
+
+    most: float = math.inf
+    over: bool = False
+    settles_at: float = 0.0
+
+    def change(self, limit: int | None, *, keeps: bool) -> None:
+        """There is another limit. With `keeps` the tree keeps what it holds."""
+        if limit is None or not keeps:
+            self.most = math.inf if limit is None else limit
+        self.settles_at = time.monotonic() + SETTLE_S if keeps else 0.0
+
+    def is_broken(self, limit: int | None, held: int) -> bool:
+        """Whether a tree that holds so much is over, or was and is not yet within its limit."""
+        if limit is None or held <= limit + TOLERANCE:
+            return False
+        return self.over or held > max(self.most, limit) + TOLERANCE
+
+    def look(self, limit: int | None, held: int, *, sure: bool = True) -> bool:
+        """Take note of what the tree holds now; whether it is over. Unless it is `sure`, that does not begin now."""
+        broken = self.is_broken(limit, held)
+        if not broken or self.over or sure:
+            self.over = broken
+        if limit is not None and not broken and time.monotonic() >= self.settles_at:
+            self.most = max(limit, min(self.most, held))
+        return self.over

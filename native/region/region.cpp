@@ -52,8 +52,6 @@ void write_first(Limit& limit, std::uint64_t value) {
     limit.check.compare_exchange_strong(unchecked, ~value);
 }
 
-bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
-
 void clear(Limit& limit) {
     limit.check.store(0);  // it first: till then the number itself holds
     limit.value.store(0);
@@ -308,24 +306,34 @@ void Region::limit(int index, const OwnLimits& own) const {
     if (own.cap) write_first(one.cap, *own.cap);
 }
 
-std::uint64_t read(const Limit& limit) {
+// Both words must belong together, and the first be there still when the second was read: else a number that was cleared
+// in between, and the check of the next one, would pass for the smallest limit of all.
+std::optional<std::uint64_t> look(const Limit& limit) {
     constexpr int kAttempts = 64;
     std::uint64_t value = 0;
     std::uint64_t check = 0;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
         value = limit.value.load();
         check = limit.check.load();
-        if (check == ~value || (value == 0 && check == 0)) return value;
+        if (limit.value.load() == value) {
+            if (check == ~value) return value;
+            if (value == 0 && check == 0) return std::nullopt;
+        }
         if (attempt > kAttempts / 2) call(SYS_sched_yield);
     }
     return std::min(value, ~check);
 }
+
+std::uint64_t read(const Limit& limit) { return look(limit).value_or(0); }
 
 void write(Limit& limit, std::uint64_t value) {
     limit.value.store(value);
     limit.check.store(~value);
 }
 
-std::uint64_t read(const Limit& own, const Limit& of_all) { return read(is_written(own) ? own : of_all); }
+std::uint64_t read(const Limit& own, const Limit& of_all) {
+    const std::optional<std::uint64_t> found = look(own);
+    return found ? *found : read(of_all);
+}
 
 }  // namespace runlist::region

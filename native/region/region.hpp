@@ -80,7 +80,11 @@ class Region {
     std::uint64_t inode_ = 0;
 };
 
-std::uint64_t read(const Limit& limit);
+// One look at a limit. Nothing where none was written; that is a state, as a number is, so it is told by the same look:
+// between two of them the limit may be cleared.
+std::optional<std::uint64_t> look(const Limit& limit);
+
+std::uint64_t read(const Limit& limit);  // 0 where none was written
 void write(Limit& limit, std::uint64_t value);
 
 // A GPU's own limit, or the one of all GPUs where it has none.

@@ -352,18 +352,23 @@ void Region::limit(int index, const OwnLimits& own) const {
 }
 
 // Both words must belong together, and the first be there still when the second was read: else a number that was
-// cleared in between, and the check of the next one, would pass for the smallest limit of all.
+// cleared in between, and the check of the next one, would pass for the smallest limit of all. What stays apart was
+// left so.
 std::optional<std::uint64_t> look(const Limit& limit) {
     constexpr int kAttempts = 64;
+    constexpr int kLeft = 32;  // looks in a row that find the same
     std::uint64_t value = 0;
     std::uint64_t check = 0;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    for (int attempt = 0, same = 0; attempt < kAttempts || (same < kLeft && attempt < kAttempts * kAttempts);
+         ++attempt) {
+        const std::uint64_t before[] = {value, check};
         value = limit.value.load();
         check = limit.check.load();
         if (limit.value.load() == value) {
             if (check == ~value) return value;
             if (value == 0 && check == 0) return std::nullopt;
         }
+        same = value == before[0] && check == before[1] ? same + 1 : 0;
         if (attempt > kAttempts / 2) call(SYS_sched_yield);
     }
     return std::min(value, ~check);

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.fixtures.effort import TIMES
-from tests.native.guests import GiB, Guests, MiB, OUT_OF_MEMORY
+from tests.native.guests import OUT_OF_MEMORY, GiB, Guests, MiB
 
 LIMIT = 4 * GiB
 

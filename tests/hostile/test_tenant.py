@@ -1,5 +1,5 @@
-"""Programs that get around librunlist.so, by intent or without knowing: by the way they open libraries, by starting in many
-threads at once, and as containers that close what they have open before they use the GPU.
+"""Programs that get around librunlist.so, by intent or without knowing: by the way they open libraries, by starting in
+many threads at once, and as containers that close what they have open before they use the GPU.
 """
 
 from __future__ import annotations

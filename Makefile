@@ -18,8 +18,8 @@ test: setup
 
 # Sanitizers, fuzzing, kills and attacks as in `make test`, for longer.
 checks: setup
-	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
-	  tests/native/test_preload_kills.py tests/hostile $(ARGS)
+	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 $(BIN)/python -m pytest -rs tests/native/test_sanitizers.py \
+	  tests/native/test_aarch64.py tests/native/test_preload_kills.py tests/hostile $(ARGS)
 
 test-gpu: setup
 	@RUNLIST_DEVICE=nvidia $(BIN)/python -m pytest $(ARGS)

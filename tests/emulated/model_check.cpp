@@ -84,6 +84,13 @@ void check_order() {
     two.runlist.submit(384 * us, two.queues[1], work(50 * us));
     expect<std::string>("a more urgent one at the end of a wave", two.until(10 * ms), "s1@84 p1=3000 c2@484 c1@1184 ");
 
+    Model boundary;
+    boundary.group(1 * ms);
+    boundary.queues.push_back(boundary.runlist.add_queue(1, -5, 1));
+    boundary.runlist.submit(0, boundary.queues[0], work(100 * us, 10));
+    boundary.runlist.submit(434 * us, boundary.queues[1], work(50 * us));
+    expect<std::string>("at once where a wave ends", boundary.until(10 * ms), "s1@84 p1=3000 c2@484 c1@1184 ");
+
     Model same;
     same.group(1 * ms, 2);
     same.runlist.submit(0, same.queues[0], work(100 * us, 10, 5));
@@ -183,6 +190,12 @@ void check_controls() {
     gone.runlist.remove_group(500 * us, 1);
     expect<std::string>("a group that goes", gone.until(600 * us), "s1@84 e1@500 s2@584 ");
 
+    Model runs;
+    runs.group(1 * ms);
+    runs.runlist.submit(0, runs.queues[0], work(100 * us));
+    runs.runlist.release(150 * us, 1);
+    expect<std::string>("what runs is not released", runs.until(1 * ms), "s1@84 c1@234 ");
+
     Model holds;
     holds.group(1 * ms, 2);
     holds.runlist.submit(0, holds.queues[0], {.wave = 1, .holds = true});
@@ -225,6 +238,8 @@ void check_others() {
     expect("one that began takes its time", engine.next_event(), Time{350});
     engine.cancel(2);
     expect("none is left", engine.next_event(), kNever);
+    engine.submit(250, 3, 50, note("e"));
+    expect("nor is the engine free before", engine.next_event(), Time{400});
 
     BusyHistory busy;
     busy.add(50 * ms, 300 * ms);

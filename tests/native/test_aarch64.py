@@ -1,5 +1,5 @@
-"""librunlist.so for 64-bit ARM: built by a cross compiler, and its checks run under an emulator of that processor, where
-loads and stores that need an order have it from the instructions alone. Part of `make checks`.
+"""librunlist.so for 64-bit ARM: built by a cross compiler, and its checks run under an emulator of that processor. Part
+of `make checks`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_checks(built: Path, name: str) -> None:
 
 @pytest.mark.timeout(BUILD_S + RUN_S)
 def test_the_library_is_in_a_program_and_refuses_what_is_malformed(built: Path) -> None:
-    """Its constructors, what it reads of the environment, and its exports in assembly, as far as a program needs them."""
+    """Its constructors, what it reads of the environment, and its exports in assembly."""
     library = built / "native" / "librunlist.so"
     program = built / "program"
     source = built / "program.c"

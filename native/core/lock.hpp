@@ -46,7 +46,7 @@ class Lock {
             }
             const std::int64_t now = monotonic_ns();
             if (began == 0) began = now;
-            if (now - began >= patience_ns) return -EBUSY;
+            if (attempt >= kAttempts && now - began >= patience_ns) return -EBUSY;
             pause_ns(pause);  // yielding does not help a holder of lower real-time priority
             pause = std::min(pause + pause / 8, kLongestPauseNs);
         }
@@ -58,8 +58,9 @@ class Lock {
 
   private:
     static constexpr int kYields = 64;
+    static constexpr int kAttempts = 1000;  // at least: on a busy machine the time may pass without us, and the holder
     static constexpr std::int64_t kPauseNs = 50'000;
-    static constexpr std::int64_t kLongestPauseNs = 1'000'000;
+    static constexpr std::int64_t kLongestPauseNs = 200'000;
 
     static std::uint64_t held_by(Caller caller) {
         return std::uint64_t{caller.space} << 32 | static_cast<std::uint32_t>(caller.thread);

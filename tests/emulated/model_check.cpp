@@ -115,7 +115,7 @@ void check_turns() {
                         "s1@84 p1=450 e1@584 s2@668 p2=650 e2@1368 s3@1452 p3=250 e3@1752 s1@1836 ");
 
     for (const auto& [arrives, leaves] :
-         {std::pair{500 * us, 1084 * us}, {1060 * us, 1105 * us}, {1'100 * us, 2084 * us}}) {
+         {std::pair{500 * us, 1084 * us}, {1060 * us, 1105 * us}, {1084 * us, 1129 * us}, {1'100 * us, 2084 * us}}) {
         Model late;
         late.group(1 * ms);
         late.group(1 * ms);

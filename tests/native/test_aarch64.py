@@ -47,7 +47,7 @@ def built() -> Path:
 @pytest.mark.parametrize("name", CHECKS)
 def test_checks(built: Path, name: str) -> None:
     command = [EMULATOR, "-L", SYSTEM, built / "native" / "checks" / name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=RUN_S)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-4000:]
 
 
@@ -63,7 +63,7 @@ def test_the_library_is_in_a_program_and_refuses_what_is_malformed(built: Path) 
     def run(**environment: str) -> subprocess.CompletedProcess[str]:
         options = [word for name, value in environment.items() for word in ("-E", f"{name}={value}")]
         command = [EMULATOR, "-L", SYSTEM, "-E", f"LD_PRELOAD={library}", *options, program]
-        return subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=RUN_S)
 
     done = run(RUNLIST_MEMORY="8Q", RUNLIST_STRICT="1")
     assert done.returncode == 126

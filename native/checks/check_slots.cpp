@@ -70,11 +70,11 @@ pid_t child_that(const Pipes& pipes, const Act& act) {
 // As that, as the first process of a pid namespace of its own, or of a time namespace whose clocks are a day ahead,
 // too.
 template <typename Act>
-pid_t contained_child_that(const Pipes& pipes, bool later, const Act& act) {
+pid_t contained_child_that(const Pipes& pipes, bool later, const Act& act, int kinds = CLONE_NEWPID) {
     const pid_t outer = ::fork();
     REQUIRE(outer >= 0);
     if (outer != 0) return outer;
-    if (::unshare(CLONE_NEWPID | (later ? 0x80 : 0)) != 0) {  // CLONE_NEWTIME
+    if (::unshare(kinds | (later ? 0x80 : 0)) != 0) {  // CLONE_NEWTIME
         pipes.say(-errno);
         ::_exit(0);
     }
@@ -204,9 +204,10 @@ void check_namespaces(const Region& region, bool later) {
 void check_time_namespace() {
     const Pipes pipes;
     const pid_t child =
-        contained_child_that(pipes, true, [] { return static_cast<std::int64_t>(Self::look().start_time); });
+        contained_child_that(pipes, true, [] { return static_cast<std::int64_t>(Self::look().start_time); }, 0);
     const std::int64_t said = pipes.hear();
-    if (said >= 0) {  // its pid is that of the only child of `child`
+    REQUIRE(said != 0);
+    if (said > 0) {  // its pid is that of the only child of `child`
         std::string path = "/proc/" + std::to_string(child) + "/task/" + std::to_string(child) + "/children";
         std::FILE* file = std::fopen(path.c_str(), "r");
         int inner = 0;

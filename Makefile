@@ -18,8 +18,8 @@ test: setup
 
 # Sanitizers, fuzzing, kills and attacks as in `make test`, for longer; some three hours.
 checks: setup
-	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 RUNLIST_SOAK_S=3600 $(BIN)/python -m pytest tests/native/test_sanitizers.py \
-	  tests/native/test_preload_kills.py tests/hostile $(ARGS)
+	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 RUNLIST_SOAK_S=3600 $(BIN)/python -m pytest -rs \
+	  tests/native/test_sanitizers.py tests/native/test_aarch64.py tests/native/test_preload_kills.py tests/hostile $(ARGS)
 
 test-gpu: setup
 	@RUNLIST_DEVICE=nvidia $(BIN)/python -m pytest $(ARGS)
@@ -33,6 +33,7 @@ lint: setup
 	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
 	@$(BIN)/python tools/make_performance --check
+	@$(BIN)/python tools/make_functions --check
 
 setup: $(READY)
 

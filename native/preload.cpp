@@ -79,6 +79,7 @@ void limit(const Options& options) {
     region::Path path;
     const Fault fault = region::find(options, limits_of(options), path, region);
     if (fault != Fault::kNone) return fail(options, "region ", Quoted{path.text}, " ", region::describe(fault));
+    region::Region::remember(path.text);
     if (region.header().by_hand != 0) hooks::set_own_limits(options);
     region::quota.start(region);
     cap::start(region.header().cap, account_of);

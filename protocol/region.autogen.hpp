@@ -154,7 +154,7 @@ static_assert(offsetof(Use, gpu_ns) == 24);
 struct alignas(64) Slot {
     // pid | state << 32, so that one store claims it.
     std::atomic<std::uint64_t> identity;
-    // As creator_start; 0 until it is known.
+    // As creator_start, whatever time namespace it is in; 0 until it is known.
     std::atomic<std::uint64_t> start_time;
     // Bits of Enforced.
     std::atomic<std::uint64_t> enforced;
@@ -162,7 +162,10 @@ struct alignas(64) Slot {
     std::atomic<std::uint64_t> image;
     // Inode of the namespace that the pid is of.
     std::atomic<std::uint64_t> pid_namespace;
-    std::uint8_t reserved_40[24];
+    // 1: its memory keeps a lock on the byte of the file that has the slot's number, and it lives as long as that is
+    // there.
+    std::atomic<std::uint64_t> locked;
+    std::uint8_t reserved_48[16];
     Use use[16];
 };
 static_assert(sizeof(Slot) == 576 && alignof(Slot) == 64);
@@ -171,6 +174,7 @@ static_assert(offsetof(Slot, start_time) == 8);
 static_assert(offsetof(Slot, enforced) == 16);
 static_assert(offsetof(Slot, image) == 24);
 static_assert(offsetof(Slot, pid_namespace) == 32);
+static_assert(offsetof(Slot, locked) == 40);
 static_assert(offsetof(Slot, use) == 64);
 
 // All of it.

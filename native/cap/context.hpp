@@ -31,22 +31,22 @@ void start(const region::Limit& cap, Accounts accounts);
 
 // Whether there is a cap, on this GPU or another. False: a launch is no business of ours.
 inline bool on() {
-    const region::Limit* one = limit.load(std::memory_order_relaxed);
+    const region::Limit* one = limit.load(std::memory_order_acquire);
     return one != nullptr && one->value.load(std::memory_order_relaxed) <= kWhole;
 }
 
 // An entry of a table that has one for each context of each copy of libcuda. Everything below the lock is under it; the
-// atomics above it are looked at without.
+// atomics are looked at without.
 struct Context {
     std::atomic<CUcontext> handle{};   // null: free
     std::atomic<const void*> copy{};   // of libcuda: one of its functions
     std::atomic<std::int64_t> used{};  // host time of the last launch
     std::atomic<int> waiting{};        // threads that wait for a turn
-    std::atomic<int> stuck{};          // times in a row that the lock could not be had
+    std::atomic<bool> stuck{};         // somebody waited for the lock in vain, and nobody has had it since
     Lock lock;
     std::uint64_t id = 0;  // tells it from an earlier one of the same handle
-    CUdevice device = 0;
-    std::int32_t process = 0;
+    std::atomic<CUdevice> device{};
+    std::uint32_t space = 0;
     std::uint32_t epoch = 0;  // contexts that had this entry before
     Account account;
     std::atomic<std::uint64_t> own_turn{};  // the clock of a process that shares none
@@ -57,7 +57,8 @@ struct Context {
 
     Clock clock() { return Clock(account.next_turn != nullptr ? *account.next_turn : own_turn); }
 
-    // Takes the lock. False where a signal interrupted the thread that holds it, or where it was left behind.
+    // Takes the lock. False where a signal interrupted the thread that holds it, while the driver does not answer
+    // whoever does, or where it was left behind.
     bool enter(Caller caller);
 
     // The entry of the context that this stream belongs to, or of the current one for a default stream, entered.

@@ -128,7 +128,7 @@ Turn::Turn(const Calls& calls, CUstream stream, bool per_thread, const void* wor
 
 void Turn::launched(bool ok) {
     if (context_ == nullptr || (ticket_.bracket == 0 && ok) || !context_->enter(Caller::here())) return;
-    if (context_->epoch == epoch_) {
+    if (context_->epoch == epoch_ && context_->handle != nullptr) {
         const Relaxed relaxed(calls_);
         settle(*context_, context_->meter.end(calls_, lane_, ticket_, ok), context_->cap(), host.now());
     }

@@ -46,14 +46,18 @@ void* hook_of_copy(Library library, int row, const char* name) {
 
 void add_copy(Library library, int row, const resolve::Object& copy) {
     if (library == Library::kCuda) set_calls(row, copy);
-    for (int index = 0; index < kCount; ++index) {
-        const Id id = static_cast<Id>(index);
-        if (library_of(id) != library) continue;
-        void* found = copy.symbol(names[index].data());
-        real_functions[row][index].store(found, std::memory_order_relaxed);
-        void* ours = find(row, id);
+    const auto each = [&](const auto& visit) {
+        for (int index = 0; index < kCount; ++index) {
+            if (library_of(static_cast<Id>(index)) == library) visit(index, real_functions[row][index]);
+        }
+    };
+    each([&](int index, Real& real) { real.store(copy.symbol(names[index].data()), std::memory_order_release); });
+    // Only now: another thread may be given a hook at once, and a hook calls several functions.
+    each([&](int index, Real& real) {
+        void* found = real.load(std::memory_order_relaxed);
+        void* ours = find(row, static_cast<Id>(index));
         if (found != nullptr && ours != nullptr) set_hook_of(found, ours);
-    }
+    });
 }
 
 }  // namespace runlist::hooks

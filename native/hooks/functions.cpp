@@ -41,7 +41,7 @@ void* find_linked(Id id) {
     const int index = static_cast<int>(id);
     resolve::copy_of_base(library_of(id));
     void* found = resolve::next(names[index].data());
-    if (found != nullptr) real_functions[kLinked][index].store(found, std::memory_order_relaxed);
+    if (found != nullptr) real_functions[kLinked][index].store(found, std::memory_order_release);
     return found;
 }
 

@@ -67,7 +67,7 @@ void set_hook_of(const void* function, void* hook);  // one at a time
 // The real function; nullptr if the library lacks it.
 template <Id id>
 typename Function<id>::Type* real(int row) {
-    void* found = real_functions[row][static_cast<int>(id)].load(std::memory_order_relaxed);
+    void* found = real_functions[row][static_cast<int>(id)].load(std::memory_order_acquire);
     if (found == nullptr && row == kLinked) [[unlikely]]
         found = find_linked(id);
     return reinterpret_cast<typename Function<id>::Type*>(found);

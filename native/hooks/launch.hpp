@@ -35,9 +35,6 @@ struct Named {
     void look(const CUlaunchConfig* config) {
         if (config != nullptr) stream = config->hStream;
     }
-    void look(CUDA_LAUNCH_PARAMS* launch) {
-        if (launch != nullptr) *this = Named(launch->hStream, launch->function);
-    }
 };
 
 // Whether the default stream of this form is the thread's own.
@@ -68,6 +65,31 @@ struct Work<id, row, CUresult(Arguments...)> {
         if (cap::on()) [[unlikely]]
             return call_in_turn(function, row, is_per_thread(Function<id>::kName), arguments...);
         return function(arguments...);
+    }
+};
+
+// One launch on several GPUs: it waits for its turn on each of them, and is charged to each.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct WorkOfSeveral;
+
+template <Id id, int row>
+struct WorkOfSeveral<id, row, CUresult(CUDA_LAUNCH_PARAMS*, unsigned, unsigned)> {
+    static CUresult CUDAAPI call(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
+        const Outermost outermost;
+        const bool capped = cap::on() && outermost && launches != nullptr && count <= kMost;
+        return in_turn(launches, capped ? count : 0, [&] { return call_real<id, row>(launches, count, flags); });
+    }
+
+  private:
+    static constexpr unsigned kMost = 64;  // more GPUs than a machine has: the driver refuses it
+
+    template <typename Launch>
+    static CUresult in_turn(const CUDA_LAUNCH_PARAMS* one, unsigned left, const Launch& launch) {
+        if (left == 0) return launch();
+        cap::Turn turn(calls_of(row), one->hStream, false, one->function);
+        const CUresult result = in_turn(one + 1, left - 1, launch);
+        turn.launched(result == CUDA_SUCCESS);
+        return result;
     }
 };
 

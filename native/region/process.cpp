@@ -4,6 +4,7 @@
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -24,15 +25,20 @@ constexpr int kState = 3;
 constexpr int kThreads = 20;
 constexpr int kStartTime = 22;
 
-std::optional<Status> read_status(const char* path) {
+// The beginning of a file, as a text. False for an empty one, and for none.
+template <std::size_t room>
+bool read_file(const char* path, char (&text)[room]) {
     const long file = call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDONLY | O_CLOEXEC});
-    if (file < 0) return std::nullopt;
-    char text[1024];
-    const long size = call(SYS_read, file, word(text), long{sizeof(text) - 1});
+    if (file < 0) return false;
+    const long size = call(SYS_read, file, word(text), long{room - 1});
     call(SYS_close, file);
-    if (size <= 0) return std::nullopt;
-    text[size] = '\0';
+    text[std::max(size, 0L)] = '\0';
+    return size > 0;
+}
 
+std::optional<Status> read_status(const char* path) {
+    char text[1024];
+    if (!read_file(path, text)) return std::nullopt;
     const char* at = std::strrchr(text, ')');  // the name in front of it may contain anything
     if (at == nullptr) return std::nullopt;
     std::uint64_t pid = 0;
@@ -53,6 +59,22 @@ std::optional<Status> read_status(std::int32_t pid) {
     Text<32> path;
     path.add("/proc/").add(pid).add("/stat");
     return read_status(path.text);
+}
+
+// In ticks: how far the boot-time clock of our time namespace is ahead, which /proc adds to each start time.
+std::uint64_t time_shift() {
+    char text[256];
+    if (!read_file("/proc/self/timens_offsets", text)) return 0;
+    const char* at = std::strstr(text, "boottime");
+    at = at != nullptr ? at + std::strcspn(at, "-0123456789") : "";
+    const bool behind = *at == '-';
+    std::uint64_t seconds = 0;
+    std::uint64_t nanoseconds = 0;
+    const char* rest = read_number(at + behind, seconds);
+    if (rest == nullptr) return 0;
+    read_number(rest + std::strspn(rest, " "), nanoseconds);
+    const std::uint64_t ticks = ::getauxval(AT_CLKTCK);
+    return (behind ? 0 - seconds : seconds) * ticks + nanoseconds * ticks / 1'000'000'000;
 }
 
 std::uint64_t mixed(std::uint64_t number) {
@@ -76,7 +98,8 @@ std::uint64_t own_image() {
 Self Self::look() {
     Self self{.pid = own_pid(), .image = own_image()};
     if (const auto status = read_status("/proc/self/stat"); status && status->pid == self.pid) {
-        self.start_time = status->start_time;
+        self.shift = time_shift();
+        self.start_time = status->start_time - self.shift;
         self.sees_processes = true;
     }
     struct stat names{};
@@ -90,7 +113,7 @@ bool ended(const Self& self, std::int32_t pid, std::uint64_t start_time) {
     if (pid <= 0) return true;
     if (self.sees_processes) {
         if (const auto status = read_status(pid)) {
-            if (start_time != 0 && status->start_time != start_time) return true;
+            if (start_time != 0 && status->start_time - self.shift != start_time) return true;
             return (status->state == 'Z' || status->state == 'X') && status->threads <= 1;
         }
     }

@@ -10,12 +10,16 @@
 #include <cstring>
 
 #include "core/guest.hpp"
+#include "core/text.hpp"
 #include "region/process.hpp"
 
 namespace runlist::region {
 namespace {
 
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+constexpr long kPageBytes = 4096;  // of a mapping that only keeps its file; the kernel rounds it up
+
+constinit char own_path[4096]{};
 
 Fault fault_of(long result) {
     switch (-result) {
@@ -51,8 +55,6 @@ void write_first(Limit& limit, std::uint64_t value) {
     if (limit.check.load() != 0 || !limit.value.compare_exchange_strong(none, value)) return;
     limit.check.compare_exchange_strong(unchecked, ~value);
 }
-
-bool is_written(const Limit& limit) { return limit.value.load() != 0 || limit.check.load() != 0; }
 
 void clear(Limit& limit) {
     limit.check.store(0);  // it first: till then the number itself holds
@@ -256,22 +258,63 @@ void Region::close() {
     *this = {};
 }
 
-int Region::fd() const {
+bool Region::is_this(int fd) const {
     struct stat found{};
-    const bool same = fd_ >= 0 && look_at(fd_, found) && found.st_dev == device_ && found.st_ino == inode_;
-    return same ? fd_ : -1;
+    return fd >= 0 && look_at(fd, found) && found.st_dev == device_ && found.st_ino == inode_;
 }
 
-bool Region::lock(int slot) const {
+int Region::fd() const { return is_this(fd_) ? fd_ : -1; }
+
+void Region::remember(const char* path) {
+    Text<sizeof(own_path)> kept;
+    if (path[0] == '/' && kept.add(path).fits) std::memcpy(own_path, kept.text, kept.length + 1);
+}
+
+// A descriptor of the same file that shares nothing with those of others: what one has from its parent has its locks.
+long Region::reopen() const {
+    constexpr long kFlags = O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    Text<40> by_number;
+    by_number.add("/proc/self/fd/").add(fd_);
+    long opened = fd() < 0 ? -EBADF : off_streams(call(SYS_openat, long{AT_FDCWD}, word(by_number.text), kFlags));
+    if (opened < 0 && own_path[0] != '\0') {
+        opened = off_streams(call(SYS_openat, long{AT_FDCWD}, word(own_path), kFlags | O_NOFOLLOW));
+    }
+    if (opened < 0 || is_this(static_cast<int>(opened))) return opened;
+    region::close(static_cast<int>(opened));
+    return -ENOENT;
+}
+
+// A mapping keeps the open file, and with it the lock; a child of fork does not get it.
+Locked Region::lock(int slot, void*& page) const {
+    page = nullptr;
+    const long own = reopen();
+    if (own < 0) return is_locked(slot) && fd() >= 0 ? Locked::kTaken : Locked::kUnknown;
     struct flock wanted{.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1, .l_pid = 0};
-    const long result = call(SYS_fcntl, long{fd()}, long{F_OFD_SETLK}, word(&wanted));
-    return result != -EAGAIN && result != -EACCES;
+    const long result = call(SYS_fcntl, own, long{F_OFD_SETLK}, word(&wanted));
+    if (result == 0) {
+        const long mapped = call(SYS_mmap, 0L, kPageBytes, long{PROT_NONE}, long{MAP_SHARED}, own, 0L);
+        if (mapped >= 0 || mapped <= -4096) page = reinterpret_cast<void*>(mapped);
+    }
+    region::close(static_cast<int>(own));
+    if (result == -EAGAIN || result == -EACCES) return Locked::kTaken;
+    if (page == nullptr) return Locked::kUnknown;
+    if (call(SYS_madvise, page, kPageBytes, long{MADV_DONTFORK}) == 0 && is_locked(slot)) return Locked::kOurs;
+    unlock(page);
+    return Locked::kUnknown;
+}
+
+void Region::unlock(void* page) {
+    if (page != nullptr) call(SYS_munmap, page, kPageBytes);
 }
 
 bool Region::is_locked(int slot) const {
     struct flock found{.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1, .l_pid = 0};
-    // A lock of the other kind conflicts with those of our own description too, which a child of fork shares.
-    return call(SYS_fcntl, long{fd()}, long{F_GETLK}, word(&found)) != 0 || found.l_type != F_UNLCK;
+    const int own = fd();
+    const long asked = own >= 0 ? own : reopen();
+    // A lock of the other kind conflicts with those of our own descriptions too.
+    const bool locked = call(SYS_fcntl, asked, long{F_GETLK}, word(&found)) != 0 || found.l_type != F_UNLCK;
+    if (own < 0 && asked >= 0) region::close(static_cast<int>(asked));
+    return locked;
 }
 
 int Region::device_index(const std::uint8_t (&uuid)[16]) const {
@@ -308,24 +351,39 @@ void Region::limit(int index, const OwnLimits& own) const {
     if (own.cap) write_first(one.cap, *own.cap);
 }
 
-std::uint64_t read(const Limit& limit) {
+// Both words must belong together, and the first be there still when the second was read: else a number that was
+// cleared in between, and the check of the next one, would pass for the smallest limit of all. What stays apart was
+// left so.
+std::optional<std::uint64_t> look(const Limit& limit) {
     constexpr int kAttempts = 64;
+    constexpr int kLeft = 32;  // looks in a row that find the same
     std::uint64_t value = 0;
     std::uint64_t check = 0;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    for (int attempt = 0, same = 0; attempt < kAttempts || (same < kLeft && attempt < kAttempts * kAttempts);
+         ++attempt) {
+        const std::uint64_t before[] = {value, check};
         value = limit.value.load();
         check = limit.check.load();
-        if (check == ~value || (value == 0 && check == 0)) return value;
+        if (limit.value.load() == value) {
+            if (check == ~value) return value;
+            if (value == 0 && check == 0) return std::nullopt;
+        }
+        same = value == before[0] && check == before[1] ? same + 1 : 0;
         if (attempt > kAttempts / 2) call(SYS_sched_yield);
     }
     return std::min(value, ~check);
 }
+
+std::uint64_t read(const Limit& limit) { return look(limit).value_or(0); }
 
 void write(Limit& limit, std::uint64_t value) {
     limit.value.store(value);
     limit.check.store(~value);
 }
 
-std::uint64_t read(const Limit& own, const Limit& of_all) { return read(is_written(own) ? own : of_all); }
+std::uint64_t read(const Limit& own, const Limit& of_all) {
+    const std::optional<std::uint64_t> found = look(own);
+    return found ? *found : read(of_all);
+}
 
 }  // namespace runlist::region

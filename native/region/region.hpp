@@ -34,6 +34,12 @@ struct OwnLimits {
     std::optional<std::uint64_t> cap;
 };
 
+enum class Locked {
+    kOurs,
+    kTaken,    // another process has it
+    kUnknown,  // the file cannot be opened again, or its file system has no such locks
+};
+
 // A mapping that stays for the life of the process, and the descriptor that it came from. A copy is the same region.
 class Region {
   public:
@@ -56,10 +62,15 @@ class Region {
     Device& device(int index) const { return file_->devices[index]; }
     Slot& slot(int index) const { return file_->slots[index]; }
 
-    // A slot's process holds a lock on the file, which the kernel drops when it ends: for those who cannot see it.
-    // Taking it fails only when another process has it; what cannot be told counts as held.
-    bool lock(int slot) const;
-    bool is_locked(int slot) const;
+    // From where the file may be opened again, by an absolute path that is kept.
+    static void remember(const char* path);
+
+    // Locks a slot's byte of the file for as long as this process' memory lasts, whatever descriptors it closes: the
+    // kernel drops the lock when the process ends or becomes another program. `page` is what holds it.
+    Locked lock(int slot, void*& page) const;
+    static void unlock(void* page);
+
+    bool is_locked(int slot) const;  // by anybody; what cannot be told counts as locked
 
     // Where a GPU's entry is; its first use claims one. -1 when all are taken.
     int device_index(const std::uint8_t (&uuid)[16]) const;
@@ -73,6 +84,8 @@ class Region {
   private:
     static Fault adopt(int fd, Region& out);
     Fault map(int fd);
+    bool is_this(int fd) const;
+    long reopen() const;
 
     File* file_ = nullptr;
     int fd_ = -1;
@@ -80,7 +93,11 @@ class Region {
     std::uint64_t inode_ = 0;
 };
 
-std::uint64_t read(const Limit& limit);
+// One look at a limit. Nothing where none was written; that is a state, as a number is, so it is told by the same look:
+// between two of them the limit may be cleared.
+std::optional<std::uint64_t> look(const Limit& limit);
+
+std::uint64_t read(const Limit& limit);  // 0 where none was written
 void write(Limit& limit, std::uint64_t value);
 
 // A GPU's own limit, or the one of all GPUs where it has none.

@@ -1,11 +1,14 @@
 #include "region/slots.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "region/process.hpp"
 
 namespace runlist::region {
 namespace {
+
+constinit void* locks[kSlots]{};  // of the slots that this process claimed
 
 void empty(Use (&use)[kDevices]) {
     for (Use& of_device : use) {
@@ -22,6 +25,7 @@ void empty(Slot& slot, std::uint64_t holder) {
     slot.start_time.store(0);
     slot.enforced.store(0);
     slot.image.store(0);
+    slot.locked.store(0);
     slot.pid_namespace.store(0);
     slot.identity.compare_exchange_strong(holder, 0);
 }
@@ -47,11 +51,19 @@ int claim_free(const Region& region, const Self& self) {
     for (int index = 0; index < static_cast<int>(kSlots); ++index) {
         Slot& slot = region.slot(index);
         std::uint64_t nobody = 0;
-        if (slot.identity.load() != 0 || !region.lock(index)) continue;
-        if (!slot.identity.compare_exchange_strong(nobody, identity(self.pid, state_here(region, self)))) continue;
+        void* page = nullptr;
+        if (slot.identity.load() != 0) continue;
+        const Locked locked = region.lock(index, page);
+        if (locked == Locked::kTaken) continue;
+        if (!slot.identity.compare_exchange_strong(nobody, identity(self.pid, state_here(region, self)))) {
+            Region::unlock(page);
+            continue;
+        }
+        locks[index] = page;
         slot.pid_namespace.store(self.pid_namespace);
         slot.start_time.store(self.start_time);
-        slot.image.store(self.image);
+        slot.locked.store(locked == Locked::kOurs ? 1 : 0);
+        slot.image.store(self.image);  // it last: the slot is complete
         std::atomic<std::uint32_t>& used = region.header().slots_used;
         const auto needed = static_cast<std::uint32_t>(index) + 1;
         for (std::uint32_t seen = used.load(); seen < needed && !used.compare_exchange_weak(seen, needed);) {
@@ -67,8 +79,13 @@ bool reap(const Region& region, const Self& self, int index) {
     if (found == 0 || pid_of(found) == 0) return false;
     const bool half_reaped = state_of(found) == SlotState::kReaped;
     const auto gone = [&] {
-        if (!can_judge(region, self, slot, found)) return !region.is_locked(index);
-        return ended(self, pid_of(found), half_reaped ? 0 : slot.start_time.load());
+        const bool complete = slot.image.load() != 0;
+        if (!half_reaped && complete && slot.locked.load() != 0) return !region.is_locked(index);
+        if (can_judge(region, self, slot, found)) {
+            return ended(self, pid_of(found), half_reaped ? 0 : slot.start_time.load());
+        }
+        // Without a lock nobody here can tell, unless its process was killed while it claimed it or gave it back.
+        return (half_reaped || !complete) && !region.is_locked(index);
     };
     if (!gone()) return false;
     const std::uint64_t mine = identity(self.pid, SlotState::kReaped);
@@ -101,6 +118,7 @@ int claim(const Region& region) {
 void release(const Region& region, int index) {
     Slot& slot = region.slot(index);
     empty(slot, slot.identity.load());
+    Region::unlock(std::exchange(locks[index], nullptr));
 }
 
 void forget_old_image(const Region& region) {
@@ -109,7 +127,10 @@ void forget_old_image(const Region& region) {
         Slot& slot = region.slot(index);
         if (pid_of(slot.identity.load()) != pid) continue;
         const Self self = Self::look();
-        if (is_own(slot, self, state_here(region, self)) && slot.image.load() != self.image) release(region, index);
+        if (!is_own(slot, self, state_here(region, self)) || slot.image.load() == self.image) continue;
+        // The lock went with the old program. Where nobody is named by more than a pid, another one may have this one.
+        const bool its_own = slot.locked.load() != 0 ? !region.is_locked(index) : self.sees_processes;
+        if (its_own) release(region, index);
     }
 }
 

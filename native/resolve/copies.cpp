@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/lock.hpp"
+#include "core/pages.hpp"
 #include "core/say.hpp"
 #include "resolve/elf.hpp"
 
@@ -164,7 +165,60 @@ void* binding(const char* name, void* context) {
     return nullptr;
 }
 
+bool is_drivers(const Object& object) {
+    return std::ranges::any_of(kEach, [&](Library library) { return object.is(soname_of(library)); });
+}
+
+// What a new object is to have for a name: our export of it, unless what came with it has a function of its own by that
+// name, or the driver has none.
+void* binding_of_new(const char* name, void* context) {
+    for (const char* one : {"ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}) {
+        if (same(one, name)) return own_object().symbol(name);
+    }
+    if ((!begins(name, "cu") && !begins(name, "nvml")) || !substitutes.listed(name) || !is_of_base(name))
+        return nullptr;
+    const auto& before = *static_cast<const Objects*>(context);
+    bool own = false;
+    each_object([&](const Object& object) {
+        own = !before.has(object) && !is_drivers(object) && object.symbol(name) != nullptr;
+        return !own;
+    });
+    return own ? nullptr : own_object().symbol(name);
+}
+
 }  // namespace
+
+const char* soname_of(Library library) { return kSonames[static_cast<int>(library)]; }
+
+Objects::Objects() {
+    each_object([&](const Object&) { return ++room_ > 0; });
+    room_ += 64;  // some may come meanwhile
+    bases_ = static_cast<std::uintptr_t*>(map_pages(room_ * sizeof(*bases_)));
+    if (bases_ == nullptr) return;
+    each_object([&](const Object& object) {
+        if (count_ < room_) bases_[count_++] = object.base();
+        return true;
+    });
+}
+
+Objects::~Objects() {
+    if (bases_ != nullptr) unmap_pages(bases_, room_ * sizeof(*bases_));
+}
+
+bool Objects::has(const Object& object) const {
+    return std::find(bases_, bases_ + count_, object.base()) != bases_ + count_;
+}
+
+void bind_new(const Objects& before) {
+    for (const Library library : kEach) copy_of_base(library);
+    if (lock.acquire(Caller::here()) != 0) return;  // as in enter_namespace
+    each_object([&](const Object& object) {
+        const bool theirs = object.is("libc.so.6") || object.is("libdl.so.2") || is_drivers(object);
+        if (!before.has(object) && !theirs) object.rebind(&binding_of_new, const_cast<Objects*>(&before));
+        return true;
+    });
+    lock.release();
+}
 
 int copy_of_base(Library library) {
     if (const int row = find_copy(library, [](const Copy& one) { return one.of_base; }); row != kLinked) return row;

@@ -4,6 +4,8 @@
 // own, as a hook must call the copy that its caller asked for, and stays loaded.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace runlist::resolve {
@@ -39,6 +41,26 @@ bool is_of_base(const char* name);
 
 // What the object that contains `address` defines by that name: one of the base namespace, or a copy in any.
 void* in_object_of(const void* address, const char* name);
+
+const char* soname_of(Library library);
+
+// The objects of the base namespace at one moment.
+class Objects {
+  public:
+    Objects();
+    ~Objects();
+    Objects(const Objects&) = delete;
+    Objects& operator=(const Objects&) = delete;
+    bool has(const Object& object) const;
+
+  private:
+    std::uintptr_t* bases_ = nullptr;
+    std::size_t count_ = 0;
+    std::size_t room_ = 0;
+};
+
+// Makes the objects that are there now and were not before call us, wherever they would without RTLD_DEEPBIND.
+void bind_new(const Objects& before);
 
 // What dlsym is to answer instead of `found`, which it found through `handle` (nullptr: not through one).
 void* hook_or(void* found, void* handle);

@@ -1,13 +1,14 @@
-// dlsym, dlvsym and dlmopen as programs see them.
+// dlsym, dlvsym, dlopen and dlmopen as programs see them.
 //
-// The real ones look at their return address: dlsym when it is asked for what comes next, or by default, and dlmopen
-// for the folders in which its caller's libraries are. So they must be jumped to with the caller's. The exports are a
-// few instructions that ask route() and then either return its answer or jump.
+// The real ones look at their return address: dlsym when it is asked for what comes next, or by default, and dlopen
+// and dlmopen for the folders in which its caller's libraries are. So they must be jumped to with the caller's. The
+// exports are a few instructions that ask route() and then either return its answer or jump.
 #include <dlfcn.h>
 
 #include <atomic>
 
 #include "resolve/copies.hpp"
+#include "resolve/deep.hpp"
 #include "resolve/elf.hpp"
 
 namespace runlist::resolve {
@@ -21,6 +22,7 @@ struct Route {
 
 constinit std::atomic<void*> real_dlsym;
 constinit std::atomic<void*> real_dlvsym;
+constinit std::atomic<void*> real_dlopen;
 constinit std::atomic<void*> real_dlmopen;
 
 // A function of a library that is preloaded behind us, or of the C library; looked for once.
@@ -38,6 +40,7 @@ void* real(std::atomic<void*>& known, const char* name) {
 [[gnu::constructor]] void find_real_ones() {
     real(real_dlsym, "dlsym");
     real(real_dlvsym, "dlvsym");
+    real(real_dlopen, "dlopen");
     real(real_dlmopen, "dlmopen");
 }
 
@@ -61,12 +64,15 @@ bool is_only_ours(const char* name) {
 }
 
 // The functions of this file. A look-up by version passes by our exports, which have none.
-bool is_look_up(const char* name) { return same(name, "dlsym") || same(name, "dlvsym") || same(name, "dlmopen"); }
+bool is_look_up(const char* name) {
+    return same(name, "dlsym") || same(name, "dlvsym") || same(name, "dlopen") || same(name, "dlmopen");
+}
 
 void* ours_or(void* found) {
     if (found == nullptr) return nullptr;
     if (found == of_c_library("dlsym")) return reinterpret_cast<void*>(&::dlsym);
     if (found == of_c_library("dlvsym")) return reinterpret_cast<void*>(&::dlvsym);
+    if (found == of_c_library("dlopen")) return reinterpret_cast<void*>(&::dlopen);
     return found == of_c_library("dlmopen") ? reinterpret_cast<void*>(&::dlmopen) : found;
 }
 
@@ -105,6 +111,16 @@ Route route(void* real, void* handle, const char* name, const void* caller, Vers
     return {found, nullptr};
 }
 
+// One that passes by us, unless we see to it. Where the name has a variable that stands for the caller's folder, the
+// real one must see the caller.
+bool is_deep(const char* file, int mode, const void* caller) {
+    if ((mode & RTLD_DEEPBIND) == 0 || file == nullptr || *file == '\0') return false;
+    for (const char* at = file; *at != '\0'; ++at) {
+        if (*at == '$') return false;
+    }
+    return substitutes.wanted() && object_at(caller);
+}
+
 }  // namespace
 }  // namespace runlist::resolve
 
@@ -121,8 +137,16 @@ extern "C" {
     return route(real(real_dlvsym, "dlvsym"), handle, name, caller, version);
 }
 
-// Nothing of the namespace is called before something is looked up in it.
-[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlmopen(Lmid_t space, const char*, int, const void*) {
+[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlopen(const char* file, int mode, const void* caller) {
+    void* open = real(real_dlopen, "dlopen");
+    if (!is_deep(file, mode, caller)) return {nullptr, open};
+    return {open_deep(reinterpret_cast<Open>(open), file, mode, caller), nullptr};
+}
+
+// Nothing of another namespace is called before something is looked up in it.
+[[gnu::used, gnu::visibility("hidden")]] Route runlist_route_dlmopen(Lmid_t space, const char* file, int mode,
+                                                                     const void* caller) {
+    if (space == LM_ID_BASE && is_deep(file, mode, caller)) return runlist_route_dlopen(file, mode, caller);
     if (substitutes.wanted() && space != LM_ID_BASE) expect_namespaces();
     return {nullptr, real(real_dlmopen, "dlmopen")};
 }
@@ -143,6 +167,7 @@ extern "C" {
             "\n .popsection\n");
 ROUTED(dlsym, "rdx")
 ROUTED(dlvsym, "rcx")
+ROUTED(dlopen, "rdx")
 ROUTED(dlmopen, "rcx")
 #elif defined(__aarch64__)
 #define ROUTED(name, last)                                                                                  \
@@ -156,5 +181,6 @@ ROUTED(dlmopen, "rcx")
             "\n .popsection\n");
 ROUTED(dlsym, "x2")
 ROUTED(dlvsym, "x3")
+ROUTED(dlopen, "x2")
 ROUTED(dlmopen, "x3")
 #endif

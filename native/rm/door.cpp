@@ -38,6 +38,22 @@ struct Request {
     int pass() const { return real(fd, request, argument); }
 };
 
+// Number, size and argument of a request: those that are transferred, where it only names them.
+struct Asked {
+    unsigned number;
+    std::size_t size;
+    void* argument;
+
+    explicit Asked(const Request& request)
+        : number(_IOC_NR(request.request)), size(_IOC_SIZE(request.request)), argument(request.argument) {
+        if (number != number::kTransfer || size != sizeof(Transfer) || argument == nullptr) return;
+        const auto* transfer = static_cast<const Transfer*>(argument);
+        number = transfer->number;
+        size = transfer->size;
+        argument = transfer->argument;
+    }
+};
+
 // One question for device memory, whichever of RM's ways it takes.
 struct MemoryQuestion {
     std::uint32_t client;
@@ -151,8 +167,30 @@ int take_memory(const Request& request, const MemoryQuestion& question) {
     return result;
 }
 
+// Memory that is asked for in a form that a later driver brought, or that is packed: how much it is we cannot tell.
+template <typename Parameters>
+bool is_unreadable(const Request& request, const Parameters& alloc) {
+    constexpr std::uint32_t kPacked = 1;  // NVOS64_FLAGS_FINN_SERIALIZED
+    if constexpr (requires { alloc.flags; }) {
+        const std::size_t size = Asked(request).size;
+        return alloc.class_ == class_number::kDeviceMemory && ((alloc.flags & kPacked) != 0 || size > sizeof(alloc));
+    }
+    return false;
+}
+
 template <typename Parameters>
 int alloc(const Request& request, Parameters& alloc) {
+    if (quota.on() && is_unreadable(request, alloc)) {
+        static constinit std::atomic<bool> said{false};
+        const bool strict = quota.region().header().strict != 0;
+        if (!said.exchange(true)) {
+            say(Level::kWarning, "this driver asks for GPU memory in a form that is not known: it is ",
+                strict ? "refused (RUNLIST_STRICT)" : "not counted");
+        }
+        if (!strict) return request.pass();
+        alloc.status = status::kNoMemory;
+        return 0;
+    }
     const auto made = [&](int result) { return result == 0 && alloc.status == status::kOk; };
     switch (alloc.class_) {
         case class_number::kRoot:
@@ -256,17 +294,9 @@ int vid_heap_control(const Request& request, Nvos32VidHeap& heap) {
 
 // What kinds of request there are is told by number and size, as the driver does.
 int dispatch(const Request& request) {
-    unsigned number = _IOC_NR(request.request);
-    std::size_t size = _IOC_SIZE(request.request);
-    void* parameters = request.argument;
-    if (number == number::kTransfer && size == sizeof(Transfer) && parameters != nullptr) {
-        const auto* transfer = static_cast<const Transfer*>(parameters);
-        number = transfer->number;
-        size = transfer->size;
-        parameters = transfer->argument;
-    }
+    const auto [number, size, parameters] = Asked(request);
     if (parameters == nullptr || !watching.load(std::memory_order_relaxed)) return request.pass();
-    if (number == number::kRmAlloc && size == sizeof(Nvos64Alloc))
+    if (number == number::kRmAlloc && size >= sizeof(Nvos64Alloc))  // a later one has more behind it
         return alloc(request, *static_cast<Nvos64Alloc*>(parameters));
     if (number == number::kRmAlloc && size == sizeof(Nvos21Alloc))
         return alloc(request, *static_cast<Nvos21Alloc*>(parameters));

@@ -52,9 +52,9 @@ int Tenant::say(Kind kind, std::uint64_t nanoseconds) {
 // Takes the lock. A child of fork starts anew: the socket and the segments that it finds are its parent's.
 int Tenant::enter(Caller caller) {
     if (const int error = lock_.acquire(caller)) return error;
-    if (state_.process != caller.process) {
+    if (state_.space != caller.space) {
         state_.link.close();
-        state_ = State{.process = caller.process};
+        state_ = State{.space = caller.space};
         in_force_.store(0, std::memory_order_relaxed);
     }
     return 0;

@@ -22,7 +22,7 @@ class Tenant {
 
   private:
     struct State {
-        std::int32_t process = 0;
+        std::uint32_t space = 0;
         Segments segments;
         Link link;
         bool linked = false;

@@ -8,6 +8,7 @@
 #include "cap/context.hpp"
 #include "cap/gate.hpp"
 #include "cap/host.hpp"
+#include "core/space.hpp"
 #include "region/region.hpp"
 #include "simulated_gpu.hpp"
 
@@ -302,7 +303,30 @@ void check_contexts() {
         gpu.current_id = number;
         for (int index = 0; index < 10; ++index) launch(stream(0), 10 * kMicrosecond, 0);
     }
-    expect(gpu.strange == 0, "more contexts than there is room for");
+    expect(gpu.strange == 0, "many contexts");
+
+    begin(50);
+    int before = 0;
+    for (int round = 0; round < 600; ++round) {
+        if (round == 300) before = gpu.events_made;
+        for (std::uintptr_t number = 1; number <= 40; ++number) {
+            gpu.current = reinterpret_cast<CUcontext>(number << 8);
+            gpu.current_id = 1'000 + number;
+            launch(stream(0), 10 * kMicrosecond, 0);
+        }
+    }
+    expect(gpu.events_made <= before + before / 4 && gpu.strange == 0, "contexts in turn take no more events");
+
+    begin(50);
+    for (int round = 0; round < 40; ++round) {
+        for (std::uintptr_t number = 1; number <= 1'000; ++number) {
+            gpu.current = reinterpret_cast<CUcontext>(number << 8);
+            gpu.current_id = 10'000 + number;
+            launch(stream(0), kMicrosecond, 0);
+        }
+    }
+    expect(gpu.events_made < 10'000 && gpu.strange == 0, "more contexts than there is room for");
+    for (std::uintptr_t number = 1; number <= 1'000; ++number) cap::destroyed(reinterpret_cast<CUcontext>(number << 8));
 }
 
 void check_failed_launches() {
@@ -371,6 +395,62 @@ void check_threads() {
     expect(gpu.strange == 0, "threads disturb nothing");
 }
 
+// Launches of twelve threads in so long, over what a cap of 30 % has room for.
+double rate_of(Nanoseconds length) {
+    constexpr Nanoseconds kEach = 500 * kMicrosecond;
+    std::atomic<int> launches{};
+    const Nanoseconds until = monotonic_ns() + length;
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 12; ++number) {
+        threads.emplace_back([&, number] {
+            while (monotonic_ns() < until) {
+                const CUstream own = stream(number % 4);
+                cap::Turn turn(driver, own, false, kind(number));
+                Access()->launch(own, kEach, 0);
+                turn.launched(true);
+                launches.fetch_add(1);
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const double room = 0.3 * static_cast<double>(length) / static_cast<double>(kEach);
+    std::printf("# twelve threads: %.2f of the cap\n", launches.load() / room);
+    return launches.load() / room;
+}
+
+void begin_in_real_time() {
+    begin(30);
+    gpu.in_real_time = true;
+    gpu.one_at_a_time = true;
+    cap::host = {.now = monotonic_ns, .sleep = pause_ns};
+}
+
+// Once it lasts longer than anybody waits, launches go by until it is over: that is one incident, however many wait.
+void check_stalls() {
+    begin_in_real_time();
+    rate_of(kSecond / 5);
+    stall = 400 * kMillisecond;
+    expect(rate_of(kSecond) < 1.5, "a driver that stalls for 400 ms does not lift the cap");
+    expect(rate_of(kSecond) < 1.5, "nor does it later");
+    stall = 1'400 * kMillisecond;
+    rate_of(1'600 * kMillisecond);
+    expect(stall == 0 && rate_of(kSecond) < 1.5, "the cap holds again after a stall that nobody waited out");
+}
+
+// A thread that left the driver by a long jump, or was ended in it, keeps the lock for ever.
+void check_lock_that_is_left_behind() {
+    begin_in_real_time();
+    rate_of(kSecond / 5);
+    cap::Context* left = cap::Context::enter(driver, stream(0), Caller{own_space(), 1}, monotonic_ns());
+    expect(left != nullptr, "the context is known");
+    const Nanoseconds from = monotonic_ns();
+    for (int index = 0; index < 100; ++index) cap::Turn(driver, stream(0), false, kind(0)).launched(true);
+    expect(monotonic_ns() - from < 3 * kSecond, "nobody waits for it twice");
+    gpu.replace_context();
+    cap::destroyed(gpu.current);
+    expect(rate_of(kSecond) < 1.5, "the next context of the same handle has its cap");
+}
+
 }  // namespace
 
 int main() {
@@ -387,5 +467,7 @@ int main() {
     check_ledger();
     check_host_pause();
     check_threads();
+    check_stalls();
+    check_lock_that_is_left_behind();
     return wrong != 0;
 }

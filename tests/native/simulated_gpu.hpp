@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -171,6 +172,13 @@ struct Access {
     std::lock_guard<std::mutex> guard;
 };
 
+// For how long the next question for an event goes unanswered, in real time: whoever asks stays in the driver.
+inline std::atomic<Nanoseconds> stall{};
+
+inline void answer_late() {
+    if (const Nanoseconds length = stall.exchange(0)) runlist::pause_ns(length);
+}
+
 inline runlist::cap::Calls calls() {
     return {
         .cuCtxGetCurrent = [](CUcontext* context) { return *context = gpu.current, CUDA_SUCCESS; },
@@ -180,7 +188,7 @@ inline runlist::cap::Calls calls() {
         .cuDeviceGetUuid = [](CUuuid* uuid, CUdevice) { return *uuid = {}, CUDA_SUCCESS; },
         .cuEventCreate = [](CUevent* event, unsigned) { return Access()->create(event); },
         .cuEventRecord = [](CUevent event, CUstream stream) { return Access()->record(event, stream); },
-        .cuEventQuery = [](CUevent event) { return Access()->query(event); },
+        .cuEventQuery = [](CUevent event) { return answer_late(), Access()->query(event); },
         .cuEventElapsedTime = [](float* ms, CUevent from, CUevent to) { return Access()->elapsed(ms, from, to); },
         .cuStreamQuery = [](CUstream stream) { return Access()->query_stream(stream); },
         .cuStreamIsCapturing =

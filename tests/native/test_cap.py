@@ -25,6 +25,7 @@ NATIVE = ROOT / "native"
 SOURCES = (
     HERE / "cap_check.cpp",
     *(NATIVE / name for name in ("cap/context.cpp", "cap/gate.cpp", "cap/meter.cpp")),
+    *(NATIVE / name for name in ("core/pages.cpp", "core/say.cpp", "core/space.cpp")),
     *(NATIVE / name for name in ("region/region.cpp", "region/process.cpp")),
 )
 CAPS = (10, 30, 50)

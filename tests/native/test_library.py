@@ -30,7 +30,7 @@ LANGUAGES = {
     "c++20": (CXX, ("-xc++", "-std=c++20")),
 }
 FUNCTIONS = {"rl_segment_begin", "rl_segment_end", "rl_report_latency_ns", "rl_hint_ns"}
-INTERPOSED = {"ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlmopen"}
+INTERPOSED = {"ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
 

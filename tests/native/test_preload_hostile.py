@@ -139,3 +139,25 @@ def test_what_is_counted_is_what_the_driver_holds(caller: Caller) -> None:
     for client in clients:
         held = caller.free(client, client).held
     assert held == 0 == caller.counted()
+
+
+@pytest.mark.parametrize("form", ["grown", "packed"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_memory_in_a_form_that_is_not_known(guests: Guests, form: str, strict: bool) -> None:
+    """Refused where the limits must hold, else said and not counted. What is no memory passes in either case."""
+    region = guests.region(48 * MiB, strict=strict)
+    preload = f"{guests.library}:{guests.path('driver.so')}"
+    words = {"RUNLIST_STRICT": str(int(strict))}
+    with guests.started("caller", env=guests.environment(region, preload, **words), stderr=subprocess.PIPE) as process:
+        one = Caller(process, region)
+        client = one.alloc(0, 0, 0, CLIENT).object
+        assert one.ask(form, f"{client:x} {client:x} 1 {DEVICE:x} 0").status == 0
+        answer = one.ask(form, f"{client:x} 1 2 {MEMORY:x} {4 * MiB}")
+        assert (answer.status, answer.held) == ((0x51, 0) if strict else (0, 4 * MiB))
+        assert one.counted() == 0
+        assert one.alloc(client, 1, 3, MEMORY, 2 * MiB).status == 0
+        assert one.counted() == 2 * MiB
+        process.kill()
+        assert process.stderr is not None
+        (said,) = process.stderr.read().splitlines()
+    assert ("refused" if strict else "not counted") in said

@@ -56,7 +56,7 @@ STRUCTS: dict[str, str] = {
         "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q unseen:Q 40x"
     ),
     "USE": "held:Q overhead:Q asking:Q gpu_ns:Q",
-    "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q 24x use:64Q",
+    "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q locked:Q 16x use:64Q",
     "FILE": "header:128s devices:2048s slots:589824s",
 }
 """Structures, as `runlist.structure.Structure` reads them."""

@@ -70,7 +70,7 @@ int ioctl(int fd, unsigned long request, ...) {
     void* argument = va_arg(arguments, void*);
     va_end(arguments);
     (void)fd;
-    if (request == ALLOC) make(argument);
+    if (request == ALLOC || request == GROWN) make(argument);
     if (request == FREE) give_back(argument);
-    return request == ALLOC || request == FREE ? 0 : -1;
+    return request == ALLOC || request == GROWN || request == FREE ? 0 : -1;
 }

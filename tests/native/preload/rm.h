@@ -25,5 +25,12 @@ struct Memory {
     uint32_t tail[4];
 };
 
+/* As a later driver may have it. */
+struct Grown {
+    struct Alloc alloc;
+    uint64_t more[2];
+};
+
 #define ALLOC _IOWR('F', 0x2B, struct Alloc)
+#define GROWN _IOWR('F', 0x2B, struct Grown)
 #define FREE _IOWR('F', 0x29, struct Free)

@@ -245,7 +245,7 @@ class Region:
     def read(self) -> Snapshot:
         """Its present content."""
         self._check_size()
-        head = self._pread(0, SLOTS_AT)
+        head = self._settled_head()
         header = _numbers(HEADER.unpack(head[: HEADER.size]))
         wrong = next((name for name, value in FIXED.items() if header[name] != value), None)
         if wrong is not None:
@@ -271,6 +271,14 @@ class Region:
             devices=devices,
             slots=tuple(slot for slot in found if slot is not None),
         )
+
+    def _settled_head(self) -> bytes:
+        """Header and GPUs, at a moment at which nobody was writing a limit; at any, where that does not come."""
+        for _ in range(_ATTEMPTS):
+            head = self._pread(0, SLOTS_AT)
+            if all(_is_settled(head, at) for at in _LIMITS):
+                break
+        return head
 
     def set_memory(self, limit: int | None) -> None:
         """Limit what the tree may hold on each GPU, in bytes; None for no limit. Limits of single GPUs go."""
@@ -344,6 +352,20 @@ def _numbers(fields: dict[str, int | bytes | tuple[int, ...]]) -> dict[str, int]
     return {name: value for name, value in fields.items() if isinstance(value, int)}
 
 
+_ATTEMPTS = 16
+_LIMITS = [
+    start + record.offsets[f"{name}_value"]
+    for record, start in ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES)))
+    for name in ("memory", "cap")
+]
+
+
+def _is_settled(head: bytes, at: int) -> bool:
+    """Whether the two words of a limit belong together: each other's complement, or nothing."""
+    value, check = int.from_bytes(head[at : at + 8], "little"), int.from_bytes(head[at + 8 : at + 16], "little")
+    return check == value ^ NO_LIMIT or value == check == 0
+
+
 def _limit(fields: dict[str, int], name: str) -> int | None:
     """A limit. While it is being changed the smaller of two values counts, as in the processes themselves."""
     value = min(fields[f"{name}_value"], fields[f"{name}_check"] ^ NO_LIMIT)
@@ -361,7 +383,7 @@ def _fraction(cap: int | None) -> float | None:
 
 
 def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:
-    identity, start_time, enforced, _, namespace, *numbers = fields
+    identity, start_time, enforced, _, namespace, _, *numbers = fields
     state, pid = identity >> 32, identity & 0xFFFF_FFFF
     if state not in _TAKEN or not pid:
         return None

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -19,7 +19,7 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.limit_notes import limit_notes
-from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
@@ -277,17 +277,16 @@ class Manager:
         if uid != 0 and SuspendedBy.ROOM in task.suspended_by:
             raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
 
-    def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
-        """Take a tenant's message; False for a process that is not managed. `in_force` is called once the message has
-        taken effect.
+    def hear(self, pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
+        """Take a tenant's message; False for a process that is not managed. `answer` is called with the effect of a
+        segment that begins, and again whenever it changes.
         """
         if message.kind is Kind.JOIN:
             return self._join(pid, uid, message)
         process = self.processes.managed.get(pid)
-        if process is None or uid not in (0, process.root.uid):
+        if process is None or not process.tasks or uid not in (0, process.root.uid):
             return False
-        for managed in process.tasks.values():
-            hear(managed, self.gpus.scheduler(managed.task.key.gpu), message, in_force)
+        hear({self.gpus.scheduler(gpu): managed for gpu, managed in process.tasks.items()}, message, answer)
         return True
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:

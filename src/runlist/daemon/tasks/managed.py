@@ -79,6 +79,7 @@ class ManagedTask:
     attach_ms: float = 0.0
     root: Root | None = None
     reached_by: str = ""
+    on_segment: Callable[[bool], None] | None = None  # is told after each run whether its segment is in force
     outside: str = ""  # why it cannot be managed: then it is only shown
 
     @property

@@ -15,6 +15,7 @@ from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
 from runlist.settings.changes import Change, ControlChange, MemoryChange, TaskChange
+from runlist.settings.conflicts import conflicts
 from runlist.text import printable
 
 
@@ -93,6 +94,14 @@ def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> lis
     changes = [parse_setting(key, settings[key]) for key in SETTINGS if key in settings]
     apply_changes(changes, onto)
     return changes
+
+
+def parse_request(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> tuple[list[Change], list[str]]:
+    """As `parse_settings`, for what somebody asks for at once, and what is to be said of it. Raises UsageError also for
+    settings that cannot be meant together.
+    """
+    changes = parse_settings(settings, onto)
+    return changes, conflicts(settings, apply_changes(changes, onto))
 
 
 def parse_setting(key: str, value: str) -> Change:

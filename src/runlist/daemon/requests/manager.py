@@ -35,7 +35,7 @@ from runlist.planes.process.region import Region, RegionError
 from runlist.proc.borrow import OwnRight
 from runlist.proc.process import owner_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
-from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_settings
+from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
 _log = structlog.get_logger()
 
@@ -90,7 +90,7 @@ class Manager:
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        parse_settings(settings)
+        _, notes = parse_request(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
@@ -114,7 +114,7 @@ class Manager:
         root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
-        return Outcome(tasks)
+        return Outcome(tasks, notes)
 
     async def launch(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
@@ -124,6 +124,7 @@ class Manager:
         """
         region = None if region_fd is None else await self._region(region_fd, uid)
         try:
+            _, said = parse_request(settings)
             settings = await self._room_for(pid, settings, uid)
             outer = self.processes.root_of(pid)
             root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
@@ -132,7 +133,7 @@ class Manager:
                 region.close()
             raise
         try:
-            notes = self._limit_memory(root)
+            notes = said + self._limit_memory(root)
         except BaseException:
             self.processes.remove_root(root)
             raise
@@ -151,7 +152,6 @@ class Manager:
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
         """Wait until there is room for a launcher's command; returns the settings for it."""
-        parse_settings(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
         if pid in self.processes.roots or pid in self._launches:
@@ -227,7 +227,7 @@ class Manager:
         """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
-        changes = parse_settings(settings, *(task.task for task in tasks[:1]))
+        changes, notes = parse_request(settings, *(task.task for task in tasks[:1]))
         _check_right(settings, uid)
         root = self.processes.roots.get(pid) or processes[0].root
         before = root.quota.limit
@@ -242,7 +242,7 @@ class Manager:
             raise
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
-        return Outcome(tasks, limit_notes(root, self.census, self.gpus) if memory is not None else [])
+        return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""

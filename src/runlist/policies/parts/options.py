@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from runlist.units import parse_duration_us
+from runlist.units import parse_duration_us, parse_number
 
 
 def number(
@@ -16,9 +16,8 @@ def number(
     text = options.pop(name, None)
     if text is None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
+    value = parse_number(text)
+    if value is None:
         if not ms or (microseconds := parse_duration_us(text)) is None:
             also = " of ms, nor one with its unit, such as 20ms or 1s" if ms else ""
             raise ValueError(f"{name}={text} is not a number{also}") from None

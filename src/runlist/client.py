@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import msgspec
 
 from runlist import __version__, paths, wire
-from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
+from runlist.errors import ExitCode, NoPermissionError, NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as names
 from runlist.settings.table import override
@@ -32,6 +32,8 @@ from runlist.views.structs import TaskView
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
+
+_REFUSALS = {int(kind.exit_code): kind for kind in (UsageError, NoPermissionError, NoTargetError, NotSupportedError)}
 
 Settings = Mapping[str, str | float]
 """Values by name, as people write them, or as numbers."""
@@ -219,7 +221,8 @@ class Client:
             raise DaemonGone(_OTHER_VERSION) from None
         if isinstance(answer, wire.Failure):
             other = self._another_version(answer)
-            raise RunlistError(f"{answer.message} ({other})" if other else answer.message, ExitCode(answer.exit_code))
+            refused = _REFUSALS.get(answer.exit_code, RunlistError)
+            raise refused(f"{answer.message} ({other})" if other else answer.message)
         return answer
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:

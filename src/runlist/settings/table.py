@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runlist.errors import UsageError
-from runlist.model import Task, TaskClass, TaskKey
+from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
+from runlist.model.limits import MAX_PERIOD_US
 from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
@@ -81,6 +82,9 @@ SETTINGS = {row.key: row for row in _ROWS}
 
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
 """A task without settings."""
+
+ANY_TASK = replace(NO_SETTINGS, cap=Cap(MAX_PERIOD_US, MAX_PERIOD_US), deadline=Deadline(1, 10_000_000))
+"""A task that leaves as much open as can be: a request that is refused on it is refused on every one."""
 
 
 def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> list[Change]:

@@ -90,11 +90,11 @@ class Manager:
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
+        if pid in self.processes.roots or pid in self.processes.managed:
+            return self.change(pid, settings, uid)
         _, notes = parse_request(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
-        if pid in self.processes.roots or pid in self.processes.managed:
-            return self.change(pid, settings, uid)
         root = self.processes.add_root(pid, settings)
         root.awaited = True
         try:

@@ -32,6 +32,7 @@ lint: setup
 	@tools/make_ptx --check
 	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
+	@$(BIN)/python tools/make_man --check
 
 setup: $(READY)
 

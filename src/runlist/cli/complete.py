@@ -12,11 +12,11 @@ def devices(incomplete: str) -> list[str]:
     return _beginning(incomplete, PLANES)
 
 
-def policies(incomplete: str) -> list[tuple[str, str]]:
-    """Names of policies, with what they are."""
+def policies(incomplete: str) -> list[str]:
+    """Names of policies."""
     from runlist.policies import builtin_policies
 
-    return [(name, about) for name, about in builtin_policies().items() if name.startswith(incomplete)]
+    return _beginning(incomplete, builtin_policies())
 
 
 def traces(incomplete: str) -> list[str]:

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
-        from runlist.cli.tree import prepared
+        from runlist.cli.tree import check_limit, prepared
         from runlist.client import Client
         from runlist.planes.registry import choose_plane
         from runlist.settings.table import override, parse_request
@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
         taken = {key: value for key, value in defaults(os.environ).items() if key not in settings}
         asked = override(taken, settings)
         parse_request(asked)
+        check_limit(asked, with_library=preload, strict=strict)
         plane = choose_plane(device)
         with Client.open(start=True, device=device) as client:
             if chosen is not None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -22,6 +22,8 @@ from runlist.text import printable
 from runlist.units import parse_number
 
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+
+_COLOURS = {"red": "1;31", "green": "32", "yellow": "33"}
 
 RUN_OTHERS = frozenset({"run", "emulator"})
 """Commands that end in the words of another command."""
@@ -100,9 +102,19 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
-def say(line: str) -> None:
-    """Print a note or an error on standard error."""
-    print(f"runlist: {line}", file=sys.stderr, flush=True)
+def say(line: str, colour: str = "") -> None:
+    """Print a note, or an error in its colour, on standard error."""
+    print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """Text in a colour (red, green, yellow; none: as it is) where it goes to a terminal that shows colours and the user
+    has not set NO_COLOR.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "unknown")
+    if colour not in _COLOURS or plain or not stream.isatty():
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def report_error(error: RunlistError, words: Sequence[str]) -> int:
@@ -110,7 +122,7 @@ def report_error(error: RunlistError, words: Sequence[str]) -> int:
     code.
     """
     line = printable(str(error))
-    say(line)
+    say(line, "red")
     if "--json" in _own(words):
         print_json({"error": line, "exit_code": int(error.exit_code)})
     return int(error.exit_code)

@@ -101,7 +101,9 @@ COMBINATIONS = [
     ("simulate", "--trace", "/etc/passwd"), ("simulate", "--trace", "x" * 5000 + ".toml"), ("simulate", "--policy", ""),
     ("simulate", "--policy", "emperor"), ("simulate", "--compress", "5"), ("simulate", "--seed", "x"),
     ("simulate", "--policy", "none", "--option", "x=1"), ("simulate", "--seed", "-1"), ("simulate", "--gpus", "10001"),
-    ("emulator", "--gpus", "17"), ("emulator", "--gpus", "0"), ("emperor",), ("", "ps"), ("--emperor",), ("PS",),
+    ("emulator", "--gpus", "17"), ("emulator", "--gpus", "0"), ("emulator", "--dir", ""),
+    ("emulator", "--", ""), ("run", "--", ""), ("run", "--class", "batch", "--", "", "x"), ("emperor",), ("", "ps"),
+    ("--emperor",), ("PS",),
     ("trace",), ("trace", "--out", "x", "--seconds", "0"), ("demo", "--seconds", "1"), ("demo", "--seconds", "3601"),
     ("doctor", "extra"), ("doctor", "--device", "emperor"), ("top", "1", "2"), ("top", "0"), ("attach", "1\0"), ("\0",),
     ("run", "--", "a\0b"), ("attach", "1", "--group", "a\0b"),
@@ -173,7 +175,7 @@ def shown(words: object) -> str:
 def test_values_of_settings(refused: Refused, key: str, value: str) -> None:
     for words in (("run", f"--{key}={value}", "--", "true"), ("attach", "1", f"--{key}", value, "--json")):
         line = refused(*words)
-        assert line.startswith(f"{key}=")
+        assert line.startswith(f"{key}=" if value else f"--{key} is empty")
     refused("set", "1", f"{key}={value}", "--json")
     refused("set", "1", "weight=5" if key != "weight" else "class=batch", f"{key}={value}")
 

@@ -30,12 +30,16 @@ RUN_OTHERS = frozenset({"run", "emulator"})
 
 
 class Command(TyperCommand):
-    """A command that refuses an option that is given twice, where one of the two would not count."""
+    """A command that refuses an option without a value, and one that is given twice: one of the two would not count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        order = self.make_parser(ctx).parse_args(args=list(args))[2]
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, times in Counter(order).items():
-            if times > 1 and param.param_type_name == "option" and not param.multiple:
+            if param.param_type_name != "option":
+                continue
+            if given.get(param.name) == "":
+                raise UsageError(f"{'/'.join(param.opts)} is empty: give it a value")
+            if times > 1 and not param.multiple:
                 raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
         return super().parse_args(ctx, args)
 

@@ -26,5 +26,8 @@ def register(app: typer.Typer) -> None:
         a signal and prints the environment that programs need to see it.
         """
         from runlist.cli.emulate import run_emulator
+        from runlist.errors import UsageError
 
+        if command and not command[0]:
+            raise UsageError("the command has no name: write it behind --")
         raise typer.Exit(run_emulator(command or [], gpus, directory))

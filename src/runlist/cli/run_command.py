@@ -41,9 +41,12 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.launch import run_command
         from runlist.cli.tree import check_limit, prepared
         from runlist.client import Client
+        from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
         from runlist.settings.table import override, parse_request
 
+        if not command[0]:
+            raise UsageError("the command has no name: write it behind --")
         chosen = asked_policy(policy, option)
         taken = {key: value for key, value in defaults(os.environ).items() if key not in settings}
         asked = override(taken, settings)

@@ -76,7 +76,9 @@ FLOW: dict[str, set[str]] = {
     },
     "daemon": set(),
     # those who use the daemon
-    "client": {"__init__", "protocol", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
+    "client": {
+        "__init__", "protocol", "errors", "paths", "planes.interface", "planes.registry", "settings", "views", "wire",
+    },
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc", "protocol"},

@@ -34,6 +34,7 @@ lint: setup
 	@$(BIN)/python tools/make_guide --check
 	@$(BIN)/python tools/make_performance --check
 	@$(BIN)/python tools/make_functions --check
+	@$(BIN)/python tools/make_man --check
 
 setup: $(READY)
 

@@ -1,7 +1,7 @@
 /*
  * What a program says of itself to the Runlist daemon that manages it. All of it is optional.
  *
- * Every function returns 0, or the negative of an errno value:
+ * Every function returns 0 (rl_segment_in_force: 0 or 1), or the negative of an errno value:
  *
  *   -ENOTCONN   no daemon hears this process; one is looked for again at most each second
  *   -EAGAIN     the daemon's queue is full, and the message was dropped
@@ -36,7 +36,8 @@ extern "C" {
  * Begin a segment: until it is ended, this thread's work has this priority; higher is more urgent.
  *
  * In a segment within a segment the inner priority holds, then the outer one again. The process has the highest
- * priority that any of its threads has. Waits until the daemon says that the priority is in force, 60 ms at most.
+ * priority that any of its threads has. Waits for the daemon's answer, 60 ms at most; rl_segment_in_force says what it
+ * was.
  *
  * With -ENOTCONN and -EAGAIN the segment has begun all the same: the daemon is told with the next message that it can
  * be told anything. With -ENOSPC, -EDEADLK and -EBUSY it has not, and must not be ended; -ENOSPC: 64 segments are open
@@ -50,6 +51,16 @@ RL_API int rl_segment_begin(int priority);
  * With -ENOTCONN and -EAGAIN the segment has ended all the same. -EINVAL: this thread has no open segment.
  */
 RL_API int rl_segment_end(void);
+
+/*
+ * Whether the innermost segment of this thread is in force by the daemon's newest answer: 1 where this process has its
+ * priority, or a higher one, and the others are off for it; else 0. It waits for nothing.
+ *
+ * 0 without a daemon, where it does not manage this process (yet), for a batch task, after a more urgent segment of
+ * another, once segments have had the time that they may have, and with a daemon before 0.5, which does not say.
+ * -EINVAL: this thread has no open segment.
+ */
+RL_API int rl_segment_in_force(void);
 
 /* Say how long a request took, in nanoseconds. It counts for the target of `--p99`. */
 RL_API int rl_report_latency_ns(uint64_t nanoseconds);

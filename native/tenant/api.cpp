@@ -11,6 +11,8 @@ int rl_segment_begin(int priority) { return tenant.begin(priority); }
 
 int rl_segment_end(void) { return tenant.end(); }
 
+int rl_segment_in_force(void) { return tenant.in_force(); }
+
 int rl_report_latency_ns(uint64_t nanoseconds) { return tenant.say(runlist::Kind::kReportLatency, nanoseconds); }
 
 int rl_hint_ns(uint64_t nanoseconds) { return tenant.say(runlist::Kind::kHint, nanoseconds); }

@@ -120,11 +120,12 @@ int Link::send(const Record& record, std::span<const int> descriptors) const {
     return sent >= 0 ? 0 : static_cast<int>(sent);
 }
 
-std::uint32_t Link::receive(std::int64_t patience_ns) const {
-    if (!poll(POLLIN, patience_ns) || !is_open()) return 0;
+Answer Link::receive(std::int64_t patience_ns) const {
+    if (!poll(POLLIN, patience_ns) || !is_open()) return {};
     Record answer{.kind = Kind::kHint};
     const long size = call(SYS_recvfrom, fd_, &answer, sizeof(answer), 0L, nullptr, nullptr);
-    return size == sizeof(answer) && answer.kind == Kind::kSegmentBegin ? answer.sequence : 0;
+    if (size != sizeof(answer) || answer.kind != Kind::kSegmentBegin) return {};
+    return {answer.sequence, static_cast<Effect>(answer.effect) == Effect::kInForce ? 1u : 0u};
 }
 
 bool Link::poll(short events, std::int64_t patience_ns) const {

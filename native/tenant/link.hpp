@@ -12,6 +12,12 @@
 
 namespace runlist {
 
+// What the daemon says of the segment that began with a message.
+struct Answer {
+    std::uint32_t sequence = 0;
+    std::uint32_t in_force = 0;  // 1 where it is; no bool, so that an atomic one has no padding
+};
+
 class Link {
   public:
     // Connects to the first daemon that hears, as runlist/tenant.py does. False when none does.
@@ -32,8 +38,8 @@ class Link {
     // of them is none.
     int send(const Record& record, std::span<const int> descriptors) const;
 
-    // Sequence number of the next answer, or 0 when none came in time. Errors look like that, too.
-    std::uint32_t receive(std::int64_t patience_ns) const;
+    // The next answer, or one of sequence 0 when none came in time. Errors look like that, too.
+    Answer receive(std::int64_t patience_ns) const;
 
   private:
     bool connect(std::string_view path);

@@ -7,6 +7,7 @@
 
 namespace runlist {
 
+using tenant::Effect;
 using tenant::Kind;
 using tenant::Record;
 

@@ -25,6 +25,14 @@ class Segments {
         return false;
     }
 
+    // The priority of the innermost of a thread, or none.
+    std::optional<std::int32_t> priority(std::int32_t thread) const {
+        for (int index = count_ - 1; index >= 0; --index) {
+            if (open_[index].thread == thread) return open_[index].priority;
+        }
+        return std::nullopt;
+    }
+
     // The highest of the threads' innermost priorities, or none.
     std::optional<std::int32_t> priority() const {
         std::optional<std::int32_t> highest;

@@ -41,6 +41,19 @@ int Tenant::end() {
     return result;
 }
 
+int Tenant::in_force() {
+    const Caller caller = Caller::here();
+    if (const int error = enter(caller)) return error;
+    const std::optional<std::int32_t> mine = state_.segments.priority(caller.thread);
+    while (hear(state_.link, 0)) {
+    }
+    const Answer newest = answered();
+    const bool told = state_.linked && state_.link.is_open() && state_.known && newest.sequence == state_.told;
+    const int result = mine ? told && newest.in_force == 1 && *state_.known >= *mine : -EINVAL;
+    lock_.release();
+    return result;
+}
+
 int Tenant::say(Kind kind, std::uint64_t nanoseconds) {
     if (const int error = enter(Caller::here())) return error;
     int result = tell(0);  // first what was missed
@@ -55,7 +68,7 @@ int Tenant::enter(Caller caller) {
     if (state_.space != caller.space) {
         state_.link.close();
         state_ = State{.space = caller.space};
-        in_force_.store(0, std::memory_order_relaxed);
+        answered_.store({}, std::memory_order_relaxed);
     }
     return 0;
 }
@@ -77,12 +90,15 @@ int Tenant::tell(std::int64_t patience_ns) {
     if (priority == state_.known) return 0;
     while (hear(state_.link, 0)) {  // old answers leave no room for the one to this
     }
-    if (state_.sequence - in_force_.load(std::memory_order_relaxed) > kNearby) {
-        in_force_.store(state_.sequence, std::memory_order_relaxed);  // numbers wrap: keep the two near each other
+    if (state_.sequence - answered().sequence > kNearby) {
+        answered_.store({state_.sequence}, std::memory_order_relaxed);  // numbers wrap: keep the two near each other
     }
     const Kind kind = priority ? Kind::kSegmentBegin : Kind::kSegmentEnd;
     const int result = send({.kind = kind, .priority = priority.value_or(0)}, patience_ns);
-    if (result == 0) state_.known = priority;
+    if (result == 0) {
+        state_.known = priority;
+        state_.told = state_.sequence;
+    }
     return result;
 }
 
@@ -99,7 +115,7 @@ int Tenant::send(Record record, std::int64_t patience_ns) {
 // Without the lock: other threads go on, may read our answer, and may close the link.
 void Tenant::wait(const Link& link, std::uint32_t sequence) {
     const std::int64_t until = monotonic_ns() + kInForceNs;
-    while (!in_force(sequence)) {
+    while (!is_answered(sequence)) {
         if (monotonic_ns() >= until) {
             const Caller caller = Caller::here();
             if (lock_.acquire(caller) == 0) {
@@ -114,17 +130,19 @@ void Tenant::wait(const Link& link, std::uint32_t sequence) {
 
 // Takes one answer. False when there is none.
 bool Tenant::hear(const Link& link, std::int64_t patience_ns) {
-    const std::uint32_t answered = link.receive(patience_ns);
-    std::uint32_t newest = in_force_.load(std::memory_order_relaxed);
-    while (answered != 0 && static_cast<std::int32_t>(answered - newest) > 0 &&
-           !in_force_.compare_exchange_weak(newest, answered, std::memory_order_relaxed)) {
+    const Answer answer = link.receive(patience_ns);
+    Answer newest = answered();
+    while (answer.sequence != 0 && static_cast<std::int32_t>(answer.sequence - newest.sequence) >= 0 &&
+           !answered_.compare_exchange_weak(newest, answer, std::memory_order_relaxed)) {
     }
-    return answered != 0;
+    return answer.sequence != 0;
 }
 
-// A later message that is in force replaced this one.
-bool Tenant::in_force(std::uint32_t sequence) const {
-    return static_cast<std::int32_t>(in_force_.load(std::memory_order_relaxed) - sequence) >= 0;
+Answer Tenant::answered() const { return answered_.load(std::memory_order_relaxed); }
+
+// A later message that was answered replaced this one.
+bool Tenant::is_answered(std::uint32_t sequence) const {
+    return static_cast<std::int32_t>(answered().sequence - sequence) >= 0;
 }
 
 }  // namespace runlist

@@ -18,6 +18,7 @@ class Tenant {
   public:
     int begin(int priority);
     int end();
+    int in_force();
     int say(Kind kind, std::uint64_t nanoseconds);
 
   private:
@@ -28,6 +29,7 @@ class Tenant {
         bool linked = false;
         std::optional<std::int32_t> known;  // the priority that the daemon was told
         std::uint32_t sequence = 0;         // of the last message; 0 is none
+        std::uint32_t told = 0;             // of the message that told it
         std::int64_t look_at_ns = 0;        // when to look for a daemon
         std::int64_t wait_from_ns = 0;      // when to wait for the daemon's answers again
     };
@@ -37,11 +39,12 @@ class Tenant {
     int send(Record record, std::int64_t patience_ns);
     void wait(const Link& link, std::uint32_t sequence);
     bool hear(const Link& link, std::int64_t patience_ns);
-    bool in_force(std::uint32_t sequence) const;
+    Answer answered() const;
+    bool is_answered(std::uint32_t sequence) const;
 
     Lock lock_;
     State state_;
-    std::atomic<std::uint32_t> in_force_{0};  // sequence number of the newest message that is in force
+    std::atomic<Answer> answered_{};  // to the newest message that was answered
 };
 
 }  // namespace runlist

@@ -1,32 +1,42 @@
 """Talking to the daemon.
 
 with Client.open(start=True) as client:
-    client.attach(4242, "batch", settings={"cap": "30", "weight": "200"})
+    client.attach(4242, "batch", settings={"cap": 30, "weight": 200})
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import numbers
+import operator
 import os
 import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import msgspec
 
 from runlist import __version__, interpreter, paths, wire
-from runlist.errors import ExitCode, NoPermissionError, NoTargetError, RunlistError, UsageError
+from runlist.errors import ExitCode, NoPermissionError, NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.frames import MAX_REQUEST
 from runlist.planes.registry import choose_plane
 from runlist.protocol import environment_autogen as names
+from runlist.settings.table import override
 from runlist.views.structs import TaskView
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
+
+_REFUSALS = {int(kind.exit_code): kind for kind in (UsageError, NoPermissionError, NoTargetError, NotSupportedError)}
+
+Settings = Mapping[str, str | float]
+"""Values by name, as people write them, or as numbers."""
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _PATHS = {
@@ -126,16 +136,16 @@ class Client:
         task_class: str | None = "normal",
         *,
         wait: bool = False,
-        settings: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
     ) -> list[TaskView]:
         """Manage a running process and its descendants, with a class (None: what the rules say) and further settings,
-        as those of `set`. `wait`: also when it has no GPU context yet.
+        as those of `set`. `wait`: also when it has no GPU context yet; it is then managed once it has.
         """
-        return self._tasks(wire.Attach(pid, _with_class(task_class, settings), wait)).tasks
+        return self._tasks(wire.Attach(_pid(pid), _with_class(task_class, settings), wait is True)).tasks
 
     def detach(self, pid: int) -> list[str]:
         """Put a process back; returns notes on failures."""
-        return self._tasks(wire.Detach(pid)).notes
+        return self._tasks(wire.Detach(_pid(pid))).notes
 
     def release(self) -> list[str]:
         """Put everything of this user back; returns notes on failures."""
@@ -145,21 +155,23 @@ class Client:
         """The managed tasks."""
         return self._tasks(wire.ListTasks()).tasks
 
-    def set(self, pid: int, settings: Mapping[str, str]) -> list[TaskView]:
-        """Change settings of a process."""
-        return self._tasks(wire.Change(pid, dict(settings))).tasks
+    def set(self, pid: int, settings: Settings) -> list[TaskView]:
+        """Change settings of a process, such as `{"class": "batch", "cap": 30}`. A number is written as a person would:
+        where a setting has a unit for numbers alone, it counts that.
+        """
+        return self._tasks(wire.Change(_pid(pid), _words(settings))).tasks
 
     def suspend(self, pid: int) -> list[TaskView]:
         """Take a process off its GPUs."""
-        return self._tasks(wire.Suspend(pid)).tasks
+        return self._tasks(wire.Suspend(_pid(pid))).tasks
 
     def resume(self, pid: int) -> list[TaskView]:
         """Let a suspended process run."""
-        return self._tasks(wire.Resume(pid)).tasks
+        return self._tasks(wire.Resume(_pid(pid))).tasks
 
-    def use_policy(self, name: str, options: Mapping[str, str]) -> wire.DaemonStatus:
+    def use_policy(self, name: str, options: Settings | None = None) -> wire.DaemonStatus:
         """Switch the policy of every GPU."""
-        return self._status(wire.UsePolicy(name, dict(options)))
+        return self._status(wire.UsePolicy(_text("a policy's name", name), _words(options or {})))
 
     def status(self) -> wire.DaemonStatus:
         """The daemon's status."""
@@ -172,12 +184,12 @@ class Client:
             pass
 
     def launch(
-        self, pid: int, task_class: str | None, settings: Mapping[str, str] | None = None, region: int | None = None
+        self, pid: int, task_class: str | None, settings: Settings | None = None, region: int | None = None
     ) -> None:
         """Have all descendants of `pid` managed as they come, with settings as those of `attach`. `region` is the
         descriptor of the memory region that they will share. Then call `serve_launch` for as long as they live.
         """
-        request = wire.Launch(pid, _with_class(task_class, settings), region is not None)
+        request = wire.Launch(_pid(pid), _with_class(task_class, settings), region is not None)
         self._tasks(request, [] if region is None else [region])
 
     def serve_launch(self) -> Iterator[wire.BorrowRequest]:
@@ -215,7 +227,8 @@ class Client:
             raise DaemonGone(_OTHER_VERSION) from None
         if isinstance(answer, wire.Failure):
             other = self._another_version(answer)
-            raise RunlistError(f"{answer.message} ({other})" if other else answer.message, ExitCode(answer.exit_code))
+            refused = _REFUSALS.get(answer.exit_code, RunlistError)
+            raise refused(f"{answer.message} ({other})" if other else answer.message)
         return answer
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
@@ -243,9 +256,41 @@ class Client:
         return answer
 
 
-def _with_class(task_class: str | None, settings: Mapping[str, str] | None) -> dict[str, str]:
+def _with_class(task_class: str | None, settings: Settings | None) -> dict[str, str]:
     """All settings of a new task; `settings` win over the class."""
-    return {**({} if task_class is None else {"class": task_class}), **(settings or {})}
+    return override({} if task_class is None else {"class": _text("a class", task_class)}, _words(settings or {}))
+
+
+def _pid(pid: Any) -> int:
+    """A process id. Raises TypeError for what is no whole number, NoTargetError for a number that no process has."""
+    if isinstance(pid, bool):
+        raise TypeError("a process id is a whole number, not a truth value")
+    number = operator.index(pid)
+    if not 0 < number < 1 << 31:
+        raise NoTargetError(f"process {number} does not exist")
+    return number
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a string, not {value!r}")
+    return str(value)
+
+
+def _words(values: Settings) -> dict[str, str]:
+    """Settings or options as people write them. Raises TypeError for what is neither text nor number."""
+    return {_text("a name", name): _word(name, value) for name, value in dict(values).items()}
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} takes a string or a number, not {value!r}")
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    number = float(value)
+    return f"{Decimal(repr(number)).normalize():f}" if math.isfinite(number) else repr(number)
 
 
 def _frame(request: wire.Message) -> bytes:

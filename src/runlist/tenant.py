@@ -2,9 +2,10 @@
 
 All of it is optional, costs microseconds and never fails because of the daemon: without one, nothing happens.
 
-    with runlist.segment(priority=1):      # from here on this work comes before that of lower segments
-        runlist.report_latency(0.0021)     # a request took 2.1 ms
-    runlist.hint(0.0005)                   # in half a millisecond the GPU will be wanted
+    with runlist.segment(priority=1) as segment:    # from here on this work comes before that of lower segments
+        segment.in_force                            # whether the daemon says so
+        runlist.report_latency(0.0021)              # a request took 2.1 ms
+    runlist.hint(0.0005)                            # in half a millisecond the GPU will be wanted
 
 Messages are datagrams of one fixed record, so this module imports nothing else of Runlist but the protocol. `runlist.h`
 is the same for C.
@@ -24,7 +25,7 @@ from operator import index
 
 from runlist.protocol import environment_autogen as names
 from runlist.protocol import tenant_autogen
-from runlist.protocol.tenant_autogen import MAGIC, VERSION, Kind
+from runlist.protocol.tenant_autogen import MAGIC, VERSION, Effect, Kind
 
 RECORD = struct.Struct(tenant_autogen.RECORD)
 IN_FORCE_S = tenant_autogen.IN_FORCE_MS / 1000
@@ -36,8 +37,27 @@ _MAX_SECONDS = 1e9
 _PRIORITIES = range(-(1 << 31), 1 << 31)
 
 
+class Segment:
+    """A segment that was begun, by this thread."""
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.thread = threading.get_ident()
+
+    @property
+    def in_force(self) -> bool:
+        """Whether this process has this priority, or a higher one, and the daemon keeps the others off for it, by its
+        newest answer.
+
+        False without a daemon, where it does not manage this process (yet), for a batch task, after a more urgent
+        segment of another, once segments have had the time that they may have, and with a daemon before 0.5, which does
+        not say.
+        """
+        return _tenant.in_force(self)
+
+
 @contextlib.contextmanager
-def segment(priority: int) -> Iterator[None]:
+def segment(priority: int) -> Iterator[Segment]:
     """Give a stretch of work a priority of 32 bits, higher is more urgent: `with runlist.segment(priority=1):`.
 
     In a segment within a segment the inner priority counts, then the outer one again. A segment belongs to its thread;
@@ -45,10 +65,10 @@ def segment(priority: int) -> Iterator[None]:
     """
     if index(priority) not in _PRIORITIES:
         raise ValueError(f"a segment's priority has 32 bits, not {priority}")
-    mark = _Mark(priority)
+    mark = Segment(index(priority))
     try:
         _tenant.begin(mark)
-        yield
+        yield mark
     finally:
         _tenant.end(mark)
 
@@ -69,14 +89,6 @@ def _nanoseconds(what: str, seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-class _Mark:
-    """A segment that was begun, and by whom."""
-
-    def __init__(self, priority: int) -> None:
-        self.priority = priority
-        self.thread = threading.get_ident()
-
-
 class _Tenant:
     """This process' open segments, and what the daemon knows of them.
 
@@ -85,13 +97,13 @@ class _Tenant:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may report in the middle of a message
-        self._open: list[_Mark] = []
+        self._open: list[Segment] = []
         self._link: _Link | None = None
         self._sequence = 0  # number of the last message
         self._look_at = 0.0  # when to look for a daemon (monotonic clock)
         self._wait_from = 0.0  # when to wait for the daemon's answers again
 
-    def begin(self, mark: _Mark) -> None:
+    def begin(self, mark: Segment) -> None:
         with self._lock:
             self._open.append(mark)
             before = self._sequence
@@ -102,11 +114,19 @@ class _Tenant:
         if asked and link is not None and not link.wait(sequence, now + IN_FORCE_S):
             self._wait_from = time.monotonic() + LOOK_AGAIN_S
 
-    def end(self, mark: _Mark) -> None:
+    def end(self, mark: Segment) -> None:
         with self._lock:
             if mark in self._open:  # not in a child of fork
                 self._open.remove(mark)
                 self._tell(ROOM_S)
+
+    def in_force(self, mark: Segment) -> bool:
+        with self._lock:
+            link = self._link
+            if mark not in self._open or link is None or not link.is_ours():
+                return False
+            link.read()
+            return link.knows is not None and link.knows >= mark.priority and link.effect == Effect.IN_FORCE
 
     def say(self, kind: Kind, nanoseconds: int) -> None:
         with self._lock:
@@ -122,7 +142,7 @@ class _Tenant:
         if priority == link.knows:
             return True
         link.read()  # old answers leave no room for the one to this
-        link.forget(self._sequence)
+        link.expect((self._sequence + 1) % _SEQUENCES)
         kind = Kind.SEGMENT_END if priority is None else Kind.SEGMENT_BEGIN
         if not self._send(kind, priority or 0, 0, patience_s):
             return False
@@ -158,12 +178,14 @@ class _Tenant:
 class _Link:
     """A socket that is connected to a daemon, and that the kernel gave a name for answers.
 
-    `knows` is the segment priority that the daemon was told.
+    `knows` is the segment priority that the daemon was told, `effect` what it said of that.
     """
 
     def __init__(self, path: str) -> None:
         self.knows: int | None = None
-        self._in_force = 0  # number of the newest message that is in force
+        self.effect: int = Effect.UNTOLD
+        self._expected = 0  # number of the newest message that changes the priority
+        self._answered = 0  # number of the newest message that was answered
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.bind(b"")  # "autobind"
@@ -203,10 +225,10 @@ class _Link:
         return True
 
     def wait(self, sequence: int, until: float) -> bool:
-        """Wait until the daemon says that this message, or a later one, is in force; returns whether it did. Threads
-        may read each other's answers, so each also looks now and then.
+        """Wait until the daemon answers this message, or a later one; returns whether it did. Threads may read each
+        other's answers, so each also looks now and then.
         """
-        while (self._in_force - sequence) % _SEQUENCES >= _SEQUENCES // 2:
+        while (self._answered - sequence) % _SEQUENCES >= _SEQUENCES // 2:
             left = until - time.monotonic()
             if left <= 0:
                 return False
@@ -223,14 +245,17 @@ class _Link:
             while True:
                 record = self._socket.recv(RECORD.size + 1)
                 if len(record) == RECORD.size:
-                    sequence = RECORD.unpack(record)[4]
-                    if 0 < (sequence - self._in_force) % _SEQUENCES < _SEQUENCES // 2:
-                        self._in_force = sequence
+                    *_, sequence, _, effect = RECORD.unpack(record)
+                    if sequence == self._expected:
+                        self.effect = effect
+                    if 0 < (sequence - self._answered) % _SEQUENCES < _SEQUENCES // 2:
+                        self._answered = sequence
 
-    def forget(self, sequence: int) -> None:
-        """Keep the number of the last answer near that of the last message: numbers wrap."""
-        if (sequence - self._in_force) % _SEQUENCES > _SEQUENCES // 4:
-            self._in_force = sequence
+    def expect(self, sequence: int) -> None:
+        """The next message changes the priority: what was said of the last one is over."""
+        self._expected, self.effect = sequence, Effect.UNTOLD
+        if (sequence - self._answered) % _SEQUENCES > _SEQUENCES // 4:  # numbers wrap: keep the two near each other
+            self._answered = (sequence - 1) % _SEQUENCES
 
     def _poll(self, event: int, seconds: float) -> bool:
         poll = select.poll()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from fractions import Fraction
 
@@ -12,6 +11,7 @@ MAX_SIZE = 1 << 50
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?(?:([KMGT])(i?B)?|B)?", re.ASCII | re.IGNORECASE)
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:_?\d{1,3}){0,4}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(us|µs|μs|ms|s)", re.ASCII)
 _UNIT_US = {"us": 1, "µs": 1, "μs": 1, "ms": 1_000, "s": 1_000_000}
 _TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
@@ -47,12 +47,9 @@ def _unit(octets: int) -> tuple[int, str]:
 
 
 def parse_number(text: str) -> float | None:
-    """A number, or None for another text, for an infinite one, and for digits that are not ASCII's."""
-    try:
-        number = float(text) if text.isascii() else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    """A number as people write it (-3, 0.5), or None for another text: none in other scripts' digits, no words."""
+    text = text.strip()
+    return float(text) if _NUMBER.fullmatch(text) is not None else None
 
 
 def parse_duration_us(text: str, bare: str = "") -> float | None:
@@ -62,11 +59,8 @@ def parse_duration_us(text: str, bare: str = "") -> float | None:
     match = _DURATION.fullmatch(text.strip())
     if match is not None:
         return float(Fraction(match[1]) * _UNIT_US[match[2]])
-    number = parse_number(text)
-    if number is None or bare not in _UNIT_US:
-        return None
-    microseconds = number * _UNIT_US[bare]
-    return microseconds if math.isfinite(microseconds) else None
+    number = parse_number(text) if bare else None
+    return None if number is None else number * _UNIT_US[bare]
 
 
 def duration(microseconds: float) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runlist.errors import NoTargetError
 from runlist.model import MAX_TIMESLICE_US
 from runlist.planes.nvidia.slices import SLICES
 from runlist.policies.parts.slices import BASE_US
@@ -73,7 +77,7 @@ def test_what_is_counted_of_a_gpu_stays_when_its_tasks_end(
     (before,) = commands.json("ps", "--gpus")
     assert (before["gpu"], before["tasks"], before["slices_put_back"]) == (tasks[0]["gpu"], 2, 1)
     assert before["memory_size_bytes"] > before["memory_used_bytes"] > 0
-    commands.ok("release")
+    commands.ok("release", "--all")
     (after,) = commands.json("daemon", "--status")["gpus"]
     assert after["tasks"] == 0
     for name in ("gpu_seconds_held", "gpu_seconds_worked", "switches", "suspensions", "slices_put_back"):
@@ -98,12 +102,72 @@ def test_a_process_without_a_context_is_no_target_unless_waited_for(
     assert "no GPU context" in line
     assert "--wait" in line
     commands.fails(4, "detach", str(tenant.pid))  # nothing was left behind
-    assert commands.json("attach", str(tenant.pid), "--wait", "--class", "batch") == []
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "runlist.cli", "attach", str(tenant.pid), "--wait", "--class", "batch", "--json"],
+        env=commands.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: _is_managed(daemon, tenant.pid))
+    assert waiting.poll() is None
     tenant.do("open")
-    wait_for(daemon.client.ps, "the context to be noticed")
+    (task,) = json.loads(waiting.communicate(timeout=60)[0])
+    assert (task["pid"], task["task_class"], waiting.returncode) == (tenant.pid, "batch", 0)
     assert slices.of(tenant.pid) == [1] * 4
     tenant.wait_for_progress()
     assert tenant.quit()
+
+
+def _is_managed(daemon: Daemon, pid: int) -> bool:
+    with contextlib.suppress(NoTargetError):
+        daemon.client.set(pid, {})
+        return True
+    return False
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "its end"])
+def test_waiting_for_a_process_ends(commands: Commands, daemon: Daemon, worker: Start, how: str) -> None:
+    tenant = worker(idle=True)
+    words = [sys.executable, "-m", "runlist.cli", "attach", str(tenant.pid), "--wait"]
+    waiting = subprocess.Popen(words, env=commands.environment, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: _is_managed(daemon, tenant.pid))
+    if how == "ctrl-c":
+        time.sleep(0.5)
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(60) == 130
+        assert not _is_managed(daemon, tenant.pid)
+    else:
+        tenant.kill()
+        line = waiting.communicate(timeout=60)[1]
+        assert (waiting.returncode, len(line.splitlines())) == (4, 1)
+        assert str(tenant.pid) in line
+
+
+def test_release_means_the_processes_that_are_named(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    one, other, stranger = worker(), worker(), worker()
+    for tenant in (one, other):
+        daemon.client.attach(tenant.pid, "batch")
+    slices.set(stranger.pid, 1)
+    idle = subprocess.Popen(["sleep", "1000"])
+    try:
+        for words in (["release"], ["release", str(one.pid), "--all"], ["release", "x"]):
+            commands.fails(2, *words)
+        for mistyped in (GONE, idle.pid):
+            assert str(mistyped) in commands.fails(4, "release", str(one.pid), str(mistyped))
+            assert len(daemon.client.ps()) == 2  # nothing was released
+    finally:
+        idle.kill()
+        idle.wait()
+    assert commands.ok("release", str(one.pid)) == ""
+    assert [task.pid for task in daemon.client.ps()] == [other.pid]
+    assert slices.of(one.pid) == DEFAULT_SLICES
+    notes = commands.json("release", str(stranger.pid))["notes"]  # which no daemon knows
+    assert len(notes) == 4
+    assert slices.of(stranger.pid) == DEFAULT_SLICES
+    assert [task.pid for task in daemon.client.ps()] == [other.pid]
+    assert commands.json("release", "--all") == {"notes": []}
+    assert daemon.client.ps() == []
+    assert slices.of(other.pid) == DEFAULT_SLICES
 
 
 @pytest.mark.parametrize(
@@ -148,7 +212,7 @@ def test_without_a_daemon_there_is_no_target(commands: Commands, words: list[str
 def test_without_a_daemon_nothing_is_managed(commands: Commands) -> None:
     assert commands.ok("ps") == "no tasks\n"
     assert commands.json("ps") == []
-    assert commands.json("release") == {"notes": []}
+    assert commands.json("release", "--all") == {"notes": []}
     assert not any(policy["in_use"] for policy in commands.json("policy", "list"))
     assert not commands.socket.exists()
 

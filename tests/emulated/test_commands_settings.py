@@ -14,8 +14,8 @@ from tests.fixtures.daemon import Commands, Daemon, Worker, wait_for
 
 Start = Callable[..., Worker]
 
-SETTINGS = ["--class", "batch", "--weight", "300", "--cap", "30", "--burst", "5ms", "--p99", "5ms", "--group", "job"]
-SHOWN = {"task_class": "batch", "weight": 300, "cap_percent": 30.0, "target_p99_us": 5000.0, "group": "job"}
+SETTINGS = ["--class", "latency", "--weight", "300", "--cap", "30", "--burst", "5ms", "--p99", "5ms", "--group", "job"]
+SHOWN = {"task_class": "latency", "weight": 300, "cap_percent": 30.0, "target_p99_us": 5000.0, "group": "job"}
 
 
 def test_attach_with_settings(commands: Commands, daemon: Daemon, worker: Start) -> None:
@@ -66,7 +66,7 @@ def test_a_deadline_is_a_class(commands: Commands, daemon: Daemon, worker: Start
     "words",
     [
         ["--weight", "0"], ["--weight", "x"], ["--cap", "101"], ["--cap", "-3"], ["--burst", "5ms"], ["--p99", "soon"],
-        ["--deadline", "5ms"], ["--deadline", "30ms/20ms"], ["--group", ""], ["--class", "fast"],
+        ["--deadline", "5ms"], ["--deadline", "30ms/20ms"], ["--class", "fast"],
     ],
 )  # fmt: skip
 def test_a_bad_setting_is_usage_and_manages_nothing(

@@ -96,7 +96,7 @@ def test_a_container_is_managed_by_what_its_programs_lend(place: Place) -> None:
         Container([*STAYS, *place.container(preload=runlist.library())], variables) as inside,
         Holder([], {**variables, "LD_PRELOAD": str(runlist.library())}) as outside,
     ):
-        place.commands.ok("attach", str(inside.process.pid), "--wait", "--class", "batch")
+        client.attach(inside.process.pid, "batch", wait=True)
         assert [inside.do("open"), inside.do("take 1500"), outside.do("open")] == [0, 0, 0]
         assert [inside.do("take 600"), outside.do("take 600")] == [OUT_OF_MEMORY, OUT_OF_MEMORY]
         wait_for(client.ps, "the container to be managed")
@@ -126,7 +126,7 @@ def test_a_container_of_another_user(place: Place) -> None:
             path.chmod(0o777)
         tenant = undo.enter_context(started([*place.container(owner=NOBODY), *words], variables, **user))
         pid = first_process(tenant.pid)
-        place.commands.ok("attach", str(pid), "--wait")
+        place.daemon.client.attach(pid, None, wait=True)
         say(tenant)
         assert hear(tenant) == "ready\n"
         wait_for(place.daemon.client.ps, "the container to be managed")

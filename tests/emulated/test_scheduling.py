@@ -198,6 +198,52 @@ def test_a_batch_task_stops_nobody_with_segments(daemon: Daemon, worker: Start) 
     assert other.quit()
 
 
+def test_a_program_knows_whether_its_segment_is_in_force(daemon: Daemon, worker: Start) -> None:
+    daemon.client.use_policy("deadline", {"max_segment_ms": "9000"})
+    one, other = worker(), worker()
+    assert not one.do("segment 1")["in_force"]  # not managed
+    one.do("segment end")
+    daemon.client.attach(one.pid)
+    daemon.client.attach(other.pid)
+    one.do("segment 1")
+    wait_for(lambda: one.do("force")["in_force"])
+    other.do("segment 2")
+    wait_for(lambda: other.do("force")["in_force"])
+    wait_for(lambda: not one.do("force")["in_force"])
+    other.do("segment end")
+    wait_for(lambda: one.do("force")["in_force"])
+    for change, back in (({"class": "batch"}, {"class": "normal"}), ({"cap": "1"}, {"cap": "max"})):
+        daemon.client.set(one.pid, change)
+        wait_for(lambda: not one.do("force")["in_force"], str(change))
+        daemon.client.set(one.pid, back)
+        wait_for(lambda: one.do("force")["in_force"], str(back))
+    daemon.client.suspend(one.pid)
+    wait_for(lambda: not one.do("force")["in_force"])
+    daemon.client.use_policy("deadline", {"max_segment_ms": "50"})
+    daemon.client.resume(one.pid)
+    one.do("segment end")
+    one.do("segment 1")
+    wait_for(lambda: not one.do("force")["in_force"])  # it was too long
+    for tenant in (one, other):
+        assert tenant.quit()
+
+
+@pytest.mark.parametrize("task_class", ["normal", "latency"])
+def test_successive_segments_are_all_in_force(daemon: Daemon, worker: Start, task_class: str) -> None:
+    one, other = worker(), worker()
+    daemon.client.attach(one.pid, task_class)
+    daemon.client.attach(other.pid, task_class)
+    for _ in range(6):
+        one.do("segment 1")
+        wait_for(lambda: one.do("force")["in_force"])  # a busy machine may answer late
+        assert not task_of(daemon, other.pid).enabled
+        one.do("segment end")
+        other.wait_for_progress()
+        time.sleep(0.3)  # the pause was taken for a segment once, so that every other one had no effect
+    for tenant in (one, other):
+        assert tenant.quit()
+
+
 def test_a_target_takes_from_the_background_what_it_needs(daemon: Daemon, worker: Start, jobs: Jobs) -> None:
     (job,) = jobs(1)
     service = worker()

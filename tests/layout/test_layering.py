@@ -87,7 +87,7 @@ FLOW: dict[str, set[str]] = {
     # those who use the daemon
     "client": {
         "__init__", "errors", "frames", "interpreter", "paths", "planes.interface", "planes.registry", "protocol",
-        "views", "wire",
+        "settings", "views", "wire",
     },
     "top": {"client", "errors", "model", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},

@@ -105,6 +105,7 @@ int main(void) {
         errno = 77;
         if (!strcmp(word, "begin")) result = rl_segment_begin((int)number);
         if (!strcmp(word, "end")) result = rl_segment_end();
+        if (!strcmp(word, "force")) result = rl_segment_in_force();
         if (!strcmp(word, "report")) result = rl_report_latency_ns((uint64_t)number);
         if (!strcmp(word, "hint")) result = rl_hint_ns((uint64_t)number);
         const int after = errno;

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import runlist
-from runlist.daemon.requests.messages import Kind
+from runlist.daemon.requests.messages import Effect, Kind
 from tests.fixtures.compiler import CXX, C, cmake, compiler
 from tests.fixtures.daemon import NOBODY, needs_root, short_path, wait_for
 from tests.fixtures.ear import Ear
@@ -29,7 +29,7 @@ LANGUAGES = {
     "c11": (C, ("-std=c11", "-D_GNU_SOURCE")),
     "c++20": (CXX, ("-xc++", "-std=c++20")),
 }
-FUNCTIONS = {"rl_segment_begin", "rl_segment_end", "rl_report_latency_ns", "rl_hint_ns"}
+FUNCTIONS = {"rl_segment_begin", "rl_segment_end", "rl_segment_in_force", "rl_report_latency_ns", "rl_hint_ns"}
 INTERPOSED = {"ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 
@@ -292,6 +292,27 @@ def test_a_child_of_fork_is_another_process(ear: Ear, tenant: Program) -> None:
     assert [one.pid == tenant.pid for one in heard] == [True, False, False, True]
     assert [one.message.priority for one in heard] == [2, 40, 0, 0]
     assert heard[1].message.sequence == 1
+
+
+def test_a_program_knows_whether_its_segment_is_in_force(ear: Ear, tenant: Program) -> None:
+    assert tenant.do("force") == -errno.EINVAL
+    assert [tenant.do("begin", 2), tenant.do("force")] == [0, 1]
+    for effect in (Effect.NOT_IN_FORCE, Effect.IN_FORCE):  # the daemon says so when it changes
+        assert ear.do(lambda effect=effect: ear.answer(effect))
+        wait_for(lambda effect=effect: tenant.do("force") == (effect is Effect.IN_FORCE))
+    for effect in (Effect.UNTOLD, Effect.NOT_IN_FORCE, Effect.NOT_MANAGED):  # UNTOLD: daemons before 0.5
+        ear.effect = effect
+        assert [tenant.do("begin", 5), tenant.do("force"), tenant.do("end")] == [0, 0, 0]
+    ear.effect = Effect.IN_FORCE
+    assert [tenant.do("begin", 5), tenant.do("force"), tenant.do("end"), tenant.do("end")] == [0, 1, 0, 0]
+    assert tenant.do("force") == -errno.EINVAL
+    ear.managed = False
+    assert [tenant.do("begin", 5), tenant.do("force")] == [0, 0]
+
+
+def test_without_a_daemon_no_segment_is_in_force(start: Callable[..., Program]) -> None:
+    tenant = start()
+    assert [tenant.do("begin", 1), tenant.do("force")] == [-errno.ENOTCONN, 0]
 
 
 def test_threads_and_signals(ear: Ear, tenant: Program) -> None:

@@ -26,7 +26,7 @@ def test_classes_become_slices_and_detaching_puts_back(
     assert {task["pid"] for task in commands.json("ps")} == {batch.pid, service.pid}
     commands.ok("detach", str(batch.pid))
     assert batch.state == AS_FOUND
-    commands.ok("release")
+    commands.ok("release", "--all")
     assert service.state == AS_FOUND
     assert commands.json("ps") == []
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
 
+from runlist import __version__
 from runlist.cli import main
-from runlist.cli.common import key_values, print_json, report_error
+from runlist.cli.common import key_values, painted, print_json, report_error
 from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
 from runlist.errors import LONGEST, NoTargetError, UsageError
 from runlist.views.columns import columns_of
@@ -207,6 +209,88 @@ def test_emulated_without_a_gpu_is_usage(capsys: pytest.CaptureFixture[str], mon
         main(["ps", "--device", "emulated"])
     assert caught.value.code == 2
     assert "runlist emulator" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+@pytest.mark.parametrize("command", [(), ("attach",), ("policy",), ("policy", "use"), ("run",)])
+def test_help_has_a_short_name_everywhere(
+    capsys: pytest.CaptureFixture[str], command: tuple[str, ...], word: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command, word])
+    assert caught.value.code == 0
+    assert "--help" in capsys.readouterr().out
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"runlist {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("runlist re", {"release", "resume"}),
+        ("runlist attach 1 --cl", {"--class"}),
+        ("runlist attach 1 --class ", {"deadline", "latency", "normal", "batch"}),
+        ("runlist attach 1 --class b", {"batch"}),
+        ("runlist run --policy f", {"fair"}),
+        ("runlist set 1 we", {"weight="}),
+        ("runlist set 1 class=l", {"class=latency"}),
+        ("runlist ps --device e", {"emulated"}),
+        ("runlist simulate --trace f", {"four-batch"}),
+    ],
+)
+def test_a_shell_completes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, words: set[str]
+) -> None:
+    monkeypatch.setenv("_RUNLIST_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" ")) - 1))
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 0
+    assert set(capsys.readouterr().out.split()) == words
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete -o default -F"), ("zsh", "#compdef runlist"), ("fish", "complete --command")]
+)
+def test_each_shell_has_its_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shell: str, word: str
+) -> None:
+    monkeypatch.setenv("_RUNLIST_COMPLETE", f"source_{shell}")
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 0
+    assert word in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    """Something that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({"TERM": "xterm-256color"}, True), ({"TERM": "dumb"}, False), ({}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "xterm", "NO_COLOR": ""}, True),
+    ],
+)  # fmt: skip
+def test_colours_are_for_terminals_that_show_them(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert painted("ok", "green", Terminal()) == ("\x1b[32mok\x1b[0m" if coloured else "ok")
+    assert painted("ok", "green", io.StringIO()) == "ok"
+    assert painted("ok", "", Terminal()) == "ok"
 
 
 def test_nobody_has_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:

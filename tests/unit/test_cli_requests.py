@@ -19,7 +19,7 @@ from runlist.settings.table import SETTINGS
 from tests.fixtures.fake_daemon import FakeDaemon, gpu_view, status, view
 
 ALL = {
-    "class": "batch", "weight": "300", "cap": "30ms/100ms", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
+    "class": "deadline", "weight": "300", "cap": "30ms/100ms", "burst": "20ms", "deadline": "5ms/20ms", "p99": "5ms",
     "group": "job", "memory": "8G", "timeslice": "2ms", **{row.name: row.words[-1] for row in controls()},
 }  # fmt: skip
 
@@ -60,8 +60,41 @@ def test_the_table_of_options_is_all_here() -> None:
 
 @pytest.mark.parametrize("settings", [{}, ALL, *({key: value} for key, value in ALL.items())])
 def test_attach_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: dict[str, str]) -> None:
-    assert run("attach", "42", *words_of(settings), "--wait") == 0
-    assert fake.requests == [wire.Attach(42, settings, wait=True)]
+    assert run("attach", "42", *words_of(settings)) == 0
+    assert fake.requests == [wire.Attach(42, settings)]
+
+
+def test_attach_that_waits_asks_again_until_there_are_tasks(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.answers |= {wire.Attach: wire.Tasks([], ["a note"]), wire.Change: wire.Failure("", ExitCode.NO_TARGET)}
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        fake.answers[wire.Change] = wire.Tasks([view()] if len(pauses) == 3 else [])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run("attach", "42", "--wait", "--class", "batch") == 0
+    nothing = wire.Change(42, {})
+    assert fake.requests == [nothing, wire.Attach(42, {"class": "batch"}, wait=True), nothing, nothing, nothing]
+    captured = capsys.readouterr()
+    assert captured.err == "runlist: a note\n"
+    assert "train.py" in captured.out
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_ctrl_c_leaves_a_process_as_it_was(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, managed: bool) -> None:
+    fake.answers |= {
+        wire.Attach: wire.Tasks([]), wire.Change: wire.Tasks([]) if managed else wire.Failure("", ExitCode.NO_TARGET)
+    }  # fmt: skip
+
+    def sleep(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run("attach", "42", "--wait") == 130
+    assert fake.asked(wire.Detach) == ([] if managed else [wire.Detach(42)])
 
 
 @pytest.mark.parametrize("settings", [{}, ALL])
@@ -88,9 +121,12 @@ def test_run_says_that_it_waits_for_room(fake: FakeDaemon) -> None:
 
 
 def test_a_bad_setting_is_refused_in_the_daemons_words(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
-    fake.answers[wire.Attach] = wire.Failure("weight=0: a weight is 1 to 10000, not 0", ExitCode.USAGE)
-    assert run("attach", "42", "--weight", "0") == 2
+    fake.answers[wire.Attach] = wire.Failure("a weight is too much today", ExitCode.USAGE)
+    assert run("attach", "42", "--weight", "1") == 2
+    assert capsys.readouterr().err == "runlist: a weight is too much today\n"
+    assert run("attach", "42", "--weight", "0") == 2  # no daemon needs to be asked
     assert capsys.readouterr().err == "runlist: weight=0: a weight is 1 to 10000, not 0\n"
+    assert len(fake.requests) == 1
 
 
 def test_set_sends_all_settings_at_once(fake: FakeDaemon) -> None:
@@ -215,6 +251,7 @@ def test_the_daemon_gets_its_rules_by_a_whole_path(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RUNLIST_DEVICE", raising=False)
+    (tmp_path / "mine.toml").write_text("")
     run("daemon", "--rules", "mine.toml", "--policy", "fair")
     assert started[0][1] == "-I"
     assert started[0][3:] == ["runlist.daemon", "--policy", "fair", "--rules", str(tmp_path / "mine.toml")]

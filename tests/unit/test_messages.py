@@ -8,14 +8,14 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.requests.messages import MAX_PER_WAKEUP, Kind, Messages, TenantMessage, parse
+from runlist.daemon.requests.messages import MAX_PER_WAKEUP, Answer, Effect, Kind, Messages, TenantMessage, parse
 from runlist.errors import RunlistError, UsageError
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
 from tests.fixtures.ear import CloseHere, Ear
@@ -66,12 +66,12 @@ def test_the_record_is_what_the_documents_say() -> None:
         {"kind": 5},  # with a priority
         {"kind": 3},  # with a priority
         {"nanoseconds": 1},  # of a segment
-        {"reserved": 1},
+        {"effect": 1},
     ],
 )
 def test_what_this_version_does_not_know_is_dropped(change: dict[str, int]) -> None:
     fields = {"magic": 0x314D4C52, "version": 1, "kind": 1, "priority": 5, "sequence": 1, "nanoseconds": 0}
-    record = struct.pack("<IHHiIQQ", *{**fields, "reserved": 0, **change}.values())
+    record = struct.pack("<IHHiIQQ", *{**fields, "effect": 0, **change}.values())
     assert parse(record) is None
 
 
@@ -128,11 +128,13 @@ def test_another_users_claim_to_be_somebody_else_is_refused_by_the_kernel(ear: E
         assert heard.heard.empty()
 
 
-def test_a_segment_is_answered_when_it_is_in_force_and_nothing_else_is(ear: Ear, sender: socket.socket) -> None:
+def test_a_segment_is_answered_with_its_effect_and_nothing_else_is(ear: Ear, sender: socket.socket) -> None:
     sender.send(REPORT.encode())
     sender.send(TenantMessage(Kind.SEGMENT_END, 0, 9, 0).encode())
-    sender.send(BEGIN.encode())
-    assert sender.recv(100) == BEGIN.encode()
+    for effect in (Effect.IN_FORCE, Effect.NOT_IN_FORCE):
+        ear.effect = effect
+        sender.send(BEGIN.encode())
+        assert sender.recv(100) == BEGIN.encode(effect)
     ear.answers = False
     sender.send(BEGIN.encode())
     flushed(ear, sender)
@@ -144,7 +146,7 @@ def test_a_segment_is_answered_when_it_is_in_force_and_nothing_else_is(ear: Ear,
 def test_a_process_that_is_not_managed_is_counted_and_answered_at_once(ear: Ear, sender: socket.socket) -> None:
     ear.managed = False
     sender.send(BEGIN.encode())
-    assert sender.recv(100) == BEGIN.encode()
+    assert sender.recv(100) == BEGIN.encode(Effect.NOT_MANAGED)
     sender.send(REPORT.encode())
     ear.managed = True
     flushed(ear, sender)
@@ -261,7 +263,7 @@ def test_without_room_for_descriptors_none_is_received(short_path: Path) -> None
     heard: list[TenantMessage] = []
 
     async def run() -> None:
-        def take(pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+        def take(pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
             heard.append(message)
             return True
 
@@ -303,7 +305,7 @@ def test_so_many_are_read_in_one_go(short_path: Path) -> None:
     async def run() -> int:
         count = 0
 
-        def take(pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
+        def take(pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
             nonlocal count
             count += 1
             sender.send(REPORT.encode())  # there is always one more

@@ -175,3 +175,28 @@ def test_a_tenant_cannot_stop_the_others_for_good() -> None:
         gpu.at(0.02 * step, lambda: gpu.segment(gpu.tenants[0], 5))
     gpu.run(10.0)
     assert shares(gpu, 0, 10)[2] > 0.08
+
+
+@pytest.mark.parametrize("task_class", [NORMAL, LATENCY])
+@pytest.mark.parametrize(("lasts_s", "every_s"), [(0.02, 0.5), (0.2, 0.5), (0.3, 2.0), (0.01, 0.015), (0.9, 1.8)])
+def test_successive_segments_all_count(task_class: TaskClass, lasts_s: float, every_s: float) -> None:
+    """As long as all together are less than the documented part of the time."""
+    gpu = TinyGpu(load_policy(PolicySpec()), [tenant(1, task_class), tenant(2, task_class), tenant(3)])
+    begins = [0.5 + every_s * number for number in range(8)]
+    for begun in begins:
+        gpu.at(begun, lambda: gpu.segment(gpu.tenants[0], 5))
+        gpu.at(begun + lasts_s, lambda: gpu.segment(gpu.tenants[0], None))
+    seen: list[frozenset[TaskKey]] = []
+    for begun in begins:
+        gpu.at(begun + lasts_s / 2, lambda: seen.append(frozenset(e.key for e in gpu.tenants if e.enabled)))
+    gpu.run(begins[-1] + every_s)
+    assert seen == [{TaskKey(1, "GPU-0")}] * len(begins)
+
+
+def test_segments_cost_nothing_while_there_is_nobody_to_keep_off() -> None:
+    gpu = TinyGpu(load_policy(PolicySpec()), [tenant(1, NORMAL)])
+    for step in range(50):
+        gpu.at(0.1 * step, lambda: gpu.segment(gpu.tenants[0], 5))
+    gpu.at(4.95, lambda: gpu.add(tenant(2, NORMAL)))
+    gpu.run(5.5)
+    assert shares(gpu, 4.97, 5.4)[1] > 0.95

@@ -175,30 +175,28 @@ def test_a_task_is_preempted_once(world: World) -> None:
 
 def test_a_flood_of_events_is_few_decisions(world: World) -> None:
     world.add(1)
-    done: list[int] = []
-    for number in range(1000):
-        world.do(lambda number=number: world.scheduler.tell(BEGIN, lambda: done.append(number)))  # type: ignore[misc]
-        if number == 0:
-            assert done == [0]  # the first is served at once
-    assert len(world.policy.asked) == 1
+    for _ in range(1000):
+        world.do(lambda: world.scheduler.tell(BEGIN))
+        assert world.policy.times == [0.0]  # the first is served at once
     world.pass_time(0.01)
     assert world.policy.times == [0.0, 0.002]
-    assert done == list(range(1000))
     world.pass_time(1)
     world.do(lambda: world.scheduler.tell(Hint(KEY, 0.001)))
     assert world.policy.times[2:] == [1.01]
 
 
-def test_what_waits_for_a_decision_is_told_whoever_asked_for_it(world: World) -> None:
-    world.add(1)
+def test_a_task_is_told_whether_its_segment_is_in_force_whoever_asked_for_the_decision(world: World) -> None:
+    managed = world.add(1)
     world.run()
-    done: list[str] = []
-    world.do(lambda: world.scheduler.tell(BEGIN, lambda: done.append("in force")))
-    assert done == []
-    world.run()  # a request, a moment before the timer
-    assert done == ["in force"]
-    world.pass_time(1)
-    assert done == ["in force"]
+    told: list[bool] = []
+    managed.on_segment = told.append
+    for segments in (frozenset({KEY}), frozenset({TaskKey(77, GPU)}), frozenset[TaskKey]()):
+        world.decide(lambda now, segments=segments: Decision({}, segments=segments))  # type: ignore[misc]
+        before = len(told)
+        world.do(lambda: world.scheduler.tell(BEGIN))
+        assert len(told) == before
+        world.run()  # a request, a moment before the timer
+    assert told == [True, False, False]
 
 
 def test_a_control_that_fails_is_returned_to_whoever_asked_and_else_told(world: World) -> None:

@@ -23,6 +23,7 @@ from runlist.settings.table import (
     control_words,
     memory_change,
     override,
+    parse_request,
     parse_setting,
     parse_settings,
 )
@@ -107,6 +108,13 @@ def test_the_table_is_what_people_read() -> None:
         ("memory", "", "take a size"),
         ("memory", "1e9", "take a size"),
         ("memory", "2000T", "take a size"),
+        ("memory", "8", "memory=8: 8 B let no program use a GPU: give the unit, as in 8G, or max for no limit"),
+        ("memory", "64k", "64.0 KiB let no program use a GPU"),
+        ("memory", "٨G", "take a size"),
+        ("weight", "٣", "take a whole number"),
+        ("timeslice", "٣", "take whole microseconds"),
+        ("cap", "٣٠", "take a percentage"),
+        ("p99", "٣ms", "take a number and a unit"),
         ("", "x", "no setting ''"),
         ("weight", "0", "weight=0: a weight is 1 to 10000, not 0"),
         ("weight", "10001", "a weight is 1 to 10000"),
@@ -172,7 +180,7 @@ def test_a_long_value_is_shown_short_and_on_one_line(key: str) -> None:
     ("text", "limit"),
     [
         ("8G", 8 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29), ("1.5 gib", 3 << 29), ("1073741824", 1 << 30),
-        ("8GB", 8 * 10**9), ("64k", 64 << 10), ("1", 1), ("max", None), ("none", None), ("0", None), ("0G", None),
+        ("8GB", 8 * 10**9), ("2MiB", 2 << 20), ("max", None), ("none", None), ("0", None), ("0G", None),
     ],
 )  # fmt: skip
 def test_memory_is_of_the_tree_and_not_of_the_task(text: str, limit: int | None) -> None:
@@ -180,6 +188,50 @@ def test_memory_is_of_the_tree_and_not_of_the_task(text: str, limit: int | None)
     assert parse_setting("memory", text) == MemoryChange(limit) == memory_change(changes)
     assert apply_changes(changes, TASK) == replace(TASK, weight=7)
     assert memory_change(parse_settings({"weight": "7"})) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "line"),
+    [
+        ({"class": "batch", "deadline": "5ms/20ms"}, TASK, "class=batch and deadline=5ms/20ms exclude each other"),
+        ({"class": "Latency", "deadline": "5ms/20ms"}, TASK, "class=latency and deadline=5ms/20ms exclude each other"),
+        ({"class": "deadline"}, TASK, "class=deadline takes a budget and a period: say deadline=BUDGET/PERIOD"),
+        ({"class": "deadline", "deadline": "none"}, TASK, "class=deadline takes a budget and a period"),
+        ({"class": "batch", "p99": "5ms"}, TASK, "class=batch, p99=5ms: a target has no effect for class batch"),
+        (
+            {"cap": "10", "deadline": "5ms/20ms"}, TASK,
+            "cap=10, deadline=5ms/20ms: the deadline asks for 25 % of the GPU, and the cap allows 10 %",
+        ),
+        ({"burst": "5ms", "cap": "max"}, TASK, "a burst goes with a cap"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_together_is_refused(settings: dict[str, str], task: Task, line: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(line)):
+        parse_request(settings, task)
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "said"),
+    [
+        ({"class": "batch"}, {"target_p99_us": 5000.0}, "a target has no effect for class batch"),
+        ({"p99": "5ms"}, {"task_class": TaskClass.BATCH}, "a target has no effect for class batch"),
+        ({"cap": "10"}, {"task_class": TaskClass.DEADLINE, "deadline": Deadline(5_000, 20_000)}, "raise the cap"),
+        ({"deadline": "5ms/20ms"}, {"cap": Cap(10_000)}, "raise the cap"),
+        ({"weight": "200", "deadline": "5ms/20ms"}, {}, "a weight has no effect for class deadline"),
+        ({"class": "batch", "deadline": "none"}, {}, None),
+        ({"class": "deadline", "deadline": "5ms/20ms", "cap": "25"}, {}, None),
+        ({"class": "deadline"}, {"deadline": Deadline(5_000, 20_000), "task_class": TaskClass.DEADLINE}, None),
+        ({"class": "batch", "p99": "none"}, {}, None),
+        ({"timeslice": "2ms"}, {"task_class": TaskClass.BATCH, "target_p99_us": 5000.0}, None),
+        ({"deadline": "5ms/20ms"}, {"weight": 50}, None),
+    ],
+)
+def test_what_has_no_effect_on_this_task_is_said(
+    settings: dict[str, str], values: dict[str, object], said: str | None
+) -> None:
+    _, notes = parse_request(settings, replace(TASK, **values))
+    assert len(notes) == (said is not None)
+    assert said is None or said in notes[0]
 
 
 def test_weights_and_groups() -> None:

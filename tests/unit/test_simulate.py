@@ -369,7 +369,7 @@ def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert command(capsys, *words, str(picture))[0] == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     code, _, err = command(capsys, *words, str(tmp_path / "no" / "p.png"))
-    assert (code, len(err.splitlines())) == (1, 1)
+    assert (code, len(err.splitlines())) == (2, 1)
     code, _, err = command(capsys, *words, str(tmp_path / "p.strange"))
     assert (code, len(err.splitlines())) == (2, 1)
 

@@ -17,7 +17,8 @@ import runlist
 from runlist import paths, tenant
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver
 from runlist.protocol import environment_autogen as names
-from tests.fixtures.daemon import short_path
+from runlist.protocol.tenant_autogen import Effect
+from tests.fixtures.daemon import short_path, wait_for
 from tests.fixtures.ear import Ear
 
 __all__ = ["short_path"]
@@ -109,6 +110,70 @@ def test_a_beginning_waits_for_the_daemons_word_but_not_for_ever(ear: Ear) -> No
         assert 0.05 <= time.monotonic() - started < 1
         with runlist.segment(2):  # a daemon that did not answer is not waited for again at once
             assert time.monotonic() - started < 1
+
+
+def test_a_program_knows_whether_its_segment_is_in_force(ear: Ear) -> None:
+    with runlist.segment(1) as segment:
+        assert segment.in_force
+        for effect in (Effect.NOT_IN_FORCE, Effect.IN_FORCE):  # the daemon says so when it changes
+            assert ear.do(lambda effect=effect: ear.answer(effect))
+            wait_for(lambda effect=effect: segment.in_force is (effect is Effect.IN_FORCE))
+    assert not segment.in_force  # it is over
+
+
+@pytest.mark.parametrize("effect", [Effect.UNTOLD, Effect.NOT_IN_FORCE, Effect.NOT_MANAGED, 77])
+def test_only_what_the_daemon_calls_in_force_is(ear: Ear, effect: Effect) -> None:
+    """UNTOLD is the answer of daemons before 0.5."""
+    ear.effect = effect
+    started = time.monotonic()
+    with runlist.segment(1) as segment:
+        assert not segment.in_force
+    assert time.monotonic() - started < 20
+    ear.managed = False
+    with runlist.segment(1) as segment:
+        assert not segment.in_force
+
+
+def test_without_a_daemon_no_segment_is_in_force(short_path: Path) -> None:
+    with runlist.segment(1) as segment:
+        assert not segment.in_force
+        with Ear(short_path / "messages.sock"):
+            tenant._tenant._look_at = 0.0
+            runlist.hint(0)  # the daemon hears of the segment, too
+            wait_for(lambda: segment.in_force)
+        runlist.hint(0)  # it is gone
+        assert not segment.in_force
+
+
+def test_a_segment_within_a_segment_is_in_force_for_as_much_as_it_asked(ear: Ear) -> None:
+    with runlist.segment(2) as outer:
+        with runlist.segment(1) as inner:
+            assert inner.in_force
+            assert not outer.in_force  # the inner one is what counts now
+        wait_for(lambda: outer.in_force)
+        with runlist.segment(3):
+            assert outer.in_force
+        ear.effect = Effect.NOT_IN_FORCE
+        with runlist.segment(3) as inner:
+            assert not outer.in_force
+            assert not inner.in_force
+
+
+def test_a_late_answer_counts_once_it_is_there(ear: Ear) -> None:
+    ear.answers = False
+    with runlist.segment(1) as segment:
+        assert not segment.in_force
+        assert ear.do(lambda: ear.answer(Effect.IN_FORCE))
+        wait_for(lambda: segment.in_force)
+
+
+def test_a_child_is_in_none_of_its_parents_segments(ear: Ear) -> None:
+    with runlist.segment(1) as segment:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(segment.in_force))
+        assert os.waitpid(child, 0)[1] == 0
+        assert segment.in_force
 
 
 def test_daemons_come_and_go(short_path: Path) -> None:

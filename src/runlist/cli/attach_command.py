@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import typer
 
 from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions
-from runlist.cli.policy_command import use_if_asked
+from runlist.cli.policy_command import asked_policy
 from runlist.cli.settings import with_settings
+
+if TYPE_CHECKING:
+    from runlist.client import Client
+    from runlist.views.structs import TaskView
+
+_LOOK_EVERY_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +26,9 @@ def register(app: typer.Typer) -> None:
     def attach(
         pid: Pid,
         settings: dict[str, str],
-        wait: bool = typer.Option(False, "--wait", help="Also when it has no GPU context yet: manage it once it has."),
+        wait: bool = typer.Option(
+            False, "--wait", help="Where it has no GPU work yet, wait until it has; Ctrl-C leaves it as it was."
+        ),
         policy: PolicyOption = None,
         option: PolicyOptions = None,
         device: Device = None,
@@ -30,7 +41,36 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.tables import show
         from runlist.client import Client
 
+        chosen = asked_policy(policy, option)
         with Client.open(start=True, device=device) as client:
-            use_if_asked(client, policy, option)
-            tasks = client.attach(pid, None, wait=wait, settings=settings)
+            if chosen is not None:
+                client.use_policy(*chosen)
+            tasks = (_wait if wait else _now)(client, pid, settings)
             show(tasks, client.notes, json)
+
+
+def _now(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
+    return client.attach(pid, None, settings=settings)
+
+
+def _wait(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
+    """Attach a process, and wait until it has GPU work. Raises NoTargetError when it ends before."""
+    from runlist.errors import NoTargetError
+
+    try:
+        client.set(pid, {})
+        ours = False
+    except NoTargetError:  # nobody manages it
+        ours = True
+    tasks = client.attach(pid, None, wait=True, settings=settings)
+    notes = client.notes
+    try:
+        while not tasks:
+            time.sleep(_LOOK_EVERY_S)
+            tasks = client.set(pid, {})
+    except KeyboardInterrupt:
+        if ours:
+            client.detach(pid)
+        raise
+    client.notes = notes
+    return tasks

@@ -1,25 +1,100 @@
-"""Shared by the commands: options, tables, JSON, errors."""
+"""Shared by the commands: the app, options, JSON, errors."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
-from runlist.errors import RunlistError, UsageError
+from runlist.cli.complete import devices, policies
+from runlist.errors import NoPermissionError, RunlistError, UsageError
 from runlist.planes.registry import PLANES
+from runlist.text import printable
+from runlist.units import parse_number
+
+_WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+
+_COLOURS = {"red": "1;31", "green": "32", "yellow": "33"}
+
+RUN_OTHERS = frozenset({"run", "emulator"})
+"""Commands that end in the words of another command."""
+
+
+class Command(TyperCommand):
+    """A command that refuses an option without a value, and one that is given twice: one of the two would not count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param, times in Counter(order).items():
+            if param.param_type_name != "option":
+                continue
+            if given.get(param.name) == "":
+                raise UsageError(f"{'/'.join(param.opts)} is empty: give it a value")
+            if times > 1 and not param.multiple:
+                raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
+        return super().parse_args(ctx, args)
+
+
+class App(typer.Typer):
+    """Commands of this kind."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
+        return super().command(name, cls=Command, **options)
+
+
+def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """A parser of whole numbers from `least` to `most`, in the digits 0 to 9."""
+    allowed = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def parse(text: Any) -> int:
+        value = int(str(text)) if _WHOLE.fullmatch(str(text)) is not None else None
+        if value is None or value < least or (most is not None and value > most):
+            raise typer.BadParameter(f"take a whole number, {allowed}, not {str(text)!r}")
+        return value
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[Any], float]:
+    """A parser of numbers from `least` to `most`, in the digits 0 to 9."""
+
+    def parse(text: Any) -> float:
+        value = parse_number(str(text))
+        if value is None or not least <= value <= most:
+            raise typer.BadParameter(f"take a number, {least:g} to {most:.10g}, not {str(text)!r}")
+        return value
+
+    return parse
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="|".join(PLANES), help="Which device; default $RUNLIST_DEVICE, else nvidia."),
+    typer.Option(
+        "--device",
+        metavar="|".join(PLANES),
+        help="Which device; default $RUNLIST_DEVICE, else nvidia.",
+        autocompletion=devices,
+    ),
 ]
-Pid = Annotated[int, typer.Argument(min=1, help="Process id.")]
+Pid = Annotated[int, typer.Argument(parser=whole(1), metavar="PID", help="Process id.")]
 PolicyOption = Annotated[
-    str | None, typer.Option("--policy", help="Switch the daemon to this policy: a name, or a .py file.")
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME|FILE.py",
+        help="Switch the daemon to this policy: a name, or a .py file.",
+        autocompletion=policies,
+    ),
 ]
 PolicyOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the policy.")
@@ -31,28 +106,71 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
-def say(line: str) -> None:
-    """Print a note or an error on standard error."""
-    print(f"runlist: {line}", file=sys.stderr, flush=True)
+def say(line: str, colour: str = "") -> None:
+    """Print a note, or an error in its colour, on standard error."""
+    print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """Text in a colour (red, green, yellow; none: as it is) where it goes to a terminal that shows colours and the user
+    has not set NO_COLOR.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "unknown")
+    if colour not in _COLOURS or plain or not stream.isatty():
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def report_error(error: RunlistError, words: Sequence[str]) -> int:
     """One line on standard error, and the error as JSON on standard output where JSON was asked for; returns the exit
     code.
     """
-    say(str(error))
-    own = words[: words.index("--")] if "--" in words else words
-    if "--json" in own:
-        print_json({"error": str(error), "exit_code": int(error.exit_code)})
+    line = printable(str(error))
+    say(line, "red")
+    if "--json" in _own(words):
+        print_json({"error": line, "exit_code": int(error.exit_code)})
     return int(error.exit_code)
 
 
+def _own(words: Sequence[str]) -> Sequence[str]:
+    """The words that are ours, not those of a command that is run."""
+    if words and words[0] in RUN_OTHERS:
+        return list(takewhile(lambda word: word.startswith("-") and word != "--", words[1:]))
+    return words[: words.index("--")] if "--" in words else words
+
+
 def key_values(words: Iterable[str]) -> dict[str, str]:
-    """`key=value` words as a dict. Raises UsageError for anything else."""
-    pairs = {}
+    """`key=value` words as a dict. Raises UsageError for anything else, and for a key that comes twice."""
+    pairs: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals and value):
             raise UsageError(f"{word}: write key=value")
+        if key in pairs:
+            raise UsageError(f"{key} is given twice: give it once")
         pairs[key] = value
     return pairs
+
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def output_file(option: str, path: Path, endings: Sequence[str] = ()) -> None:
+    """Check a file that is to be written, before the work for it begins. Raises UsageError for a name that is none, and
+    NoPermissionError.
+    """
+    shown = f"{option} {path}"
+    if str(path) == "-":
+        raise UsageError(f"{shown}: it goes to a file, not to standard output: name one")
+    try:
+        if path.is_dir():
+            raise UsageError(f"{shown}: this is a folder: name a file in it")
+        if endings and path.suffix.lower() not in endings:
+            raise UsageError(f"{shown}: take a name that ends in {' or '.join(endings)}")
+        if not path.parent.is_dir():
+            raise UsageError(f"{shown}: there is no folder {path.parent}: make it first")
+        writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"{shown}: {error.strerror}") from None
+    if not writable:
+        raise NoPermissionError(f"{shown}: you may not write there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import typer
 
 from runlist import interpreter
 from runlist.cli.common import Device, Json, PolicyOptions, print_json
-from runlist.text import printable
+from runlist.cli.complete import policies
+from runlist.cli.policy_command import checked_policy
+from runlist.text import counted, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +20,13 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def daemon(
-        policy: str = typer.Option("priority", "--policy", help="The policy to start with: a name, or a .py file."),
+        policy: str | None = typer.Option(
+            None,
+            "--policy",
+            metavar="NAME|FILE.py",
+            help="The policy to start with: a name, or a .py file; default priority.",
+            autocompletion=policies,
+        ),
         option: PolicyOptions = None,
         rules: Path | None = typer.Option(None, "--rules", help="A TOML file of settings by user, command, cgroup…"),
         group: str | None = typer.Option(None, "--group", help="Let the members of this group use the daemon."),
@@ -31,8 +40,17 @@ def register(app: typer.Typer) -> None:
         Run by root it serves everybody: each user manages only its own processes.
         """
         from runlist.client import Client, daemon_environment
+        from runlist.daemon.placement.rules import Rules
+        from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
+        from runlist.policies import DEFAULT_POLICY
 
+        choices = {"--policy": policy, "--option": option, "--rules": rules, "--group": group}
+        given = [name for name, value in choices.items() if value is not None]
+        if (status or stop) and given:
+            raise UsageError(f"{', '.join(given)}: for a daemon that starts, and not with --status or --stop")
+        if json and not (status or stop):
+            raise UsageError("--json goes with --status or --stop: a daemon that runs prints its log")
         if status or stop:
             with Client.open(device=device) as client:
                 found = client.status()
@@ -43,12 +61,17 @@ def register(app: typer.Typer) -> None:
             elif status:
                 print(
                     f"process {found.pid}, version {found.version}, {found.driver}, "
-                    f"policy {found.policy}, {found.tasks} tasks"
+                    f"policy {found.policy}, {counted(found.tasks, 'task')}"
                 )
                 for trouble in found.troubles:
                     print(f"trouble: {printable(trouble)}")
             return
-        name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
+        # What is wrong with the words is said here, before a driver is looked for.
+        name, _ = checked_policy(policy if policy is not None else DEFAULT_POLICY, option)
+        if rules is not None:
+            Rules.load(rules)
+        if group is not None and not _is_group(group):
+            raise UsageError(f"no group {group!r} on this machine")
         words = interpreter.command("runlist.daemon", "--policy", name)
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
@@ -56,3 +79,11 @@ def register(app: typer.Typer) -> None:
         environment = daemon_environment(choose_plane(device))
         os.chdir("/")
         os.execve(words[0], words, environment)
+
+
+def _is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from runlist.cli.common import Device, Json
+from runlist.cli.common import PICTURES, Device, Json, number, output_file
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def demo(
-        seconds: float = typer.Option(24.0, min=2.0, max=3600.0, help="How long to measure, over all configurations."),
+        seconds: float = typer.Option(
+            24.0, parser=number(2, 3600), metavar="S", help="How long to measure, over all configurations."
+        ),
         torch: bool = typer.Option(False, "--torch", help="A transformer against matrix products, with PyTorch."),
         out: Path = typer.Option(Path("runlist-demo.png"), "--out", help="Where the picture goes."),
         device: Device = None,
@@ -27,4 +29,5 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.demo import DemoOptions, run
 
+        output_file("--out", out, PICTURES)
         raise typer.Exit(run(DemoOptions(seconds=seconds, torch=torch, out=out, device=device, json=json)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
-from runlist.cli.common import Device, Json, print_json
+from runlist.cli.common import Device, Json, painted, print_json
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -23,5 +27,6 @@ def register(app: typer.Typer) -> None:
             print_json({"findings": findings, "exit_code": int(code)})
         else:
             for finding in findings:
-                print(f"{finding.state:<5} {finding.what}: {finding.detail}")
+                state = painted(f"{finding.state:<5}", _COLOURS.get(finding.state, ""), sys.stdout)
+                print(f"{state} {finding.what}: {finding.detail}")
         raise typer.Exit(int(code))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from runlist.planes.process import preload
 from runlist.protocol import environment_autogen as names
 from runlist.settings.values import memory
+from runlist.units import parse_number
 
 _NO_CAP = {"", "0", "max", "none"}
 
@@ -69,9 +70,8 @@ def _percent(text: str) -> float:
     number = text.strip().removesuffix("%").strip()
     if number.lower() in _NO_CAP:
         return math.inf
-    try:
-        percent = float(number)
-    except ValueError:
+    percent = parse_number(number)
+    if percent is None:
         return -1
     return percent if 0 < percent < 100 else math.inf
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
 
-from runlist.cli.common import Device, Json, PolicyOptions, key_values, print_json
+from runlist.cli.common import App, Device, Json, PolicyOptions, key_values, print_json
+from runlist.cli.complete import policies
 from runlist.text import printable
-
-if TYPE_CHECKING:
-    from runlist.client import Client
 
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
-    policy = typer.Typer(no_args_is_help=True, help="List policies, say why a process got what it got, or switch.")
+    policy = App(no_args_is_help=True, help="List policies, say why a process got what it got, or switch.")
     app.add_typer(policy, name="policy")
 
     @policy.command("list")
@@ -26,18 +24,18 @@ def register(app: typer.Typer) -> None:
         from runlist.errors import NoTargetError, NotSupportedError, UsageError
         from runlist.policies import builtin_policies
 
-        policies = builtin_policies()
+        known = builtin_policies()
         try:
             with Client.open(device=device) as client:
                 current = client.status().policy
         except (NoTargetError, NotSupportedError, UsageError):
             current = None
         if json:
-            print_json([{"name": name, "summary": text, "in_use": name == current} for name, text in policies.items()])
+            print_json([{"name": name, "summary": text, "in_use": name == current} for name, text in known.items()])
             return
-        for name, text in policies.items():
+        for name, text in known.items():
             print(f"{'*' if name == current else ' '} {name:<10} {text}")
-        if current and current not in policies:
+        if current and current not in known:
             print(f"* {current}")
 
     @policy.command("show")
@@ -67,23 +65,49 @@ def register(app: typer.Typer) -> None:
             print(f"waits for room: of other users, {status.others_waiting}")
 
     @policy.command("use")
-    def use(name: str, option: PolicyOptions = None, device: Device = None, json: Json = False) -> None:
+    def use(
+        name: Annotated[str, typer.Argument(metavar="NAME|FILE.py", help="The policy.", autocompletion=policies)],
+        option: PolicyOptions = None,
+        device: Device = None,
+        json: Json = False,
+    ) -> None:
         """Switch the daemon to a policy, by name or by the path of a .py file. Running work is not touched."""
         from runlist.client import Client
 
+        chosen = checked_policy(name, option)
         with Client.open(device=device) as client:
-            status = use_if_asked(client, name, option)
+            status = client.use_policy(*chosen)
         if json:
             print_json(status)
 
 
-def use_if_asked(client: Client, policy: str | None, options: list[str] | None) -> object:
-    """Switch the daemon's policy when one is named."""
+def checked_policy(policy: str, options: list[str] | None) -> tuple[str, dict[str, str]]:
+    """A policy's name or absolute path, and its options. Raises UsageError for what no daemon would take: a file itself
+    is read by the daemon alone.
+    """
+    from runlist.errors import UsageError
+    from runlist.policies import PolicySpec, load_policy
+
+    values = key_values(options or [])
+    if not policy.endswith(".py"):
+        load_policy(PolicySpec(policy, values))
+        return policy, values
+    try:
+        path = Path(policy).resolve()
+        readable = path.is_file()
+    except OSError:
+        readable = False
+    if not readable:
+        raise UsageError(f"policy file {policy} does not exist")
+    return str(path), values
+
+
+def asked_policy(policy: str | None, options: list[str] | None) -> tuple[str, dict[str, str]] | None:
+    """The policy that is to be switched to, checked, or None."""
     from runlist.errors import UsageError
 
-    if policy is None:
-        if options:
-            raise UsageError("--option belongs to --policy: name the policy")
-        return None
-    name = str(Path(policy).resolve()) if policy.endswith(".py") else policy
-    return client.use_policy(name, key_values(options or []))
+    if policy is not None:
+        return checked_policy(policy, options)
+    if options:
+        raise UsageError("--option belongs to --policy: name the policy")
+    return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import Device, Json
+from runlist.cli.common import Device, Json, number
 
 if TYPE_CHECKING:
     from runlist.views.structs import GpuView, TaskView
@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def ps(
-        seconds: float | None = typer.Argument(None, min=0.1, help="With --watch: how often to look; default 2."),
+        seconds: float | None = typer.Argument(
+            None, parser=number(0.1, 86_400), metavar="[SECONDS]", help="With --watch: how often to look; default 2."
+        ),
         watch: bool = typer.Option(False, "--watch", "-w", help="Look again and again, until Ctrl-C."),
         long: bool = typer.Option(False, "--long", "-l", help="Also user, memory, policy, rule and why."),
         gpus: bool = typer.Option(False, "--gpus", "-g", help="The GPUs that have or had tasks, instead of these."),
@@ -41,6 +43,8 @@ def register(app: typer.Typer) -> None:
 
         if seconds is not None and not watch:
             raise UsageError(f"{seconds:g} seconds of what? Write --watch {seconds:g}")
+        if gpus and long:
+            raise UsageError("--long is about tasks, and --gpus lists GPUs: leave one out")
         columns = GPU_COLUMNS if gpus else LONG_COLUMNS if long else USUAL_COLUMNS
         terminal = sys.stdout.isatty()
         while True:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runlist.cli.common import Device, PolicyOption, PolicyOptions, say
-from runlist.cli.policy_command import use_if_asked
+from runlist.cli.policy_command import asked_policy
 from runlist.cli.settings import with_settings
 
 Command = Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command and its arguments.")]
@@ -39,17 +39,25 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
-        from runlist.cli.tree import prepared
+        from runlist.cli.tree import check_limit, prepared
         from runlist.client import Client
+        from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
+        from runlist.settings.table import override, parse_request
 
+        if not command[0]:
+            raise UsageError("the command has no name: write it behind --")
+        chosen = asked_policy(policy, option)
+        taken = {key: value for key, value in defaults(os.environ).items() if key not in settings}
+        asked = override(taken, settings)
+        parse_request(asked)
+        check_limit(asked, with_library=preload, strict=strict)
+        plane = choose_plane(device)
         with Client.open(start=True, device=device) as client:
-            use_if_asked(client, policy, option)
-            taken = {key: value for key, value in defaults(os.environ).items() if key not in settings}
+            if chosen is not None:
+                client.use_policy(*chosen)
             for line in made_one(os.environ, taken):
                 say(line)
-            asked = {**taken, **settings}
-            plane = choose_plane(device)
             with prepared(plane, command, asked, with_library=preload, strict=strict) as tree:
                 if tree.region is None:
                     asked.pop("memory", None)  # only with --no-strict, and that was said

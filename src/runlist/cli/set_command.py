@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from runlist.cli import complete
 from runlist.cli.common import Device, Json, Pid, key_values
 from runlist.settings.help import command_help
+from runlist.settings.table import ANY_TASK, parse_request
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +16,11 @@ def register(app: typer.Typer) -> None:
     @app.command("set", help=command_help())
     def set_(
         pid: Pid,
-        settings: list[str] = typer.Argument(metavar="key=value…", help="Settings to change: all of them, or none."),
+        settings: list[str] = typer.Argument(
+            metavar="key=value…",
+            help="Settings to change: all of them, or none.",
+            autocompletion=complete.settings,
+        ),
         device: Device = None,
         json: Json = False,
     ) -> None:
@@ -23,6 +29,7 @@ def register(app: typer.Typer) -> None:
         from runlist.client import Client
 
         changes = key_values(settings)
+        parse_request(changes, ANY_TASK)
         with Client.open(device=device) as client:
             tasks = client.set(pid, changes)
             show(tasks, client.notes, json)

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from runlist.cli.complete import values_of
 from runlist.settings.help import described
-from runlist.settings.table import SETTINGS, Setting
+from runlist.settings.table import ANY_TASK, SETTINGS, Setting, parse_request
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """A command that takes an option for each setting in place of its parameter `settings`, which gets those that were
-    given. The daemon reads their values, and refuses a bad one.
+    given. What is wrong with every process is refused here, before anything is looked at.
     """
     signature = inspect.signature(command, eval_str=True)
     options = {f"{row.key}_setting": row for row in SETTINGS.values()}
@@ -23,7 +24,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     def taking_options(**values: Any) -> None:
         given = {row.key: values.pop(name) for name, row in options.items()}
-        command(**values, settings={key: value for key, value in given.items() if value is not None})
+        settings = {key: value for key, value in given.items() if value is not None}
+        parse_request(settings, ANY_TASK)
+        command(**values, settings=settings)
 
     # This is what typer reads of a command.
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept]
@@ -36,7 +39,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(name: str, row: Setting) -> inspect.Parameter:
-    shown = typer.Option(f"--{row.key}", metavar=row.values, help=described(row), show_default=False)
+    shown = typer.Option(
+        f"--{row.key}",
+        metavar=row.values,
+        help=described(row),
+        show_default=False,
+        autocompletion=lambda incomplete: [word for word in values_of(row.key) if word.startswith(incomplete)],
+    )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, shown]
     )

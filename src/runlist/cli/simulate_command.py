@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import typer
 
-from runlist.cli.common import Json, PolicyOptions, key_values, print_json
+from runlist.cli import complete
+from runlist.cli.common import PICTURES, Json, PolicyOptions, key_values, number, output_file, print_json, whole
 
 
 def register(app: typer.Typer) -> None:
@@ -16,20 +16,38 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def simulate(
         policy: str = typer.Option(
-            "priority", "--policy", help="A policy's name, the path of a .py file, or none: the driver alone."
+            "priority",
+            "--policy",
+            help="A policy's name, the path of a .py file, or none: the driver alone.",
+            autocompletion=complete.policies,
         ),
         option: PolicyOptions = None,
         trace: str = typer.Option(
-            "service-and-batch", "--trace", help="A ready trace's name, or the path of a .toml, .json or .csv file."
+            "service-and-batch",
+            "--trace",
+            help="A ready trace's name, or the path of a .toml, .json or .csv file.",
+            autocompletion=complete.traces,
         ),
         list_traces: bool = typer.Option(False, "--list-traces", help="List the ready traces, and do nothing else."),
-        gpus: int | None = typer.Option(None, "--gpus", min=1, max=10_000, help="How many GPUs; default: the trace's."),
-        seconds: float | None = typer.Option(None, "--seconds", help="How long; default: the trace's."),
-        seed: int = typer.Option(1, "--seed", help="The same seed gives the same result."),
-        compress: float | None = typer.Option(
-            None, "--compress", help="Seconds of a cluster trace in one simulated second; default 60."
+        gpus: int | None = typer.Option(
+            None, "--gpus", parser=whole(1, 10_000), metavar="N", help="How many GPUs; default: the trace's."
         ),
-        skip: float | None = typer.Option(None, "--skip", help="Seconds of a cluster trace to pass over at its begin."),
+        seconds: float | None = typer.Option(
+            None, "--seconds", parser=number(0.001, 1e6), metavar="S", help="How long; default: the trace's."
+        ),
+        seed: int = typer.Option(
+            1, "--seed", parser=whole(0), metavar="N", help="The same seed gives the same result."
+        ),
+        compress: float | None = typer.Option(
+            None,
+            "--compress",
+            parser=number(0.001, 1e6),
+            metavar="S",
+            help="Seconds of a cluster trace in one simulated second; default 60.",
+        ),
+        skip: float | None = typer.Option(
+            None, "--skip", parser=number(0, 1e6), metavar="S", help="Seconds of a cluster trace to pass over first."
+        ),
         plot: Path | None = typer.Option(None, "--plot", metavar="FILE.png", help="Draw latencies and shares."),
         json: Json = False,
     ) -> None:
@@ -40,7 +58,6 @@ def register(app: typer.Typer) -> None:
         """
         from rich.console import Console
 
-        from runlist.errors import UsageError
         from runlist.policies import PolicySpec
         from runlist.sim import builtin_traces, load_trace
         from runlist.sim import simulate as run
@@ -50,10 +67,8 @@ def register(app: typer.Typer) -> None:
             traces = builtin_traces()
             print_json(traces) if json else print("\n".join(f"{name:<24}  {about}" for name, about in traces.items()))
             return
-        numbers = {"--seconds": (seconds, 0.001), "--compress": (compress, 0.001), "--skip": (skip, 0.0)}
-        for name, (value, least) in numbers.items():
-            if value is not None and not (math.isfinite(value) and least <= value <= 1e6):
-                raise UsageError(f"{name}: take {least:g} to 1000000, not {value:g}")
+        if plot is not None:
+            output_file("--plot", plot, PICTURES)
         spec = PolicySpec(policy, key_values(option or []))
         loaded = load_trace(trace, seconds, compress=compress, skip=skip)
         outcome = run(loaded, spec, gpus=gpus, seconds=seconds, seed=seed)

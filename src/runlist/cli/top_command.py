@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from runlist.cli.common import Device
+from runlist.cli.common import Device, number
 
 _PATIENCE_S = 2.0  # how long the screen may stand still when it is left
 
@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def top(
-        seconds: float = typer.Argument(1.0, min=0.1, metavar="[SECONDS]", help="How often to look."),
+        seconds: float = typer.Argument(
+            1.0, parser=number(0.1, 86_400), metavar="[SECONDS]", help="How often to look."
+        ),
         device: Device = None,
     ) -> None:
         """Show the managed tasks live, and change them: arrow keys select one.

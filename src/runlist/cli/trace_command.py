@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from runlist.cli.common import Device, Json, print_json
+from runlist.cli.common import Device, Json, number, output_file, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def trace(
         out: Path = typer.Option(..., "--out", help="The file to write: NAME.pftrace."),
-        seconds: float | None = typer.Option(None, "--seconds", min=0.001, help="How long; default until Ctrl-C."),
+        seconds: float | None = typer.Option(
+            None, "--seconds", parser=number(0.001, 86_400), metavar="S", help="How long; default until Ctrl-C."
+        ),
         gpu: str | None = typer.Option(None, "--gpu", metavar="INDEX|UUID", help="Only this GPU; default all."),
         device: Device = None,
         json: Json = False,
@@ -31,15 +33,19 @@ def register(app: typer.Typer) -> None:
         import signal
 
         from runlist.planes.registry import choose_plane
+        from runlist.text import counted
         from runlist.trace.recorder import record
 
+        output_file("--out", out)
         enough = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
         recorded = record(choose_plane(device), out, gpu, seconds, lambda left: bool(signal.sigtimedwait(enough, left)))
         if json:
             print_json(dataclasses.asdict(recorded))
         else:
-            print(
-                f"{out}: {recorded.residencies} turns of {recorded.processes} processes on {recorded.gpus} GPUs"
-                + (f", {recorded.lost} records lost" if recorded.lost else "")
+            turns, processes = (
+                counted(recorded.residencies, "turn"),
+                counted(recorded.processes, "process", "processes"),
             )
+            lost = f", {counted(recorded.lost, 'record')} lost" if recorded.lost else ""
+            print(f"{out}: {turns} of {processes} on {counted(recorded.gpus, 'GPU')}{lost}")

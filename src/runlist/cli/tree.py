@@ -27,28 +27,31 @@ class Tree:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_limit(settings: Mapping[str, str], *, with_library: bool, strict: bool) -> None:
+    """Raise UsageError for a memory limit without the library, or within another."""
+    if "memory" not in settings:
+        return
+    if os.environ.get(names.REGION):
+        raise UsageError("this runs inside another `runlist run`, which has the memory limit: give it there")
+    if not with_library:
+        raise UsageError("a memory limit needs the library in the command: leave out --no-preload")
+    if strict and (switch := preload.turned_off(os.environ)) == names.DISABLE:
+        raise UsageError(f"a memory limit needs the library, which {switch} turns off: unset it, or use --no-strict")
+
+
 @contextlib.contextmanager
 def prepared(
     plane: Plane, command: list[str], settings: Mapping[str, str], *, with_library: bool, strict: bool
 ) -> Iterator[Tree]:
     """A tree's region, for as long as the command runs; it stays where processes of it are left in the background.
 
-    Raises UsageError for a memory limit without the library, and, where `strict`, RunlistError when there can be no
-    region. Without `strict` that is said, and the command runs all the same.
+    Raises RunlistError, where `strict`, when there can be no region. Without `strict` that is said, and the command
+    runs all the same. `check_limit` comes before.
     """
     limited = "memory" in settings
-    if os.environ.get(names.REGION):
-        if limited:
-            raise UsageError("this runs inside another `runlist run`, which has the memory limit: give it there")
+    if os.environ.get(names.REGION) or not with_library:
         yield Tree()
         return
-    if not with_library:
-        if limited:
-            raise UsageError("a memory limit needs the library in the command: leave out --no-preload")
-        yield Tree()
-        return
-    if limited and strict and (switch := preload.turned_off(os.environ)) == names.DISABLE:
-        raise UsageError(f"a memory limit needs the library, which {switch} turns off: unset it, or use --no-strict")
     try:
         made = _make(plane, strict if limited else None)
     except RunlistError as error:

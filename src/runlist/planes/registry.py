@@ -24,7 +24,7 @@ def choose_plane(device: str | None = None) -> Plane:
     """The plane named by `device`, or by RUNLIST_DEVICE, or the default. A foreign plane is named by its module, as
     `package.module`. Raises UsageError for a bad name.
     """
-    name = device or os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
+    name = device if device is not None else os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
     if name in PLANES:
         return _made(PLANES[name])
     if "." not in name:

@@ -24,12 +24,14 @@ from runlist.model import Event, Share, Task, TaskKey
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Shares by task (a task without one gets the driver's default), in how many seconds to ask again (None: on
-    change), and tasks to take off the GPU once, after which they compete again.
+    change), tasks to take off the GPU once, after which they compete again, and the tasks whose `segments` are in
+    force.
     """
 
     shares: Mapping[TaskKey, Share]
     again_after_s: float | None = None
     preempt: frozenset[TaskKey] = frozenset()
+    segments: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):

@@ -56,26 +56,26 @@ class Host(Protocol):
 
 
 class Loop:
-    """Tells and asks the policy of one GPU. `trouble` says why a policy was dropped, or is empty."""
+    """Tells and asks the policy of one GPU. `trouble` says why a policy was dropped, or is empty; `segments` are the
+    tasks whose segments are in force since the last run.
+    """
 
     def __init__(self, host: Host, spec: PolicySpec, policy: Policy, slices: SliceLimits) -> None:
         self.policy_name = spec.name
         self.trouble = ""
+        self.segments: frozenset[TaskKey] = frozenset()
         self._policy = policy
         self._host = host
         self._slices = slices
         self._ran_at = -math.inf
-        self._afterwards: list[Callable[[], None]] = []
         self._said: set[str] = set()
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def tell(self, event: Event, then: Callable[[], None] | None = None) -> None:
-        """Deliver an event to the policy. Ask it soon when it wants that, and after every hint and segment; then call
-        `then`.
-        """
+    def tell(self, event: Event) -> None:
+        """Deliver an event to the policy. Ask it soon when it wants that, and after every hint and segment."""
         if self._heard(event) or isinstance(event, Hint | Segment):
-            self._soon(then)
+            self._soon()
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Renew usage that is older than `kept_s`, and tell the policy."""
@@ -108,10 +108,8 @@ class Loop:
 
     # -- when it is asked --------------------------------------------------------------------------
 
-    def _soon(self, then: Callable[[], None] | None) -> None:
+    def _soon(self) -> None:
         """Run now, or a moment later where it has just run."""
-        if then is not None:
-            self._afterwards.append(then)
         since = self._host.now() - self._ran_at
         if since >= SOON_S:
             self._host.wake()
@@ -126,14 +124,6 @@ class Loop:
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
         """Ask the policy now, with usage no older than `usage_kept_s`, and apply its decision."""
-        try:
-            return self._run(usage_kept_s)
-        finally:
-            afterwards, self._afterwards = self._afterwards, []
-            for then in afterwards:
-                then()
-
-    def _run(self, usage_kept_s: float) -> Failures:
         host = self._host
         host.stop_ringing()
         now = self._ran_at = host.now()
@@ -149,6 +139,7 @@ class Loop:
         for note in notes:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
+        self.segments = decision.segments
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -177,8 +168,8 @@ class Loop:
             waits.append(float(decision.again_after_s))
         if any(map(math.isnan, waits)):
             raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
-        preempt = frozenset(decision.preempt)
-        return Decision(shares, min(waits, default=None), frozenset(key for key in in_force if key in preempt)), notes
+        preempt, segments = (in_force.keys() & each for each in (decision.preempt, decision.segments))
+        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments)), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

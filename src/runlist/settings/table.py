@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from runlist.errors import UsageError
-from runlist.model import Task, TaskClass, TaskKey
+from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
+from runlist.model.limits import MAX_PERIOD_US
 from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.settings import values
 from runlist.settings.changes import Change, ControlChange, MemoryChange, TaskChange
+from runlist.settings.conflicts import conflicts
 from runlist.text import printable
 
 
@@ -81,6 +83,9 @@ SETTINGS = {row.key: row for row in _ROWS}
 NO_SETTINGS = Task(TaskKey(0, ""), TaskClass.NORMAL, "", 0, 0.0)
 """A task without settings."""
 
+ANY_TASK = replace(NO_SETTINGS, cap=Cap(MAX_PERIOD_US, MAX_PERIOD_US), deadline=Deadline(1, 10_000_000))
+"""A task that leaves as much open as can be: a request that is refused on it is refused on every one."""
+
 
 def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> list[Change]:
     """Changes for a whole mapping, in the order in which they are to be applied.
@@ -93,6 +98,14 @@ def parse_settings(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> lis
     changes = [parse_setting(key, settings[key]) for key in SETTINGS if key in settings]
     apply_changes(changes, onto)
     return changes
+
+
+def parse_request(settings: Mapping[str, str], onto: Task = NO_SETTINGS) -> tuple[list[Change], list[str]]:
+    """As `parse_settings`, for what somebody asks for at once, and what is to be said of it. Raises UsageError also for
+    settings that cannot be meant together.
+    """
+    changes = parse_settings(settings, onto)
+    return changes, conflicts(settings, apply_changes(changes, onto))
 
 
 def parse_setting(key: str, value: str) -> Change:

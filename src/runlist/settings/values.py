@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from runlist.model import MAX_TIMESLICE_US, Cap, Deadline, Task, TaskClass, check_weight
 from runlist.settings.changes import MemoryChange, TaskChange
-from runlist.units import parse_duration_us, parse_size
+from runlist.units import parse_duration_us, parse_size, size
 
 MAX_GROUP_NAME = 1024
+LEAST_MEMORY = 2 << 20
+"""Bytes: the driver gives memory in pieces of this size."""
 MAX_DURATION_US = 86_400e6
 """A day: longer than any use."""
 
+_WHOLE = re.compile(r"[+-]?\d{1,3}(?:_?\d{1,3}){0,4}", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,9}(?:\.\d{1,20})?) ?%?", re.ASCII)
 _BANDWIDTH = re.compile(r"(\d{1,15}) +(\d{1,15})", re.ASCII)
 _UNCAPPED = re.compile(r"max(?: +\d+)?", re.ASCII | re.IGNORECASE)
@@ -58,11 +61,9 @@ def task_class(value: str) -> TaskChange:
 
 def weight(value: str) -> TaskChange:
     """A whole number."""
-    try:
-        number = int(value)
-    except ValueError:
-        raise ValueError("take a whole number, 1 to 10000 (100 is what everybody has)") from None
-    check_weight(number)
+    if _WHOLE.fullmatch(value.strip()) is None:
+        raise ValueError("take a whole number, 1 to 10000 (100 is what everybody has)")
+    number = check_weight(int(value.strip()))
     return TaskChange(lambda task: replace(task, weight=number))
 
 
@@ -140,10 +141,12 @@ def memory(value: str) -> MemoryChange:
     """A size, or none."""
     if value.strip().lower() in ("max", "none"):
         return MemoryChange(None)
-    size = parse_size(value)
-    if size is None:
+    limit = parse_size(value)
+    if limit is None:
         raise ValueError("take a size, such as 8G, 512M, 1.5GiB or bytes, or max for no limit")
-    return MemoryChange(size or None)
+    if 0 < limit < LEAST_MEMORY:
+        raise ValueError(f"{size(limit)} let no program use a GPU: give the unit, as in 8G, or max for no limit")
+    return MemoryChange(limit or None)
 
 
 def timeslice(value: str) -> TaskChange:

@@ -91,6 +91,13 @@ def _p99(task: TaskView) -> str:
     return f"{measured} of {duration(task.target_p99_us)}"
 
 
+def _slice(task: TaskView) -> str:
+    """The slice in force; one that was set by hand also while it is not, as of a task that is off."""
+    if task.timeslice_set_us is not None:
+        return f"{duration(task.timeslice_set_us)} (set)"
+    return "default" if task.timeslice_us is None else duration(task.timeslice_us)
+
+
 def _quota(task: TaskView) -> str:
     """The memory that a process holds, of its tree's limit, and whether the library is missing in it."""
     if task.memory_limit_bytes is None:
@@ -138,7 +145,7 @@ _TASK = (
     _task("GPU", "gpu", written=lambda uuid: uuid.removeprefix("GPU-")[:8]),
     _task("WEIGHT", "weight", usual=str(DEFAULT_WEIGHT)), _task("CAP", "cap_percent", usual="max", nothing="max"),
     Column("DEADLINE", _budget, usual=NOTHING), Column("P99", _p99, usual=NOTHING),
-    _task("SEGMENT", "segment", usual=NOTHING), _task("SLICE", "timeslice_us", nothing="default"),
+    _task("SEGMENT", "segment", usual=NOTHING), Column("SLICE", _slice, number=True),
     _task("SHARE", "share_1s"),
     Column("LAST MINUTE", lambda task: sparkline(task.history, _BARS, _SECONDS_PER_BAR)),
     _task("MINUTE", "share_60s"), _task("MEMORY", "memory_bytes"), Column("QUOTA", _quota, usual=NOTHING, number=True),

@@ -69,6 +69,7 @@ class TaskView(Measured, frozen=True):
     command_line: Annotated[str, label("its whole command line, up to 32 KiB of it")] = ""
     cgroup: Annotated[str, label("path of its cgroup (v2)")] = ""
     container: Annotated[str, label("id of the container that it is in")] = ""
+    timeslice_set_us: Annotated[int | None, gauge("slice that was set by hand; null: the policy decides", "µs")] = None
 
 
 class GpuView(Measured, frozen=True):

@@ -116,6 +116,8 @@ class Scheduler:
         failures = self.loop.run(usage_kept_s)
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
+            if managed.on_segment is not None:
+                managed.on_segment(key in self.loop.segments)
         return failures
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from runlist import trusted
 from runlist.daemon.placement.facts import Facts, facts_of
 from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
 from runlist.errors import NoPermissionError, UsageError
-from runlist.settings.table import NO_SETTINGS, apply_changes, parse_setting, parse_settings
+from runlist.settings.table import NO_SETTINGS, apply_changes, parse_request, parse_setting, parse_settings
 from runlist.settings.values import MAX_GROUP_NAME
 from runlist.text import printable
 from runlist.units import parse_size
@@ -256,7 +256,7 @@ def _settings(path: TomlPath, value: object) -> dict[str, str]:
         except UsageError as error:
             raise _Wrong((*path, key), str(error)) from None
     try:
-        parse_settings(settings)
+        parse_request(settings)
     except UsageError as error:
         raise _Wrong((*path, str(error).partition("=")[0]), str(error)) from None
     return settings

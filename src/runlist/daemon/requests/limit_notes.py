@@ -7,7 +7,6 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.tasks.managed import Root
 from runlist.units import size
 
-_SMALLEST = 2 << 20  # bytes: the driver gives memory in pieces of this size
 _REFUSED = "new allocations are refused until"
 
 
@@ -18,8 +17,6 @@ def limit_notes(root: Root, census: MemoryCensus, gpus: Gpus) -> list[str]:
         return []
     notes = []
     sizes = [octets for gpu in census.gpus() if (octets := census.size_of(gpu)) is not None]
-    if limit < _SMALLEST:
-        notes.append(f"a limit of {size(limit)} lets no program use a GPU: write 8G for 8 GiB")
     if sizes and limit > max(sizes):
         notes.append(f"a limit of {size(limit)} has no effect: the GPU has {size(max(sizes))}")
     snapshot = root.quota.look()

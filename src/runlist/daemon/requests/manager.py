@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -19,7 +19,7 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.limit_notes import limit_notes
-from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
@@ -35,7 +35,7 @@ from runlist.planes.process.region import Region, RegionError
 from runlist.proc.borrow import OwnRight
 from runlist.proc.process import owner_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
-from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_settings
+from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
 _log = structlog.get_logger()
 
@@ -91,11 +91,11 @@ class Manager:
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        parse_settings(settings)
-        self._check_owner(pid, uid)
-        _check_right(settings, uid)
         if pid in self.processes.roots or pid in self.processes.managed:
             return self.change(pid, settings, uid)
+        _, notes = parse_request(settings)
+        self._check_owner(pid, uid)
+        _check_right(settings, uid)
         if pid == _INIT and not await self._adoption.may_have_work(pid):
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
@@ -119,7 +119,7 @@ class Manager:
         root.awaited = False
         for task in tasks:
             task.attach_ms = (time.perf_counter() - started) * 1e3
-        return Outcome(tasks)
+        return Outcome(tasks, notes)
 
     async def launch(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
@@ -129,6 +129,7 @@ class Manager:
         """
         region = None if region_fd is None else await self._region(region_fd, uid)
         try:
+            _, said = parse_request(settings)
             settings = await self._room_for(pid, settings, uid)
             outer = self.processes.root_of(pid)
             root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
@@ -137,7 +138,7 @@ class Manager:
                 region.close()
             raise
         try:
-            notes = self._limit_memory(root, keeps=False)
+            notes = said + self._limit_memory(root, keeps=False)
         except BaseException:
             self.processes.remove_root(root)
             raise
@@ -156,7 +157,6 @@ class Manager:
 
     async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
         """Wait until there is room for a launcher's command; returns the settings for it."""
-        parse_settings(settings)
         self._check_owner(pid, uid)
         _check_right(settings, uid)
         if pid in self.processes.roots or pid in self._launches:
@@ -240,7 +240,7 @@ class Manager:
         """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
-        changes = parse_settings(settings, *(task.task for task in tasks[:1]))
+        changes, notes = parse_request(settings, *(task.task for task in tasks[:1]))
         _check_right(settings, uid)
         root = self._root(pid, processes)
         assert root is not None
@@ -258,7 +258,7 @@ class Manager:
             _change_later(task, changes)
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
-        return Outcome(tasks, limit_notes(root, self.census, self.gpus) if memory is not None else [])
+        return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
@@ -302,17 +302,16 @@ class Manager:
         """Whether descriptors that a process of user `uid` sends are of use."""
         return self._search.root_for(pid, uid) is not None
 
-    def hear(self, pid: int, uid: int, message: TenantMessage, in_force: Callable[[], None]) -> bool:
-        """Take a tenant's message; False for a process that is not managed. `in_force` is called once the message has
-        taken effect.
+    def hear(self, pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
+        """Take a tenant's message; False for a process that is not managed. `answer` is called with the effect of a
+        segment that begins, and again whenever it changes.
         """
         if message.kind is Kind.JOIN:
             return self._join(pid, uid, message)
         process = self.processes.managed.get(pid)
-        if process is None or uid not in (0, process.root.uid):
+        if process is None or not process.tasks or uid not in (0, process.root.uid):
             return False
-        for managed in process.tasks.values():
-            hear(managed, self.gpus.scheduler(managed.task.key.gpu), message, in_force)
+        hear({self.gpus.scheduler(gpu): managed for gpu, managed in process.tasks.items()}, message, answer)
         return True
 
     def _join(self, pid: int, uid: int, message: TenantMessage) -> bool:

@@ -15,15 +15,16 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
-from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Kind
+from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Effect, Kind
 from runlist.tenant import RECORD
 
-__all__ = ["Kind", "Messages", "TenantMessage", "parse"]
+__all__ = ["Answer", "Effect", "Kind", "Messages", "TenantMessage", "parse"]
 
 MAX_PER_WAKEUP = 32
 """Datagrams read in one go."""
@@ -52,17 +53,17 @@ class TenantMessage:
     sender: bytes = b""
     descriptors: tuple[int, ...] = ()
 
-    def encode(self) -> bytes:
-        """The record, as it was sent."""
-        return RECORD.pack(MAGIC, VERSION, self.kind, self.priority, self.sequence, self.nanoseconds, 0)
+    def encode(self, effect: Effect = Effect.UNTOLD) -> bytes:
+        """The record, as it was sent; with an effect, the answer to it."""
+        return RECORD.pack(MAGIC, VERSION, self.kind, self.priority, self.sequence, self.nanoseconds, effect)
 
 
 def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
     """The message of a record; None for one that is not ours, or of a kind that this version does not know."""
     if len(record) != RECORD.size:
         return None
-    magic, version, number, priority, sequence, nanoseconds, reserved = RECORD.unpack(record)
-    if (magic, version, reserved) != (MAGIC, VERSION, 0):
+    magic, version, number, priority, sequence, nanoseconds, effect = RECORD.unpack(record)
+    if (magic, version, effect) != (MAGIC, VERSION, Effect.UNTOLD):
         return None
     try:
         kind = Kind(number)
@@ -99,8 +100,11 @@ class Strangers(Protocol):
         """Take the datagram at the head of the queue, or drop it; then call `done`."""
 
 
-OnMessage = Callable[[int, int, TenantMessage, Callable[[], None]], bool]
-"""Takes pid, user id, the message, and what to call when a segment that begins is in force. False: not managed."""
+Answer = Callable[[Effect], bool]
+"""Says the effect of a segment; False: it could not be sent now."""
+
+OnMessage = Callable[[int, int, TenantMessage, Answer], bool]
+"""Takes pid, user id, the message, and how to answer it. False: not managed."""
 
 
 class Messages:
@@ -147,14 +151,16 @@ class Messages:
             self._socket.detach()
         self._path.unlink(missing_ok=True)
 
-    def acknowledge(self, message: TenantMessage) -> None:
-        """Send a record back once it is in force. Never blocks; a sender may be gone.
+    def answer(self, message: TenantMessage, effect: Effect) -> bool:
+        """Send the beginning of a segment back, with its effect; returns whether it was sent. Never blocks; a sender
+        may be gone.
 
         Answers only names that the kernel chose: a path could be turned into a link to a socket that only we may use.
         """
-        if _AUTOBOUND.fullmatch(message.sender):
+        if message.kind is Kind.SEGMENT_BEGIN and _AUTOBOUND.fullmatch(message.sender):
             with contextlib.suppress(OSError):
-                self._socket.sendto(message.encode(), message.sender)
+                return self._socket.sendto(message.encode(effect), message.sender) > 0
+        return False
 
     def _read(self) -> None:
         for _ in range(MAX_PER_WAKEUP):
@@ -203,14 +209,10 @@ class Messages:
         elif pid <= 0:
             self.dropped["nobody"] += 1
             self._discarder.discard(message.descriptors)
-        elif not self._on_message(pid, uid, message, lambda: self._in_force(message)):
+        elif not self._on_message(pid, uid, message, partial(self.answer, message)):
             self.dropped["foreign"] += 1
             self._discarder.discard(message.descriptors)
-            self._in_force(message)  # nothing will come into force: the sender need not wait for it
-
-    def _in_force(self, message: TenantMessage) -> None:
-        if message.kind is Kind.SEGMENT_BEGIN:
-            self.acknowledge(message)
+            self.answer(message, Effect.NOT_MANAGED)
 
 
 def _bind(path: Path) -> socket.socket:

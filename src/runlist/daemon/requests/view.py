@@ -98,6 +98,7 @@ def _view(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, room
         p99_us=None if p99_s is None else p99_s * 1e6,
         segment=task.segment,
         timeslice_us=managed.share.timeslice_us,
+        timeslice_set_us=task.timeslice_us,
         enabled=managed.share.enabled,
         suspended=task.suspended,
         policy=scheduler.policy_name,

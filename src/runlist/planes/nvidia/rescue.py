@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from runlist.errors import NoTargetError
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.transport import Driver
 from runlist.planes.nvidia.slices import DRIVER_SLICE_US
@@ -17,6 +18,8 @@ def rescue(driver: Driver, pid: int) -> list[str]:
     discoverer = Discoverer(driver)
     try:
         found = discoverer.discover(pid, pidfd, borrow.OwnRight())
+        if not found:
+            raise NoTargetError(f"process {pid} has no GPU work: nothing was done")
         for client in found:
             for context in client.contexts(client.handle, ()):
                 for handle, microseconds in context.original_us.items():

@@ -65,8 +65,8 @@ class DeadlineLayer(Layer):
         return self.below.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
-        any_segment = any(task.segment is not None for task in tasks)
-        if not any_segment and not self._reservations and not any(_reserves(task) for task in tasks):
+        if not self._reservations and not any(_reserves(task) or task.segment is not None for task in tasks):
+            self._segments.foremost(tasks, (), now)  # the last one may have ended just now: its account must know
             self._off.clear()
             return self.below.decide(tasks, now)
         self._now = now
@@ -80,6 +80,7 @@ class DeadlineLayer(Layer):
                     off.setdefault(task.key, foremost.until)
         self._off = off
         decision = self._in_order(self._waiting.decide([_as_known_below(task) for task in tasks], off, now))
+        decision = replace(decision, segments=foremost.tasks)
         look = min(look, foremost.look)
         return earliest(now, decision, look if look == NEVER else now + self._pace.after(look, now))
 

@@ -37,8 +37,8 @@ class Segments:
     """Which segments count.
 
     A segment stops counting after `longest_s`. All together keep the others off for at most LONG_RUN_SHARE of the time,
-    however tasks begin and end them: a tenant must not be able to stop all others for good. Batch tasks cannot keep
-    others off at all.
+    however tasks begin and end them: a tenant must not be able to stop all others for good. Where there are no others,
+    nothing is spent. Batch tasks cannot keep others off at all. Ask for `foremost` also when the last segment ended.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -69,7 +69,8 @@ class Segments:
             and task.key not in off
             and not reached(self._expires(task.key), now)
         }
-        self._counted = bool(counting) and not self._recovering
+        others = any(task.key not in counting and not task.suspended for task in tasks)
+        self._counted = bool(counting) and not self._recovering and (others or len(set(counting.values())) > 1)
         if not counting:
             return Foremost()
         if self._recovering:

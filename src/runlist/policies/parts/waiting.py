@@ -33,7 +33,7 @@ class Waiting:
         }
         for key, until in off.items():
             shares[key] = Share(self._slices.get(key), enabled=False, until=min(until, now + LONGEST_WAIT_S))
-        return Decision(shares, decision.again_after_s, decision.preempt)
+        return replace(decision, shares=shares)
 
 
 def earliest(now: float, decision: Decision, look: float) -> Decision:

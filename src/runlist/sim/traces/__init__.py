@@ -27,8 +27,7 @@ def load_trace(
 
     Raises UsageError, naming the file and the line or field, for what cannot be read or makes no sense.
     """
-    ready = _FOLDER / f"{name}.toml"
-    path = ready if name.isprintable() and "/" not in name and ready.is_file() else Path(name)
+    path = _FOLDER / f"{name}.toml" if name in {ready.stem for ready in _FOLDER.glob("*.toml")} else Path(name)
     if path.suffix == ".csv":
         return pai.read(path, seconds, compress=compress or pai.DEFAULT_COMPRESS, skip=skip or 0.0)
     if compress is not None or skip is not None:

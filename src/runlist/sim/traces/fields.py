@@ -29,6 +29,10 @@ class Fields:
         """Whether the field is there and not taken out yet."""
         return name in self._left
 
+    def peek(self, name: str) -> Any:
+        """A field that stays, or None."""
+        return self._left.get(name)
+
     def value(self, name: str, default: Any = ...) -> Any:
         """Whatever is there."""
         if name in self._left:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass
+from runlist.settings.conflicts import conflicts
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
 from runlist.sim.traces.fields import Fields, read_text
 from runlist.sim.workload import MAX_KERNELS, After, AnyLoad, Closed, Listed, Periodic, Poisson, Rate, TenantSpec, Trace
@@ -17,6 +19,10 @@ MAX_COUNT = 10_000
 
 _WORDS = ("cap", "burst", "deadline", "p99", "timeslice")
 """What a tenant may say in the words of `runlist set`."""
+
+
+_SAID = {"class": "class", "deadline": "deadline", "cap": "cap", "p99": "p99", "p99_us": "p99"}
+"""Settings that may exclude each other, by what a tenant calls them."""
 
 
 def read(path: Path, seconds: float | None = None) -> Trace:
@@ -82,15 +88,23 @@ def _tenants(entry: object, where: str) -> list[TenantSpec]:
 
 
 def _settings(fields: Fields) -> dict[str, Any]:
+    said = {setting: str(fields.peek(name)) for name, setting in _SAID.items() if fields.has(name)}
     asked = _asked(fields)
     deadline = _deadline(fields) or asked.deadline
     default_class = TaskClass.NORMAL if deadline is None else TaskClass.DEADLINE
-    return {
+    shares = {
         "deadline": deadline,
         "task_class": _class(fields, default_class),
         "weight": fields.whole("weight", 100),
         "cap": _cap(fields) or asked.cap,
         "target_p99_us": asked.target_p99_us or fields.number("p99_us", None),
+    }
+    try:
+        conflicts(said, replace(NO_SETTINGS, **shares))
+    except UsageError as error:
+        raise UsageError(f"{fields.where}: {error}") from None
+    return {
+        **shares,
         "group": fields.text("group", ""),
         "gpu": fields.whole("gpu", None),
         "load": _load(fields.table("load", {"kind": "closed"})),

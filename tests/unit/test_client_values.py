@@ -1,0 +1,78 @@
+"""What programs give to the client: numbers are values, and what is neither text nor number is refused here."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from runlist import wire
+from runlist.client import Client
+from runlist.errors import NoTargetError
+from tests.fixtures.fake_daemon import FakeDaemon
+
+
+class Index:
+    """A whole number of another kind, as those of numpy."""
+
+    def __index__(self) -> int:
+        return 42
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (30, "30"), (30.5, "30.5"), (0.1, "0.1"), (3.0, "3"), (1e3, "1000"), (1e-7, "0.0000001"), (-5, "-5"),
+        (1 / 3, "0.3333333333333333"), (Fraction(1, 4), "0.25"), (float("nan"), "nan"), (float("inf"), "inf"),
+        ("30ms/100ms", "30ms/100ms"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_write_them(fake: FakeDaemon, value: Any, word: str) -> None:
+    fake.answers[wire.Change] = wire.Tasks([])
+    with Client.open() as client:
+        client.set(Index(), {"cap": value})  # type: ignore[arg-type]
+        client.attach(42, "batch", settings={"cap": value})
+        client.use_policy("slo", {"step": value})
+        client.launch(42, None, {"cap": value})
+    assert fake.asked(wire.Change) == [wire.Change(42, {"cap": word})]
+    assert fake.asked(wire.Attach) == [wire.Attach(42, {"class": "batch", "cap": word})]
+    assert fake.asked(wire.UsePolicy) == [wire.UsePolicy("slo", {"step": word})]
+    assert fake.asked(wire.Launch) == [wire.Launch(42, {"cap": word})]
+
+
+@pytest.mark.parametrize("value", [True, None, b"30", [30], {"a": 1}, 3j, object()])
+def test_a_wrong_type_is_refused_before_anything_is_sent(fake: FakeDaemon, value: Any) -> None:
+    with Client.open() as client:
+        for ask in (
+            lambda: client.set(42, {"cap": value}),
+            lambda: client.attach(42, settings={"cap": value}),
+            lambda: client.launch(42, None, {"cap": value}),
+            lambda: client.use_policy("slo", {"step": value}),
+            lambda: client.use_policy(value),
+            lambda: client.set(42, {None: "30"}),
+            lambda: client.attach(42, 5),
+            lambda: client.set(42, 5),
+        ):
+            with pytest.raises(TypeError):
+                ask()
+        for ask in (client.suspend, client.resume, client.detach, client.attach):
+            with pytest.raises(TypeError):
+                ask(value)
+        assert fake.requests == []
+        assert len(client.ps()) == 1  # it is as usable as before
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 31, 1 << 63, 10**30, -(10**30)])
+def test_numbers_that_no_process_has(fake: FakeDaemon, pid: int) -> None:
+    with Client.open() as client:
+        with pytest.raises(NoTargetError, match=f"process {pid} does not exist"):
+            client.suspend(pid)
+        assert fake.requests == []
+        assert len(client.ps()) == 1
+
+
+def test_a_deadline_replaces_the_usual_class(fake: FakeDaemon) -> None:
+    with Client.open() as client:
+        client.attach(42, settings={"deadline": "5ms/20ms"})
+    assert fake.asked(wire.Attach) == [wire.Attach(42, {"deadline": "5ms/20ms"})]

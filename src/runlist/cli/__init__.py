@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from runlist.cli import early  # isort: skip  (before what takes its time)
+
+import contextlib
+import errno
+import signal
 import sys
 from importlib import import_module
 
 import typer
 
+from runlist.cli import streams
 from runlist.cli.common import report_error, say
 from runlist.errors import ExitCode, RunlistError
 
@@ -27,35 +32,42 @@ for _name in _COMMANDS:
     import_module(f"runlist.cli.{_name}_command").register(app)
 
 
+early.loaded()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error becomes one line on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    for closed in [name for name in ("stdout", "stderr") if getattr(sys, name) is None]:
-        setattr(sys, closed, open(os.devnull, "w"))  # noqa: SIM115 (until the end)
+    streams.prepare()
     try:
-        code = app(words, standalone_mode=False) or 0
-        sys.stdout.flush()  # here, where an error can be told
-        sys.exit(code)
-    except RunlistError as error:
-        sys.exit(report_error(error, words))
+        code = _run(words)
+        streams.flush()  # here, where an error can be told
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        _drop_output()  # whoever read us went away; so do we, quietly
-        sys.exit(ExitCode.FAILED)
+        code = early.INTERRUPTED
+    except BrokenPipeError:  # whoever read us went away; so do we, quietly
+        code = ExitCode.FAILED
     except OSError as error:
-        _drop_output()
-        say(str(error.strerror or error))
-        sys.exit(ExitCode.FAILED)
+        where = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
+        say(f"{where}: {error.strerror}" if where else str(error.strerror or error))
+        code = ExitCode.FAILED
+    streams.drop()
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outcome is known: nothing is to be said of what is left
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Run a command; its exit code, after its error was told."""
+    try:
+        return int(app(words, standalone_mode=False) or 0)
+    except RunlistError as error:
+        return report_error(error, words)
+    except SystemExit as error:  # Typer's way to leave when nobody reads
+        return error.code if isinstance(error.code, int) else ExitCode.FAILED
     except Exception as error:
-        if (code := _usage_error(error)) is not None:
-            sys.exit(code)
-        raise
-
-
-def _drop_output() -> None:
-    """Drop unwritten output: it must not be tried again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if (code := _usage_error(error)) is None:
+            raise
+        return code
 
 
 def _usage_error(error: Exception) -> int | None:
@@ -63,6 +75,7 @@ def _usage_error(error: Exception) -> int | None:
     show = getattr(error, "show", None)
     code = getattr(error, "exit_code", None)
     if show is not None and isinstance(code, int):
-        show()
+        with contextlib.suppress(OSError):
+            show()
         return code
     return code if isinstance(code, int) else None

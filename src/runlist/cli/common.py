@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
@@ -9,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from runlist.cli.streams import takes_every_letter
 from runlist.errors import RunlistError, UsageError
 from runlist.planes.registry import PLANES
 
@@ -26,14 +29,21 @@ PolicyOptions = Annotated[
 ]
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())
+def print_json(value: Any, *, on_a_line: bool = False) -> None:
+    """One JSON document on standard output, indented unless it is to be `on_a_line`."""
+    try:
+        octets = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file's name need not be text; JSON is
+        octets = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode(errors="replace")
+    if not takes_every_letter():
+        octets = json.dumps(json.loads(octets)).encode()
+    print((octets if on_a_line else msgspec.json.format(octets)).decode())
 
 
 def say(line: str) -> None:
-    """Print a note or an error on standard error."""
-    print(f"runlist: {line}", file=sys.stderr, flush=True)
+    """Print a note or an error on standard error, which may be full or closed."""
+    with contextlib.suppress(OSError):
+        print(f"runlist: {line}", file=sys.stderr, flush=True)
 
 
 def report_error(error: RunlistError, words: Sequence[str]) -> int:

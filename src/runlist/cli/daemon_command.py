@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -54,4 +55,5 @@ def register(app: typer.Typer) -> None:
         words += [word for text in option or [] for word in ("--option", text)]
         words += ["--rules", str(rules.resolve())] if rules else []
         words += ["--group", group] if group else []
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the daemon takes it, once it can
         os.execve(sys.executable, words, {**os.environ, names.DEVICE: choose_plane(device).name})

@@ -71,6 +71,8 @@ def main() -> int:
     ready = _Ready(arguments.ready_fd)
     try:
         asyncio.run(_run(arguments, ready))
+    except KeyboardInterrupt:  # before the loop took the signal
+        return 128 + signal.SIGINT
     except (RunlistError, OSError) as error:
         code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
         ready.say(f"{int(code)} {error}")
@@ -94,6 +96,7 @@ class _Ready:
 
 
 async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `runlist daemon` until somebody takes it
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))

@@ -47,7 +47,9 @@ PRIVATE_LIFETIME_S = 30.0
 def main() -> int:
     """Parse arguments, take the socket, and serve until told to stop."""
     parser = argparse.ArgumentParser(prog="runlist daemon")
-    parser.add_argument("--private", action="store_true", help="end when nothing has been managed for a while")
+    parser.add_argument(
+        "--private", nargs="?", const=PRIVATE_LIFETIME_S, type=float, metavar="S", help="end after S idle seconds"
+    )
     parser.add_argument("--group", help="let this group use the socket")
     parser.add_argument("--policy", default=DEFAULT_POLICY)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
@@ -66,7 +68,7 @@ def main() -> int:
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
-    if arguments.private and os.fork():
+    if arguments.private is not None and os.fork():
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd)
     try:
@@ -103,7 +105,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
     with _listening(plane, arguments.group) as listener:
         stop = asyncio.Event()
         daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
-        server = Server(listener, daemon.manager, plane.name, arguments.private, stop)
+        server = Server(listener, daemon.manager, plane.name, arguments.private is not None, stop)
         messages = Messages(paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -113,8 +115,8 @@ async def _run(arguments: argparse.Namespace, ready: _Ready) -> None:
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon)),
         ]
-        if arguments.private:
-            jobs.append(loop.create_task(_end_when_idle(server)))
+        if arguments.private is not None:
+            jobs.append(loop.create_task(_end_when_idle(server, arguments.private)))
         jobs.append(loop.create_task(stop.wait()))
         gc.freeze()  # collections skip the objects of start-up, and so stay short
         ready.say("ready")
@@ -179,12 +181,14 @@ def _rules_file(named: Path | None) -> Path | None:
     return named if named is not None or not usual.exists() else usual
 
 
-async def _end_when_idle(server: Server) -> None:
+async def _end_when_idle(server: Server, lifetime_s: float) -> None:
+    """Return when nobody was connected and nothing managed for `lifetime_s`; from then on nobody can connect."""
     idle_since = time.monotonic()
-    while time.monotonic() - idle_since < PRIVATE_LIFETIME_S:
-        await asyncio.sleep(1)
+    while time.monotonic() - idle_since < lifetime_s:
+        await asyncio.sleep(min(1.0, lifetime_s))
         if server.busy:
             idle_since = time.monotonic()
+    server.close()  # before anybody else comes
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -210,7 +214,8 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
             owner = os.pread(lock, 32, 0).decode().strip() or "?"
             raise RunlistError(f"a daemon runs already (process {owner}, {path}): use it, or stop it first") from None
         os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # it tells people alone, and a disk may be full
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         if path.exists() and not path.is_socket():
             raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}")
         path.unlink(missing_ok=True)

@@ -47,9 +47,10 @@ class Server:
         return bool(self._peers or self._manager.processes.roots)
 
     def close(self) -> None:
-        """Stop accepting, and hang up."""
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
+        """Stop accepting, and hang up. May be called again."""
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
         for peer in list(self._peers):
             peer.close()
 

@@ -85,7 +85,7 @@ class Client:
         with _Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
             while True:
                 client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s)
-                if client is not None and client._answers():  # noqa: SLF001 (our own)
+                if client is not None and client._answers():
                     return client
                 if client is None:
                     plane.check()  # no driver: say so before anything is made
@@ -316,7 +316,7 @@ class _Turn:
             os.close(self._file)
 
     def ours(self) -> bool:
-        """Whether it is ours; it then stays ours. So it is where the file cannot be made: the daemon has a lock, too."""
+        """Whether it is ours; it then stays so. It is ours where the file cannot be made: the daemon has a lock, too."""
         try:
             if self._file is None:
                 paths.make_private(self._path.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from runlist.client import Client
 from runlist.errors import RunlistError
 from tests.fixtures.daemon import Commands, needs_root, running, wait_for
 from tests.fixtures.effort import TIMES
+
 
 def _daemons(folder: Path) -> list[int]:
     """Daemons whose log is in this folder."""
@@ -117,3 +117,55 @@ def test_a_private_daemon_stays_for_who_is_connected(commands: Commands) -> None
         time.sleep(1.5)
         assert client.status().pid == pid
     wait_for(lambda: not running(pid))
+
+
+# -- disks that take nothing -----------------------------------------------------------------------
+
+_ON_A_SMALL_DISK = """
+mount -t tmpfs -o mode=700,size=$SIZE none "$FOLDER" || exit 99
+{ cat /dev/zero > "$FOLDER/fill"; } 2>/dev/null
+[ -z "$THEN" ] || mount -o "$THEN" "$FOLDER" || exit 99
+"$@"
+code=$?
+"$PYTHON" -m runlist.cli daemon --stop 2>/dev/null
+exit $code
+"""
+"""The commands' folder is a small disk that is full, in a mount namespace of its own."""
+
+
+def _on_a_small_disk(commands: Commands, *words: str, size: str = "4k", then: str = "") -> tuple[int, str, str]:
+    environment = {
+        **commands.environment, "FOLDER": str(commands.folder), "SIZE": size, "THEN": then, "PYTHON": sys.executable,
+    }  # fmt: skip
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", _ON_A_SMALL_DISK, "sh", sys.executable, "-m", "runlist.cli", *words],
+        env=environment, capture_output=True, text=True, timeout=100, cwd="/",
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_root
+@pytest.mark.parametrize("size", ["4k", "8k,nr_inodes=9"])
+def test_a_run_without_a_limit_goes_on_on_a_full_disk(commands: Commands, size: str) -> None:
+    code, out, err = _on_a_small_disk(commands, "run", "--class", "batch", "--", "echo", "started", size=size)
+    assert (code, out) == (0, "started\n"), err
+    (line,) = err.splitlines()
+    assert line.endswith("; going on without")
+
+
+@needs_root
+def test_a_run_with_a_limit_is_refused_on_a_full_disk(commands: Commands) -> None:
+    code, out, err = _on_a_small_disk(commands, "run", "--memory", "1G", "--", "echo", "started")
+    assert (code, out) == (1, ""), err
+    (line,) = err.splitlines()
+    assert "there is no room for it" in line
+
+
+@needs_root
+@pytest.mark.parametrize(("size", "then"), [("4k", "remount,ro"), ("4k,nr_inodes=2", "")])
+def test_a_disk_without_room_for_a_daemon_is_one_line(commands: Commands, size: str, then: str) -> None:
+    code, out, err = _on_a_small_disk(commands, "run", "--", "echo", "started", size=size, then=then)
+    assert (code > 0, out) == (True, ""), err
+    (line,) = err.splitlines()
+    assert str(commands.folder) in line

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -64,7 +64,7 @@ def main() -> int:
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer(colors=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Log())),
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
@@ -81,6 +81,17 @@ def main() -> int:
         _log.error(str(error))
         return code
     return 0
+
+
+class _Log:
+    """Standard error, as a log: what cannot be written, as on a full disk, is lost and disturbs nobody."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
 
 class _Ready:

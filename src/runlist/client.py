@@ -316,7 +316,7 @@ class _Turn:
             os.close(self._file)
 
     def ours(self) -> bool:
-        """Whether it is ours; it then stays so. It is ours where the file cannot be made: the daemon has a lock, too."""
+        """Whether it is ours; it then stays so. It is ours where the file cannot be made, as the daemon has a lock."""
         try:
             if self._file is None:
                 paths.make_private(self._path.parent)

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Static
 from runlist.top import actions
 from runlist.top.feed import Feed, Key, Snapshot
 from runlist.top.rows import ORDERS, fitting, headline, in_order, next_order
-from runlist.views.columns import aligned
+from runlist.views.layout import lines
 
 _ACTIONS: dict[str, actions.Action] = {
     "class": actions.next_class,
@@ -101,12 +101,12 @@ class TopApp(App[None]):
         selected = self._keys[table.cursor_row] if 0 <= table.cursor_row < len(self._keys) else None
         left = table.scroll_x
         tasks = in_order(snapshot.tasks, self._order)
-        titles, *lines = aligned(fitting(tasks, self.size.width), tasks)
+        titles, *rows = lines(fitting(tasks, self.size.width), tasks)
         self._keys = [Key.of(task) for task in tasks]
         with self.batch_update():
             table.clear(columns=True)
             table.add_column(Text(titles))
-            table.add_rows([Text(line)] for line in lines)
+            table.add_rows([Text(line)] for line in rows)
             if selected in self._keys:
                 table.move_cursor(row=self._keys.index(selected), animate=False)
             table.scroll_to(x=left, animate=False)

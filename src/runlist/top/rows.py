@@ -7,7 +7,8 @@ from typing import Any
 
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
-from runlist.views.columns import GAP, Column, columns_of
+from runlist.views.columns import columns_of
+from runlist.views.layout import Layout, fit
 from runlist.views.structs import TaskView
 
 _SHOWN = columns_of(
@@ -15,11 +16,7 @@ _SHOWN = columns_of(
     "SOURCE", "COMMAND",
 )  # fmt: skip
 
-_FIRST_TO_GO = ("SOURCE", "TURNS/S", "USER", "LAST MINUTE", "MEMORY", "SLICE", "CAP", "GPU", "WEIGHT", "COMMAND")
-"""Columns that a narrow screen does without, in this order."""
-
-_COMMAND_WIDTH = 12
-"""A command that is cut off after so much still tells which it is."""
+_MARGINS = 2  # of a cell
 
 _CLASSES = [str(one) for one in TaskClass]
 
@@ -46,19 +43,10 @@ def in_order(tasks: Sequence[TaskView], name: str) -> list[TaskView]:
     return sorted(tasks, key=lambda task: (ORDERS[name](task), task.pid, task.gpu))
 
 
-def fitting(tasks: Sequence[TaskView], width: int) -> list[Column]:
+def fitting(tasks: Sequence[TaskView], width: int) -> Layout:
     """The columns that a screen of `width` has room for."""
     columns = [column for column in _SHOWN if column.title != "GPU" or len({task.gpu for task in tasks}) > 1]
-    for title in _FIRST_TO_GO:
-        if sum(_width(column, tasks) + len(GAP) for column in columns) <= width:
-            break
-        columns = [column for column in columns if column.title != title]
-    return columns
-
-
-def _width(column: Column, tasks: Sequence[TaskView]) -> int:
-    widest = max(len(column.title), *(len(column.text(task)) for task in tasks), 0)
-    return min(widest, _COMMAND_WIDTH) if column.title == "COMMAND" else widest
+    return fit(columns, tasks, width - _MARGINS)
 
 
 def headline(snapshot: Snapshot, order: str) -> str:

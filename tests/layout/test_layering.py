@@ -77,7 +77,7 @@ FLOW: dict[str, set[str]] = {
     "daemon": set(),
     # those who use the daemon
     "client": {"__init__", "protocol", "errors", "paths", "planes.interface", "planes.registry", "views", "wire"},
-    "top": {"client", "errors", "model", "views"},
+    "top": {"client", "errors", "model", "units", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {"client", "errors", "planes.interface", "planes.process", "planes.registry", "proc", "protocol"},
     "demo": {

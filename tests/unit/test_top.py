@@ -56,10 +56,10 @@ def test_a_look_tells_tasks_and_daemon(fake: FakeDaemon) -> None:
 @pytest.mark.parametrize(
     ("action", "request_", "message"),
     [
-        (actions.next_class, wire.Change(42, {"class": "latency"}), "process 42: class=latency"),
-        (actions.heavier, wire.Change(42, {"weight": "125"}), "process 42: weight=125"),
-        (actions.lighter, wire.Change(42, {"weight": "80"}), "process 42: weight=80"),
-        (actions.suspend_or_resume, wire.Suspend(42), "process 42: suspended"),
+        (actions.next_class, wire.Change(42, {"class": "latency"}), "process 42: class=latency (u takes it back)"),
+        (actions.heavier, wire.Change(42, {"weight": "125"}), "process 42: weight=125 (u takes it back)"),
+        (actions.lighter, wire.Change(42, {"weight": "80"}), "process 42: weight=80 (u takes it back)"),
+        (actions.suspend_or_resume, wire.Suspend(42), "process 42: suspended (u takes it back)"),
     ],
 )
 def test_an_action_is_asked_for_and_seen_at_once(

@@ -19,8 +19,8 @@ from tests.fixtures.fake_daemon import FakeDaemon, gpu_view, view
 BUSY = [
     view(
         pid=4_000_000 + index, task_class="latency", weight=10_000, cap_percent=12.5, timeslice_us=1234,
-        command=command, budget_us=5000, period_us=20_000, target_p99_us=5000.0, group="a-group", rule="rules.toml:3", segment=2,
-        memory_limit_bytes=8 << 30, enforcement="memory, queries", slices_put_back=3, memory_refusals=4,
+        command=command, budget_us=5000, period_us=20_000, target_p99_us=5000.0, group="a-group", rule="rules.toml:3",
+        segment=2, memory_limit_bytes=8 << 30, enforcement="memory, queries", slices_put_back=3, memory_refusals=4,
         enabled=False, why="cap 12.5 %: waits 12 ms for its next period", container="0123456789abcdef",
         reached_by="lent",
     )

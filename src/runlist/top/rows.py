@@ -7,8 +7,9 @@ from typing import Any
 
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
-from runlist.views.columns import columns_of
-from runlist.views.layout import Layout, fit
+from runlist.units import part_of
+from runlist.views.columns import columns_of, percent
+from runlist.views.layout import Layout, cut, fit
 from runlist.views.structs import TaskView
 
 _SHOWN = columns_of(
@@ -16,6 +17,8 @@ _SHOWN = columns_of(
     "SOURCE", "COMMAND",
 )  # fmt: skip
 
+_SEARCHED = columns_of("PID", "USER", "GPU", "CLASS", "STATE", "GROUP", "COMMAND")
+_BAR, _BESIDE_BARS = 24, 45  # cells
 _MARGINS = 2  # of a cell
 
 _CLASSES = [str(one) for one in TaskClass]
@@ -49,7 +52,33 @@ def fitting(tasks: Sequence[TaskView], width: int) -> Layout:
     return fit(columns, tasks, width - _MARGINS)
 
 
-def headline(snapshot: Snapshot, order: str) -> str:
+def matching(tasks: Sequence[TaskView], text: str) -> list[TaskView]:
+    """The tasks that have a text in what is shown of them, in either case."""
+    wanted = text.casefold()
+    return [task for task in tasks if any(wanted in column.text(task).casefold() for column in _SEARCHED) or not wanted]
+
+
+def gpu_bars(snapshot: Snapshot, width: int, height: int) -> list[str]:
+    """A line for each GPU with its time and its memory in use, in a quarter of a screen at most."""
+    gpus = snapshot.status.gpus if snapshot.status is not None else []
+    length = max(4, min(_BAR, (width - _BESIDE_BARS) // 2))
+    rows = []
+    for gpu in gpus:
+        line = f"{gpu.gpu.removeprefix('GPU-')[:8]:<8}  {_bar(gpu.share_1s, length)} {percent(gpu.share_1s):>7}"
+        if gpu.memory_size_bytes:
+            used = gpu.memory_used_bytes or 0
+            line += f"  {_bar(used / gpu.memory_size_bytes, length)} {part_of(used, gpu.memory_size_bytes)}"
+        rows.append(cut(line, max(0, width - 2)))
+    room = height // 4 - 1
+    return rows if len(rows) <= room else [*rows[: max(0, room - 1)], f"and {len(rows) - room + 1} GPUs more"][:room]
+
+
+def _bar(part: float, length: int) -> str:
+    full = max(0, min(length, round(part * length)))
+    return "█" * full + "░" * (length - full)
+
+
+def headline(snapshot: Snapshot, order: str, text: str = "") -> str:
     """One line on the whole."""
     status = snapshot.status
     if status is None:
@@ -60,6 +89,7 @@ def headline(snapshot: Snapshot, order: str) -> str:
         f"{_count(len(snapshot.tasks), 'task')} on {_count(gpus, 'GPU')}" if gpus else "no tasks",
         f"policy {status.policy}{options}",
         f"sorted by {order}",
+        *([f"only {text!r}"] if text else []),
         f"daemon {status.pid} ({status.driver}, {status.version})",
     ]
     if waiting := len(status.waiting) + status.others_waiting:

@@ -142,8 +142,8 @@ def test_gpus_have_bars(fake: FakeDaemon) -> None:
     fake.status = status(gpus=[gpu_view(), gpu_view(gpu="GPU-2", memory_size_bytes=None, share_1s=1.0)])
 
     async def steps(pilot: Pilot[None]) -> None:
-        shown = await until(pilot, "4e3db026  ██████░", "25.0 %", "3.0/140.0G", "100.0 %")
-        assert "2         ████████████████████████  100.0 %" in shown
+        shown = await until(pilot, "4e3db026  ██████░", " 25.0 %", "3.0/140.0G", "100.0 %")
+        assert "2         ████████████████████████ 100.0 %" in shown
 
     on_screen(steps)
 

@@ -137,7 +137,7 @@ def test_who_was_never_switched(
     driver: FakeLogDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     samples: dict[int, int], holders: list[int], busy: int, found: int | None,
 ) -> None:  # fmt: skip
-    now = time.time_ns() // 1000 + 1
+    now = time.time_ns() // 1000 + 60_000_000
     made = [ProcessSample(pid, now, percent) for pid, percent in samples.items()]
     monkeypatch.setattr(_Busy, "processes", lambda self, since_us: made)
     monkeypatch.setattr(_Busy, "device", lambda self, since_us: [DeviceSample(now, busy)] if since_us < now else [])

@@ -61,7 +61,7 @@ def test_the_table_of_options_is_all_here() -> None:
 @pytest.mark.parametrize("settings", [{}, ALL, *({key: value} for key, value in ALL.items())])
 def test_attach_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: dict[str, str]) -> None:
     assert run("attach", "42", *words_of(settings), "--wait") == 0
-    assert fake.requests == [wire.Attach(42, settings, wait=True)]
+    assert fake.requests == [wire.GetStatus(), wire.Attach(42, settings, wait=True)]  # first, whether it will last
 
 
 @pytest.mark.parametrize("settings", [{}, ALL])
@@ -69,8 +69,8 @@ def test_run_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: d
     words = [sys.executable, "-m", "runlist.cli", "run", *words_of(settings), "--", "sh", "-c", "exit 7", "--cap", "9"]
     process = subprocess.run(words, timeout=60)
     assert process.returncode == 7
-    (request,) = fake.requests
-    assert request.settings == settings
+    assert [request.settings for request in fake.asked(wire.Launch)] == [settings]
+    assert len(fake.requests) == 2
 
 
 def test_run_says_that_it_waits_for_room(fake: FakeDaemon) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -37,12 +35,12 @@ class Help(ModalScreen[None]):
     Help { align: center middle; }
     #help { width: 82; max-width: 100%; height: auto; max-height: 100%; border: round $primary; background: $surface; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "app.quit", show=False)]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
             yield Static(_TEXT, markup=False)
 
-    def on_key(self) -> None:
-        """Close."""
+    def on_key(self, event: Key) -> None:
+        """Close. The key is nothing else: not one for the screen below."""
+        event.stop()
         self.dismiss()

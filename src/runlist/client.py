@@ -7,6 +7,7 @@ with Client.open(start=True) as client:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import numbers
 import operator
@@ -14,6 +15,7 @@ import os
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -42,11 +44,21 @@ _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _PATHS = {
     names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
 }  # fmt: skip
+_NOT_READY = "a daemon is starting or ending and gets neither done: see its log, or end it"
 _OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
+_START_PATIENCE_S = 60.0
+"""How long another daemon may take to start or to end: a machine can be very busy."""
+_TURN_S = 15.0
+"""After which we start one though it is another's turn, who may have been stopped in it."""
+_LOOK_EVERY_S = 0.03
 
 
 class DaemonGone(RunlistError):
     """The connection is of no more use: open another."""
+
+
+class DaemonEnded(DaemonGone):
+    """It hung up before it answered."""
 
 
 class Client:
@@ -68,15 +80,42 @@ class Client:
         long as it takes when None. Raises NoTargetError when there is none.
         """
         plane = choose_plane(device)
-        client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=start, patience_s=patience_s)
-        if client is None and start:
-            _start_private(plane)
-            client = cls._connect([paths.daemon_socket(plane)], patience_s=patience_s)
+        if start:
+            return cls._open_or_start(plane, patience_s)
+        client = cls._connect(paths.candidate_sockets(plane), patience_s=patience_s)
         if client is None:
             raise NoTargetError(
                 "no daemon runs: start one with `runlist daemon`, or use `runlist run` or `runlist attach`"
             )
         return client
+
+    @classmethod
+    def _open_or_start(cls, plane: Plane, patience_s: float | None) -> Client:
+        """Connect to a daemon that will last. Many may want one at once: a single one of them starts it, and the others
+        wait. A daemon that is ending or starting has the lock without listening, and may hang up on us.
+        """
+        began = time.monotonic()
+        with _Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
+            while True:
+                client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s)
+                if client is not None and client._answers():
+                    return client
+                if client is None:
+                    plane.check()  # no driver: say so before anything is made
+                    if (turn.ours() or time.monotonic() - began > _TURN_S) and _start_private(plane):
+                        continue
+                if time.monotonic() - began > _START_PATIENCE_S:
+                    raise DaemonGone(_NOT_READY)
+                time.sleep(_LOOK_EVERY_S)
+
+    def _answers(self) -> bool:
+        """Whether this daemon serves us: from then on it stays, for as long as we do. Else the connection is closed."""
+        try:
+            self.status()
+        except DaemonEnded:
+            self.close()
+            return False
+        return True
 
     @classmethod
     def _connect(
@@ -220,7 +259,7 @@ class Client:
         except ValueError:
             raise DaemonGone(_OTHER_VERSION) from None
         if body is None:
-            raise DaemonGone("the daemon ended before it answered: everything is put back; see its log")
+            raise DaemonEnded("the daemon ended before it answered: everything is put back; see its log")
         try:
             answer: wire.Message = self._decoder.decode(body)
         except msgspec.MsgspecError:
@@ -321,10 +360,39 @@ def _opened_log(path: Path) -> BinaryIO:
         ) from None
 
 
-def _start_private(plane: Plane) -> None:
-    """Start a private daemon and wait until it listens. Raises what kept it from starting."""
+class _Turn:
+    """Whose turn it is to start a daemon, among all that see the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def ours(self) -> bool:
+        """Whether it is ours; it then stays so. It is ours where the file cannot be made, as the daemon has a lock."""
+        try:
+            if self._file is None:
+                paths.make_private(self._path.parent)
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+def _start_private(plane: Plane) -> bool:
+    """Start a private daemon and wait until it listens; False where another runs, starts or ends. Raises what else kept
+    it from starting.
+    """
     ours, theirs = os.pipe()
-    plane.check()  # no driver: say so before anything is made
     directory = paths.daemon_socket(plane).parent
     paths.make_private(directory)
     with _opened_log(directory / "daemon.log") as log:
@@ -343,9 +411,10 @@ def _start_private(plane: Plane) -> None:
     with open(ours, "rb") as pipe:
         line = pipe.readline().decode().strip()
     if line == "ready":
-        return
+        return True
     code, _, message = line.partition(" ")
     if not message:
         raise RunlistError(f"the daemon did not start: see {directory / 'daemon.log'}")
-    if "a daemon runs already" not in message:  # somebody else was quicker: fine
-        raise RunlistError(message, ExitCode(int(code)))
+    if "a daemon runs already" in message:
+        return False
+    raise RunlistError(message, ExitCode(int(code)))

@@ -49,8 +49,16 @@ def examine(device: str | None) -> tuple[list[Finding], ExitCode]:
             findings.append(Finding(what, "warn", str(limit)))
         except RunlistError as failure:
             findings.append(Finding(what, "fail", str(failure)))
-            code = code or failure.exit_code
+            code = code or _code(failure.exit_code == ExitCode.NO_PERMISSION)
+        except OSError as failure:  # of the check itself, as where no process can be started
+            findings.append(Finding(what, "fail", f"this could not be looked at: {failure.strerror or failure}"))
+            code = code or _code(isinstance(failure, PermissionError))
     return findings, code
+
+
+def _code(a_right: bool) -> ExitCode:
+    """The exit code for the first thing that is missing: a right, or something else."""
+    return ExitCode.NO_PERMISSION if a_right else ExitCode.NOT_SUPPORTED
 
 
 def _checks(plane: Plane) -> Iterator[tuple[str, Callable[[], str]]]:

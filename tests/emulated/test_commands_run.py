@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +48,15 @@ def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> Non
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
-        (["run", "--", "/nonexistent/program"], 4, "no such command"),
-        (["run", "--", "/dev/null"], 3, "not executable"),
+        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program: no such command"),
+        (["run", "--", "nonexistent-program"], 127, "nonexistent-program: no such command"),
+        (["run", "--", ""], 127, "the command is empty"),
+        (["run", "--", "/dev/null"], 126, "/dev/null: cannot be run: permission denied"),
+        (["run", "--", "/etc"], 126, "/etc: cannot be run: is a directory"),
+        (["run", "--", "/dev/null/x"], 126, "cannot be run: not a directory"),
+        (["run", "--", f"/{'x' * 300}"], 126, "cannot be run: file name too long"),
+        (["emulator", "--", "/nonexistent/program"], 127, "no such command"),
+        (["emulator", "--", "/etc"], 126, "is a directory"),
         (["run", "--class", "fast", "--", "true"], 2, "class=fast"),
         (["run", "--policy", "best", "--", "true"], 2, "no policy 'best'"),
         (["run", "--option", "a=b", "--", "true"], 2, "--option belongs to --policy"),
@@ -57,6 +65,40 @@ def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> Non
 def test_run_that_cannot_start(commands: Commands, daemon: Daemon, words: list[str], code: int, what: str) -> None:
     assert what in commands.fails(code, *words)
     assert daemon.client.ps() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "what"),
+    [
+        ("echo $1 $0; exit 9\n", 9, ""),
+        ("#!/no/such/interpreter\n", 127, "its interpreter"),
+        ("", 0, ""),
+        ("\x7fELF\0of another machine", 126, "exec format error"),
+    ],
+)
+def test_run_of_a_script(
+    commands: Commands, daemon: Daemon, tmp_path: Path, content: str, code: int, what: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(content)
+    script.chmod(0o755)
+    done = commands.run("run", "--", str(script), "x")
+    assert done.returncode == code
+    assert what in done.stderr
+    assert len(done.stderr.splitlines()) == bool(what)
+    assert done.stdout == (f"x {script}\n" if "echo" in content else "")
+
+
+def test_run_where_the_folder_is_gone(commands: Commands, daemon: Daemon) -> None:
+    done = commands.run(
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "mkdir gone && cd gone && rmdir ../gone && exec $0 -m runlist.cli run -- $0 -c 'print(5)'",
+        sys.executable,
+    )
+    assert done.stdout == "5\n", done
 
 
 def test_run_manages_what_the_command_starts(commands: Commands, daemon: Daemon, slices: Slices) -> None:

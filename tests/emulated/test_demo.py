@@ -65,6 +65,7 @@ def test_it_prints_every_configuration_and_draws_them(demo: Demo, tmp_path: Path
     assert result["correct"]
     assert (tmp_path / "runlist-demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"device: {result['device']}" in err
+    assert ("too noisy here to show anything: " in err) == bool(result["noise"])
 
 
 def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo) -> None:

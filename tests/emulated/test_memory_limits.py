@@ -288,11 +288,14 @@ def test_rules_limit_memory_too(commands: Commands, start_daemon: Callable[..., 
 
 def test_a_folder_without_room_is_one_line(commands: Commands, daemon: Daemon) -> None:
     (commands.folder / "regions").write_text("in the way")
-    line = commands.fails(3, "run", "--", "echo", "started")
-    assert "regions cannot be made" in line or "belongs to somebody else" in line
-    done = commands.run("run", "--no-strict", "--memory", "1G", "--", "echo", "started")
-    assert (done.returncode, done.stdout) == (0, "started\n")
-    assert done.stderr.strip().endswith("; going on without")
+    for setting in ("--memory=1G", "--cap=50"):
+        line = commands.fails(3, "run", setting, "--", "echo", "started")
+        assert "regions cannot be made" in line or "belongs to somebody else" in line
+    for words in ([], ["--class", "batch"], ["--no-strict", "--memory", "1G"]):
+        done = commands.run("run", *words, "--", "echo", "started")
+        assert (done.returncode, done.stdout) == (0, "started\n")
+        (line,) = done.stderr.splitlines()
+        assert line.endswith("; going on without")
 
 
 # -- programs that cannot be preloaded --------------------------------------------------------------

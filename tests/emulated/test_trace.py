@@ -44,6 +44,28 @@ def test_who_held_the_gpu(commands: Commands, worker: Start) -> None:
     assert all(0 <= percent <= 100 for _, percent in samples)
 
 
+def test_who_has_the_gpu_alone_and_all_along(commands: Commands, worker: Start) -> None:
+    """Nobody is switched, so the log has no record."""
+    tenant = worker()
+    tenant.wait_for_progress()
+    out = commands.folder / "alone.pftrace"
+    result = commands.run("trace", "--out", str(out), "--seconds", "1.5")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"{out}: 1 turns of 1 processes on 1 GPUs")
+    parsed = Parsed(out.read_bytes())
+    (name,) = _tracks(parsed, tenant)
+    ((what, start, end),) = parsed.slices[name]
+    assert "no switch" in what
+    assert 1.2 < (end - start) / 1e9 < 20
+    assert abs(end - time.time_ns()) < 20e9
+
+
+def test_a_gpu_without_work_was_held_by_nobody(commands: Commands, worker: Start) -> None:
+    worker(idle=True)
+    out = commands.folder / "idle.pftrace"
+    assert commands.ok("trace", "--out", str(out), "--seconds", "0.5").startswith(f"{out}: 0 turns of 0 processes")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_in_order_at_a_signal(commands: Commands, worker: Start, number: signal.Signals) -> None:
     tenants = [worker(), worker()]

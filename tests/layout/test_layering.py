@@ -89,7 +89,7 @@ FLOW: dict[str, set[str]] = {
         "__init__", "errors", "frames", "interpreter", "paths", "planes.interface", "planes.registry", "protocol",
         "settings", "views", "wire",
     },
-    "top": {"client", "errors", "model", "views"},
+    "top": {"client", "errors", "model", "units", "views"},
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {
         "client", "errors", "interpreter", "planes.interface", "planes.process", "planes.registry", "proc", "protocol",

@@ -102,8 +102,8 @@ def test_run_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: d
     words = [sys.executable, "-m", "runlist.cli", "run", *words_of(settings), "--", "sh", "-c", "exit 7", "--cap", "9"]
     process = subprocess.run(words, timeout=60)
     assert process.returncode == 7
-    (request,) = fake.requests
-    assert request.settings == settings
+    assert [request.settings for request in fake.asked(wire.Launch)] == [settings]
+    assert len(fake.requests) == 2
 
 
 def test_run_says_that_it_waits_for_room(fake: FakeDaemon) -> None:

@@ -16,6 +16,7 @@ from runlist.demo import DemoOptions, picture, report, run
 from runlist.demo import device as demo_device
 from runlist.demo.device import use_device
 from runlist.demo.measure import Plan
+from runlist.demo.noise import noise
 from runlist.demo.result import Latency, Result, Row
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.statistics import percentile
@@ -154,3 +155,18 @@ def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert device.name == "nvidia"
         assert os.environ["RUNLIST_DEVICE"] == "nvidia"
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("alone_us", "rates", "load", "words"),
+    [
+        ([100.0] * 99 + [380.0], [300.0, 310.0, 290.0], 2.0, []),
+        ([100.0] * 97 + [500.0] * 3, [300.0, 310.0], 0.0, ["LC alone has a p99 of 5.0 times its p50"]),
+        ([100.0], [400.0, 280.0, 390.0], 0.0, ["BE alone was up to 30 % slower in one window than in another"]),
+        ([100.0], [300.0], 2.1, ["the load average was 2.1 on 2 cores before it began"]),
+        ([], [], 9.0, ["the load average was 9.0 on 2 cores before it began"]),
+        ([0.0], [0.0, 0.0], 0.0, []),
+    ],
+)
+def test_a_noisy_machine_is_told(alone_us: list[float], rates: list[float], load: float, words: list[str]) -> None:
+    assert noise(alone_us, rates, load, 2) == words

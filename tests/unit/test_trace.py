@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
 from runlist.planes.interface import GpuInfo
 from runlist.planes.nvidia import turns
-from runlist.planes.nvidia.nvml import DeviceSample, NvmlError
+from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
 from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.usage import Residency
 from runlist.trace import recorder
@@ -92,6 +92,9 @@ class _Busy:
     def device(self, since_us: int) -> list[DeviceSample]:
         return [sample for sample in self.samples if sample.end_us > since_us]
 
+    def processes(self, since_us: int) -> list[ProcessSample]:
+        return []
+
     def close(self) -> None:
         pass
 
@@ -123,6 +126,43 @@ def test_a_recording_of_one_gpu(driver: FakeLogDriver, tmp_path: Path) -> None:
     assert driver.files[0].closed == 1
 
 
+@pytest.mark.parametrize(
+    ("samples", "holders", "busy", "found"),
+    [
+        ({7: 50}, [], 0, 7), ({7: 50, 8: 0}, [8], 90, 7), ({7: 50, 8: 1}, [7], 90, None), ({7: 0}, [7], 0, None),
+        ({}, [7], 90, 7), ({}, [7, 8], 90, None), ({}, [], 90, None),
+    ],
+)  # fmt: skip
+def test_who_was_never_switched(
+    driver: FakeLogDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    samples: dict[int, int], holders: list[int], busy: int, found: int | None,
+) -> None:  # fmt: skip
+    now = time.time_ns() // 1000 + 60_000_000
+    made = [ProcessSample(pid, now, percent) for pid, percent in samples.items()]
+    monkeypatch.setattr(_Busy, "processes", lambda self, since_us: made)
+    monkeypatch.setattr(_Busy, "device", lambda self, since_us: [DeviceSample(now, busy)] if since_us < now else [])
+    monkeypatch.setattr(turns, "memory_by_pid", lambda gpu: dict.fromkeys(holders, 1))
+    monkeypatch.setattr(turns, "owner_of", lambda pid: os.geteuid())
+    recorded = record(NvidiaPlane(driver), tmp_path / "x.pftrace", "0", 0.02, lambda left: bool(time.sleep(left)))
+    assert (recorded.processes, recorded.residencies) == ((0, 0) if found is None else (1, 1))
+    slices = Parsed((tmp_path / "x.pftrace").read_bytes()).slices
+    assert list(slices) == ([] if found is None else [process_name(found)])
+
+
+def test_a_log_with_a_record_or_a_loss_says_itself_who_held_the_gpu(
+    driver: FakeLogDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Busy, "processes", lambda self, since_us: [ProcessSample(7, since_us + 1, 50)])
+
+    def wait(seconds: float) -> bool:
+        driver.producer.write(START, 8, 1, time.time_ns())
+        driver.producer.write(END, 8, 1, time.time_ns() + 1000)
+        return True
+
+    assert record(NvidiaPlane(driver), tmp_path / "x.pftrace", None, None, wait).processes == 1
+    assert list(Parsed((tmp_path / "x.pftrace").read_bytes()).slices) == [process_name(8)]
+
+
 def test_a_recording_ends_after_its_seconds(driver: FakeLogDriver, tmp_path: Path) -> None:
     waits: list[float] = []
 
@@ -132,7 +172,8 @@ def test_a_recording_ends_after_its_seconds(driver: FakeLogDriver, tmp_path: Pat
         return False
 
     start = time.monotonic()
-    assert record(NvidiaPlane(driver), tmp_path / "x.pftrace", "0", 0.25, wait).residencies == 0
+    recorded = record(NvidiaPlane(driver), tmp_path / "x.pftrace", "0", 0.25, wait)
+    assert recorded.residencies == 0
     assert 0.25 <= time.monotonic() - start < 2
     assert max(waits) <= 0.1
 

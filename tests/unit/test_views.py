@@ -16,8 +16,9 @@ import pytest
 from runlist import wire
 from runlist.daemon.tasks.managed import Count
 from runlist.model import Usage
-from runlist.views.columns import GPU_COLUMNS, aligned, chosen
+from runlist.views.columns import GPU_COLUMNS, chosen
 from runlist.views.fields import Kind, fields
+from runlist.views.layout import fit, lines
 from runlist.views.structs import DaemonView, GpuView, Measured, TaskView
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.fake_daemon import gpu_view, status, view
@@ -99,7 +100,7 @@ def test_version_0_3_finds_all_that_it_knows() -> None:
 
 def test_gpus_as_a_table() -> None:
     columns = chosen(GPU_COLUMNS, [gpu_view()])
-    header, row = aligned(columns, [gpu_view()])
+    header, row = lines(fit(columns, [gpu_view()]), [gpu_view()])
     assert header.split() == [
         "GPU", "POLICY", "TASKS", "SHARE", "MINUTE", "MEMORY", "SIZE", "HELD", "WORKED", "SWITCHES", "SUSPENDED",
         "SOURCE",

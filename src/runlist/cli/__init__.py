@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from runlist.cli import early  # isort: skip  (before what takes its time)
+
+import errno
+import signal
 import sys
 from importlib import import_module
 
 import typer
 
 from runlist import __version__
+from runlist.cli import streams
 from runlist.cli.common import App, report_error
 from runlist.errors import ExitCode, RunlistError, UsageError
 
@@ -41,39 +45,45 @@ def _options(
     del version
 
 
+early.loaded()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error becomes one line on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    for closed in [name for name in ("stdout", "stderr") if getattr(sys, name) is None]:
-        setattr(sys, closed, open(os.devnull, "w"))  # noqa: SIM115 (until the end)
+    streams.prepare()
+    try:
+        code = _run(words)
+        streams.flush()  # here, where an error can be told
+    except KeyboardInterrupt:
+        code = early.INTERRUPTED
+    except BrokenPipeError:  # whoever read us went away; so do we, quietly
+        code = ExitCode.FAILED
+    except OSError as error:
+        where = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
+        said = ": ".join(str(part) for part in (where, error.strerror or error) if part)
+        code = report_error(RunlistError(said), words)
+    streams.drop()
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outcome is known: nothing is to be said of what is left
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Run a command; its exit code, after its error was told."""
     try:
         for word in words:
             if "\0" in word:
                 raise UsageError(f"{word}: no word has a null character: leave it out")
-        code = app(words, prog_name="runlist", standalone_mode=False) or 0
-        sys.stdout.flush()  # here, where an error can be told
-        sys.exit(code)
+        return int(app(words, prog_name="runlist", standalone_mode=False) or 0)
     except RunlistError as error:
-        sys.exit(report_error(error, words))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        _drop_output()  # whoever read us went away; so do we, quietly
-        sys.exit(ExitCode.FAILED)
-    except OSError as error:
-        said = RunlistError(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
-        if error.filename is None:
-            _drop_output()
-        sys.exit(report_error(said, words))
+        return report_error(error, words)
+    except SystemExit as error:  # Typer's way to leave when nobody reads
+        return error.code if isinstance(error.code, int) else ExitCode.FAILED
     except Exception as error:
-        if (code := _usage_error(error, words)) is not None:
-            sys.exit(code)
-        raise
-
-
-def _drop_output() -> None:
-    """Drop unwritten output: it must not be tried again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if (code := _usage_error(error, words)) is None:
+            raise
+        return code
 
 
 def _usage_error(error: Exception, words: list[str]) -> int | None:

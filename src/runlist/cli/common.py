@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import sys
@@ -16,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from runlist.cli.complete import devices, policies
+from runlist.cli.streams import takes_every_letter
 from runlist.errors import NoPermissionError, RunlistError, UsageError
 from runlist.planes.registry import PLANES
 from runlist.text import printable
@@ -101,14 +104,21 @@ PolicyOptions = Annotated[
 ]
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())
+def print_json(value: Any, *, on_a_line: bool = False) -> None:
+    """One JSON document on standard output, indented unless it is to be `on_a_line`."""
+    try:
+        octets = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a file's name need not be text; JSON is
+        octets = json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode(errors="replace")
+    if not takes_every_letter():
+        octets = json.dumps(json.loads(octets)).encode()
+    print((octets if on_a_line else msgspec.json.format(octets)).decode())
 
 
 def say(line: str, colour: str = "") -> None:
-    """Print a note, or an error in its colour, on standard error."""
-    print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+    """Print a note, or an error in its colour, on standard error, which may be full or closed."""
+    with contextlib.suppress(OSError):
+        print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:

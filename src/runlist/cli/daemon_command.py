@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import signal
 from pathlib import Path
 
 import typer
@@ -78,6 +79,7 @@ def register(app: typer.Typer) -> None:
         words += ["--group", group] if group else []
         environment = daemon_environment(choose_plane(device))
         os.chdir("/")
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the daemon takes it, once it can
         os.execve(words[0], words, environment)
 
 

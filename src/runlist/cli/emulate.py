@@ -6,12 +6,11 @@ import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
+from runlist.cli import child
 from runlist.emulated import EmulatedGpu
-from runlist.errors import NoTargetError
 
 
 def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
@@ -28,7 +27,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
             return 0
         signal.signal(signal.SIGINT, lambda *_: None)  # the terminal sends it to the command, too
         try:
-            code = subprocess.call(command, env={**os.environ, **environment})
-        except (FileNotFoundError, PermissionError) as error:
-            raise NoTargetError(f"{command[0]}: {error.strerror}") from None
+            code = child.start(command, {**os.environ, **environment}).wait()
+        except OSError as error:
+            return child.not_started(command, error)
         return code if code >= 0 else 128 - code

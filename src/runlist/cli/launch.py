@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
 
+from runlist.cli import child
 from runlist.cli.common import say
 from runlist.cli.tree import Tree
 from runlist.client import Client
-from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
@@ -26,7 +26,8 @@ _SILENCE_S = 1.0  # how long to wait for room without a word
 
 
 def run_command(client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree) -> int:
-    """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal.
+    """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal, and a
+    shell's where it cannot be started.
 
     `settings` are for all that the command starts; `tree` was prepared for it.
     """
@@ -41,12 +42,15 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         say(note)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
-    child = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables})
-    forward.to(child.pid)
+    try:
+        process = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables})
+    except OSError as error:
+        return child.not_started(command, error)
+    forward.to(process.pid)
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
-        if pid == child.pid:
-            code = child.returncode = os.waitstatus_to_exitcode(status)
+        if pid == process.pid:
+            code = process.returncode = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
 
@@ -79,18 +83,9 @@ class _Forward:
 
 
 def _start(command: list[str], plane: Plane, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The running command. Nobody else may wait for it, not even the Popen object when it is collected: keep it."""
-    environment = {**os.environ, **variables, **plane.environment()}
     for number in _FROM_TERMINAL:
         _handle(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
-    try:
-        return subprocess.Popen(command, env=environment)
-    except FileNotFoundError:
-        raise NoTargetError(f"{command[0]}: no such command") from None
-    except PermissionError:
-        raise NoPermissionError(f"{command[0]}: not executable") from None
-    except OSError as error:
-        raise NotSupportedError(f"{command[0]}: {error.strerror}") from None
+    return child.start(command, {**os.environ, **variables, **plane.environment()})
 
 
 def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:

@@ -36,6 +36,9 @@ def register(app: typer.Typer) -> None:
 
         Columns in which all tasks have the usual value are left out. SHARE is the part of the GPU in the last second,
         measured with SOURCE. FIXED counts how often a task had changed its own slice and was put back.
+
+        A terminal that is too narrow has fewer columns, and the last line says which are left out. With --watch --json
+        each look is one line.
         """
         from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show
         from runlist.errors import UsageError
@@ -49,8 +52,8 @@ def register(app: typer.Typer) -> None:
         terminal = sys.stdout.isatty()
         while True:
             found, notes = _ask(device, gpus)
-            print(_CLEAR if watch and terminal else "", end="")
-            show(found, notes, json, columns, "no GPUs" if gpus else "no tasks")
+            print(_CLEAR if watch and terminal and not json else "", end="")
+            show(found, notes, json, columns, "no GPUs" if gpus else "no tasks", on_a_line=watch)
             if not watch:
                 return
             print("" if terminal or json else "\n", end="", flush=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from runlist.cli.common import print_json, say
-from runlist.views.columns import CONTROL_TITLES, Column, aligned, chosen, columns_of
+from runlist.views.columns import CONTROL_TITLES, Column, chosen, columns_of
+from runlist.views.layout import cut, fit, lines
 from runlist.views.structs import GpuView, TaskView
 
 USUAL_COLUMNS = columns_of(
@@ -33,12 +35,14 @@ def show(
     as_json: bool,
     columns: Sequence[Column] = USUAL_COLUMNS,
     nothing: str = "no tasks",
+    *,
+    on_a_line: bool = False,
 ) -> None:
-    """Tasks or GPUs as a table or as JSON, notes on standard error."""
+    """Tasks or GPUs as a table or as JSON (a document, `on_a_line` where that is asked), notes on standard error."""
     for note in notes:
         say(note)
     if as_json:
-        print_json(views)
+        print_json(views, on_a_line=on_a_line)
     else:
         print("\n".join(table(views, columns, terminal_width()) if views else [nothing]))
 
@@ -49,7 +53,10 @@ def terminal_width() -> int | None:
 
 
 def table(views: Sequence[TaskView | GpuView], columns: Sequence[Column], width: int | None = None) -> list[str]:
-    """Lines of a table, by GPU and process id. Cut off at `width`; never, where that is None."""
+    """Lines of a table, by GPU and process id. What has no room in `width` is left out, and that is said."""
     ordered = sorted(views, key=lambda view: (view.gpu, view.pid if isinstance(view, TaskView) else 0))
-    lines = aligned(chosen(columns, ordered), ordered)
-    return [line if width is None or len(line) <= width else line[: max(0, width - 1)] + "…" for line in lines]
+    layout = fit(chosen(columns, ordered), ordered, width)
+    made = lines(layout, ordered)
+    if layout.left_out:
+        made += textwrap.wrap(f"no room for {', '.join(layout.left_out)}", max(8, width or 0))
+    return made if width is None else [cut(line, width) for line in made]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from runlist.cli.common import Device, number
 
+_INSTEAD = "take `runlist ps --watch`, or `runlist ps --json`"
+_NO_SCREEN = ("", "dumb", "unknown")
 _PATIENCE_S = 2.0  # how long the screen may stand still when it is left
 
 
@@ -23,8 +26,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Show the managed tasks live, and change them: arrow keys select one.
 
-        c next class, + and - weight, s suspend or resume, p sort by something else, q quit.
-        Waits for a daemon when none runs.
+        c next class, + and - weight, k cap, m memory, s suspend or resume, u take the last change back, / filter,
+        p sort by something else, ? help, q quit. Waits for a daemon when none runs.
         """
         from runlist.client import Client
         from runlist.errors import NotSupportedError
@@ -33,6 +36,8 @@ def register(app: typer.Typer) -> None:
         from runlist.top.feed import Feed
 
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise NotSupportedError("top needs a terminal: take `runlist ps --watch`, or `runlist ps --json`")
+            raise NotSupportedError(f"top needs a terminal: {_INSTEAD}")
+        if os.environ.get("TERM", "") in _NO_SCREEN:
+            raise NotSupportedError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM', '')}): {_INSTEAD}")
         choose_plane(device)  # a wrong name is told here, not again and again
         TopApp(Feed(lambda: Client.open(device=device, patience_s=_PATIENCE_S)), seconds).run()

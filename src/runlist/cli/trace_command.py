@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
         The file opens in https://ui.perfetto.dev: a group of tracks for each GPU, in it a track for each process, on it
         a slice for each of its turns. Needs no daemon. Without root, all processes of other users share a track.
 
-        A process that has the GPU for itself all along appears when it is first switched.
+        A process that has the GPU to itself all along is in no log; NVML's samples tell which one it is.
         """
         import dataclasses
         import signal

@@ -45,17 +45,18 @@ def prepared(
 ) -> Iterator[Tree]:
     """A tree's region, for as long as the command runs; it stays where processes of it are left in the background.
 
-    Raises RunlistError, where `strict`, when there can be no region. Without `strict` that is said, and the command
-    runs all the same. `check_limit` comes before.
+    Raises RunlistError, where `strict`, when a limit that is asked for has no region to be in. Otherwise that is said,
+    and the command runs all the same. `check_limit` comes before.
     """
     limited = "memory" in settings
+    needed = strict and (limited or "cap" in settings)
     if os.environ.get(names.REGION) or not with_library:
         yield Tree()
         return
     try:
         made = _make(plane, strict if limited else None)
     except RunlistError as error:
-        if strict:
+        if needed:
             raise
         say(f"{error}; going on without")
         yield Tree()
@@ -78,7 +79,8 @@ def _make(plane: Plane, strict: bool | None) -> tuple[Path, Tree, region.Region]
         raise RunlistError(f"{error}, or use --no-preload") from None
     directory = paths.regions_dir(plane)
     paths.make_private(directory)
-    region.sweep(directory)
+    with contextlib.suppress(OSError):
+        region.sweep(directory)
     path, opened = region.create(directory, strict=bool(strict))
     try:
         variables = preload.variables(found, path, strict=strict, inherited=os.environ)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -52,7 +52,9 @@ _BACKLOG = 64
 def main() -> int:
     """Parse arguments, take the socket, and serve until told to stop."""
     parser = argparse.ArgumentParser(prog="runlist daemon")
-    parser.add_argument("--private", action="store_true", help="end when nothing has been managed for a while")
+    parser.add_argument(
+        "--private", nargs="?", const=PRIVATE_LIFETIME_S, type=float, metavar="S", help="end after S idle seconds"
+    )
     parser.add_argument("--group", help="let this group use the socket")
     parser.add_argument("--policy", default=DEFAULT_POLICY)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the policy")
@@ -69,21 +71,34 @@ def main() -> int:
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer(colors=False),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Log())),
     )
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
-    if arguments.private and os.fork():
+    if arguments.private is not None and os.fork():
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd)
     try:
         asyncio.run(_run(arguments, ready, limit))
+    except KeyboardInterrupt:  # before the loop took the signal
+        return 128 + signal.SIGINT
     except (RunlistError, OSError) as error:
         code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
         ready.say(f"{int(code)} {error}")
         _log.error(str(error))
         return code
     return 0
+
+
+class _Log:
+    """Standard error, as a log: what cannot be written, as on a full disk, is lost and disturbs nobody."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
 
 class _Ready:
@@ -101,6 +116,7 @@ class _Ready:
 
 
 async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `runlist daemon` until somebody takes it
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
@@ -108,7 +124,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         stop = asyncio.Event()
         daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
         relays = Relays(plane.name)
-        server = Server(listener, daemon.manager, relays, plane.name, arguments.private, stop)
+        server = Server(listener, daemon.manager, relays, plane.name, arguments.private is not None, stop)
         messages = Messages(
             paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
         )
@@ -121,8 +137,8 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             loop.create_task(_check(daemon, limit)),
             loop.create_task(_guard(daemon)),
         ]
-        if arguments.private:
-            jobs.append(loop.create_task(_end_when_idle(server)))
+        if arguments.private is not None:
+            jobs.append(loop.create_task(_end_when_idle(server, arguments.private)))
         jobs.append(loop.create_task(stop.wait()))
         gc.freeze()  # collections skip the objects of start-up, and so stay short
         ready.say("ready")
@@ -215,12 +231,14 @@ def _rules_file(named: Path | None) -> Path | None:
     return named if named is not None or not usual.exists() else usual
 
 
-async def _end_when_idle(server: Server) -> None:
+async def _end_when_idle(server: Server, lifetime_s: float) -> None:
+    """Return when nobody was connected and nothing managed for `lifetime_s`; from then on nobody can connect."""
     idle_since = time.monotonic()
-    while time.monotonic() - idle_since < PRIVATE_LIFETIME_S:
-        await asyncio.sleep(1)
+    while time.monotonic() - idle_since < lifetime_s:
+        await asyncio.sleep(min(1.0, lifetime_s))
         if server.busy:
             idle_since = time.monotonic()
+    server.close()  # before anybody else comes
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -246,7 +264,8 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
             owner = os.pread(lock, 32, 0).decode().strip() or "?"
             raise RunlistError(f"a daemon runs already (process {owner}, {path}): use it, or stop it first") from None
         os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # it tells people alone, and a disk may be full
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         if path.exists() and not path.is_socket():
             raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}")
         path.unlink(missing_ok=True)

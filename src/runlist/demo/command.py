@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -66,12 +67,13 @@ def _run(options: DemoOptions, console: Console) -> int:
         raise UsageError(f"--seconds {options.seconds:g}: at least 1")
     if options.out.is_dir():
         raise UsageError(f"--out {options.out}: is a directory; name a file")
+    load = os.getloadavg()[0]
     with use_device(options.device) as device:
         console.print(f"device: {device.name} ({device.reason})", highlight=False, soft_wrap=True)
         programs = _TORCH if options.torch else _KERNELS
         if options.torch:
             _require_torch(device)
-        result, image = _measure(options, programs, device, console)
+        result, image = _measure(options, programs, device, console, load)
     failure = None
     try:
         picture.save(image, options.out)
@@ -79,6 +81,9 @@ def _run(options: DemoOptions, console: Console) -> int:
     except RunlistError as error:
         failure = error
     _print(result, options.json)
+    if result.noise:
+        reasons = "; ".join(result.noise)
+        console.print(f"too noisy here to show anything: {reasons}", highlight=False, soft_wrap=True)
     if failure is not None:
         raise failure
     if not result.correct:
@@ -86,14 +91,16 @@ def _run(options: DemoOptions, console: Console) -> int:
     return 0
 
 
-def _measure(options: DemoOptions, programs: _Programs, device: Device, console: Console) -> tuple[Result, bytes]:
+def _measure(
+    options: DemoOptions, programs: _Programs, device: Device, console: Console, load: float
+) -> tuple[Result, bytes]:
     plan = Plan.of(options.seconds)
     with contextlib.ExitStack() as stack:
         console.print("starting both programs", highlight=False, soft_wrap=True)
         # One after the other: each measures how long its kernels must be while it is alone.
         latency = stack.enter_context(WorkloadProcess(programs.latency))
         batch = stack.enter_context(WorkloadProcess(programs.batch))
-        bench = Bench(latency, batch, stack.enter_context(_daemon(device)))
+        bench = Bench(latency, batch, stack.enter_context(_daemon(device)), load)
         with report.progress(console, plan) as on_window:
             bench.measure(plan, on_window)
         result = bench.result(device.name, programs.title)

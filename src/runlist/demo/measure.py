@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runlist.client import Client
+from runlist.demo.noise import noise
 from runlist.demo.result import Latency, Result, Row
 from runlist.errors import RunlistError
 from runlist.workloads.process import WorkloadProcess
@@ -29,6 +31,8 @@ class Samples:
     latency_us: list[float] = field(default_factory=list)
     kernels: int = 0
     batch_seconds: float = 0.0
+    batch_rates: list[float] = field(default_factory=list)
+    """Kernels a second, in each window."""
 
     @property
     def batch_per_second(self) -> float:
@@ -60,7 +64,11 @@ class Plan:
 class Bench:
     """A latency-critical and a batch process, and the daemon that may manage them."""
 
-    def __init__(self, latency: WorkloadProcess, batch: WorkloadProcess, connect: Callable[[], Client]) -> None:
+    def __init__(
+        self, latency: WorkloadProcess, batch: WorkloadProcess, connect: Callable[[], Client], load: float = 0.0
+    ) -> None:
+        """`load` is the machine's load average before any of this began."""
+        self._load = load
         self.samples = {name: Samples() for name in CONFIGURATIONS}
         self.attach_ms = 0.0
         self._latency = latency
@@ -109,6 +117,7 @@ class Bench:
             batch_to_default=round(managed.batch_per_second / default.batch_per_second, 3),
             attach_ms=round(self.attach_ms, 1),
             correct=all(verdicts),
+            noise=noise(alone.latency_us, alone.batch_rates, self._load, len(os.sched_getaffinity(0))),
         )
 
     @contextmanager
@@ -149,3 +158,4 @@ class Bench:
             else:
                 samples.kernels += window["kernels"]
                 samples.batch_seconds += window["seconds"]
+                samples.batch_rates.append(window["kernels"] / window["seconds"])

@@ -43,12 +43,12 @@ def table(result: Result) -> Table:
     """The one table: a row a configuration."""
     made = Table(title=f"{result.workload}, on {result.gpu}", caption=_caption(result), caption_justify="left")
     made.add_column("", no_wrap=True)
-    for heading in ("LC p50 µs", "p90", "p99", "max", "BE per s", "/ alone"):
+    for heading in ("LC p50 µs", "p90 µs", "p99 µs", "max µs", "BE kernels/s", "of BE alone"):
         made.add_column(heading, justify="right")
     for row in result.rows:
         latency = row.latency_us
         figures = (f"{value:,.0f}" for value in (latency.p50, latency.p90, latency.p99, latency.max))
-        made.add_row(row.configuration, *figures, f"{row.batch_per_second:,.1f}", f"{row.batch_relative:.2f}")
+        made.add_row(row.configuration, *figures, f"{row.batch_per_second:,.1f}", f"{100 * row.batch_relative:.0f} %")
     return made
 
 

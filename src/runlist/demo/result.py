@@ -53,4 +53,6 @@ class Result(msgspec.Struct, frozen=True):
     """The slowest attach to a running process, as the daemon timed it."""
     correct: bool
     """Whether both programs' results were right, bit for bit."""
+    noise: list[str] = []
+    """Why this machine was too noisy for the figures to mean anything; empty where it was not."""
     picture: str | None = None

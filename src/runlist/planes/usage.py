@@ -68,6 +68,11 @@ class TurnLog(Protocol):
     def read(self) -> Reading:
         """What happened since the last call, or since the log was opened."""
 
+    def unswitched(self) -> Residency | None:
+        """Who had the GPU from the log's opening until the last reading, without a switch and so without a record,
+        where that can be told; its context is 0. To be asked after the last `read` and `busy`.
+        """
+
     def busy(self) -> list[tuple[int, int]]:
         """Samples of how busy the GPU was since the last call: when each ended (CLOCK_REALTIME, ns), and percent."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,9 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from runlist.top import actions
-from runlist.top.feed import Feed, Key, Snapshot
-from runlist.top.rows import ORDERS, fitting, headline, in_order, next_order
-from runlist.views.columns import aligned
+from runlist.top.feed import Feed, Key, Snapshot, Step
+from runlist.top.help import Help
+from runlist.top.question import Question
+from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, matching, next_order
+from runlist.views.layout import lines
 
 _ACTIONS: dict[str, actions.Action] = {
     "class": actions.next_class,
@@ -21,10 +24,14 @@ _ACTIONS: dict[str, actions.Action] = {
     "lighter": actions.lighter,
     "suspend": actions.suspend_or_resume,
 }
+_QUESTIONS = {
+    "cap": ("cap of process {pid}, such as 30% or max", actions.cap, actions.set_cap),
+    "memory": ("memory of process {pid} and all of its tree, such as 8G or max", actions.memory, actions.set_memory),
+}
 
 
 class TopApp(App[None]):
-    """A table of the tasks, a line above on the whole, a line below for messages. Looks every `interval_s` seconds.
+    """A table of the tasks, lines above on the whole, a line below for messages. Looks every `interval_s` seconds.
 
     One loop alone uses the feed, in a thread, so that a silent daemon never stops the screen.
     """
@@ -32,16 +39,24 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #headline { height: 1; text-style: reverse; padding: 0 1; }
+    #gpus { height: auto; padding: 0 1; }
     #message { height: auto; max-height: 3; padding: 0 1; }
     #message.trouble { color: $text-error; }
     DataTable { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,h,f1", "help", "help", key_display="?"),
         Binding("c", "change('class')", "class"),
         Binding("plus,equals_sign", "change('heavier')", "weight up", key_display="+"),
         Binding("minus", "change('lighter')", "down", key_display="-"),
+        Binding("k", "ask('cap')", "cap"),
+        Binding("m", "ask('memory')", "memory"),
         Binding("s", "change('suspend')", "suspend/resume"),
+        Binding("u", "undo", "undo"),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("escape", "show_all", show=False),
         Binding("p", "sort", "sort"),
+        Binding("ctrl+z", "suspend_process", show=False),
         Binding("q,ctrl+c", "quit", "quit", key_display="q"),
     ]
 
@@ -49,19 +64,23 @@ class TopApp(App[None]):
         super().__init__()
         self._feed = feed
         self._interval_s = interval_s
-        self._asked: asyncio.Queue[tuple[Key, actions.Action]] = asyncio.Queue()
+        self._asked: asyncio.Queue[Step] = asyncio.Queue()
         self._snapshot = Snapshot(message="connecting")
         self._order = next(iter(ORDERS))
+        self._filter = ""
         self._keys: list[Key] = []  # of the rows, from the top
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
+        yield Static(id="gpus", markup=False)
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Static(id="message", markup=False)
+        yield Question()
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self._show(self._snapshot)
+        self.query_one(DataTable).focus()
         self.run_worker(self._follow())
 
     def on_resize(self) -> None:
@@ -69,14 +88,55 @@ class TopApp(App[None]):
 
     def action_change(self, name: str) -> None:
         """Do something to the task under the cursor."""
-        row = self.query_one(DataTable).cursor_row
-        if 0 <= row < len(self._keys):
-            self._asked.put_nowait((self._keys[row], _ACTIONS[name]))
+        if (key := self._selected()) is not None:
+            self._asked.put_nowait(partial(self._feed.act, key, _ACTIONS[name]))
+
+    def action_ask(self, name: str) -> None:
+        """Ask for a value for the task under the cursor, which may be gone when it is given."""
+        words, old, change = _QUESTIONS[name]
+        key = self._selected()
+        task = next((task for task in self._snapshot.tasks if Key.of(task) == key), None)
+        if key is None or task is None:
+            return
+
+        def answered(value: str) -> None:
+            if value and value != old(task):
+                self._asked.put_nowait(partial(self._feed.act, key, partial(change, value)))
+
+        self.query_one(Question).ask(words.format(pid=key.pid), old(task), answered)
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        self._asked.put_nowait(self._feed.undo)
+
+    def action_filter(self) -> None:
+        """Ask for the text that tasks are to have in them."""
+        self.query_one(Question).ask("show only", self._filter, self._show_only)
+
+    def action_show_all(self) -> None:
+        """Forget the filter."""
+        self._show_only("")
+
+    def action_help(self) -> None:
+        """Say what the keys do."""
+        self.push_screen(Help())
 
     def action_sort(self) -> None:
         """Sort by something else."""
         self._order = next_order(self._order)
         self._show(self._snapshot)
+
+    def _show_only(self, text: str) -> None:
+        self._filter = text
+        self._show(self._snapshot)
+
+    def _selected(self) -> Key | None:
+        row = self._table().cursor_row
+        return self._keys[row] if 0 <= row < len(self._keys) else None
+
+    def _table(self) -> DataTable[Text]:
+        table: DataTable[Text] = self.screen_stack[0].query_one(DataTable)
+        return table
 
     async def _follow(self) -> None:
         """Look again and again, and in between do what keys ask for."""
@@ -87,30 +147,41 @@ class TopApp(App[None]):
                 again_at = clock() + self._interval_s
                 while (left := again_at - clock()) > 0:
                     try:
-                        key, action = await asyncio.wait_for(self._asked.get(), left)
+                        step = await asyncio.wait_for(self._asked.get(), left)
                     except TimeoutError:
                         break
-                    self._show(await asyncio.to_thread(self._feed.act, key, action))
+                    self._show(await asyncio.to_thread(step))
         finally:
             self._feed.close()
 
     def _show(self, snapshot: Snapshot) -> None:
         """Draw everything anew; the cursor stays with its task. A row is one cell: Textual draws each at some cost."""
         self._snapshot = snapshot
-        table: DataTable[Text] = self.query_one(DataTable)
-        selected = self._keys[table.cursor_row] if 0 <= table.cursor_row < len(self._keys) else None
+        below = self.screen_stack[0]  # a page of help may be above it
+        table, selected = self._table(), self._selected()
         left = table.scroll_x
-        tasks = in_order(snapshot.tasks, self._order)
-        titles, *lines = aligned(fitting(tasks, self.size.width), tasks)
+        tasks = in_order(matching(snapshot.tasks, self._filter), self._order)
+        titles, *rows = lines(fitting(tasks, self.size.width), tasks)
         self._keys = [Key.of(task) for task in tasks]
         with self.batch_update():
             table.clear(columns=True)
             table.add_column(Text(titles))
-            table.add_rows([Text(line)] for line in lines)
+            table.add_rows([Text(line)] for line in rows)
             if selected in self._keys:
                 table.move_cursor(row=self._keys.index(selected), animate=False)
             table.scroll_to(x=left, animate=False)
-            self.query_one("#headline", Static).update(headline(snapshot, self._order))
-            message = self.query_one("#message", Static)
-            message.update(snapshot.message or ("" if tasks else "no tasks: `runlist run` or `runlist attach` one"))
+            below.query_one("#headline", Static).update(headline(snapshot, self._order, self._filter))
+            bars = gpu_bars(snapshot, self.size.width, self.size.height)
+            below.query_one("#gpus", Static).update("\n".join(bars))
+            below.query_one("#gpus").display = bool(bars)
+            message = below.query_one("#message", Static)
+            message.update(snapshot.message or self._hint(bool(tasks)))
             message.set_class(snapshot.trouble, "trouble")
+
+    def _hint(self, any_tasks: bool) -> str:
+        """What to say when there is no news."""
+        if any_tasks:
+            return ""
+        if self._filter and self._snapshot.tasks:
+            return f"none of {len(self._snapshot.tasks)} tasks has {self._filter!r} in it: escape shows all"
+        return "no tasks: `runlist run` or `runlist attach` one"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runlist.client import Client, DaemonGone
 from runlist.errors import RunlistError
-from runlist.top.actions import Action
+from runlist.top.actions import Action, Request
 from runlist.views.structs import DaemonView, TaskView
 
 
@@ -37,6 +37,12 @@ class Snapshot:
     trouble: bool = False
 
 
+Step = Callable[[], Snapshot]
+"""One use of the feed."""
+
+_CHANGES_KEPT = 100  # that can be taken back
+
+
 class Feed:
     """A connection to the daemon that is made anew when it breaks. For one thread at a time.
 
@@ -48,6 +54,7 @@ class Feed:
         self._open_client = open_client
         self._client: Client | None = None
         self._last = Snapshot()
+        self._undo: list[tuple[Key, Request]] = []
 
     def look(self) -> Snapshot:
         """Ask for everything."""
@@ -65,6 +72,21 @@ class Feed:
         if task is None:
             return self._say(f"process {key.pid} is not managed any more", trouble=True)
         request = action(task)
+        done = self._send(key, request, " (u takes it back)")
+        if not done.trouble and request.back is not None:
+            self._undo = [*self._undo[1 - _CHANGES_KEPT :], (key, request.back)]
+        return done
+
+    def undo(self) -> Snapshot:
+        """Take the last change back, and the one before it the next time."""
+        if not self._undo:
+            return self._say("there is nothing to take back")
+        key, request = self._undo.pop()
+        if not any(Key.of(task) == key for task in self._last.tasks):
+            return self._say(f"process {key.pid} is not managed any more: nothing to take back there", trouble=True)
+        return self._send(key, request)
+
+    def _send(self, key: Key, request: Request, remark: str = "") -> Snapshot:
         try:
             changed = request.send(self._connected())
         except DaemonGone as error:
@@ -74,7 +96,7 @@ class Feed:
         news = {Key.of(task): task for task in changed}
         tasks = tuple(news.get(Key.of(task), task) for task in self._last.tasks)
         self._last = replace(self._last, tasks=tasks)
-        return self._say(f"process {key.pid}: {request.words}")
+        return self._say(f"process {key.pid}: {request.words}{remark}")
 
     def close(self) -> None:
         """Hang up."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
-from runlist.views.columns import GAP, Column, columns_of
+from runlist.units import part_of
+from runlist.views.columns import columns_of, percent
+from runlist.views.layout import Layout, cut, fit
 from runlist.views.structs import TaskView
 
 _SHOWN = columns_of(
@@ -15,11 +17,9 @@ _SHOWN = columns_of(
     "SOURCE", "COMMAND",
 )  # fmt: skip
 
-_FIRST_TO_GO = ("SOURCE", "TURNS/S", "USER", "LAST MINUTE", "MEMORY", "SLICE", "CAP", "GPU", "WEIGHT", "COMMAND")
-"""Columns that a narrow screen does without, in this order."""
-
-_COMMAND_WIDTH = 12
-"""A command that is cut off after so much still tells which it is."""
+_SEARCHED = columns_of("PID", "USER", "GPU", "CLASS", "STATE", "GROUP", "COMMAND")
+_BAR, _BESIDE_BARS = 24, 45  # cells
+_MARGINS = 2  # of a cell
 
 _CLASSES = [str(one) for one in TaskClass]
 
@@ -46,22 +46,39 @@ def in_order(tasks: Sequence[TaskView], name: str) -> list[TaskView]:
     return sorted(tasks, key=lambda task: (ORDERS[name](task), task.pid, task.gpu))
 
 
-def fitting(tasks: Sequence[TaskView], width: int) -> list[Column]:
+def fitting(tasks: Sequence[TaskView], width: int) -> Layout:
     """The columns that a screen of `width` has room for."""
     columns = [column for column in _SHOWN if column.title != "GPU" or len({task.gpu for task in tasks}) > 1]
-    for title in _FIRST_TO_GO:
-        if sum(_width(column, tasks) + len(GAP) for column in columns) <= width:
-            break
-        columns = [column for column in columns if column.title != title]
-    return columns
+    return fit(columns, tasks, width - _MARGINS)
 
 
-def _width(column: Column, tasks: Sequence[TaskView]) -> int:
-    widest = max(len(column.title), *(len(column.text(task)) for task in tasks), 0)
-    return min(widest, _COMMAND_WIDTH) if column.title == "COMMAND" else widest
+def matching(tasks: Sequence[TaskView], text: str) -> list[TaskView]:
+    """The tasks that have a text in what is shown of them, in either case."""
+    wanted = text.casefold()
+    return [task for task in tasks if any(wanted in column.text(task).casefold() for column in _SEARCHED) or not wanted]
 
 
-def headline(snapshot: Snapshot, order: str) -> str:
+def gpu_bars(snapshot: Snapshot, width: int, height: int) -> list[str]:
+    """A line for each GPU with its time and its memory in use, in a quarter of a screen at most."""
+    gpus = snapshot.status.gpus if snapshot.status is not None else []
+    length = max(4, min(_BAR, (width - _BESIDE_BARS) // 2))
+    rows = []
+    for gpu in gpus:
+        line = f"{gpu.gpu.removeprefix('GPU-')[:8]:<8}  {_bar(gpu.share_1s, length)} {percent(gpu.share_1s):>7}"
+        if gpu.memory_size_bytes:
+            used = gpu.memory_used_bytes or 0
+            line += f"  {_bar(used / gpu.memory_size_bytes, length)} {part_of(used, gpu.memory_size_bytes)}"
+        rows.append(cut(line, max(0, width - 2)))
+    room = height // 4 - 1
+    return rows if len(rows) <= room else [*rows[: max(0, room - 1)], f"and {len(rows) - room + 1} GPUs more"][:room]
+
+
+def _bar(part: float, length: int) -> str:
+    full = max(0, min(length, round(part * length)))
+    return "█" * full + "░" * (length - full)
+
+
+def headline(snapshot: Snapshot, order: str, text: str = "") -> str:
     """One line on the whole."""
     status = snapshot.status
     if status is None:
@@ -72,6 +89,7 @@ def headline(snapshot: Snapshot, order: str) -> str:
         f"{_count(len(snapshot.tasks), 'task')} on {_count(gpus, 'GPU')}" if gpus else "no tasks",
         f"policy {status.policy}{options}",
         f"sorted by {order}",
+        *([f"only {text!r}"] if text else []),
         f"daemon {status.pid} ({status.driver}, {status.version})",
     ]
     if waiting := len(status.waiting) + status.others_waiting:

@@ -49,8 +49,8 @@ def record(plane: Plane, out: Path, gpu: str | None, seconds: float | None, wait
             stop = wait(left) if left > 0 else True
             for log, gpu_tracks in zip(logs, tracks, strict=True):
                 log.read_into(gpu_tracks)
-        for gpu_tracks in tracks:
-            gpu_tracks.end()
+        for log, gpu_tracks in zip(logs, tracks, strict=True):
+            log.finish(gpu_tracks)
     return Recorded(
         len(logs),
         sum(gpu_tracks.processes for gpu_tracks in tracks),
@@ -110,6 +110,12 @@ class _Log:
         tracks.add(reading.residencies)
         for end_ns, percent in self._log.busy():
             tracks.busy(percent, end_ns)
+
+    def finish(self, tracks: GpuTracks) -> None:
+        """Add what was no event, and end what is open."""
+        if (alone := self._log.unswitched()) is not None:
+            tracks.add([alone])
+        tracks.end()
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ _CLOCKS = {
     proto.BUILTIN_CLOCK_MONOTONIC: time.CLOCK_MONOTONIC,
     proto.BUILTIN_CLOCK_BOOTTIME: time.CLOCK_BOOTTIME,
 }
+_ALL_ALONG = "all along: no switch was logged"
 _SEQUENCE = 1  # all packets come from one writer
 
 
@@ -105,7 +106,7 @@ class GpuTracks:
                 self._open = before._replace(end_ns=part.end_ns)
                 continue
             self.end()
-            name = f"context {part.context:#x}"
+            name = f"context {part.context:#x}" if part.context else _ALL_ALONG
             self._trace.event(self._track(part.pid), proto.TrackEvent.TYPE_SLICE_BEGIN, part.start_ns, name=name)
             self._open = part
             self.residencies += 1

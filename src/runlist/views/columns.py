@@ -193,16 +193,3 @@ def chosen(columns: Iterable[Column], views: Sequence[msgspec.Struct]) -> list[C
     return [
         column for column in columns if column.usual is None or any(column.text(view) != column.usual for view in views)
     ]
-
-
-def aligned(columns: Sequence[Column], views: Sequence[msgspec.Struct]) -> list[str]:
-    """Lines of a table: the titles, then the views in the order given."""
-    rows = [[column.title for column in columns], *([column.text(view) for column in columns] for view in views)]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return [
-        GAP.join(
-            text.rjust(size) if column.number else text.ljust(size)
-            for column, text, size in zip(columns, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from runlist.workloads import lcg
-from runlist.workloads.gpu import BLOCK, Gpu, Graph, synchronize
-
-_WARM_UP_S = 0.05
-"""Long enough for a GPU to leave its idle clocks."""
-
-_CALIBRATION_ROUNDS = (2_000, 20_000)
-_CALIBRATION_REPEATS = 15
+from runlist.workloads.calibration import microseconds_per_round
+from runlist.workloads.gpu import BLOCK, Gpu, Graph, Stopwatch, synchronize
 
 
 class Accumulator:
@@ -53,25 +47,23 @@ class Accumulator:
         synchronize(self.stream)
 
     def rounds_for(self, microseconds: float) -> int:
-        """Rounds for which one kernel runs `microseconds` on this GPU when alone; measured, in some 60 ms."""
-        end = time.perf_counter() + _WARM_UP_S
-        while time.perf_counter() < end:
-            self._timed(_CALIBRATION_ROUNDS[0])
-        few, many = _CALIBRATION_ROUNDS
-        # The fastest of several is the one that nothing disturbed; the difference of two lengths leaves out the launch.
-        fastest = [min(self._timed(rounds) for _ in range(_CALIBRATION_REPEATS)) for rounds in (few, many)]
-        per_round = (fastest[1] - fastest[0]) / (many - few)
-        return max(1, round(microseconds / max(per_round, 1e-6)))
+        """Rounds for which one kernel runs `microseconds` on this GPU when alone; measured, in some 60 ms.
+
+        Raises GpuError where that cannot be measured.
+        """
+        watch = Stopwatch()
+
+        def timed(rounds: int) -> float:
+            """µs by the GPU's own clock: a busy processor, which launches and wakes late, has no part in it."""
+            watch.start(self.stream)
+            self.launch(rounds)
+            watch.stop(self.stream)
+            return watch.seconds() * 1e6
+
+        return max(1, round(microseconds / microseconds_per_round(timed)))
 
     def correct(self) -> bool:
         """Whether the array holds, bit for bit, what all the rounds so far must give. Waits for them."""
         self.synchronize()
         expected = lcg.advanced(self._count, self._done)
         return self._gpu.download(self._state, expected) == expected
-
-    def _timed(self, rounds: int) -> float:
-        """Microseconds from launch to synchronised."""
-        start = time.perf_counter()
-        self.launch(rounds)
-        self.synchronize()
-        return (time.perf_counter() - start) * 1e6

@@ -73,14 +73,15 @@ class Server:
         return bool(self._peers or self._manager.processes.roots)
 
     def close(self) -> None:
-        """Stop accepting, and hang up."""
-        self._closed = True
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._listener)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.detach()  # its queue is closed by the end of this process, which lingers for nothing
+        """Stop accepting, and hang up. May be called again."""
+        if not self._closed:
+            self._closed = True
+            if self._pause is not None:
+                self._pause.cancel()
+            self._loop.remove_reader(self._listener)
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.detach()  # its queue is closed by the end of this process, which lingers for nothing
         for peer in list(self._peers):
             peer.close()
 

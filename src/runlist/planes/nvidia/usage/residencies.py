@@ -26,6 +26,11 @@ class Residencies:
         self._since_ns = since_ns  # since when the holder's time has not been told
         self._blank = True  # no record yet: someone may have held the GPU all along
 
+    @property
+    def blank(self) -> bool:
+        """Whether no record has come, nor one been lost: whoever has the GPU has it since before the beginning."""
+        return self._blank
+
     def feed(self, batch: Batch) -> Reading:
         """The reading of a batch, with the open residency's part up to now."""
         if batch.until_ns < self._told_ns - _CLOCK_STEP_NS:

@@ -1,0 +1,55 @@
+"""Starting somebody's command as a shell would, with a shell's exit codes where it cannot be started."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from runlist.cli.common import say
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_SHELL = "/bin/sh"
+_BEGINNING = 256  # bytes
+
+
+def start(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The running command. A script that names no interpreter is the shell's, as for `env` and `nice`. Raises OSError.
+
+    Nobody else may wait for it, not even the Popen object when it is collected: keep it.
+    """
+    try:
+        return subprocess.Popen(command, env=environment)
+    except OSError as error:
+        path = shutil.which(command[0], path=environment.get("PATH"))
+        if error.errno != errno.ENOEXEC or path is None or not _is_text(path):
+            raise
+        return subprocess.Popen([_SHELL, path, *command[1:]], env=environment)
+
+
+def not_started(command: list[str], error: OSError) -> int:
+    """Say in one line why a command could not be started; returns the exit code for it."""
+    name = command[0]
+    if not name:
+        say("the command is empty")
+        return NOT_FOUND
+    if error.errno != errno.ENOENT:
+        why = "is a directory" if os.path.isdir(name) else (error.strerror or str(error)).lower()
+        say(f"{name}: cannot be run: {why}")
+        return NOT_EXECUTABLE
+    if os.path.lexists(name) and "/" in name:
+        say(f"{name}: cannot be run: its interpreter, or what it links to, does not exist")
+    else:
+        say(f"{name}: no such command")
+    return NOT_FOUND
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file begins like a script, and not like a program of another machine."""
+    try:
+        with open(path, "rb") as file:
+            return b"\0" not in file.read(_BEGINNING)
+    except OSError:
+        return False

@@ -1,0 +1,46 @@
+"""The page of `?`."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+_TEXT = """\
+ arrows    choose a task
+ c         its next class
+ + -       its weight, up or down by a quarter
+ k         its cap: 30%, 30ms/100ms, max for none
+ m         memory that its whole tree may have: 8G, max for none
+ s         suspend it, or resume it
+ u         take the last change back, and those before
+ /         show only what has a text in it: process, user, class, state, group, command
+ escape    show everything again; close a question
+ p         sort by something else
+ ctrl+z    back to the shell; `fg` returns
+ q         quit
+
+ The bars above show the time and the memory of each GPU that are in use.
+ STATE says who is kept off the GPU now. `runlist policy show` says why.
+
+ Any key closes this page."""
+
+
+class Help(ModalScreen[None]):
+    """What the keys do."""
+
+    CSS = """
+    Help { align: center middle; }
+    #help { width: 82; max-width: 100%; height: auto; max-height: 100%; border: round $primary; background: $surface; }
+    """
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="help"):
+            yield Static(_TEXT, markup=False)
+
+    def on_key(self, event: Key) -> None:
+        """Close. The key is nothing else: not one for the screen below."""
+        event.stop()
+        self.dismiss()

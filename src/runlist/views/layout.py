@@ -1,0 +1,102 @@
+"""Tables of tasks and GPUs within the width of a screen: which columns shrink, and which are left out first."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from runlist.views.columns import CONTROL_TITLES, GAP, Column
+
+SHRINKING = {"CONTAINER": 8, "GROUP": 8, "RULE": 12, "ENFORCED": 12, "STATE": 9, "WHY": 16, "COMMAND": 16}
+"""Columns whose texts are cut off where there is no room, and down to what width. The first ones get back first what
+is left over.
+"""
+
+FIRST_TO_GO = (
+    "GROUPS", "CONTAINER", "ENFORCED", "CAP BY", "TURNS/S", "SOURCE", "RULE", "POLICY", "LAST MINUTE", "OVERHEAD",
+    "LOST", "REACHED BY", "FIXED", "REFUSED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER", "MINUTE", "SEGMENT",
+    "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY", "GPU", "CAP", "WEIGHT", "QUOTA",
+    "SHARE", "CLASS",
+)  # fmt: skip
+"""Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
+
+_CUT = "…"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table with their widths, and the titles of those without room."""
+
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+    left_out: tuple[str, ...]
+
+
+def fit(columns: Sequence[Column], views: Sequence[msgspec.Struct], width: int | None = None) -> Layout:
+    """The layout for a screen of `width`; None is as wide as it gets. Widths are in cells of a terminal."""
+    full = {column.title: max(map(cells, [column.title, *(column.text(view) for view in views)])) for column in columns}
+    if width is None:
+        return Layout(tuple(columns), tuple(full.values()), ())
+    given = {title: min(want, SHRINKING.get(title, want)) for title, want in full.items()}
+    for title in FIRST_TO_GO:
+        if _width(given.values()) <= width:
+            break
+        given.pop(title, None)
+    spare = max(0, width - _width(given.values()))
+    for title in SHRINKING:
+        if title in given:
+            more = min(spare, full[title] - given[title])
+            given[title] += more
+            spare -= more
+    return Layout(
+        tuple(column for column in columns if column.title in given),
+        tuple(given.values()),
+        tuple(title for title in full if title not in given),
+    )
+
+
+def lines(layout: Layout, views: Sequence[msgspec.Struct]) -> list[str]:
+    """Lines of a table: the titles, then the views in the order given."""
+    rows = [[column.title for column in layout.columns]]
+    rows += [[column.text(view) for column in layout.columns] for view in views]
+    return [
+        GAP.join(
+            padded(text, size, right=column.number)
+            for column, text, size in zip(layout.columns, row, layout.widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal a text takes: letters of East Asia take two, accents of their own none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def cut(text: str, size: int) -> str:
+    """A text cut off after `size` cells, where a mark shows it."""
+    if cells(text) <= size:
+        return text
+    while text and cells(text) >= size:
+        text = text[: min(len(text) - 1, size)]
+    return text + _CUT if size > 0 else ""
+
+
+def padded(text: str, size: int, *, right: bool = False) -> str:
+    """A text in exactly `size` cells."""
+    text = cut(text, size)
+    blank = " " * (size - cells(text))
+    return blank + text if right else text + blank
+
+
+def _width(widths: Iterable[int]) -> int:
+    sizes = list(widths)
+    return sum(sizes) + len(GAP) * (len(sizes) - 1)

@@ -1,0 +1,505 @@
+"""What users ask for, as the manager does it: for whom, to what, and all of it or nothing. The driver is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.requests import manager as module
+from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.tasks.managed import ManagedTask, Root, SuspendedBy
+from runlist.daemon.tree.descriptors import Descriptors
+from runlist.daemon.tree.memory_guard import MemoryGuard
+from runlist.errors import NoPermissionError, NoTargetError, RunlistError, UsageError
+from runlist.model import TaskClass
+from runlist.planes.process.region import create
+from runlist.proc.borrow import OwnRight
+from tests.fixtures.adoption import FOUND, OF_CHILD, PID, World, child, in_a_daemon, levels, own_usage, slices
+from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, FakeClient
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+GiB = 1 << 30
+ME = os.geteuid()
+NO_PROCESS = 1 << 22
+
+
+class Managed(World):
+    """A daemon with a manager."""
+
+    def __init__(self, rules: Path | None = None) -> None:
+        super().__init__(rules)
+        self.opened = asyncio.Event()
+        self.manager = Manager(
+            gpus=self.gpus,
+            census=self.census,
+            placement=self.placement,
+            keeper=self.keeping,
+            processes=self.processes,
+            adoption=self.adoption,
+            search=self.search,
+            guard=MemoryGuard(self.processes, self.gpus, self.census, self.placement),
+            descriptors=Descriptors(self.plane),
+            opened=self.opened,
+        )
+
+    async def launched(self, pid: int = PID, uid: int = ME, **settings: str) -> Root:
+        """What is below a `runlist run` process."""
+        await self.manager.launch(pid, settings, self.borrower, None, uid)
+        root = self.processes.roots[pid]
+        root.borrowers = (self.borrower,)
+        return root
+
+    def task(self, pid: int = PID, gpu: str = UUIDS[0]) -> ManagedTask:
+        return self.processes.managed[pid].tasks[gpu]
+
+    def tree(self, children: list[int]) -> dict[int, FakeClient]:
+        """A context for this process and for each child."""
+        return {PID: self.tenant(), **{pid: self.tenant(pid, OF_CHILD) for pid in children}}
+
+
+def a_daemon(test: Callable[[Managed], object], rules: Path | None = None) -> None:
+    in_a_daemon(test, partial(Managed, rules))  # type: ignore[arg-type]
+
+
+# -- set -------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_a_root_is_in_force_and_holds_for_what_comes_later() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one, child() as later:
+            clients = world.tree([one])
+            root = await world.launched()
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            outcome = world.manager.change(PID, {"class": "batch", "weight": "70"}, ME)
+            assert {task.task.key.pid for task in outcome.tasks} == {PID, one}
+            assert outcome.notes == []
+            world.tenant(later, OF_CHILD)
+            await world.adopt(root, later)
+            for pid in (PID, one, later):
+                assert (world.task(pid).task.task_class, world.task(pid).task.weight) == (TaskClass.BATCH, 70)
+            assert any(slices(client) != FOUND for client in clients.values())
+            assert root.settings == {"class": "batch", "weight": "70"}
+
+    a_daemon(test)
+
+
+def test_a_change_of_a_child_is_of_that_child_alone() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one, child() as later:
+            world.tree([one])
+            root = await world.launched(weight="30")
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            (task,) = world.manager.change(one, {"class": "batch", "weight": "70", "timeslice": "5000"}, ME).tasks
+            assert task is world.task(one)
+            assert root.settings == {"weight": "30"}
+            world.tenant(later, OF_CHILD)
+            await world.adopt(root, later)
+            for pid in (PID, later):
+                other = world.task(pid).task
+                assert (other.task_class, other.weight, other.timeslice_us) == (TaskClass.NORMAL, 30, None)
+
+    a_daemon(test)
+
+
+def test_a_memory_limit_set_on_a_child_is_of_the_whole_tree(tmp_path: Path) -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            world.tree([one])
+            root = await world.launched()
+            root.quota.take(create(tmp_path, strict=False)[1])
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            world.manager.change(one, {"memory": "3G", "weight": "7"}, ME)
+            assert root.quota.limit_on(UUIDS[0]) == root.quota.limit_on(UUIDS[1]) == 3 * GiB
+            assert root.settings == {"memory": "3G"}
+            (note,) = world.manager.change(one, {"memory": "1"}, ME).notes
+            assert "lets no program use a GPU" in note
+            world.manager.change(PID, {"memory": "max"}, ME)
+            assert root.quota.limit_on(UUIDS[0]) is None
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize("settings", [{"weight": "0"}, {"wieght": "1"}, {"burst": "5ms"}, {"class": "deadline"}])
+def test_a_change_that_cannot_be_changes_nothing(settings: dict[str, str]) -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        root = await world.launched()
+        await world.adopt(root)
+        before, in_force = world.task().task, slices(client)
+        with pytest.raises(RunlistError):
+            world.manager.change(PID, {"cap": "max", **settings}, ME)
+        assert (world.task().task, slices(client), root.settings) == (before, in_force, {})
+
+    a_daemon(test)
+
+
+def test_a_change_that_one_of_a_tree_refuses_is_of_none(tmp_path: Path) -> None:
+    """Neither settings, nor controls of the driver, nor the limit."""
+
+    async def test(world: Managed) -> None:
+        with child() as one:
+            clients = world.tree([one])
+            root = await world.launched(weight="30")
+            root.quota.take(create(tmp_path, strict=False)[1])
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            world.manager.change(PID, {"memory": "2G", "interleave": "medium"}, ME)
+            before = [world.task(pid).task for pid in (PID, one)]
+            in_force = [(slices(client), levels(client)) for client in clients.values()]
+            refused = world.gpus.scheduler(UUIDS[0]).loop
+
+            def refusal(task: object, *_: object) -> str | None:
+                return "no room" if task.key.pid == one else None  # type: ignore[attr-defined]
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(refused, "refusal", refusal)
+                with pytest.raises(RunlistError, match="no room"):
+                    world.manager.change(PID, {"weight": "99", "memory": "1G", "interleave": "high"}, ME)
+            assert [world.task(pid).task for pid in (PID, one)] == before
+            assert [(slices(client), levels(client)) for client in clients.values()] == in_force
+            assert [world.task(pid).controls for pid in (PID, one)] == [{"interleave": "medium"}] * 2
+            assert root.quota.limit_on(UUIDS[0]) == 2 * GiB
+            assert root.settings == {"weight": "30", "memory": "2G", "interleave": "medium"}
+            world.manager.change(PID, {"weight": "99"}, ME)  # and all of it goes on
+            assert world.task(one).task.weight == 99
+
+    a_daemon(test)
+
+
+def test_a_change_that_the_driver_refuses_is_undone() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(await world.launched())
+        file = world.task().contexts[1].handle
+        world.task().contexts[1].handle.on_control = (  # type: ignore[attr-defined]
+            lambda call: INVALID_ARGUMENT if call.params[:8] == (7_000).to_bytes(8, "little") else None
+        )
+        before, in_force = world.task().task, slices(client)
+        with pytest.raises(RunlistError):
+            world.manager.change(PID, {"timeslice": "7000"}, ME)
+        assert (world.task().task, slices(client)) == (before, in_force)
+        assert not file.closed  # type: ignore[attr-defined]
+        world.manager.change(PID, {"timeslice": "6000"}, ME)
+        assert slices(client) == [6000] * 4
+
+    a_daemon(test)
+
+
+# -- for whom --------------------------------------------------------------------------------------
+
+
+def requests(world: Managed, pid: int, uid: int) -> list[Callable[[], object]]:
+    return [
+        lambda: world.manager.change(pid, {"weight": "7"}, uid),
+        lambda: world.manager.suspend(pid, True, uid),
+        lambda: world.manager.suspend(pid, False, uid),
+        lambda: world.manager.detach(pid, uid),
+    ]
+
+
+@needs_root
+def test_another_user_may_nothing_and_its_owner_and_root_may_all() -> None:
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as pid:
+            world.tenant(pid, OF_CHILD)
+            root = await world.launched(pid, NOBODY)
+            await world.adopt(root, pid)
+            before = world.task(pid).task
+            for request in requests(world, pid, 1000):
+                with pytest.raises(NoPermissionError, match=f"process {pid} belongs to user {NOBODY}"):
+                    request()
+            for refused in (world.manager.attach(pid, {}, True, 1000), world.launched(pid, 1000)):
+                with pytest.raises(NoPermissionError):
+                    await refused
+            world.manager.release(1000)
+            assert world.task(pid).task == before
+            assert (world.manager.tasks(1000), world.manager.visible(1000)) == ([], [])
+            for uid in (0, NOBODY):
+                assert world.manager.tasks(uid) == world.manager.visible(uid) == [world.task(pid)]
+                world.manager.change(pid, {"weight": "9"}, uid)
+            with pytest.raises(NoPermissionError, match="only root and the daemon's own user may set interleave"):
+                world.manager.change(pid, {"interleave": "high"}, NOBODY)
+            world.manager.change(pid, {"interleave": "high"}, 0)
+
+    a_daemon(test)
+
+
+def test_what_is_gone_or_not_managed_is_no_target() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            for request in requests(world, pid, ME):
+                with pytest.raises(NoTargetError, match="is not managed: attach it first"):
+                    request()
+        for request in requests(world, NO_PROCESS, ME):
+            with pytest.raises(NoTargetError, match="does not exist"):
+                request()
+
+    a_daemon(test)
+
+
+@needs_root
+def test_release_is_of_ones_own_and_root_s_of_all() -> None:
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as pid:
+            clients = world.tree([pid])
+            await world.adopt(await world.launched())
+            await world.adopt(await world.launched(pid, NOBODY), pid)
+            assert world.manager.release(NOBODY) == []
+            assert list(world.processes.roots) == list(world.processes.managed) == [PID]
+            assert slices(clients[pid]) == FOUND
+            await world.adopt(await world.launched(pid, NOBODY), pid)
+            world.manager.release(0)
+            assert (world.processes.roots, world.processes.managed) == ({}, {})
+            assert slices(clients[PID]) == slices(clients[pid]) == FOUND
+
+    a_daemon(test)
+
+
+# -- attach, detach --------------------------------------------------------------------------------
+
+
+def test_attach_is_all_or_nothing_and_a_second_one_is_a_change() -> None:
+    async def test(world: Managed) -> None:
+        with pytest.raises(NoTargetError, match="has no GPU context now"):
+            await world.manager.attach(PID, {}, False, ME)
+        assert world.nothing_is_left()
+        assert world.processes.roots == {}
+        with pytest.raises(UsageError):
+            await world.manager.attach(PID, {"weight": "0"}, True, ME)
+        assert world.processes.roots == {}
+        assert (await world.manager.attach(PID, {"weight": "7"}, True, ME)).tasks == []
+        root = world.processes.roots[PID]
+        assert not root.awaited
+        root.borrowers = (world.borrower,)
+        world.tenant()
+        await world.adopt(root)
+        (task,) = (await world.manager.attach(PID, {"weight": "8"}, False, ME)).tasks
+        assert task.task.weight == 8
+        assert world.processes.roots == {PID: root}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OwnRight, "borrow", lambda *_: pytest.fail("nothing is to be borrowed"))
+        a_daemon(test)
+
+
+def test_a_child_that_is_detached_stays_so_and_the_others_go_on() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            clients = world.tree([one])
+            root = await world.launched(**{"class": "batch"})
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            assert world.manager.detach(one, ME) == []
+            assert slices(clients[one]) == FOUND
+            await world.adopt(root, one)
+            assert list(world.processes.managed) == [PID]
+            assert slices(clients[PID]) == [1] * 4  # alone now, and so at once at a tiny slice
+            assert world.manager.detach(PID, ME) == []
+            assert world.processes.roots == {}
+            assert slices(clients[PID]) == FOUND
+
+    a_daemon(test)
+
+
+# -- suspend, resume -------------------------------------------------------------------------------
+
+
+def enabled(client: FakeClient) -> bool:
+    (state,) = {client.objects[channel].enabled for channel in client.of_class(0xC86F)}
+    return state
+
+
+def test_suspend_and_resume() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(await world.launched())
+        (task,) = world.manager.suspend(PID, True, ME)
+        assert (enabled(client), task.task.suspended, list(task.suspended_by)) == (False, True, [SuspendedBy.USER])
+        world.manager.suspend(PID, True, ME)  # it is so already
+        world.manager.change(PID, {"weight": "7"}, ME)
+        assert not enabled(client)
+        world.manager.suspend(PID, False, ME)
+        assert (enabled(client), task.task.suspended, task.suspended_by) == (True, False, {})
+        world.manager.suspend(PID, False, ME)  # and this
+        assert enabled(client)
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize("cause", [SuspendedBy.ROOM, SuspendedBy.MEMORY])
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_who_may_resume_what_the_daemon_keeps_off(uid: int, cause: SuspendedBy) -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        root = await world.launched()
+        await world.adopt(root)
+        root.uid = 1000
+        world.task().suspend_for(cause, "over its limit")
+        world.gpus.run_all()
+        assert not enabled(client)
+        may = uid == 0 and cause is SuspendedBy.ROOM
+        with contextlib.nullcontext() if may else pytest.raises(RunlistError, match=r"limit|only root may resume"):
+            world.manager.suspend(PID, False, uid)
+        assert enabled(client) is may
+        world.manager.suspend(PID, True, uid)
+        world.manager.suspend(PID, False, uid)  # one's own is let go, the other cause stays
+        assert enabled(client) is may
+        assert (cause in world.task().suspended_by) is not may
+
+    a_daemon(test)
+
+
+def test_a_suspend_that_fails_leaves_all_as_it_was() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            clients = world.tree([one])
+            root = await world.launched()
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            (context,) = world.task(one).contexts.values()
+            failing = context.handle
+            failing.on_control = lambda call: INVALID_ARGUMENT if call.command == 0x2080110B else None  # type: ignore[attr-defined]
+            with pytest.raises(RunlistError):
+                world.manager.suspend(PID, True, ME)
+            assert [world.task(pid).suspended_by for pid in (PID, one)] == [{}, {}]
+            assert all(enabled(client) for client in clients.values())
+            failing.on_control = lambda call: None  # type: ignore[attr-defined]
+
+    a_daemon(test)
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def limited(short_path: Path, over: str) -> Path:
+    rules = short_path / "rules.toml"
+    rules.write_text(f'[limits]\ntasks = 1\nover = "{over}"\n')
+    return rules
+
+
+async def both_gpus_busy(world: Managed) -> Root:
+    world.tenant()
+    world.tenant(gpu=UUIDS[1])
+    root = await world.launched()
+    await world.adopt(root)
+    return root
+
+
+def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+
+    async def test(world: Managed) -> None:
+        with child() as first, child() as second:
+            root = await both_gpus_busy(world)
+            waiting = [asyncio.create_task(world.launched(pid)) for pid in (first, second)]
+            await asyncio.sleep(0.01)
+            words, others = world.manager.waiting(ME)
+            assert words == [f"the command of process {pid}" for pid in (first, second)]
+            assert others == 0
+            assert world.manager.waiting(1000) == ([], 2)
+            with pytest.raises(RunlistError, match="managed already"):
+                await world.launched(first)
+            assert list(world.processes.roots) == [PID]
+            world.processes.remove_root(root)
+            await waiting[0]  # there is room for one, on each of two GPUs
+            await asyncio.sleep(0.01)
+            assert first in world.processes.roots
+            assert not waiting[1].done()
+            world.processes.remove_root(world.processes.roots[first])
+            await waiting[1]
+            assert world.manager.waiting(ME) == ([], 0)
+
+    a_daemon(test, limited(short_path, "queue"))
+
+
+def test_a_command_that_gives_up_waits_no_more(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+
+    async def test(world: Managed) -> None:
+        await both_gpus_busy(world)
+        with child() as pid:
+            waiting = asyncio.create_task(world.launched(pid))
+            await asyncio.sleep(0.01)
+        with pytest.raises(NoTargetError):
+            await waiting
+        assert world.manager.waiting(ME) == ([], 0)
+
+    a_daemon(test, limited(short_path, "queue"))
+
+
+def test_without_room_a_command_is_refused_or_runs_as_batch(short_path: Path) -> None:
+    async def refused(world: Managed) -> None:
+        root = await both_gpus_busy(world)
+        with child() as pid:
+            with pytest.raises(RunlistError, match=r"the command is not started: GPU .* has 1 tasks, and .* allows 1"):
+                await world.launched(pid)
+            assert list(world.processes.roots) == [PID]
+            world.processes.remove_root(root)
+            await world.launched(pid)
+            assert list(world.processes.roots) == [pid]
+
+    async def as_batch(world: Managed) -> None:
+        await both_gpus_busy(world)
+        with child() as pid:
+            assert (await world.launched(pid, **{"class": "latency"})).settings == {"class": "batch"}
+
+    a_daemon(refused, limited(short_path, "refuse"))
+    a_daemon(as_batch, limited(short_path, "batch"))
+
+
+def test_a_command_below_a_managed_one_is_told_so() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            await world.launched()
+            assert await world.manager.launch(pid, {}, world.borrower, None, ME) == []
+            world.processes.remove_root(world.processes.roots[pid])
+            (note,) = await world.manager.launch(pid, {"weight": "7"}, world.borrower, None, ME)
+            assert note.startswith(f"this is below process {PID}, which is managed")
+
+    a_daemon(test)
+
+
+def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        world.manager.launcher_gone(NO_PROCESS)  # it had been refused
+        assert world.borrower in root.borrowers
+        world.manager.launcher_gone(PID)
+        (borrower,) = root.borrowers
+        assert isinstance(borrower, OwnRight)
+
+    a_daemon(test)
+
+
+# -- what tenants say ------------------------------------------------------------------------------
+
+
+def test_a_tenant_is_heard_if_it_is_managed_and_its_user_s() -> None:
+    async def test(world: Managed) -> None:
+        report = TenantMessage(Kind.REPORT_LATENCY, 0, 1, 2_500_000)
+        assert not world.manager.hear(PID, ME, report, lambda: None)
+        world.tenant()
+        root = await world.launched()
+        await world.adopt(root)
+        root.uid = 1000
+        assert not world.manager.hear(PID, 1001, report, lambda: None)
+        assert world.task().tail.p99_s(time.monotonic()) is None
+        for uid in (0, 1000):
+            assert world.manager.hear(PID, uid, report, lambda: None)
+        assert world.task().tail.p99_s(time.monotonic()) == 0.0025
+
+    a_daemon(test)

@@ -13,6 +13,6 @@ if _folder is not None:
         os.environ["MUTATION_TEST"] = ""
     _started = coverage.process_startup()
     if _started is not None and _started._collector is not None:
-        _started._collector.data_lock = (
-            None  # an exception from a signal handler, as a watchdog's, would leave it taken
-        )
+        # An exception from a signal handler, such as a watchdog's, would leave its lock taken.
+        _started._collector.threading = None
+        _started._collector.data_lock = None

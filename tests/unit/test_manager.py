@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,6 +247,24 @@ def test_attach_is_all_or_nothing_and_a_second_one_is_a_change() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnRight, "borrow", lambda *_: pytest.fail("nothing is to be borrowed"))
         a_daemon(test)
+
+
+def test_what_attach_took_is_told_of_all_that_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the request until all of it is managed."""
+
+    async def test(world: Managed) -> None:
+        monkeypatch.setattr(OwnRight, "borrow", lambda self, pid, pidfd, fd: world.borrower.borrow(pid, pidfd, fd))
+        world.borrower.meanwhile = lambda: time.sleep(0.03)
+        with child() as one:
+            world.tree([one])
+            outcome = await world.manager.attach(PID, {"class": "batch"}, False, ME)
+            assert {task.task.key.pid for task in outcome.tasks} == {PID, one}
+            for task in outcome.tasks:
+                assert 30 <= task.discovery_ms < task.attach_ms
+                assert task.attach_ms >= 60
+                assert task.reached_by == "own right"
+
+    a_daemon(test)
 
 
 def test_a_child_that_is_detached_stays_so_and_the_others_go_on() -> None:

@@ -23,6 +23,8 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOG = {"_log", "structlog"}
+_IN_ANY_ORDER = {"suppress"}
+"""Calls whose arguments mean the same in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +207,16 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in _CALLS:
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if isinstance(node.func, ast.Name) and name in _CALLS:
             other = copy.deepcopy(node)
             other.func = ast.Name(_CALLS[name], ast.Load())
             self._instead(node, "extreme", other)
-        elif len(node.args) >= 2 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
+        elif (
+            name not in _IN_ANY_ORDER
+            and len(node.args) >= 2
+            and not any(isinstance(one, ast.Starred) for one in node.args[:2])
+        ):
             other = copy.deepcopy(node)
             other.args[:2] = [other.args[1], other.args[0]]
             if ast.unparse(other) != ast.unparse(node):
@@ -247,6 +253,10 @@ class _Finder(ast.NodeVisitor):
 
 def _is_remark(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _starred(arguments: list[ast.expr]) -> bool:
+    return any(isinstance(one, ast.Starred) for one in arguments)
 
 
 def _is_log(node: ast.expr) -> bool:

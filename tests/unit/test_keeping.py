@@ -176,6 +176,19 @@ def test_closing_the_link_undoes_all_that_is_still_guarded(plane: str, tmp_path:
         one.close()
 
 
+def test_an_undo_that_changed_is_told_again(plane: str, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept")
+
+    async def test(keeper: KeeperLink, hopeless: list[str]) -> None:
+        key = keeper.guard(os.getpid(), kept)  # type: ignore[arg-type]
+        kept.steps = kept.steps[:1]
+        keeper.renew(key)
+
+    linked(plane, test)
+    assert kept.state == (AS_FOUND[0], *CHANGED[1:])
+    kept.close()
+
+
 def test_a_successor_knows_all_that_its_predecessor_did(plane: str, tmp_path: Path) -> None:
     kept = [Kept(tmp_path / name) for name in "abc"]
 

@@ -1,4 +1,4 @@
-# make demo | test | checks | lint | test-gpu | setup | clean.  pytest's own arguments: make test ARGS="-k rm -x"
+# make demo | test | checks | mutants | lint | test-gpu | setup | clean.  pytest's own arguments: make test ARGS="-k rm -x"
 PYTHON ?= python3
 ARGS ?=
 
@@ -7,7 +7,7 @@ BIN := .venv/bin
 CPP := $(shell find emulator native protocol -name "*.[ch]pp" -o -name "*.h")
 BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeLists.txt emulator native protocol -type f)
 
-.PHONY: demo test checks test-gpu lint setup clean
+.PHONY: demo test checks mutants test-gpu lint setup clean
 
 demo: setup
 	@$(BIN)/runlist demo $(ARGS)
@@ -20,6 +20,10 @@ test: setup
 checks: setup
 	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 RUNLIST_SOAK_S=3600 $(BIN)/python -m pytest -rs \
 	  tests/native/test_sanitizers.py tests/native/test_aarch64.py tests/native/test_preload_kills.py tests/hostile $(ARGS)
+
+# Single mistakes put into a copy of the sources: how many of them the tests find.
+mutants: setup
+	@$(BIN)/python tools/mutants $(ARGS)
 
 test-gpu: setup
 	@RUNLIST_DEVICE=nvidia $(BIN)/python -m pytest $(ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -348,6 +349,11 @@ class Running:
     def line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
+
+    @property
+    def answered(self) -> bool:
+        """Whether a line, or the end, is there to be read."""
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def pending(self) -> bytes:
         """What it has printed since, as far as it is here already. `line` cannot be used after this."""

@@ -12,13 +12,23 @@ import pytest
 from runlist.errors import RunlistError
 from runlist.policies import builtin_policies
 from runlist.workloads.process import WorkloadProcess, pause_all, run_all, start_all, stop_all
-from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, refusal, task_of, wait_for
+from tests.fixtures.daemon import (
+    DEFAULT_SLICES,
+    PATIENCE_S,
+    Commands,
+    Daemon,
+    Slices,
+    Worker,
+    refusal,
+    task_of,
+    wait_for,
+)
 
 Start = Callable[..., Worker]
 Jobs = Callable[[int], list[WorkloadProcess]]
 
-SETTLE_S = 0.7
-WINDOW_S = 1.3
+WINDOW_S = 1.0
+TOGETHER = 3
 
 
 @pytest.fixture
@@ -44,6 +54,29 @@ def rates(processes: Sequence[WorkloadProcess], seconds: float = WINDOW_S) -> li
     return [window["kernels"] / window["seconds"] for window in stop_all(processes)]
 
 
+def wait_for_rates(
+    processes: Sequence[WorkloadProcess], good: Callable[..., bool], meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Measure until the rates are good: in the newest window, or in the newest few together. A change of settings takes
+    a while to show, and on a busy machine one window says little.
+    """
+    windows: list[list[float]] = []
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while True:
+        meanwhile()
+        windows.append(rates(processes))
+        last = windows[-TOGETHER:]
+        together = [sum(of_one) / len(last) for of_one in zip(*last, strict=True)]
+        if good(*windows[-1]) or (len(last) == TOGETHER and good(*together)):
+            return
+        assert time.monotonic() < deadline, windows
+
+
+def free_rate(job: WorkloadProcess) -> float:
+    """The rate of a job that nothing keeps from running, over as long as the rates that are compared with it."""
+    return sum(rates([job])[0] for _ in range(TOGETHER)) / TOGETHER
+
+
 def assert_correct(processes: Sequence[WorkloadProcess]) -> None:
     pause_all(processes)
     assert all(process.quit()["correct"] for process in processes)
@@ -56,19 +89,19 @@ def test_weights_are_shares_and_can_be_changed(commands: Commands, daemon: Daemo
     heavy, light = pair = jobs(2)
     daemon.client.attach(heavy.pid, "batch", settings={"weight": "300"})
     daemon.client.attach(light.pid, "batch", settings={"weight": "100"})
-    time.sleep(SETTLE_S)
-    first, second = rates(pair)
-    assert 2 < first / second < 4.5
-    tasks = {task["pid"]: task for task in commands.json("ps")}  # the same, by the GPU's own log
-    assert {task["usage_source"] for task in tasks.values()} == {"switch log"}
-    assert 2 < tasks[heavy.pid]["share_1s"] / tasks[light.pid]["share_1s"] < 4.5
-    assert all(task["memory_bytes"] > 0 and task["turns_per_s"] > 1 for task in tasks.values())
+    wait_for_rates(pair, lambda first, second: 2 < first / second < 4.5)
+
+    def as_the_log_has_it() -> bool:
+        tasks = {task["pid"]: task for task in commands.json("ps")}
+        assert {task["usage_source"] for task in tasks.values()} == {"switch log"}
+        assert all(task["memory_bytes"] > 0 and task["turns_per_s"] > 1 for task in tasks.values())
+        return 2 < tasks[heavy.pid]["share_1s"] / tasks[light.pid]["share_1s"] < 4.5
+
+    wait_for(as_the_log_has_it)
     assert "switch log" in commands.ok("ps")
     daemon.client.set(heavy.pid, {"weight": "100"})
     daemon.client.set(light.pid, {"weight": "300"})
-    time.sleep(SETTLE_S)
-    first, second = rates(pair)
-    assert 2 < second / first < 4.5
+    wait_for_rates(pair, lambda first, second: 2 < second / first < 4.5)
     assert_correct(pair)
 
 
@@ -77,9 +110,7 @@ def test_tasks_of_a_group_share_as_one(daemon: Daemon, jobs: Jobs) -> None:
     daemon.client.attach(alone.pid, "batch")
     for member in team:
         daemon.client.attach(member.pid, "batch", settings={"group": "team"})
-    time.sleep(SETTLE_S)
-    first, *others = rates(three)
-    assert 0.6 < first / sum(others) < 1.6
+    wait_for_rates(three, lambda first, *others: 0.7 < first / sum(others) < 1.4)
     assert_correct(three)
 
 
@@ -87,21 +118,17 @@ def test_a_cap_holds_and_can_be_changed(daemon: Daemon, jobs: Jobs) -> None:
     """On one that is alone: nothing else keeps it from more, so it is suspended and resumed again and again."""
     (job,) = jobs(1)
     daemon.client.attach(job.pid, "batch")
-    (free,) = rates([job], 0.8)
+    free = free_rate(job)
     (task,) = daemon.client.set(job.pid, {"cap": "30"})
     assert task.cap_percent == 30
     wait_for(lambda: not task_of(daemon, job.pid).enabled, "the cap to be reached")
     wait_for(lambda: task_of(daemon, job.pid).enabled, "the next period")
     wait_for(lambda: task_of(daemon, job.pid).why.startswith("cap 30 %: waits"), "why it waits")
-    (capped,) = rates([job])
-    assert 0.2 < capped / free < 0.4
+    wait_for_rates([job], lambda capped: 0.2 < capped / free < 0.4)
     daemon.client.set(job.pid, {"cap": "60000 100000"})
-    time.sleep(0.2)
-    (capped,) = rates([job], 0.8)
-    assert 0.48 < capped / free < 0.72
+    wait_for_rates([job], lambda capped: 0.48 < capped / free < 0.72)
     daemon.client.set(job.pid, {"cap": "max"})
-    (again,) = rates([job], 0.8)
-    assert again / free > 0.8
+    wait_for_rates([job], lambda again: again / free > 0.8)
     assert_correct([job])
 
 
@@ -111,12 +138,11 @@ def test_what_a_process_did_before_does_not_count_against_its_cap(daemon: Daemon
     other.do("pause")
     daemon.client.attach(other.pid, "batch")
     (job,) = jobs(1)
-    time.sleep(2)
+    rates([job], 4.0)
     begun = time.monotonic()
     daemon.client.attach(job.pid, "batch", settings={"cap": "40"})
-    (rate,) = rates([job], 0.5)
-    assert rate > 0
-    assert time.monotonic() - begun < 3  # it was not held off for its past: that would take five
+    wait_for_rates([job], lambda rate: rate > 0)
+    assert time.monotonic() - begun < 6  # it was not held off for its past: that would take ten
     assert_correct([job])
 
 
@@ -124,9 +150,7 @@ def test_what_a_capped_task_cannot_use_goes_to_the_others(daemon: Daemon, jobs: 
     capped, free = pair = jobs(2)
     daemon.client.attach(capped.pid, "batch", settings={"cap": "20", "weight": "1000"})
     daemon.client.attach(free.pid, "batch")
-    time.sleep(SETTLE_S)
-    first, second = rates(pair)
-    assert 2.5 < second / first < 7
+    wait_for_rates(pair, lambda first, second: 2.5 < second / first < 7)
     assert_correct(pair)
 
 
@@ -250,20 +274,22 @@ def test_a_target_takes_from_the_background_what_it_needs(daemon: Daemon, worker
     service.do("pause")
     daemon.client.attach(service.pid, "latency", settings={"p99": "5ms"})
     daemon.client.attach(job.pid, "batch")
-    (free,) = rates([job], 0.8)
-    for _ in range(3):
+    free = free_rate(job)
+
+    def late_requests() -> None:
         for _ in range(20):
             service.do("report 50000")
-        time.sleep(0.3)
+
+    def told() -> bool:
+        late_requests()
+        return "p99 50 ms of 5 ms: background at" in task_of(daemon, job.pid).why
+
+    wait_for(told)
     assert task_of(daemon, service.pid).p99_us == pytest.approx(50_000)
-    why = task_of(daemon, job.pid).why
-    assert "p99 50 ms of 5 ms: background at" in why
     wait_for(lambda: not task_of(daemon, job.pid).enabled, "the background to be held back")
-    (held_back,) = rates([job], 0.8)
-    assert held_back < 0.8 * free
+    wait_for_rates([job], lambda held_back: held_back < 0.5 * free, late_requests)
     daemon.client.set(service.pid, {"p99": "none"})
-    (again,) = rates([job], 0.8)
-    assert again > 0.8 * free
+    wait_for_rates([job], lambda again: again > 0.8 * free)
     assert_correct([job])
 
 
@@ -294,14 +320,14 @@ def test_policies_are_switched_under_load_and_results_are_right(
     ]  # fmt: skip
     for name, options in switches * 3:
         assert daemon.client.use_policy(name, options).policy == name
-        time.sleep(0.1)
+        time.sleep(0.1)  # under load: nothing is waited for
         with pytest.raises(RunlistError, match="would stop each other"):
             daemon.client.use_policy("gpreempt", {})
     assert daemon.client.status().troubles == []
     service.do("go")
     service.wait_for_progress()
     assert service.quit()
-    assert all(rate > 0 for rate in rates(three, 0.5))
+    wait_for_rates(three, lambda *each: min(each) > 0)
     assert_correct(three)
 
 

@@ -220,27 +220,36 @@ def test_a_policy_sees_only_the_model() -> None:
     """Built-in policies see what a user's own file does: the model, their interface, and what they are made of. Only
     that reads units.
     """
+    assert len(_plugins()) > 5
+    wrong = []
     for folder in _plugins():
         own = f"policies.{folder.name}"
+        seen = (own, "model.", "policies.parts.")
+        plain = {"model", "policies.interface"} | ({"statistics", "units"} if folder.name == "parts" else set())
         for path in folder.rglob("*.py"):
-            for name in _own_imports(path):
-                seen = (own, "model.", "policies.parts.")
-                plain = {"model", "policies.interface"} | ({"statistics", "units"} if folder.name == "parts" else set())
-                assert name in plain or name.startswith(seen), f"{path}: {name}"
+            wrong += [f"{_short(path)} imports {name}" for name in sorted(_own_imports(path))
+                      if name not in plain and not name.startswith(seen)]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_lower_parts_use_only_the_standard_library() -> None:
+    wrong = []
     for path in _sources():
         part = next((one for one in STANDARD_ONLY if f"{_short(path)}.".startswith(f"{one}.")), None)
         if part is not None:
             allowed = set(sys.stdlib_module_names) | {"runlist", "__future__"} | STANDARD_ONLY[part]
-            assert {name.partition(".")[0] for name in _imports(path)} <= allowed, path
+            wrong += [f"{_short(path)} imports {name}" for name in sorted(_tops(path) - allowed)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_nobody_imports_tests_or_what_stands_beside_the_package() -> None:
-    for path in _sources():
-        tops = {name.partition(".")[0] for name in _imports(path)}
-        assert not tops & {"tests", "bench", "tools", "emulator", "conftest", "pytest", "hypothesis"}, path
+    beside = {"tests", "bench", "tools", "emulator", "conftest", "pytest", "hypothesis"}
+    wrong = [f"{_short(path)} imports {name}" for path in _sources() for name in sorted(_tops(path) & beside)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _tops(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in _imports(path)}
 
 
 def _texts() -> list[Path]:
@@ -264,9 +273,9 @@ def test_no_file_grows_out_of_hand() -> None:
 
 
 def test_generated_files_say_so_in_their_name() -> None:
-    for path in _hand_written():
-        start = "\n".join(path.read_text().splitlines()[:5]).lower()
-        assert ("do not edit" in start) == ("autogen" in path.name), path
+    starts = {path: "\n".join(path.read_text().splitlines()[:5]).lower() for path in _hand_written()}
+    wrong = [path for path, start in starts.items() if ("do not edit" in start) != ("autogen" in path.name)]
+    assert not wrong, wrong
 
 
 def test_the_flow_names_only_rooms_that_exist() -> None:
@@ -276,19 +285,21 @@ def test_the_flow_names_only_rooms_that_exist() -> None:
 def test_a_command_is_a_module_whose_function_says_what_it_does() -> None:
     commands = sorted((PACKAGE / "cli").glob("*_command.py"))
     assert len(commands) >= 13
+    wrong = []
     for path in commands:
         tree = ast.parse(path.read_text())
-        assert ast.get_docstring(tree), path
-        (register,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "register"]
-        inner = [node for node in register.body if isinstance(node, ast.FunctionDef)]
-        assert inner, path
-        assert all(ast.get_docstring(node) for node in inner), path
+        registers = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "register"]
+        inner = [node for register in registers for node in register.body if isinstance(node, ast.FunctionDef)]
+        if not (ast.get_docstring(tree) and len(registers) == 1 and inner and all(map(ast.get_docstring, inner))):
+            wrong.append(path.name)
+    assert not wrong, wrong
 
 
 def test_no_control_is_named_outside_its_plane() -> None:
     """Everybody else takes it from the table: `planes.registry.controls`. The protocols name what a driver has."""
-    names = [row.name for row in controls()]
+    names = {row.name for row in controls()}
     assert names
+    wrong = []
     for path in _sources():
         if not _short(path).startswith(("protocol.", *(f"planes.{plane}." for plane in PLANES))):
             tree = ast.parse(path.read_text())
@@ -297,4 +308,5 @@ def test_no_control_is_named_outside_its_plane() -> None:
                 node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in remarks
             ]
             words = {word for text in texts for word in re.findall(r"[\w-]+", str(text).lower())}
-            assert not set(names) & words, path
+            wrong += [f"{_short(path)} names {name}" for name in sorted(names & words)]
+    assert not wrong, "\n".join(wrong)

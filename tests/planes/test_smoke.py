@@ -124,3 +124,21 @@ def test_what_the_plane_has_not_is_one_line(commands: Commands, daemon: Daemon) 
 def test_a_plane_that_is_none_is_one_line(commands: Commands) -> None:
     commands.environment["RUNLIST_DEVICE"] = "tests.fixtures.nothing"
     assert "no device 'tests.fixtures.nothing'" in commands.fails(2, "ps")
+
+
+def test_a_daemon_that_fails_fails_its_test(commands: Commands, tenants: list[Tenant]) -> None:
+    """The fixture asks for the exit code and for what was logged."""
+
+    def logs_a_fault(daemon: Daemon) -> None:
+        with daemon.log.open("a") as log:
+            log.write("[error    ] the daemon failed\n")
+
+    with pytest.raises(AssertionError), Daemon(commands) as daemon:
+        daemon.process.kill()
+    with pytest.raises(AssertionError, match="the daemon failed"), Daemon(commands) as daemon:
+        logs_a_fault(daemon)
+    with Daemon(commands) as daemon:
+        daemon.faults = ("the daemon failed",)
+        logs_a_fault(daemon)
+    with Daemon(commands) as daemon:
+        daemon.kill()

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from runlist.daemon.memory.quota import Quota
 from runlist.daemon.placement import placement
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Facts, Over
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
+from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
 from tests.fixtures.daemon import wait_for
 
@@ -253,3 +255,33 @@ def test_a_new_task_has_the_controls_of_the_driver(
 ) -> None:
     placed = make(f'[[rule]]\nset.interleave = "{rule}"\n' if rule else "")
     assert placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, asked)).controls == controls
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "limit"),
+    [
+        ("2G", {}, 2),
+        ("2G", {"memory": "3G"}, 3),
+        ("4G", {"memory": "3G"}, 3),
+        ("", {"memory": "3G"}, 3),
+        ("", {}, None),
+    ],
+)
+def test_a_memory_limit_of_a_rule_is_for_trees_that_asked_for_none(
+    make: Make, tmp_path: Path, rule: str, asked: dict[str, str], limit: int | None
+) -> None:
+    root = Root(1, -1, 1000, asked, quota=Quota(create(tmp_path, strict=False)[1]))
+    if "memory" in asked:
+        root.quota.set_limit(3 << 30)
+    placed = make(f'[[rule]]\nset.memory = "{rule}"\n' if rule else "")
+    placed.new_task(os.getpid(), GPU, root)
+    assert root.quota.limit_on(GPU) == (None if limit is None else limit << 30)
+    root.quota.close()
+
+
+def test_the_smallest_of_the_limits_that_rules_give_to_a_tree_counts(make: Make, tmp_path: Path) -> None:
+    root = Root(1, -1, 1000, {}, quota=Quota(create(tmp_path, strict=False)[1]))
+    for memory, limit in (("4G", 4), ("2G", 2), ("3G", 2)):
+        make(f'[[rule]]\nset.memory = "{memory}"\n').new_task(os.getpid(), GPU, root)
+        assert root.quota.limit_on(GPU) == limit << 30
+    root.quota.close()

@@ -1,4 +1,6 @@
-"""The simulation against what was measured on an H200 (driver 580.159.04): within 10 %."""
+"""The simulation against what was measured on an H200 (driver 580.159.04): within 2 %, and where it is off by more, by
+as much as is known, within 2 % of that.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from runlist.sim import Trace, simulate
 from runlist.sim.result import SimulationResult
 from runlist.sim.workload import Closed, Periodic, TenantSpec
 
-WITHIN = 0.10
+WITHIN = 0.02
 
 
 def batch(count: int, slice_us: int | None = None) -> list[TenantSpec]:
@@ -45,8 +47,9 @@ def alone() -> float:
     return run("none", *batch(1)).tenants[0].kernels_per_s
 
 
-def near(measured: float) -> object:
-    return pytest.approx(measured, rel=WITHIN)
+def near(measured: float, off: float = 0.0) -> object:
+    """What was measured, for which the simulation is known to be `off` by that part."""
+    return pytest.approx(measured * (1 + off), rel=WITHIN)
 
 
 def test_a_batch_job_alone() -> None:
@@ -65,31 +68,34 @@ def test_batch_jobs_together(count: int, slice_us: int | None, measured: float) 
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "measured"),
-    [(15_000, 5_000, 0.750), (12_800, 4_270, 0.747), (18_000, 1_800, 0.869), (30_000, 3_000, 0.823)],
+    ("one", "two", "measured", "off"),
+    [(15_000, 5_000, 0.750, 0), (12_800, 4_270, 0.747, 0), (18_000, 1_800, 0.869, 0.018), (30_000, 3_000, 0.823, 0)],
 )
-def test_two_batch_jobs_at_unequal_slices(one: int, two: int, measured: float) -> None:
+def test_two_batch_jobs_at_unequal_slices(one: int, two: int, measured: float, off: float) -> None:
     first, second = run("none", batch(1, one)[0], batch(2, two)[1]).tenants
-    assert first.share / (first.share + second.share) == near(measured)
-    assert first.work_share / (first.work_share + second.work_share) == near(measured)
+    assert first.share / (first.share + second.share) == near(measured, off)
+    assert first.work_share / (first.work_share + second.work_share) == near(measured, off)
 
 
 @pytest.mark.parametrize(
-    ("slice_us", "p50", "p99"), [(None, 1_497, 2_164), (200, 389, 475), (10, 279, 303), (1, 273, 292)]
+    ("slice_us", "p50", "p50_off", "p99", "p99_off"),
+    [(None, 1_497, -0.04, 2_164, 0.055), (200, 389, -0.04, 475, 0), (10, 279, 0, 303, 0), (1, 273, 0, 292, 0)],
 )
-def test_a_service_beside_a_batch_job(slice_us: int | None, p50: float, p99: float) -> None:
+def test_a_service_beside_a_batch_job(
+    slice_us: int | None, p50: float, p50_off: float, p99: float, p99_off: float
+) -> None:
     own = None if slice_us is None else 1_000_000
     first, _ = run("none", service(closed=True, slice_us=own), *batch(1, slice_us)).tenants
     assert first.latency_us is not None
-    assert first.latency_us.p50 == near(p50)
-    assert first.latency_us.p99 == near(p99)
+    assert first.latency_us.p50 == near(p50, p50_off)
+    assert first.latency_us.p99 == near(p99, p99_off)
 
 
 def test_a_service_alone() -> None:
     (tenant,) = run("none", service(closed=True)).tenants
     assert tenant.latency_us is not None
     assert tenant.latency_us.p50 == near(94)
-    assert tenant.latency_us.p99 == near(113)
+    assert tenant.latency_us.p99 == near(113, 0.015)
 
 
 def test_what_a_service_takes_from_a_batch_job() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,31 @@ def test_every_kind_of_load() -> None:
     assert result["poisson"].requests == pytest.approx(600, rel=0.15)
     assert result["listed"].requests == result["after"].requests == 2
     assert [result[name].unfinished for name in ("periodic", "listed", "after")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("load", "arrivals_ms"),
+    [
+        ("hz = 50, phase_us = 4000", [4 + 20 * number for number in range(10)]),
+        ("period_us = 20000, phase_us = 4000", [4 + 20 * number for number in range(10)]),
+        ("hz = [[0, 50], [0.1, 100]], phase_us = 0", [0, 20, 40, 60, 80, *range(100, 200, 10)]),
+    ],
+)
+def test_a_periodic_load_in_a_file_comes_when_it_says(tmp_path: Path, load: str, arrivals_ms: list[float]) -> None:
+    """All the forms that the documents name."""
+    path = tmp_path / "own.toml"
+    path.write_text(
+        f'seconds = 0.2\n[[tenant]]\nname = "camera"\nkernel_us = 100\nload = {{ kind = "periodic", {load} }}\n'
+    )
+    trace = load_trace(str(path))
+    (spec,) = trace.tenants
+    assert isinstance(spec.load, Periodic)
+    arrivals = spec.load.arrivals(0.0, random.Random(1))
+    assert [round(1e3 * next(arrivals), 3) for _ in arrivals_ms] == arrivals_ms
+    assert [one.requests for one in simulate(trace, PolicySpec("none")).result.tenants] == [len(arrivals_ms)]
+    words = [sys.executable, "-m", "runlist.cli", "simulate", "--trace", str(path), "--policy", "none", "--json"]
+    shown = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+    assert [one["requests"] for one in shown["tenants"]] == [len(arrivals_ms)]
 
 
 def test_latency_counts_from_the_intended_arrival() -> None:

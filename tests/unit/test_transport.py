@@ -221,6 +221,35 @@ def test_a_copy_is_the_same_open_file_and_not_inherited() -> None:
         os.close(fd)
 
 
+def test_a_file_that_was_opened_again_is_another_one(tmp_path: Path) -> None:
+    """Only the kernel's comparison tells them apart: their device and inode are the same. So one whose process closed
+    it and opened it again is not taken for the one that is managed.
+    """
+    (tmp_path / "file").touch()
+    first, second = (os.open(tmp_path / "file", os.O_RDONLY) for _ in range(2))
+    copy = os.dup(first)
+    assert borrow.still_has(os.getpid(), first, copy)
+    assert not borrow.still_has(os.getpid(), second, copy)
+    for fd in (first, second, copy):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("error", borrow.DENIED)
+def test_where_files_may_not_be_compared_proc_tells_it(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: int) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(borrow, "_syscall", denied)
+    first, second = (os.memfd_create("x") for _ in range(2))
+    copy = os.dup(first)
+    assert borrow.still_has(os.getpid(), first, copy)
+    assert not borrow.still_has(os.getpid(), second, copy)
+    os.close(first)
+    assert not borrow.still_has(os.getpid(), first, copy)
+    for fd in (second, copy):
+        os.close(fd)
+
+
 def test_a_process_that_is_gone_holds_nothing() -> None:
     assert not borrow.still_has(2**22 + 1, 0, 0)
 

@@ -1,0 +1,64 @@
+"""What a tenant says, from its datagram to the shares that the driver has: hints, segments and latencies. Time is the
+test's own.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runlist.daemon.requests.messages import Kind, TenantMessage, parse
+from runlist.daemon.requests.tenants import hear
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Hint, Report, Segment, TaskClass
+from runlist.policies import PolicySpec, load_policy
+from runlist.policies.parts.hints import AHEAD_S, WAIT_S
+from tests.fixtures.scheduler import START_S, World
+
+LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
+
+
+def says(world: World, managed: ManagedTask, kind: Kind, *, priority: int = 0, nanoseconds: int = 0) -> list[float]:
+    """A record as a tenant sends it; returns a list to which the time is added at which it is in force."""
+    message = parse(TenantMessage(kind, priority, 1, nanoseconds).encode(), b"")
+    assert message is not None
+    in_force: list[float] = []
+    world.do(lambda: hear(managed, world.scheduler, message, lambda: in_force.append(world.clock.now)))
+    return in_force
+
+
+@pytest.mark.parametrize("in_s", [0.004, 0.3, 1.5])
+def test_a_hint_keeps_the_gpu_free_at_the_time_that_it_names_and_not_before(world: World, in_s: float) -> None:
+    service = world.add(1, LATENCY)
+    world.add(2, BATCH)
+    world.use(load_policy(PolicySpec("priority")), "priority")
+    world.run()
+    assert world.tenants[2].enabled
+    says(world, service, Kind.HINT, nanoseconds=round(in_s * 1e9))
+
+    def background_at(seconds: float) -> bool:
+        world.pass_time(START_S + seconds - world.clock.now)
+        return world.tenants[2].enabled
+
+    assert background_at(in_s - AHEAD_S - 0.0011)
+    assert not background_at(in_s - AHEAD_S + 0.0004)
+    assert not background_at(in_s + WAIT_S - 0.0004)
+    assert background_at(in_s + WAIT_S + 0.003)
+    assert world.tenants[1].enabled
+
+
+def test_a_policy_is_told_what_the_tenant_said(world: World) -> None:
+    managed = world.add(1)
+    key = managed.task.key
+    world.policy.events.clear()
+    says(world, managed, Kind.HINT, nanoseconds=1_250_000_000)
+    says(world, managed, Kind.REPORT_LATENCY, nanoseconds=2_500_000)
+    begun = says(world, managed, Kind.SEGMENT_BEGIN, priority=-3)
+    assert managed.task.segment == -3
+    ended = says(world, managed, Kind.SEGMENT_END)
+    assert managed.task.segment is None
+    assert world.policy.events == [Hint(key, 1.25), Report(key, 0.0025), Segment(key, -3), Segment(key, None)]
+    world.pass_time(0.1)
+    assert len(begun) == len(ended) == 1
+    assert managed.tail.p99_s(time.monotonic()) == 0.0025

@@ -1,0 +1,144 @@
+"""Commands that wait for room, and what tenants say, as the manager does it. The driver is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.requests import manager as module
+from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.tasks.managed import Root
+from runlist.errors import NoTargetError, RunlistError
+from runlist.proc.borrow import OwnRight
+from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.manager import ME, NO_PROCESS, Managed, a_daemon
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+def limited(short_path: Path, over: str) -> Path:
+    rules = short_path / "rules.toml"
+    rules.write_text(f'[limits]\ntasks = 1\nover = "{over}"\n')
+    return rules
+
+
+async def both_gpus_busy(world: Managed) -> Root:
+    world.tenant()
+    world.tenant(gpu=UUIDS[1])
+    root = await world.launched()
+    await world.adopt(root)
+    return root
+
+
+def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+
+    async def test(world: Managed) -> None:
+        with child() as first, child() as second:
+            root = await both_gpus_busy(world)
+            waiting = [asyncio.create_task(world.launched(pid)) for pid in (first, second)]
+            await asyncio.sleep(0.01)
+            words, others = world.manager.waiting(ME)
+            assert words == [f"the command of process {pid}" for pid in (first, second)]
+            assert others == 0
+            assert world.manager.waiting(1000) == ([], 2)
+            with pytest.raises(RunlistError, match="managed already"):
+                await world.launched(first)
+            assert list(world.processes.roots) == [PID]
+            world.processes.remove_root(root)
+            await waiting[0]  # there is room for one, on each of two GPUs
+            await asyncio.sleep(0.01)
+            assert first in world.processes.roots
+            assert not waiting[1].done()
+            world.processes.remove_root(world.processes.roots[first])
+            await waiting[1]
+            assert world.manager.waiting(ME) == ([], 0)
+
+    a_daemon(test, limited(short_path, "queue"))
+
+
+def test_a_command_that_gives_up_waits_no_more(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_QUEUE_LOOK_S", 0.001)
+
+    async def test(world: Managed) -> None:
+        await both_gpus_busy(world)
+        with child() as pid:
+            waiting = asyncio.create_task(world.launched(pid))
+            await asyncio.sleep(0.01)
+        with pytest.raises(NoTargetError):
+            await waiting
+        assert world.manager.waiting(ME) == ([], 0)
+
+    a_daemon(test, limited(short_path, "queue"))
+
+
+def test_without_room_a_command_is_refused_or_runs_as_batch(short_path: Path) -> None:
+    async def refused(world: Managed) -> None:
+        root = await both_gpus_busy(world)
+        with child() as pid:
+            with pytest.raises(RunlistError, match=r"the command is not started: GPU .* has 1 tasks, and .* allows 1"):
+                await world.launched(pid)
+            assert list(world.processes.roots) == [PID]
+            world.processes.remove_root(root)
+            await world.launched(pid)
+            assert list(world.processes.roots) == [pid]
+
+    async def as_batch(world: Managed) -> None:
+        await both_gpus_busy(world)
+        with child() as pid:
+            assert (await world.launched(pid, **{"class": "latency"})).settings == {"class": "batch"}
+
+    a_daemon(refused, limited(short_path, "refuse"))
+    a_daemon(as_batch, limited(short_path, "batch"))
+
+
+def test_a_command_below_a_managed_one_is_told_so() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            await world.launched()
+            assert await world.manager.launch(pid, {}, world.borrower, None, ME) == []
+            world.processes.remove_root(world.processes.roots[pid])
+            (note,) = await world.manager.launch(pid, {"weight": "7"}, world.borrower, None, ME)
+            assert note.startswith(f"this is below process {PID}, which is managed")
+
+    a_daemon(test)
+
+
+def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        world.manager.launcher_gone(NO_PROCESS)  # it had been refused
+        assert world.borrower in root.borrowers
+        world.manager.launcher_gone(PID)
+        (borrower,) = root.borrowers
+        assert isinstance(borrower, OwnRight)
+
+    a_daemon(test)
+
+
+# -- what tenants say ------------------------------------------------------------------------------
+
+
+def test_a_tenant_is_heard_if_it_is_managed_and_its_user_s() -> None:
+    async def test(world: Managed) -> None:
+        report = TenantMessage(Kind.REPORT_LATENCY, 0, 1, 2_500_000)
+        assert not world.manager.hear(PID, ME, report, lambda: None)
+        world.tenant()
+        root = await world.launched()
+        await world.adopt(root)
+        root.uid = 1000
+        assert not world.manager.hear(PID, 1001, report, lambda: None)
+        assert world.task().tail.p99_s(time.monotonic()) is None
+        for uid in (0, 1000):
+            assert world.manager.hear(PID, uid, report, lambda: None)
+        assert world.task().tail.p99_s(time.monotonic()) == 0.0025
+
+    a_daemon(test)

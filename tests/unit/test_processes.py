@@ -1,0 +1,247 @@
+"""Roots and what is below them, and the schedulers of the GPUs: looked up, let go, released when a control fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.tasks.managed import Count, SuspendedBy
+from runlist.errors import NoTargetError, RunlistError, UsageError
+from runlist.planes.nvidia.slices import SLICES
+from runlist.planes.process.region import gpu_key
+from runlist.policies import PolicySpec
+from tests.fixtures.adoption import (
+    FOUND,
+    OF_CHILD,
+    PID,
+    SET_TIMESLICE,
+    World,
+    child,
+    in_a_daemon,
+    own_usage,
+    slices,
+    until,
+)
+from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+
+async def two(world: World, one: int, **settings: str) -> tuple[FakeClient, FakeClient]:
+    """A root with this process and a child, each with a context."""
+    clients = world.tenant(), world.tenant(one, OF_CHILD)
+    root = world.root(**settings)
+    for pid in (PID, one):
+        await world.adopt(root, pid)
+    return clients
+
+
+# -- roots -----------------------------------------------------------------------------------------
+
+
+def test_a_process_below_a_root_is_of_the_nearest_one() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other:
+            assert world.processes.root_of(one) is None
+            far = world.root()
+            assert world.processes.root_of(PID) is world.processes.root_of(one) is far
+            near = world.root(one)
+            assert world.processes.root_of(one) is near
+            assert world.processes.root_of(other) is far
+            assert world.processes.root_of(os.getppid()) is None
+            world.tenant(other, OF_CHILD)
+            await world.adopt(near, other)  # it has been moved there since: what manages it counts
+            assert world.processes.root_of(other) is near
+            assert [process.pid for process in world.processes.under(one)] == [other]
+            assert [process.pid for process in world.processes.under(other)] == [other]
+            assert world.processes.under(PID) == []
+
+    in_a_daemon(test)
+
+
+def test_what_is_below_a_root_is_put_back_with_it_and_nothing_else() -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            clients = world.tenant(), world.tenant(one, OF_CHILD)
+            for pid in (PID, one):
+                await world.adopt(world.root(pid, timeslice="5000"), pid)
+            first, second = world.processes.roots[PID], world.processes.roots[one]
+            assert world.processes.remove_root(first) == []
+            assert [slices(client) for client in clients] == [FOUND, [5000] * 4]
+            assert (list(world.processes.roots), list(world.processes.managed)) == ([one], [one])
+            assert world.processes.remove_root(first) == []  # it is gone already
+            again = world.root()
+            world.processes.remove_root(first)  # that was another one, of the same process
+            assert world.processes.roots[PID] is again
+            world.processes.remove_root(second)
+            assert slices(clients[1]) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_what_the_driver_does_not_put_back_is_told() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root(timeslice="5000")
+        await world.adopt(root)
+        (context,) = world.processes.managed[PID].contexts()
+        context.handle.on_control = refuses  # type: ignore[attr-defined]
+        assert world.processes.remove_root(root) != []
+
+    in_a_daemon(test)
+
+
+def test_a_root_without_work_is_forgotten_when_it_ends_and_one_with_work_later() -> None:
+    async def test(world: World) -> None:
+        with child() as idle, child() as working:
+            busy = world.root(working)
+            world.tenant()
+            await world.adopt(busy, PID)
+            world.root(idle)
+            os.kill(idle, 9)
+            os.kill(working, 9)
+            await until(lambda: busy.ended and idle not in world.processes.roots)
+            assert (list(world.processes.roots), list(world.processes.managed)) == ([working], [PID])
+            world.processes.release(PID)
+            assert world.processes.roots == {}
+
+    in_a_daemon(test)
+
+
+def test_what_ends_is_forgotten_and_the_others_get_its_share_at_once() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other:
+            mine = world.tenant()
+            root = world.root(timeslice="5")
+            await world.adopt(root)
+            world.tenant(one, OF_CHILD)
+            await world.adopt(root, one)
+            task = world.processes.managed[PID].tasks[UUIDS[0]]
+            assert slices(mine) == [5] * 4
+            clients = world.tenant(other, OF_CHILD)
+            await world.adopt(root, other)
+            assert slices(clients) == [SLICES.safe_us] * 4  # only one may have a tiny slice
+            world.processes.release(PID)
+            os.kill(one, 9)
+            await until(lambda: one not in world.processes.managed)
+            assert slices(clients) == [5] * 4
+            assert task.task.key not in world.gpus.scheduler(UUIDS[0]).tasks
+            assert list(world.processes.managed) == [other]
+
+    in_a_daemon(test)
+
+
+def test_a_process_that_is_not_managed_is_released_for_nothing() -> None:
+    async def test(world: World) -> None:
+        world.processes.release(PID)
+        with pytest.raises(NoTargetError):
+            world.root(1 << 22)
+        assert world.processes.roots == {}
+
+    in_a_daemon(test)
+
+
+@needs_root
+def test_one_below_a_user_s_root_that_runs_as_another_is_not_reached() -> None:
+    async def test(world: World) -> None:
+        with child(NOBODY) as one, child() as other:
+            clients = world.tenant(one, OF_CHILD), world.tenant(other, OF_CHILD)
+            root = world.root()
+            root.uid = NOBODY
+            for pid in (one, other):
+                await world.adopt(root, pid)
+            assert list(world.processes.managed) == [one]
+            assert slices(clients[1]) == FOUND
+            root.uid = 0  # root's own reaches all
+            await world.adopt(root, other)
+            assert list(world.processes.managed) == [one, other]
+
+    in_a_daemon(test)
+
+
+# -- GPUs ------------------------------------------------------------------------------------------
+
+
+def refuses(call: Call) -> int | None:
+    return INVALID_ARGUMENT if call.command == SET_TIMESLICE else None
+
+
+def test_one_that_cannot_be_controlled_is_let_go_and_the_others_get_its_share_at_once() -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            _, mine = await two(world, one, timeslice="5")
+            assert slices(mine) == [SLICES.safe_us] * 4
+            task = world.processes.managed[PID].tasks[UUIDS[0]]
+            (context,) = task.contexts.values()
+            world.processes.managed[PID].tasks[UUIDS[0]].suspend_for(SuspendedBy.USER)
+            context.handle.on_control = lambda call: INVALID_ARGUMENT  # type: ignore[attr-defined]
+            world.gpus.run_all()
+            assert world.released == [PID]
+            assert list(world.gpus.scheduler(UUIDS[0]).tasks) == [world.processes.managed[one].tasks[UUIDS[0]].task.key]
+            assert slices(mine) == [5] * 4
+            context.handle.on_control = lambda call: None  # type: ignore[attr-defined]
+
+    in_a_daemon(test)
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_failure_is_told_to_whoever_asked_and_else_the_task_is_let_go(asked_for: bool) -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            await two(world, one, timeslice="5000")
+            task = world.processes.managed[PID].tasks[UUIDS[0]]
+            (context,) = task.contexts.values()
+            task.suspend_for(SuspendedBy.USER)
+            context.handle.on_control = lambda call: INVALID_ARGUMENT  # type: ignore[attr-defined]
+            with pytest.raises(RunlistError) if asked_for else contextlib.nullcontext():
+                world.gpus.run([UUIDS[0]], {task.task.key} if asked_for else set())
+            assert world.released == ([] if asked_for else [PID])
+            assert (task.task.key in world.gpus.scheduler(UUIDS[0]).tasks) is asked_for
+            context.handle.on_control = lambda call: None  # type: ignore[attr-defined]
+
+    in_a_daemon(test)
+
+
+def test_a_policy_is_changed_on_every_gpu_or_on_none(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            await two(world, one)
+            world.gpus.scheduler(UUIDS[1])
+            world.gpus.use(PolicySpec("fair"))
+            assert world.gpus.spec == PolicySpec("fair")
+            assert [scheduler.policy_name for scheduler in world.gpus.all()] == ["fair"] * 2
+            with pytest.raises(UsageError):
+                world.gpus.use(PolicySpec("best"))
+            own = tmp_path / "own.py"
+            own.write_text(
+                "from runlist.policies import Decision, Policy\n"
+                "class POLICY(Policy):\n    summary = 'takes nobody'\n"
+                "    def admit(self, task, tasks):\n"
+                f"        return 'not you' if task.key.pid == {one} else None\n"
+                "    def decide(self, tasks, now):\n        return Decision({})\n"
+            )
+            with pytest.raises(RunlistError, match=r"not you \(nothing changed\)"):
+                world.gpus.use(PolicySpec(str(own)))
+            assert [scheduler.policy_name for scheduler in world.gpus.all()] == ["fair"] * 2
+            world.processes.release(one)
+            world.gpus.use(PolicySpec(str(own)))
+            assert {scheduler.policy_name for scheduler in world.gpus.all()} == {str(own)}
+
+    in_a_daemon(test)
+
+
+def test_what_a_tree_was_refused_is_counted_when_it_is_gone() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        root.quota._refused[gpu_key(UUIDS[0])] = 3
+        world.processes.remove_root(root)
+        assert world.gpus.scheduler(UUIDS[0]).ended[Count.MEMORY_REFUSALS] == 3
+
+    in_a_daemon(test)

@@ -1,0 +1,244 @@
+"""Looking for processes: when, below which roots, by which rules; and queued tasks that come in when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from runlist.daemon.tasks.managed import SuspendedBy
+from runlist.daemon.tree import look_schedule
+from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
+from runlist.model import TaskClass
+from runlist.proc.borrow import OwnRight
+from tests.fixtures.adoption import PID, World, child, own_usage, slices
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.manager import Managed, a_daemon
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+BRIEF_S = QUIET_S + 0.02
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the schedule's clock."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(look_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def set_to(seconds: float) -> None:
+        clock.now = 100.0 + seconds
+
+    return set_to
+
+
+def test_one_look_when_the_open_files_have_come_to_rest(at: Callable[[float], None]) -> None:
+    schedule = LookSchedule()
+    assert not schedule.due(1, 5)
+    at(0.03)
+    assert not schedule.due(1, 6)
+    at(0.03 + QUIET_S - 0.001)
+    assert not schedule.due(1, 6)
+    at(0.03 + QUIET_S + 0.001)
+    assert schedule.due(1, 6)
+    at(9.0)
+    assert not schedule.due(1, 6)  # that was looked at
+    assert not schedule.due(1, 5)  # closing is a change, too
+    at(9.0 + QUIET_S + 0.001)
+    assert schedule.due(1, 5)
+
+
+def test_one_that_never_rests_is_looked_at_all_the_same(at: Callable[[float], None]) -> None:
+    schedule = LookSchedule()
+    looks = []
+    for step in range(400):
+        at(0.01 * step)
+        if schedule.due(1, step):
+            looks.append(0.01 * step)
+    assert looks == pytest.approx([SETTLE_S, 2 * SETTLE_S + 0.01], abs=0.02)
+
+
+def test_one_whose_files_cannot_be_counted_is_not_looked_at(at: Callable[[float], None]) -> None:
+    schedule = LookSchedule()
+    for second in range(5):
+        at(float(second))
+        assert not schedule.due(1, -1)
+
+
+def test_what_was_looked_at_or_forgotten(at: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {1: 5, 2: 7}
+    monkeypatch.setattr(look_schedule, "descriptor_count", lambda pid: counts.get(pid, -1))
+    schedule = LookSchedule()
+    schedule.looked_at(1)
+    schedule.looked_at(2)
+    del counts[2]
+    schedule.forget_gone()
+    for pid in (1, 2):
+        schedule.due(pid, 5 if pid == 1 else 7)
+    at(1.0)
+    assert not schedule.due(1, 5)  # it is as it was
+    assert schedule.due(2, 7)  # another process of that number
+
+
+# -- below roots and by rules ----------------------------------------------------------------------
+
+
+async def scans(world: World) -> None:
+    """Twice: what is new must come to rest in between."""
+    for _ in range(2):
+        await world.search.scan()
+        await asyncio.sleep(BRIEF_S)
+
+
+def borrowing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the daemon's own right reach the processes in memory."""
+    monkeypatch.setattr(OwnRight, "borrow", lambda self, pid, pidfd, fd: world.borrower.borrow(pid, pidfd, fd))
+
+
+def test_a_scan_finds_what_is_below_the_roots_and_not_the_daemon() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one, child() as other:
+            clients = world.tree([one, other])
+            root = world.root(timeslice="5000")
+            root.excluded.add(other)
+            await scans(world)
+            assert list(world.processes.managed) == [one]
+            assert [slices(client)[0] for client in clients.values()] == [2048, 5000, 2048]
+
+    a_daemon(test)
+
+
+def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        with child() as one, child() as other:
+            world.tree([one, other])
+            world.root()
+            policy = world.gpus.scheduler(UUIDS[0])
+            monkeypatch.setattr(policy, "refusal", lambda task: "no room" if task.key.pid == one else None)
+            await scans(world)
+            assert list(world.processes.managed) == [other]
+            assert world.processes.left == {one: f"process {one} is not managed: no room"}
+        await world.search.scan()
+        assert world.processes.left == {}
+
+    a_daemon(test)
+
+
+RULES = """
+[[rule]]
+command = "sleep*"
+set = { class = "batch" }
+"""
+
+
+def test_rules_name_the_processes_on_the_gpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules.toml").write_text(RULES)
+
+    async def test(world: Managed) -> None:
+        borrowing(world, monkeypatch)
+        with child() as one, child() as other:
+            world.tree([one, other])
+            world.census.pids = lambda: {PID, one}
+            await scans(world)
+            assert list(world.processes.roots) == list(world.processes.managed) == [one]
+            assert world.task(one).task.task_class is TaskClass.BATCH
+            world.manager.detach(one, 0)
+            await scans(world)
+            assert world.processes.roots == {}  # it was let go: a rule does not take it again
+            world.census.pids = set
+            await world.search.scan()
+            world.census.pids = lambda: {one}
+            await scans(world)
+            assert list(world.processes.roots) == [one]
+
+    a_daemon(test, tmp_path / "rules.toml")
+
+
+def test_what_a_process_sends_is_for_the_root_of_its_user(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(RULES)
+
+    async def without_rules(world: Managed) -> None:
+        with child() as one:
+            assert world.search.root_for(one, 1000) is None
+            root = world.root()
+            assert world.search.root_for(one, 1000) is root  # root's own takes all
+            root.uid = 1000
+            assert world.search.root_for(one, 1000) is root
+            assert world.search.root_for(one, 1001) is None
+            root.excluded.add(one)
+            assert world.search.root_for(one, 1000) is None
+
+    async def by_a_rule(world: Managed) -> None:
+        with child() as one:
+            root = world.search.root_for(one, 0)
+            assert root is world.processes.roots[one]
+            assert root is world.search.root_for(one, 0)
+            assert root.old
+
+    a_daemon(without_rules)
+    a_daemon(by_a_rule, tmp_path / "rules.toml")
+
+
+# -- every second ----------------------------------------------------------------------------------
+
+
+def test_queued_tasks_come_in_when_there_is_room_the_longest_waiting_first(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text("[limits]\ntasks = 2\n")
+
+    async def test(world: Managed) -> None:
+        with child() as one, child() as two, child() as three:
+            pids = (one, two, three)
+            world.tree(list(pids))
+            root = world.root()
+            for pid in (PID, *pids):
+                await world.adopt(root, pid)
+            waits = {pid: world.task(pid).queued for pid in (PID, *pids)}
+            assert waits == {PID: False, one: False, two: True, three: True}
+            assert world.task(two).share.enabled is world.task(three).share.enabled is False
+            world.checks.check(slices=False)
+            assert world.task(two).queued
+            world.processes.release(PID)
+            world.checks.check(slices=False)
+            assert [world.task(pid).queued for pid in pids] == [False, False, True]
+            assert world.task(two).share.enabled
+            assert SuspendedBy.ROOM not in world.task(two).suspended_by
+
+    a_daemon(test, tmp_path / "rules.toml")
+
+
+def test_a_slice_that_a_process_sets_itself_is_put_back_and_counted() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(world.root(timeslice="5000"))
+        for node in client.objects.values():
+            node.slice_us = node.slice_us and 9_000
+        world.checks.check(slices=False)
+        assert slices(client)[0] == 9_000
+        world.checks.check(slices=True)
+        assert slices(client)[0] == 5_000  # the compute group's: the others' do not matter
+        assert world.task().counts["slices_put_back"] == 1
+        world.checks.check(slices=True)
+        assert world.task().counts["slices_put_back"] == 1
+
+    a_daemon(test)
+
+
+def test_a_slice_that_cuda_sets_while_it_makes_a_context_is_the_original_one() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        root = world.root(timeslice="5000")
+        await world.adopt(root, new_only=True)
+        for node in client.objects.values():
+            node.slice_us = node.slice_us and 3_000
+        world.checks.check(slices=True)
+        assert (slices(client)[0], world.keeping.renewed, world.task().counts["slices_put_back"]) == (5_000, [1], 0)
+        world.processes.remove_root(root)
+        assert slices(client)[0] == 3_000
+
+    a_daemon(test)

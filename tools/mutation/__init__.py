@@ -1,0 +1,1 @@
+"""What tools/mutants is made of."""

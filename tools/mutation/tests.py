@@ -1,0 +1,119 @@
+"""Which tests reach a line, and how long each of them takes: recorded once, again for test files that changed, and all
+when a source did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mutation.workplace import Workplace, say
+
+_AT_ONCE = 8
+"""So many test files are recorded in one run: what was recorded is kept when a later run fails."""
+
+_CONFIG = """[run]
+parallel = true
+sigterm = true
+core = ctrace
+data_file = {data}
+source =
+    {source}
+context = ${{MUTATION_TEST-}}
+"""
+
+
+class Tests:
+    """Seconds by test, tests by line; and tests by source, for lines that are run when it is imported."""
+
+    def __init__(self, seconds: dict[str, float], lines: dict[str, dict[int, set[str]]]) -> None:
+        self.seconds = seconds
+        self._lines = lines
+
+    def of(self, path: str, first: int, last: int) -> list[str]:
+        """The tests that reach any of these lines, the quickest first; else those of the file."""
+        lines = self._lines.get(path, {})
+        found = set[str]().union(*(lines.get(line, set()) for line in range(first, last + 1)))
+        return sorted(found or set().union(*lines.values()), key=lambda test: (self.seconds[test], test))
+
+
+def tests_of(place: Workplace, folders: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
+    """Record what is not in `kept`, and keep it there."""
+    files = [file for folder in folders for file in _python(place.root, [folder], "test_*.py")]
+    stamp = _digest(place.root, _python(place.root, sources, "*.py"))
+    stamps = {file: _digest(place.root, [file]) for file in files}
+    record = json.loads(kept.read_text()) if kept.is_file() else {}
+    if record.get("sources") != stamp:
+        record = {"sources": stamp, "files": {}}
+    record["files"] = {file: one for file, one in record["files"].items() if stamps.get(file) == one["stamp"]}
+    missing = [file for file in files if file not in record["files"]]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(missing), _AT_ONCE):
+        batch = missing[start : start + _AT_ONCE]
+        say(f"recording which lines the tests reach: {start + len(batch)} of {len(missing)} files")
+        for file, one in _record(place, batch, sources).items():
+            record["files"][file] = {"stamp": stamps[file], **one}
+        kept.write_text(json.dumps(record))
+    return _joined(record["files"].values())
+
+
+def _python(root: Path, folders: Iterable[str], pattern: str) -> list[str]:
+    return sorted(str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob(pattern))
+
+
+def _joined(files: Iterable[dict[str, dict[str, object]]]) -> Tests:
+    seconds: dict[str, float] = {}
+    lines: dict[str, dict[int, set[str]]] = {}
+    for one in files:
+        seconds.update(one["seconds"])  # type: ignore[arg-type]
+        for source, by_test in one["lines"].items():
+            for test, numbers in by_test.items():  # type: ignore[attr-defined]
+                for number in numbers:
+                    lines.setdefault(source, {}).setdefault(number, set()).add(test)
+    return Tests(seconds, lines)
+
+
+def _record(place: Workplace, files: list[str], sources: Sequence[str]) -> dict[str, dict[str, object]]:
+    folder = place.empty("record")
+    measured = "\n    ".join(str(place.root / source) for source in sources)
+    (folder / "config").write_text(_CONFIG.format(data=folder / "data", source=measured))
+    environment = {"COVERAGE_PROCESS_START": str(folder / "config"), "MUTATION_RECORD": str(folder)}
+    code, output = place.pytest(["--timeout", "300", *files], environment=environment)
+    if code not in (0, 1) or not (folder / "tests").is_file():
+        say(f"these test files are left out, for they do not run: {' '.join(files)}\n{output[-2000:]}")
+        return {}
+    lines = [json.loads(line) for line in (folder / "tests").read_text().splitlines()]
+    if broken := [line["test"] for line in lines if not line["passed"]]:
+        say("these tests failed or were skipped, and are left out:", "\n  ".join(["", *broken]))
+    found: dict[str, dict[str, dict[str, object]]] = {file: {"seconds": {}, "lines": {}} for file in files}
+    for line in lines:
+        if line["passed"]:
+            found[line["test"].partition("::")[0]]["seconds"][line["test"]] = line["s"]
+    for data in folder.glob("data.*"):
+        _read(place, data, found)
+    return found  # type: ignore[return-value]
+
+
+def _read(place: Workplace, path: Path, found: dict[str, dict[str, dict[str, object]]]) -> None:
+    from coverage import CoverageData
+
+    data = CoverageData(str(path))
+    data.read()
+    for measured in data.measured_files():
+        source = str(Path(measured).relative_to(place.root))
+        for line, contexts in data.contexts_by_lineno(measured).items():
+            for context in contexts:
+                test = context.rpartition("|")[2]
+                one = found.get(test.partition("::")[0])
+                if one is not None and test in one["seconds"]:
+                    by_test: dict[str, list[int]] = one["lines"].setdefault(source, {})  # type: ignore[assignment]
+                    by_test.setdefault(test, []).append(line)
+
+
+def _digest(root: Path, files: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.encode() + b"\0" + (root / file).read_bytes())
+    return digest.hexdigest()

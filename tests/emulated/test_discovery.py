@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from runlist.emulated import EmulatedGpu
+from runlist.errors import NoTargetError
 from runlist.model import Engine
 from runlist.planes.nvidia.rescue import rescue
 from runlist.planes.nvidia.rm.transport import choose_driver
@@ -111,4 +112,5 @@ def test_rescue_of_a_process_that_needs_none(worker: Start, commands: Commands) 
     assert rescue(choose_driver(), tenant.pid) == []
     tenant.wait_for_progress()
     idle = worker(idle=True)
-    assert rescue(choose_driver(), idle.pid) == []
+    with pytest.raises(NoTargetError, match="has no GPU work"):
+        rescue(choose_driver(), idle.pid)

@@ -172,7 +172,7 @@ def test_deadlines_that_do_not_fit_are_refused(commands: Commands, daemon: Daemo
     assert task_of(daemon, second.pid).budget_us == 5_000  # nothing changed
     daemon.client.set(first.pid, {"class": "normal"})
     without = refusal(lambda: daemon.client.set(first.pid, {"class": "deadline"}))
-    assert "class deadline takes a budget" in without
+    assert "class=deadline takes a budget" in without
     daemon.client.set(second.pid, {"deadline": "15ms/20ms"})
     for tenant in (first, second):
         tenant.wait_for_progress()

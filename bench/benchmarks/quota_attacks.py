@@ -46,7 +46,9 @@ _LIMITS_AT = (HEADER.offsets["memory_value"], DEVICES_AT + DEVICE.offsets["memor
 
 @dataclass
 class Outcome:
-    """What came of an attack. Bytes by NVML; `over_s` is for how long its tree held more than its limit and ran."""
+    """What came of an attack. `held` are bytes by NVML, or by what the card has less since it began where that is more:
+    NVML names nobody for some memory. `over_s` is for how long its tree held more than its limit and ran.
+    """
 
     held: int = 0
     card: int = 0
@@ -249,13 +251,14 @@ def carried_out(attack: Attack, program: Path, client: Client, limit: int) -> Ou
 def watched(pids: set[int], client: Client, limit: int, outcome: Outcome) -> Iterator[None]:
     """Take note meanwhile of what these processes hold, and of how long they run with too much."""
     ended = threading.Event()
-    before = card_used()
+    before, context = card_used(), held_by(pids)
 
     def watch() -> None:
         last = time.monotonic()
         while not ended.is_set():
-            held = held_by(set(pids))
-            outcome.held, outcome.card = max(outcome.held, held), max(outcome.card, card_used() - before)
+            taken = card_used() - before
+            held = max(held_by(set(pids)), context + taken)
+            outcome.held, outcome.card = max(outcome.held, held), max(outcome.card, taken)
             tasks = [task for task in client.ps() if task.pid in pids]
             now = time.monotonic()
             if held > limit + TOLERANCE and (not tasks or not all(task.suspended for task in tasks)):

@@ -61,7 +61,7 @@ def test_the_table_of_options_is_all_here() -> None:
 @pytest.mark.parametrize("settings", [{}, ALL, *({key: value} for key, value in ALL.items())])
 def test_attach_sends_what_was_given_and_nothing_else(fake: FakeDaemon, settings: dict[str, str]) -> None:
     assert run("attach", "42", *words_of(settings)) == 0
-    assert fake.requests == [wire.Attach(42, settings)]
+    assert fake.requests == [wire.GetStatus(), wire.Attach(42, settings)]  # first, whether it will last
 
 
 def test_attach_that_waits_asks_again_until_there_are_tasks(
@@ -77,7 +77,8 @@ def test_attach_that_waits_asks_again_until_there_are_tasks(
     monkeypatch.setattr(time, "sleep", sleep)
     assert run("attach", "42", "--wait", "--class", "batch") == 0
     nothing = wire.Change(42, {})
-    assert fake.requests == [nothing, wire.Attach(42, {"class": "batch"}, wait=True), nothing, nothing, nothing]
+    attach = wire.Attach(42, {"class": "batch"}, wait=True)
+    assert fake.requests == [wire.GetStatus(), nothing, attach, nothing, nothing, nothing]
     captured = capsys.readouterr()
     assert captured.err == "runlist: a note\n"
     assert "train.py" in captured.out
@@ -126,7 +127,7 @@ def test_a_bad_setting_is_refused_in_the_daemons_words(fake: FakeDaemon, capsys:
     assert capsys.readouterr().err == "runlist: a weight is too much today\n"
     assert run("attach", "42", "--weight", "0") == 2  # no daemon needs to be asked
     assert capsys.readouterr().err == "runlist: weight=0: a weight is 1 to 10000, not 0\n"
-    assert len(fake.requests) == 1
+    assert fake.requests == [wire.GetStatus(), wire.Attach(42, {"weight": "1"})]
 
 
 def test_set_sends_all_settings_at_once(fake: FakeDaemon) -> None:

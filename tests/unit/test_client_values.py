@@ -9,7 +9,7 @@ import pytest
 
 from runlist import wire
 from runlist.client import Client
-from runlist.errors import NoTargetError
+from runlist.errors import NoTargetError, UsageError
 from tests.fixtures.fake_daemon import FakeDaemon
 
 
@@ -39,6 +39,21 @@ def test_numbers_are_written_as_people_write_them(fake: FakeDaemon, value: Any, 
     assert fake.asked(wire.Attach) == [wire.Attach(42, {"class": "batch", "cap": word})]
     assert fake.asked(wire.UsePolicy) == [wire.UsePolicy("slo", {"step": word})]
     assert fake.asked(wire.Launch) == [wire.Launch(42, {"cap": word})]
+
+
+@pytest.mark.parametrize(
+    ("group", "what"), [("\udcff", "a setting is no text"), ("x" * 40_000, "the settings are too long together: ")]
+)
+def test_what_no_daemon_would_take_is_refused_before_anything_is_sent(fake: FakeDaemon, group: str, what: str) -> None:
+    with Client.open() as client:
+        for ask in (
+            lambda: client.set(42, {"group": group}),
+            lambda: client.attach(42, settings={"group": group}),
+            lambda: client.launch(42, None, {"group": group}),
+        ):
+            with pytest.raises(UsageError, match=f"^{what}"):
+                ask()
+    assert fake.requests == []
 
 
 @pytest.mark.parametrize("value", [True, None, b"30", [30], {"a": 1}, 3j, object()])

@@ -8,24 +8,29 @@ import time
 
 import pytest
 
-from runlist.daemon.requests.messages import Kind, TenantMessage, parse
+from runlist.daemon.requests.messages import Effect, Kind, TenantMessage, parse
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.model import Hint, Report, Segment, TaskClass
-from runlist.policies import PolicySpec, load_policy
+from runlist.model import Hint, Report, Segment, TaskClass, TaskKey
+from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.policies.parts.hints import AHEAD_S, WAIT_S
 from tests.fixtures.scheduler import START_S, World
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 
 
-def says(world: World, managed: ManagedTask, kind: Kind, *, priority: int = 0, nanoseconds: int = 0) -> list[float]:
-    """A record as a tenant sends it; returns a list to which the time is added at which it is in force."""
+def says(world: World, managed: ManagedTask, kind: Kind, *, priority: int = 0, nanoseconds: int = 0) -> list[Effect]:
+    """A record as a tenant sends it; returns a list to which each answer to it is added."""
     message = parse(TenantMessage(kind, priority, 1, nanoseconds).encode(), b"")
     assert message is not None
-    in_force: list[float] = []
-    world.do(lambda: hear(managed, world.scheduler, message, lambda: in_force.append(world.clock.now)))
-    return in_force
+    answers: list[Effect] = []
+
+    def answer(effect: Effect) -> bool:
+        answers.append(effect)
+        return True
+
+    world.do(lambda: hear({world.scheduler: managed}, message, answer))
+    return answers
 
 
 @pytest.mark.parametrize("in_s", [0.004, 0.3, 1.5])
@@ -56,9 +61,27 @@ def test_a_policy_is_told_what_the_tenant_said(world: World) -> None:
     says(world, managed, Kind.REPORT_LATENCY, nanoseconds=2_500_000)
     begun = says(world, managed, Kind.SEGMENT_BEGIN, priority=-3)
     assert managed.task.segment == -3
+    assert world.policy.events == [Hint(key, 1.25), Report(key, 0.0025), Segment(key, -3)]
+    world.pass_time(0.1)
+    world.policy.events.clear()
     ended = says(world, managed, Kind.SEGMENT_END)
     assert managed.task.segment is None
-    assert world.policy.events == [Hint(key, 1.25), Report(key, 0.0025), Segment(key, -3), Segment(key, None)]
+    assert world.policy.events == [Segment(key, None)]
     world.pass_time(0.1)
-    assert len(begun) == len(ended) == 1
+    assert (begun, ended) == ([Effect.NOT_IN_FORCE], [])  # only a beginning is answered: this policy counts no segment
     assert managed.tail.p99_s(time.monotonic()) == 0.0025
+
+
+def test_a_tenant_is_told_the_effect_of_its_segment_whenever_that_changes_until_it_ends(world: World) -> None:
+    managed = world.add(1)
+    key = managed.task.key
+    world.decide(Decision({}, segments=frozenset({key})))
+    answers = says(world, managed, Kind.SEGMENT_BEGIN)
+    for segments in (frozenset({key}), frozenset({key}), frozenset[TaskKey](), frozenset({key})):
+        world.decide(Decision({}, segments=segments))
+        world.run()
+    assert answers == [Effect.IN_FORCE, Effect.NOT_IN_FORCE, Effect.IN_FORCE]
+    says(world, managed, Kind.SEGMENT_END)
+    world.decide(Decision({}))
+    world.run()
+    assert len(answers) == 3

@@ -78,8 +78,11 @@ def test_a_memory_limit_set_on_a_child_is_of_the_whole_tree(tmp_path: Path) -> N
             world.manager.change(one, {"memory": "3G", "weight": "7"}, ME)
             assert root.quota.limit_on(UUIDS[0]) == root.quota.limit_on(UUIDS[1]) == 3 * GiB
             assert root.settings == {"memory": "3G"}
-            (note,) = world.manager.change(one, {"memory": "1"}, ME).notes
-            assert "lets no program use a GPU" in note
+            with pytest.raises(UsageError, match="let no program use a GPU"):
+                world.manager.change(one, {"memory": "1"}, ME)
+            assert root.quota.limit_on(UUIDS[0]) == root.quota.limit_on(UUIDS[1]) == 3 * GiB
+            (note,) = world.manager.change(one, {"memory": "90G"}, ME).notes
+            assert note == "a limit of 90.0 GiB has no effect: the GPU has 80.0 GiB"
             world.manager.change(PID, {"memory": "max"}, ME)
             assert root.quota.limit_on(UUIDS[0]) is None
 

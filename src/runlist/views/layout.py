@@ -17,9 +17,9 @@ is left over.
 
 FIRST_TO_GO = (
     "GROUPS", "CONTAINER", "ENFORCED", "CAP BY", "TURNS/S", "SOURCE", "RULE", "POLICY", "LAST MINUTE", "OVERHEAD",
-    "LOST", "REACHED BY", "FIXED", "REFUSED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER", "MINUTE", "SEGMENT",
-    "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY", "GPU", "CAP", "WEIGHT", "QUOTA",
-    "SHARE", "CLASS",
+    "LOST", "REACHED BY", "FIXED", "REFUSED", "UNOWNED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER", "MINUTE",
+    "SEGMENT", "TOGETHER WITH", "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY", "GPU",
+    "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS",
 )  # fmt: skip
 """Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
 

@@ -17,7 +17,7 @@ from runlist.daemon.relay.nursery import Birth
 START_S = 10.0
 """How long a relay may take to start."""
 
-CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 512, 100
+CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 1024, 1000
 """How many connections a user may make, however short they are."""
 
 _SIGN_S = 0.9

@@ -59,6 +59,15 @@ class Gpu : private RunlistListener {
         switch_log.forget(group);
     }
 
+    // A group that RM shows as a client's of MPS is gone: the others are not to stay as it was. With the last of them
+    // goes the one that they share.
+    void leave_mps(Time at) {
+        runlist.set_enabled(at, *mps_group, ~0U, true);
+        if (--mps_clients > 0) return;
+        remove_group(at, *mps_group);
+        mps_group.reset();
+    }
+
     Time next_event() const {
         Time next = runlist.next_event();
         for (const CopyEngine& engine : engines) next = std::min(next, engine.next_event());
@@ -74,7 +83,8 @@ class Gpu : private RunlistListener {
     PhysicalMemory memory;
     const std::uint32_t index;
     std::uint64_t launches = 0;
-    // The channel group that all clients of MPS share, and how many there are.
+    // The channel group that all clients of MPS share, and how many groups of RM stand for it: somebody may hold those
+    // of a client that has ended.
     std::optional<GroupId> mps_group;
     std::uint32_t mps_group_id = 0;  // of the hardware's own
     std::uint32_t mps_clients = 0;

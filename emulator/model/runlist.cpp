@@ -203,6 +203,7 @@ void Runlist::leave(Time at) {
         listener_.on_progress(*group.current, queues_.at(*group.current).work->fraction());
         group.current.reset();
     }
+    for (const QueueId id : group.queues) queues_.at(id).unseen = false;  // the next switch-in picks all of them up
     listener_.on_end(*resident_, at);
     last_resident_ = *resident_;
     resident_.reset();
@@ -231,8 +232,6 @@ void Runlist::end_switch(Time at) {
     restored_at_ = at + timing::kRestore;
     accrued_to_ = at;
     contended_ = false;
-    Group& group = groups_.at(*resident_);
-    for (const QueueId id : group.queues) queues_.at(id).unseen = false;
     listener_.on_start(*resident_, at);
 }
 

@@ -139,20 +139,10 @@ void Process::join_mps(Gpu& gpu, RmGroup& own, Time now) {
     own = {.id = gpu.mps_group_id, .timeslice_us = own.timeslice_us, .runlist = gpu.mps_group, .shared = true};
 }
 
-void Process::leave_group(const Context& context, Time now) {
-    Gpu& gpu = gpus_[context.gpu];
-    if (!mps_) return;
-    gpu.runlist.set_enabled(now, *gpu.mps_group, ~0U, true);  // the others are not to stay as it was
-    if (--gpu.mps_clients > 0) return;
-    gpu.remove_group(now, *gpu.mps_group);
-    gpu.mps_group.reset();
-}
-
 Process::Answer Process::close_context(const wire::Request& request, Time now) {
     const auto it = contexts_.find(request.context);
     if (it == contexts_.end()) return refused(CUDA_ERROR_INVALID_CONTEXT);
     streams_.close_context(request.context, now);
-    leave_group(it->second, now);
     rm_.remove_context(client_, it->second.compute_group, now);
     contexts_.erase(it);
     return {};
@@ -216,7 +206,6 @@ Process::Answer Process::open_stream(const wire::Request& request) {
 
 void Process::end(Time now) {
     streams_.end(now);
-    for (const auto& [slot, context] : contexts_) leave_group(context, now);
     contexts_.clear();
 }
 

@@ -27,7 +27,7 @@ class Process {
     // Carries out one request. Nothing for those that are not answered. Sets `broken()` on nonsense.
     std::optional<Answer> handle(const wire::Request& request, Time now);
 
-    // Drops what is queued and leaves its groups. The RM objects stay with the open file that they belong to.
+    // Drops what is queued. The RM objects stay with the open file that they belong to.
     void end(Time now);
 
     Streams& streams() { return streams_; }
@@ -58,7 +58,6 @@ class Process {
     Answer open_stream(const wire::Request& request);
     void join_mps(Gpu& gpu, RmGroup& own, Time now);
     wire::BusySample newest_sample(std::uint32_t gpu, Time now) const;
-    void leave_group(const Context& context, Time now);
     wire::ControlPage& page() const { return *reinterpret_cast<wire::ControlPage*>(page_.data()); }
 
     pid_t pid_;

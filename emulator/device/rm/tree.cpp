@@ -147,7 +147,9 @@ void RmTree::free_subtree(RmClient& client, std::uint32_t handle, Time at) {
     if (it != client.objects.end()) {
         const RmObject object = it->second;
         client.objects.erase(it);
-        if (object.group && object.group->runlist && !object.group->shared)
+        if (object.group && object.group->shared)
+            gpus_[object.gpu].leave_mps(at);
+        else if (object.group && object.group->runlist)
             gpus_[object.gpu].remove_group(at, *object.group->runlist);
         std::erase_if(client.devices, [handle](const auto& device) { return device.second == handle; });
         if (object.block) {  // has nothing below it, and there may be many

@@ -20,7 +20,7 @@ from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
-from runlist.proc.process import owner_of, parent_of
+from runlist.proc.process import owner_of, parent_of, start_of
 
 MAX_TREES = 128
 """How many trees of one user are managed, of users other than root and the daemon's own."""
@@ -195,6 +195,7 @@ class Processes:
             while len(self.ended) >= _MOST_ENDED:
                 del self.ended[next(iter(self.ended))]
             self.ended[process.pid] = process.root
+            process.root.heirs |= _heirs(process)
         self.forget(process, restore=False)
         self._gpus.run_all()
 
@@ -236,3 +237,13 @@ class Processes:
             self._loop.remove_reader(process.pidfd)
         process.close()
         self._remove_if_gone(process.root)
+
+
+def _heirs(process: ManagedProcess) -> dict[int, int]:
+    """The start times of the processes that have files of one that ended, by process id. One that shared its address
+    space keeps its memory, and nothing else tells whose child it was.
+    """
+    files = [(fd, file.fileno()) for fd, file in process.files.items() if fd >= 0]
+    others = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != process.pid]
+    found = [pid for pid in others if any(borrow.still_has(pid, fd, copy) for fd, copy in files)]
+    return {pid: started for pid in found if pid != os.getpid() and (started := start_of(pid)) is not None}

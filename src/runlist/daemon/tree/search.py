@@ -16,7 +16,7 @@ from runlist.daemon.tree.look_schedule import QUIET_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
-from runlist.proc.process import descendants, descriptor_count, owner_of
+from runlist.proc.process import descendants, descriptor_count, owner_of, start_of
 
 _log = structlog.get_logger()
 
@@ -68,6 +68,9 @@ class Search:
         for process in self._processes.managed.values():
             if process.root.ended and process.root.pid in starts:  # what it starts is still its tree's
                 starts[process.root.pid].append(process.pid)
+        for root_pid, root in roots.items():
+            root.heirs = {pid: started for pid, started in root.heirs.items() if start_of(pid) == started}
+            starts[root_pid] += root.heirs
         expected = self._processes.expected
         # A walk through /proc takes milliseconds, for which no request must wait.
         trees = await asyncio.to_thread(descendants, [pid for pids in starts.values() for pid in pids])
@@ -104,8 +107,9 @@ class Search:
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
-        for pid in descendants([root.pid])[root.pid]:
-            self._schedule.forget(pid)
+        for tree in descendants([root.pid, *root.heirs]).values():
+            for pid in tree:
+                self._schedule.forget(pid)
         self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:

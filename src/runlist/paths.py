@@ -103,6 +103,10 @@ def make_private(directory: Path, mode: int = 0o700) -> None:
     except OSError as error:
         raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {_ADVICE}") from None
     try:
-        os.fchmod(folder, stat.S_IMODE(os.fstat(folder).st_mode) | mode)
+        granted = stat.S_IMODE(os.fstat(folder).st_mode)
+        if mode & ~granted:
+            os.fchmod(folder, granted | mode)
+    except OSError as error:
+        raise NoPermissionError(f"{directory} cannot be used ({error.strerror}): {_ADVICE}") from None
     finally:
         os.close(folder)

@@ -212,7 +212,8 @@ def test_without_a_daemon_there_is_no_target(commands: Commands, words: list[str
 def test_without_a_daemon_nothing_is_managed(commands: Commands) -> None:
     assert commands.ok("ps") == "no tasks\n"
     assert commands.json("ps") == []
-    assert commands.json("release", "--all") == {"notes": []}
+    nobody = "no daemon runs: name the processes that are to be put back (`runlist release PID`)"
+    assert commands.json("release", "--all") == {"notes": [nobody]}
     assert not any(policy["in_use"] for policy in commands.json("policy", "list"))
     assert not commands.socket.exists()
 

@@ -50,7 +50,7 @@ def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> Non
     [
         (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program: no such command"),
         (["run", "--", "nonexistent-program"], 127, "nonexistent-program: no such command"),
-        (["run", "--", ""], 127, "the command is empty"),
+        (["run", "--", ""], 2, "the command has no name: write it behind --"),
         (["run", "--", "/dev/null"], 126, "/dev/null: cannot be run: permission denied"),
         (["run", "--", "/etc"], 126, "/etc: cannot be run: is a directory"),
         (["run", "--", "/dev/null/x"], 126, "cannot be run: not a directory"),

@@ -15,7 +15,18 @@ import pytest
 import runlist
 from runlist.emulated import artefacts
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import DEFAULT_SLICES, ROOT, Commands, Daemon, Slices, Worker, needs_root, task_of, wait_for
+from tests.fixtures.daemon import (
+    DEFAULT_SLICES,
+    ROOT,
+    Commands,
+    Daemon,
+    Slices,
+    Worker,
+    needs_root,
+    refusal,
+    task_of,
+    wait_for,
+)  # fmt: skip
 from tests.fixtures.holder import OUT_OF_MEMORY, Holder
 
 GiB = 1 << 30
@@ -154,9 +165,11 @@ def test_a_containers_quota_holds_and_nothing_is_left_of_it(
         before = descriptors(daemon.pid)
         with Holder(engine.run("held", variables, mounts), commands.environment) as inside:
             pid = engine.pid("held")
-            commands.ok("attach", str(pid), "--wait", "--class", "batch")
+            waiting = commands.start("attach", str(pid), "--wait", "--class", "batch")
+            wait_for(lambda: not refusal(lambda: daemon.client.set(pid, {})), "the command to be attached")
             assert [inside.do("open"), inside.do("take 1500"), inside.do("take 600")] == [0, 0, OUT_OF_MEMORY]
             wait_for(lambda: len(daemon.client.ps()) == 2, "the container to be managed")
+            assert waiting.wait(60) == 0
             task = task_of(daemon, pid)
             assert (task.memory_limit_bytes, task.enforcement) == (2 * GiB, "memory, queries")
             assert task.memory_refusals == 1
@@ -191,7 +204,7 @@ def test_a_container_that_may_not_look_elsewhere_is_managed_beside_another(
         engine.ask("kill", "one")
         wait_for(lambda: len(daemon.client.ps()) == 1, "the first to be forgotten")
         tenants[1].wait_for_progress()
-        commands.ok("release")
+        commands.ok("release", "--all")
         assert tenants[1].quit()
     finally:
         for tenant in tenants:

@@ -22,6 +22,9 @@ LOW, MEDIUM, HIGH = 0, 1, 2
 
 NOTING = """
 import os
+import sys
+
+from runlist import interpreter
 from runlist.planes.nvidia.rm.client import RmClient
 
 send = RmClient.send
@@ -36,6 +39,13 @@ def noting(self, control):
 
 
 RmClient.send = noting
+
+
+def command(module, *arguments):
+    return [sys.executable, "-m", module, *arguments]
+
+
+interpreter.command = command  # one that is isolated would not find this file
 """
 
 

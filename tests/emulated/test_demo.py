@@ -68,8 +68,11 @@ def test_it_prints_every_configuration_and_draws_them(demo: Demo, tmp_path: Path
     assert ("too noisy here to show anything: " in err) == bool(result["noise"])
 
 
-def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo) -> None:
+def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "nowhere").mkdir()
     process = demo("--seconds", "2", "--out", "nowhere/picture.png")
+    wait_for(process, "LC alone")
+    (tmp_path / "nowhere").rmdir()
     out, err = process.communicate(timeout=100)
     assert process.returncode == 1
     assert "default sharing" in out

@@ -51,7 +51,7 @@ def test_who_has_the_gpu_alone_and_all_along(commands: Commands, worker: Start) 
     out = commands.folder / "alone.pftrace"
     result = commands.run("trace", "--out", str(out), "--seconds", "1.5")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith(f"{out}: 1 turns of 1 processes on 1 GPUs")
+    assert result.stdout.startswith(f"{out}: 1 turn of 1 process on 1 GPU\n")
     parsed = Parsed(out.read_bytes())
     (name,) = _tracks(parsed, tenant)
     ((what, start, end),) = parsed.slices[name]
@@ -91,5 +91,5 @@ def test_as_json_and_for_one_gpu(commands: Commands, worker: Start) -> None:
 
 def test_what_cannot_be_is_one_line(commands: Commands) -> None:
     assert "no GPU '7'" in commands.fails(4, "trace", "--out", "x.pftrace", "--gpu", "7")
-    assert "name a file" in commands.fails(2, "trace", "--out", "/nowhere/x.pftrace", "--seconds", "1")
+    assert "there is no folder /nowhere: make it first" in commands.fails(2, "trace", "--out", "/nowhere/x.pftrace")
     assert not (Path(commands.folder) / "x.pftrace").exists()

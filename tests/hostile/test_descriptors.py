@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,8 +120,8 @@ def test_the_daemon_ends_at_once_whatever_waits_in_its_sockets(open_daemon: Daem
 
 def test_a_strangers_region_passes_and_what_is_none_is_refused(open_daemon: Daemon) -> None:
     def launch() -> list[str]:
-        path, region = create(Path("/dev/shm"), strict=True)
-        path.unlink()
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            _, region = create(Path(folder), strict=True)
         answers = []
         tcp = socket.socket()
         bad = [os.open("/dev/null", os.O_RDWR), os.open("/dev/shm", os.O_PATH), tcp.fileno(), os.memfd_create("x")]

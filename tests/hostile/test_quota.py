@@ -36,6 +36,7 @@ KERNELS = Path(runlist.__file__).parent / "workloads" / "kernels.autogen.ptx"
 DEVICE_LIMIT = DEVICES_AT + DEVICE.offsets["memory_value"]
 HEADER_LIMIT = HEADER.offsets["memory_value"]
 KEY = DEVICES_AT + DEVICE.offsets["key"]
+UNSEEN = DEVICES_AT + DEVICE.offsets["unseen"]
 ASKING = SLOT.offsets["use"] + 16
 
 
@@ -179,7 +180,8 @@ def test_4_memory_that_is_imported_within_the_limit_is_charged_once(attack: Atta
     attacker = attack()
     assert attacker.do("share 60") == 0
     assert attacker.do("take 20") == 0
-    wait_for(lambda: attacker.do("take 20") == OUT_OF_MEMORY, "what was imported to be charged")
+    wait_for(lambda: attacker.do(f"peek {UNSEEN}") >= 60 * MiB, "what was imported to be charged")
+    assert attacker.do("take 20") == OUT_OF_MEMORY
     time.sleep(1)
     assert not task_of(daemon, attacker.pid).suspended
     assert attacker.do("work") == 1
@@ -206,8 +208,10 @@ def test_6_memory_of_a_parent_that_ends(attack: Attack, daemon: Daemon) -> None:
 
 def test_6_where_the_command_itself_was_the_parent(attack: Attack, daemon: Daemon) -> None:
     attacker = attack()
+    wait_for(daemon.client.ps, "it to be found")  # who runs it ends with it, and then nobody is its parent
     attacker.write_limit(NO_LIMIT)
     assert attacker.do("take 480") == 0
+    wait_for(lambda: any(task.pid == attacker.pid for task in daemon.client.ps()), "it to be found")
     attacker.pid = attacker.do("clone")
     assert is_off(daemon, attacker.pid).memory_bytes >= 480 * MiB
 
@@ -246,7 +250,7 @@ def test_whatever_is_written_in_the_region(attack: Attack, daemon: Daemon) -> No
         (slot + SLOT.offsets["enforced"], ALL - 1),
         (slot + SLOT.offsets["use"], 0),  # it holds nothing
         (HEADER.offsets["slots_used"], 0),  # there are no slots
-        (DEVICES_AT + DEVICE.offsets["unseen"], ALL - 1),
+        (UNSEEN, ALL - 1),
     )
     for at, value in writings:
         before = attacker.do(f"peek {at}")

@@ -114,7 +114,7 @@ def test_whole_frames_pass_and_answers_come_back(ends: Ends) -> None:
 @pytest.mark.skipif(ON_NVIDIA, reason="of the emulated GPU")
 def test_the_drivers_files_and_regions_pass_and_nothing_else(ends: Ends, tmp_path: Path) -> None:
     control = choose_driver().open()
-    _, region = create(Path("/dev/shm"), strict=True)
+    _, region = create(tmp_path, strict=True)
     pipe = os.pipe()
     sent = [control.fileno(), region.fileno(), pipe[0], ends.stranger.fileno()]
     for fd in sent:

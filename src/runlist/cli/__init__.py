@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runlist.cli import early  # isort: skip  (before what takes its time)
 
+import contextlib
 import errno
 import signal
 import sys
@@ -45,7 +46,8 @@ def _options(
     del version
 
 
-early.loaded()
+if sys.argv[0] != "-m":  # `python -m` has still to find and to load what calls `main`
+    early.loaded()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -53,6 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     streams.prepare()
     try:
+        early.loaded()
         code = _run(words)
         streams.flush()  # here, where an error can be told
     except KeyboardInterrupt:
@@ -62,10 +65,14 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         where = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
         said = ": ".join(str(part) for part in (where, error.strerror or error) if part)
-        code = report_error(RunlistError(said), words)
+        code = ExitCode.FAILED
+        with contextlib.suppress(OSError):
+            report_error(RunlistError(said), words if error.filename else [])  # or nothing can be written
     streams.drop()
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outcome is known: nothing is to be said of what is left
+        # As that of a dataclass: Python forgets that such a one was interrupted, and does not end by SIGINT.
+        exec("")  # noqa: S102
     sys.exit(code)
 
 

@@ -32,9 +32,6 @@ def start(command: list[str], environment: Mapping[str, str]) -> subprocess.Pope
 def not_started(command: list[str], error: OSError) -> int:
     """Say in one line why a command could not be started; returns the exit code for it."""
     name = command[0]
-    if not name:
-        say("the command is empty")
-        return NOT_FOUND
     if error.errno != errno.ENOENT:
         why = "is a directory" if os.path.isdir(name) else (error.strerror or str(error)).lower()
         say(f"{name}: cannot be run: {why}")

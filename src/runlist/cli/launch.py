@@ -42,6 +42,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         say(note)
     threading.Thread(target=_lend, args=(client,), daemon=True).start()
     forward = _Forward()
+    forward.hold()
     try:
         process = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables})
     except OSError as error:
@@ -63,6 +64,11 @@ class _Forward:
         for number in _FORWARDED:
             _handle(number, self._take)
 
+    def hold(self) -> None:
+        """From now on the terminal's signals are the command's, which must not miss those that come as it starts."""
+        for number in _FROM_TERMINAL:
+            _handle(number, self._take_from_terminal)  # a handler, unlike ignoring, is not inherited by the command
+
     def to(self, pid: int) -> None:
         """Signals go to this process from now on."""
         self._pid = pid
@@ -76,6 +82,11 @@ class _Forward:
         else:
             self._send(self._pid, number)
 
+    def _take_from_terminal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._pid is None:
+            self._early.append(number)
+
     @staticmethod
     def _send(pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -83,8 +94,6 @@ class _Forward:
 
 
 def _start(command: list[str], plane: Plane, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    for number in _FROM_TERMINAL:
-        _handle(number, lambda *_: None)  # a handler, unlike ignoring, is not inherited by the command
     return child.start(command, {**os.environ, **variables, **plane.environment()})
 
 

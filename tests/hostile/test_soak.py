@@ -37,7 +37,7 @@ from tests.fixtures.daemon import (
 )
 from tests.hostile.soaking import SETTLED_S, Life, Tenant, User, descriptors, resident
 
-SECONDS = float(os.environ.get("RUNLIST_SOAK_S", "20"))
+SECONDS = float(os.environ.get("RUNLIST_SOAK_S", "8"))
 SEED = os.environ.get("RUNLIST_SOAK_SEED", "1")
 USERS = (0, NOBODY, NOBODY - 1)
 MOST_TENANTS = 2

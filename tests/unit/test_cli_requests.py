@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -258,3 +259,4 @@ def test_the_daemon_gets_its_rules_by_a_whole_path(tmp_path: Path, monkeypatch: 
     assert started[0][3:] == ["runlist.daemon", "--policy", "fair", "--rules", str(tmp_path / "mine.toml")]
     run("daemon")
     assert "--rules" not in started[1]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # what is started next takes Ctrl-C

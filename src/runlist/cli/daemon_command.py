@@ -79,8 +79,11 @@ def register(app: typer.Typer) -> None:
         words += ["--group", group] if group else []
         environment = daemon_environment(choose_plane(device))
         os.chdir("/")
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the daemon takes it, once it can
-        os.execve(words[0], words, environment)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the daemon takes it, once it can
+        try:
+            os.execve(words[0], words, environment)
+        finally:  # it could not be started
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _is_group(name: str) -> bool:

@@ -38,8 +38,12 @@ def register(app: typer.Typer) -> None:
 
         output_file("--out", out)
         enough = {signal.SIGINT, signal.SIGTERM}
-        signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
-        recorded = record(choose_plane(device), out, gpu, seconds, lambda left: bool(signal.sigtimedwait(enough, left)))
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
+        try:
+            plane = choose_plane(device)
+            recorded = record(plane, out, gpu, seconds, lambda left: bool(signal.sigtimedwait(enough, left)))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if json:
             print_json(dataclasses.asdict(recorded))
         else:

@@ -250,7 +250,8 @@ class Client:
     def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
         frame = _frame(request)
         try:
-            self._connection.send_frame(frame, fds)
+            with contextlib.suppress(ConnectionError):  # a daemon that refuses us may have said why before it hung up
+                self._connection.send_frame(frame, fds)
             body = self._connection.receive()
         except TimeoutError:
             raise DaemonGone(_NO_ANSWER) from None

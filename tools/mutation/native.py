@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from mutation.run import Outcome, judged
-from mutation.workplace import Workplace, say
+from mutation.workplace import Workplace, say, side_by_side
 
 LIST = "tests/native/mutants.toml"
 _LIMIT_S = 600.0
 
 
-def native_mutants(place: Workplace, count: int, seed: int) -> list[Outcome]:
+def native_mutants(places: Sequence[Workplace], count: int, seed: int) -> list[Outcome]:
     """Try a sample of the list. Raises SystemExit where it cannot be read or built."""
+    place = places[0]
     path = place.root / LIST
     if not path.is_file():
         raise SystemExit(f"there is no {LIST}")
@@ -29,33 +31,36 @@ def native_mutants(place: Workplace, count: int, seed: int) -> list[Outcome]:
     for mutant in sample:
         if (found := (place.root / mutant["file"]).read_text().count(mutant["find"])) != 1:
             raise SystemExit(f"{LIST}: {mutant['file']} has {mutant['find']!r} {found} times, not once")
-    configured, output = place.run(
-        ["cmake", "-S", ".", "-B", "build/native", "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={place.python}"],
-        environment=_path(place),
-    )
-    if configured != 0 or (output := _build(place)):
-        raise SystemExit(f"the sources do not build:\n{output}")
-    code, output = place.pytest(sorted({str(test) for mutant in sample for test in mutant["tests"]}))
-    if code != 0:
-        raise SystemExit(f"the tests fail without any mutant:\n{output}")
+    for built in side_by_side(places, range(len(places)), lambda place, _: _configure(place)):
+        if built:
+            raise SystemExit(f"the sources do not build:\n{built}")
+    tests = sorted({str(mutant["tests"]) for mutant in sample})
+    for code, output in side_by_side(places, tests, lambda place, words: place.pytest(shlex.split(words))):
+        if code != 0:
+            raise SystemExit(f"the tests fail without any mutant:\n{output}")
     outcomes = []
-    for mutant in sample:
-        outcomes.append(_try(place, mutant))
-        say(outcomes[-1])
+    for outcome in side_by_side(places, sample, _try):
+        outcomes.append(outcome)
+        say(outcome)
     return outcomes
 
 
+def _configure(place: Workplace) -> str:
+    """Build for the first time; what the compiler said where that failed."""
+    words = ["-S", ".", "-B", "build/native", "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={place.python}"]
+    code, output = place.run(["cmake", *words], environment=_path(place))
+    return _build(place) if code == 0 else output
+
+
 def _try(place: Workplace, mutant: Mapping[str, object]) -> Outcome:
-    file, find, replace = (str(mutant[name]) for name in ("file", "find", "replace"))
-    tests = mutant["tests"]
-    assert isinstance(tests, list)
+    file, find, replace, tests = (str(mutant[name]) for name in ("file", "find", "replace", "tests"))
     name = f"{file}: {' '.join(find.split())}  ->  {' '.join(replace.split())}"
     source = (place.root / file).read_bytes()
     (place.root / file).write_bytes(source.replace(find.encode(), replace.encode()))
     try:
         if _build(place):
             return Outcome(name, str(PurePath(file).parent), found=False, by="it does not build: mend the list")
-        code, output = place.pytest(["-x", *map(str, tests)], _LIMIT_S)
+        code, output = place.pytest(["-x", *shlex.split(tests)], _LIMIT_S)
     finally:
         (place.root / file).write_bytes(source)
     return judged(name, str(PurePath(file).parent), code, output)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from mutation.places import Mutant
 from mutation.tests import Tests
-from mutation.workplace import Workplace
+from mutation.workplace import Workplace, side_by_side
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _START_S = 30.0
@@ -66,16 +66,20 @@ def judged(mutant: str, folder: str, code: int | None, output: str, tests: int |
     return Outcome(mutant, folder, found=True, by=failed[1] if failed else f"exit code {code}")
 
 
-def confirmed(place: Workplace, outcomes: Iterable[Outcome]) -> list[Outcome]:
+def confirmed(places: Sequence[Workplace], outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes, less those that rest on a test which fails without the mutant, too."""
     outcomes = list(outcomes)
-    tests = sorted({outcome.by for outcome in outcomes if "::" in outcome.by})
-    if not tests:
-        return outcomes
-    (place.folder / "chosen").write_text("\n".join(tests))
-    files = sorted({test.partition("::")[0] for test in tests})
-    _, output = place.pytest(files, environment={"MUTATION_TESTS": str(place.folder / "chosen")})
-    failing = set(_FAILED.findall(output))
+    files: dict[str, set[str]] = defaultdict(set)
+    for outcome in outcomes:
+        if "::" in outcome.by:
+            files[outcome.by.partition("::")[0]].add(outcome.by)
+
+    def failing_of(place: Workplace, file: str) -> set[str]:
+        (place.folder / "chosen").write_text("\n".join(sorted(files[file])))
+        _, output = place.pytest([file], environment={"MUTATION_TESTS": str(place.folder / "chosen")})
+        return set(_FAILED.findall(output))
+
+    failing = set[str]().union(*side_by_side(places, files, failing_of))
     return [
         replace(outcome, found=False, by=f"{outcome.by}, which fails without it, too")
         if outcome.by in failing

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mutation.workplace import Workplace, say
+from mutation.workplace import Workplace, say, side_by_side
 
 _AT_ONCE = 8
 """So many test files are recorded in one run: what was recorded is kept when a later run fails."""
@@ -39,8 +39,9 @@ class Tests:
         return sorted(found or set().union(*lines.values()), key=lambda test: (self.seconds[test], test))
 
 
-def tests_of(place: Workplace, folders: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
+def tests_of(places: Sequence[Workplace], folders: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
     """Record what is not in `kept`, and keep it there."""
+    place = places[0]
     files = [file for folder in folders for file in _python(place.root, [folder], "test_*.py")]
     stamp = _digest(place.root, _python(place.root, sources, "*.py"))
     stamps = {file: _digest(place.root, [file]) for file in files}
@@ -50,11 +51,12 @@ def tests_of(place: Workplace, folders: Iterable[str], sources: Sequence[str], k
     record["files"] = {file: one for file, one in record["files"].items() if stamps.get(file) == one["stamp"]}
     missing = [file for file in files if file not in record["files"]]
     kept.parent.mkdir(parents=True, exist_ok=True)
-    for start in range(0, len(missing), _AT_ONCE):
-        batch = missing[start : start + _AT_ONCE]
-        say(f"recording which lines the tests reach: {start + len(batch)} of {len(missing)} files")
-        for file, one in _record(place, batch, sources).items():
+    at_once = max(1, min(_AT_ONCE, len(missing) // (2 * len(places))))
+    batches = [missing[start : start + at_once] for start in range(0, len(missing), at_once)]
+    for recorded in side_by_side(places, batches, lambda place, batch: _record(place, batch, sources)):
+        for file, one in recorded.items():
             record["files"][file] = {"stamp": stamps[file], **one}
+        say(f"recorded which lines the tests reach: {len(record['files'])} of {len(files)} files")
         kept.write_text(json.dumps(record))
     return _joined(record["files"].values())
 

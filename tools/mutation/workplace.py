@@ -9,11 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
 
 from mutation import plugin
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
 _STARTS_COVERAGE = "import os; 'COVERAGE_PROCESS_START' in os.environ and __import__('record_coverage')\n"
@@ -27,6 +33,7 @@ class Workplace:
     def __init__(self, original: Path, folder: Path) -> None:
         self.root = folder / "tree"
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self._clock = itertools.count(int(time.time()) - 100_000_000)
         shutil.copytree(original, self.root, symlinks=True, ignore=_LEFT_OUT)
         shutil.copytree(original / ".venv", self.root / ".venv", symlinks=True)
@@ -104,13 +111,33 @@ class Workplace:
 
 
 @contextmanager
-def workplace(original: Path) -> Iterator[Workplace]:
-    """A workplace that is gone afterwards."""
+def workplaces(original: Path, count: int) -> Iterator[list[Workplace]]:
+    """So many workplaces, which are gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:
-        yield Workplace(original, folder)
+        yield [Workplace(original, folder / str(number)) for number in range(count)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def side_by_side(
+    places: Sequence[Workplace], work: Iterable[Work], do: Callable[[Workplace, Work], Result]
+) -> Iterator[Result]:
+    """What came of each piece of work, as it ends: a workplace has one at a time."""
+    free: SimpleQueue[Workplace] = SimpleQueue()
+    for place in places:
+        free.put(place)
+
+    def one(piece: Work) -> Result:
+        place = free.get()
+        try:
+            return do(place, piece)
+        finally:
+            free.put(place)
+
+    with ThreadPoolExecutor(len(places)) as threads:
+        for done in as_completed([threads.submit(one, piece) for piece in work]):
+            yield done.result()
 
 
 def say(*words: object) -> None:

@@ -50,11 +50,13 @@ FLOW: dict[str, set[str]] = {
     "wire": {"frames", "views"},
     "paths": {"errors", "protocol", "trusted"},
     # the daemon, from the ground up
-    "daemon.memory": {"errors", "planes.interface", "planes.process", "proc", "protocol"},
-    "daemon.undo": {"frames", "interpreter", "protocol", "planes.interface", "planes.registry", "wire"},
+    "daemon.rate": set(),
+    "daemon.helper": {"interpreter", "protocol"},
+    "daemon.memory": {"daemon.rate", "errors", "planes.interface", "planes.process", "proc", "protocol"},
+    "daemon.undo": {"daemon.helper", "frames", "planes.interface", "planes.registry", "wire"},
     "daemon.relay": {
-        "__init__", "errors", "frames", "interpreter", "planes.interface", "planes.process", "planes.registry",
-        "protocol", "wire",
+        "__init__", "daemon.helper", "daemon.rate", "errors", "frames", "planes.interface", "planes.process",
+        "planes.registry", "wire",
     },
     "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
     "daemon.gpu": {
@@ -65,8 +67,8 @@ FLOW: dict[str, set[str]] = {
         "units",
     },
     "daemon.tree": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.undo", "errors",
-        "model", "planes.interface", "planes.process", "proc", "units",
+        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.rate", "daemon.relay", "daemon.tasks", "daemon.undo",
+        "errors", "model", "planes.interface", "planes.process", "proc", "units",
     },
     "daemon.requests": {
         "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.tree",
@@ -78,7 +80,7 @@ FLOW: dict[str, set[str]] = {
         "daemon.undo", "planes.interface", "policies",
     },
     "daemon.lean": set(),
-    "daemon.log_limit": {"proc"},
+    "daemon.log_limit": {"daemon.rate", "proc"},
     "daemon.__main__": {
         "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.relay", "daemon.requests", "daemon.tree",
         "errors", "paths", "planes.interface", "planes.registry", "policies", "proc", "protocol",

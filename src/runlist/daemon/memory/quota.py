@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from runlist.daemon.memory.budget import Budget
 from runlist.daemon.memory.ceiling import Ceiling
+from runlist.daemon.rate import Rate
 from runlist.errors import NotSupportedError
 from runlist.planes.process.region import CROWD, Region, RegionError, Snapshot, gpu_key
 
@@ -36,7 +36,7 @@ class Quota:
     """The limits of one tree. Owns the region, where there is one. `group` makes the tree known to a driver with memory
     limits of its own; it returns None for other drivers.
 
-    `budget` is that of its user, in slots read.
+    `reads` is the rate of its user, in slots read.
 
     `limit` is in bytes on each GPU, None for no limit; a region may have other limits for single GPUs. A bad region is
     dropped, and `trouble` says why: then only the daemon keeps the limit, from outside. What the region says is a hint:
@@ -47,13 +47,13 @@ class Quota:
         self,
         region: Region | None = None,
         group: Callable[[], DriverGroup | None] = lambda: None,
-        budget: Budget | None = None,
+        reads: Rate | None = None,
     ) -> None:
         self.limit: int | None = None
         self.trouble = ""
         self._region = region
         self._make_group = group
-        self._budget = Budget() if budget is None else budget
+        self._reads = Rate() if reads is None else reads
         self._group: DriverGroup | None = None
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
@@ -67,9 +67,9 @@ class Quota:
     def _may_read(self, before: Snapshot) -> bool:
         """Whether there is time to read the region again: that of a crowd costs its user some."""
         crowd = len(before.slots) > CROWD
-        if crowd and not self._budget.is_left:
+        if crowd and self._reads.left <= 0:
             return False
-        self._budget.spend(len(before.slots) if crowd else 0)
+        self._reads.spend(len(before.slots) if crowd else 0)
         return True
 
     @property

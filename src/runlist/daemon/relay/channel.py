@@ -67,10 +67,12 @@ def send(sock: socket.socket, say: Say, number: int, body: bytes = b"", fds: Seq
 
 
 def receive(sock: socket.socket) -> Packet | None:
-    """The next packet; None at the end. Raises BlockingIOError as recv does."""
+    """The next packet; None at the end, and where the channel is broken. Raises BlockingIOError as recv does."""
     try:
         data, fds = frames.receive(sock, _MAX_BYTES, MAX_DESCRIPTORS)
-    except ConnectionResetError:  # something that we said was not read
+    except BlockingIOError:
+        raise
+    except OSError:  # something that we said was not read
         return None
     if len(data) < _HEAD.size:
         return None

@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import structlog
 
-from runlist import interpreter
+from runlist.daemon import helper
 from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Say
-from runlist.protocol import environment_autogen as names
 
 _PATIENCE_S = 10.0  # a start of Python on a busy machine
 
@@ -79,19 +78,7 @@ class Nursery:
     def _running(self) -> socket.socket:
         if self._sock is None:
             ours, theirs = channel.pair()
-            with theirs:
-                try:
-                    self._process = subprocess.Popen(
-                        interpreter.command("runlist.daemon.relay"),
-                        stdin=theirs.fileno(),
-                        stdout=subprocess.DEVNULL,
-                        start_new_session=True,
-                        cwd="/",
-                        env={**os.environ, names.DEVICE: self._plane},
-                    )
-                except BaseException:
-                    ours.close()
-                    raise
+            self._process = helper.start("runlist.daemon.relay", self._plane, ours, theirs)
             ours.setblocking(False)
             self._sock = ours
             self._loop.add_reader(ours, self._heard)
@@ -103,8 +90,6 @@ class Nursery:
             packet = channel.receive(self._sock)
         except BlockingIOError:
             return
-        except OSError:
-            packet = None
         if packet is None:
             _log.warning("the process that starts relays ended")
             self.close()

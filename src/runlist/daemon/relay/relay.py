@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from runlist.daemon.rate import Rate
 from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
@@ -40,7 +41,7 @@ class Relay:
         self.uid = uid
         self.connections = 0
         self.idle_since = self._started = time.monotonic()
-        self._room, self._room_at = float(CONNECTIONS_AT_ONCE), self._started
+        self._connects = Rate(CONNECTIONS_A_SECOND, CONNECTIONS_AT_ONCE)
         self.is_gone = False
         self.on_gone: Callable[[], None] = lambda: None
         self._sock = birth.sock
@@ -99,13 +100,7 @@ class Relay:
 
     def may_connect(self) -> bool:
         """Whether its user may have one more connection so soon after the last ones."""
-        now = time.monotonic()
-        self._room = min(CONNECTIONS_AT_ONCE, self._room + (now - self._room_at) * CONNECTIONS_A_SECOND)
-        self._room_at = now
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
+        return self._connects.take()
 
     def hung_up(self) -> None:
         """One of its connections has ended."""
@@ -162,8 +157,6 @@ class Relay:
             packet = channel.receive(self._sock)
         except BlockingIOError:
             return
-        except OSError:
-            packet = None
         if packet is None:
             self._end(hung=True)  # it never ends by itself
         elif packet.say is Say.GO:

@@ -59,7 +59,7 @@ class Server:
         self._relays = relays
         self._private = private
         self._peers: set[_Peer] = set()
-        self._budgets: WeakValueDictionary[int, Budget] = WeakValueDictionary()  # of strangers
+        self._turns: WeakValueDictionary[int, _Turns] = WeakValueDictionary()  # of strangers
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
@@ -118,8 +118,8 @@ class Server:
             self._relays.refuse(uid, sock, NO_ROOM)
         elif (served := self._relays.connect(uid, sock)) is not None:
             ours, on_end = served
-            budget = self._budgets.setdefault(uid, Budget())
-            self._peers.add(_Peer(ours, uid, self._manager, self, budget, on_end))
+            turns = self._turns.setdefault(uid, _Turns())
+            self._peers.add(_Peer(ours, uid, self._manager, self, turns, on_end))
 
     def _rest(self, seconds: float, reason: str = "") -> None:
         """Accept nobody for a while: those that are there go on."""
@@ -159,11 +159,11 @@ class Server:
         )
 
 
-class Budget:
-    """What the connections of one stranger may have together."""
+class _Turns:
+    """The requests of one stranger, on all their connections."""
 
     def __init__(self) -> None:
-        self.waiting = 0  # requests
+        self.waiting = 0
         self.turn = asyncio.Lock()
 
 
@@ -178,7 +178,7 @@ class _Peer:
         uid: int,
         manager: Manager,
         server: Server,
-        budget: Budget | None = None,
+        turns: _Turns | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._sock = sock
@@ -192,7 +192,7 @@ class _Peer:
         self._launched: int | None = None
         self._regions: deque[int] = deque()  # of launches that were not served yet
         self._uid = uid
-        self._budget = budget
+        self._turns = turns
         self._on_end = on_end
         sock.setblocking(False)
         self._loop.add_reader(sock, self._readable)
@@ -231,10 +231,10 @@ class _Peer:
     def _enqueue(self, message: wire.Message) -> None:
         if self._queue.qsize() >= _MAX_WAITING_REQUESTS:
             raise ValueError("too many requests at once")
-        if self._budget is not None:
-            if self._budget.waiting >= _MAX_WAITING_OF_USER:
+        if self._turns is not None:
+            if self._turns.waiting >= _MAX_WAITING_OF_USER:
                 raise ValueError("too many requests of one user at once")
-            self._budget.waiting += 1
+            self._turns.waiting += 1
         self._queue.put_nowait(message)
 
     def _take_region(self) -> None:
@@ -270,8 +270,8 @@ class _Peer:
         self._manager.descriptors.discard([*self._regions, *self._inbox.fds])
         self._inbox.fds.clear()
         self._sock.close()
-        if self._budget is not None:
-            self._budget.waiting -= sum(left is not None for left in self._left())
+        if self._turns is not None:
+            self._turns.waiting -= sum(left is not None for left in self._left())
         self._server.forget(self)
         self._on_end()
 
@@ -282,9 +282,9 @@ class _Peer:
     async def _next(self) -> wire.Message | None:
         """The next request. Of a stranger's one begins in each round of the loop, whatever their number."""
         message = await self._queue.get()
-        if message is not None and self._budget is not None:
-            self._budget.waiting -= 1
-            async with self._budget.turn:
+        if message is not None and self._turns is not None:
+            self._turns.waiting -= 1
+            async with self._turns.turn:
                 await asyncio.sleep(0)
         return message
 

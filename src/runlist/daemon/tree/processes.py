@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable
 from weakref import WeakValueDictionary
 
 from runlist.daemon.gpu.gpus import Gpus
-from runlist.daemon.memory.budget import Budget
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
+from runlist.daemon.rate import Rate
 from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
@@ -47,7 +47,7 @@ class Processes:
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
-        self._budgets: WeakValueDictionary[int, Budget] = WeakValueDictionary()  # by user
+        self._reads: WeakValueDictionary[int, Rate] = WeakValueDictionary()  # by user
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -128,8 +128,8 @@ class Processes:
             if uid is None:
                 raise NoTargetError(f"process {pid} does not exist")
             raise RunlistError(FULL)
-        budget = self._budgets.setdefault(uid, Budget(SLOTS_A_SECOND))
-        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), budget))
+        reads = self._reads.setdefault(uid, Rate(SLOTS_A_SECOND))
+        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), reads))
         root.outer = self.root_of(pid)
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
 import time
@@ -11,14 +10,12 @@ from collections.abc import Callable
 
 import structlog
 
-from runlist import interpreter
+from runlist.daemon import helper
 from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
-from runlist.protocol import environment_autogen as names
 from runlist.wire import Connection, Guard, Unguard
 
 _log = structlog.get_logger()
-
 
 _SHORT_LIFE_S = 2.0
 _MAX_SHORT_LIVES = 3
@@ -78,20 +75,7 @@ class KeeperLink:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, names.DEVICE: self._plane}
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    interpreter.command("runlist.daemon.undo.keeper"),
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                    cwd="/",
-                    env=environment,
-                )
-            except BaseException:
-                ours.close()
-                raise
+        self._process = helper.start("runlist.daemon.undo.keeper", self._plane, ours, theirs)
         self._started = time.monotonic()
         pass_descriptors(ours, False)
         self._connection = Connection(ours)

@@ -1,0 +1,29 @@
+"""Starting the processes that a daemon has beside it: the keeper, and the nursery of relays."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+
+from runlist import interpreter
+from runlist.protocol import environment_autogen as names
+
+
+def start(module: str, plane: str, ours: socket.socket, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Run a module with `theirs` as its standard input, in a session of its own: a signal to the daemon's does not
+    reach it. `theirs` is closed here, and `ours`, too, where the process cannot be started. Raises OSError.
+    """
+    with theirs:
+        try:
+            return subprocess.Popen(
+                interpreter.command(module),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, names.DEVICE: plane},
+            )
+        except BaseException:
+            ours.close()
+            raise

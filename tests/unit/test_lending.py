@@ -20,6 +20,7 @@ from runlist.daemon.tree.descriptors import MAX_WAITING, Descriptors
 from runlist.errors import NoTargetError
 from runlist.planes.nvidia.rm.transport import EmulatedDriver
 from runlist.planes.process.region import RegionError, create
+from runlist.proc import process
 from runlist.proc.process import peak_of
 from tests.fixtures.daemon import wait_for
 
@@ -152,7 +153,7 @@ def test_it_is_closed_when_the_process_becomes_another_program(
 ) -> None:
     async def test() -> None:
         peak = 1000
-        monkeypatch.setattr(lending, "peak_of", lambda pid: peak)
+        monkeypatch.setattr(process, "peak_of", lambda pid: peak)
         lent = new_lending()
         assert lent.take(ROOT, child.pid, 7, new_file())
         lent.check()

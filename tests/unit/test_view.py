@@ -325,6 +325,10 @@ class FakeCensus:
         self._fail()
         return sum(self.held[gpu].values()) + self.beside
 
+    def mps_clients(self, gpu: str) -> set[int]:
+        self._fail()
+        return set()
+
     def pids(self) -> set[int]:
         self._fail()
         return {pid for held in self.held.values() for pid in held}

@@ -161,10 +161,14 @@ class Program:
         """The program of a process, now."""
         return cls(pid, start_of(pid), peak_of(pid))
 
+    def now(self) -> Program | None:
+        """The program with its peak as it is now; None where the process has ended or become another program."""
+        now = Program.of(self.pid)
+        return now if now.started is not None and now.started == self.started and now.peak >= self.peak else None
+
     def runs(self) -> bool:
         """Whether the process lives and has not become another program."""
-        now = Program.of(self.pid)
-        return now.started is not None and now.started == self.started and now.peak >= self.peak
+        return self.now() is not None
 
 
 def _status(pid: int) -> dict[str, str]:

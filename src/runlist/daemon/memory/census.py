@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +21,15 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class _Look:
-    """What a GPU's memory was used for, in bytes: by each process, and in all (None where that is unknown)."""
+    """Who was on a GPU, and what its memory was used for, in bytes: by each process, and in all (None where that is
+    unknown).
+    """
 
     asked_at: float = -_KEPT_S
     held: dict[int, int] = field(default_factory=dict)
     used: int | None = None
+    mps: frozenset[int] = frozenset()
+    """Clients of an MPS server."""
     answered: bool = False
 
 
@@ -42,7 +45,6 @@ class MemoryCensus:
         self._census: Census | None = None
         self._tried = False
         self._looks: dict[str, _Look] = {}
-        self._mps: dict[str, tuple[float, set[int]]] = {}
         self._infos: list[GpuInfo] = []
         self._threads = ThreadPoolExecutor(_THREADS, "census")
 
@@ -88,14 +90,9 @@ class MemoryCensus:
         """Processes with work on any GPU."""
         return self._ask(lambda census: census.pids(), set())
 
-    def mps_clients(self, gpu: str, kept_s: float = _KEPT_S) -> set[int]:
-        """Processes whose work reaches a GPU through an MPS server, as they were at most `kept_s` ago."""
-        asked_at, clients = self._mps.get(gpu, (-math.inf, set()))
-        now = time.monotonic()
-        if now - asked_at >= kept_s:
-            clients = self._ask(lambda census: census.mps_clients(gpu), set())
-            self._mps[gpu] = (now, clients)
-        return clients
+    def mps_clients(self, gpu: str) -> frozenset[int]:
+        """Processes whose work reaches a GPU through an MPS server."""
+        return self._look(gpu).mps
 
     def limits_supported(self, cgroup: Path) -> bool:
         """Whether the driver limits memory by cgroup."""
@@ -127,7 +124,8 @@ class MemoryCensus:
     def _ask_for(self, gpu: str) -> _Look:
         held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)
         used: int | None = self._ask(lambda census: census.used(gpu), None)
-        return _Look(time.monotonic(), held or {}, used, held is not None)
+        mps: set[int] = self._ask(lambda census: census.mps_clients(gpu), set())
+        return _Look(time.monotonic(), held or {}, used, frozenset(mps), held is not None)
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
         """The census' answer, or `nothing`. Opening it is tried once."""

@@ -71,7 +71,6 @@ class Placement:
             command_line=line,
             cgroup=cgroup,
             container=container,
-            mps=pid in self._census.mps_clients(gpu, kept_s=0),
         )
 
     def gpu_pids(self) -> set[int]:

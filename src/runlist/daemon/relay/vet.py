@@ -69,14 +69,9 @@ def _control(plane: Plane, fd: int) -> int:
 
 
 def _region(fd: int, owner: int) -> int:
-    """Opened anew where we may: the sent one carries its sender's locks."""
     region = Region.adopt(fd, owner)
-    try:
-        ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
-    except OSError:
-        return fd
-    region.close()
-    return ours
+    region.reopen()
+    return region.fileno()
 
 
 def _file_system(fd: int) -> int:

@@ -29,7 +29,7 @@ from runlist.daemon.tree.processes import FULL, Processes
 from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
-from runlist.model import Appear, TaskClass
+from runlist.model import Appear, Task, TaskClass
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region, RegionError
 from runlist.proc.borrow import OwnRight
@@ -244,6 +244,7 @@ class Manager:
         _check_right(settings, uid)
         root = self._root(pid, processes)
         assert root is not None
+        away = [(task, _changed(task.task, changes)) for task in self.processes.away(pid)]
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
@@ -254,8 +255,11 @@ class Manager:
             if memory is not None:
                 root.quota.set_limit(before)
             raise
-        for task in self.processes.away(pid):
-            _change_later(task, changes)
+        for managed, task in away:
+            managed.task = task
+            for change in changes:
+                if isinstance(change, ControlChange):
+                    managed.set_control(change.control, change.word, self.keeper.renew)
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
         return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
@@ -268,11 +272,6 @@ class Manager:
             for task in tasks:
                 self._check_resumable(task, uid)
         let_go = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
-        for task in self.processes.away(pid):
-            if suspended:
-                task.suspend_for(SuspendedBy.USER, "by its user")
-            else:
-                task.let_go(SuspendedBy.USER)
         for task in tasks:
             others = {cause: why for cause, why in task.suspended_by.items() if cause not in let_go}
             task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
@@ -283,6 +282,11 @@ class Manager:
             for task in tasks:
                 task.suspended_by = before[task.task.key]
             raise
+        for task in self.processes.away(pid):
+            if suspended:
+                task.suspend_for(SuspendedBy.USER, "by its user")
+            else:
+                task.let_go(SuspendedBy.USER)
         return tasks
 
     @staticmethod
@@ -386,10 +390,9 @@ class Manager:
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
             for task in tasks:
+                task.task = _changed(task.task, changes)
                 for change in changes:
-                    if isinstance(change, TaskChange):
-                        task.task = change.change(task.task)
-                    elif isinstance(change, ControlChange):
+                    if isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
                         task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
@@ -407,15 +410,12 @@ class Manager:
             raise
 
 
-def _change_later(task: ManagedTask, changes: Sequence[Change]) -> None:
-    """Change a task that has no context now."""
+def _changed(task: Task, changes: Sequence[Change]) -> Task:
+    """A task with all changes but those of controls."""
     for change in changes:
         if isinstance(change, TaskChange):
-            task.task = change.change(task.task)
-        elif isinstance(change, ControlChange):
-            task.controls.pop(change.control, None)
-            if change.word is not None:
-                task.controls[change.control] = change.word
+            task = change.change(task)
+    return task
 
 
 def _check_right(settings: Mapping[str, str], uid: int) -> None:

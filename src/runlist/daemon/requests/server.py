@@ -302,8 +302,9 @@ class _Peer:
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
         return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
 
-    def _together(self, tasks: list[ManagedTask]) -> list[str]:
+    async def _together(self, tasks: list[ManagedTask]) -> list[str]:
         manager = self._manager
+        await manager.census.refresh()
         others = [pids_together(task, manager.gpus.scheduler(task.task.key.gpu), manager.census) for task in tasks]
         return together_notes(tasks, others)
 
@@ -311,7 +312,7 @@ class _Peer:
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
         outcome = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
-        return self._tasks(outcome.tasks, [*outcome.notes, *self._together(outcome.tasks)])
+        return self._tasks(outcome.tasks, [*outcome.notes, *await self._together(outcome.tasks)])
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
         region = self._regions.popleft() if request.region else None
@@ -337,7 +338,7 @@ class _Peer:
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
         tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
-        return self._tasks(tasks, self._together(tasks))
+        return self._tasks(tasks, await self._together(tasks))
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")

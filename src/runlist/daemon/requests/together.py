@@ -9,18 +9,19 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.tasks.managed import ManagedTask
 
 
-def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus) -> list[int]:
-    """The other processes that run, stop and have a slice with a task's."""
+def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus) -> list[int] | None:
+    """The other processes that run, stop and have a slice with a task's; None for one that stands alone."""
     pid, gpu = managed.task.key
-    clients = census.mps_clients(gpu) if managed.mps else set()
-    return sorted({*scheduler.fellows(managed.task), *clients} - {pid})
+    clients = census.mps_clients(gpu)
+    together = {*scheduler.fellows(managed.task), *(clients if pid in clients else ())}
+    return sorted(together - {pid}) if together else None
 
 
-def together_notes(tasks: Iterable[ManagedTask], together: Iterable[list[int]]) -> list[str]:
+def together_notes(tasks: Iterable[ManagedTask], together: Iterable[list[int] | None]) -> list[str]:
     """A line for each task that does not stand alone, for the person who attached or suspended it."""
     return [
         f"process {managed.task.key.pid} is a client of an MPS server: it runs, stops and has a slice together with "
         f"the server's other clients ({', '.join(map(str, others)) or 'none now'})"
         for managed, others in zip(tasks, together, strict=True)
-        if managed.mps or others
+        if others is not None
     ]

@@ -115,7 +115,7 @@ def _view(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, room
         enforcement=inside.enforcement,
         cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
-        together=pids_together(managed, scheduler, census),
+        together=pids_together(managed, scheduler, census) or [],
         controls=dict(managed.controls),
         command_line=managed.command_line[:room],
         cgroup=managed.cgroup,

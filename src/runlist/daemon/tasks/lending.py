@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from runlist.planes.interface import Handle, Lent, Plane
 from runlist.proc import borrow
-from runlist.proc.process import peak_of
+from runlist.proc.process import Program
 
 MAX_FILES = 8
 """How many files a process may lend: a program has one client for CUDA and one for NVML."""
@@ -27,11 +27,11 @@ _KEYS = itertools.count(-1, -1)
 
 @dataclass
 class _Lender:
-    """A process in the tree of process `root`. Its `peak` of address space shrinks only with exec."""
+    """A process in the tree of process `root`."""
 
     root: int
     pidfd: int
-    peak: int
+    program: Program
     since: float
     files: dict[int, Lent] = field(default_factory=dict)  # by key
 
@@ -57,7 +57,7 @@ class Lending:
         lender = self._lenders.get(pid)
         if lender is None:
             pidfd = borrow.open_process(pid)
-            lender = self._lenders[pid] = _Lender(root, pidfd, peak_of(pid), time.monotonic())
+            lender = self._lenders[pid] = _Lender(root, pidfd, Program.of(pid), time.monotonic())
             self._loop.add_reader(pidfd, self.drop, pid)
         if len(lender.files) >= MAX_FILES or any(one.client == client for one in lender.files.values()):
             return False
@@ -115,8 +115,8 @@ class Lending:
     def _look_again(self, pid: int) -> None:
         lender = self._lenders.get(pid)
         if lender is not None:
-            peak = peak_of(pid)
-            if peak < lender.peak:
+            program = lender.program.now()
+            if program is None:
                 self.drop(pid)
             else:
-                lender.peak = peak
+                lender.program = program

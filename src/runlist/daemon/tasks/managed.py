@@ -105,7 +105,6 @@ class ManagedTask:
     attach_ms: float = 0.0
     root: Root | None = None
     reached_by: str = ""
-    mps: bool = False  # its work reaches the GPU through an MPS server
     waiting: str = ""  # who waits to checkpoint it while it is suspended, in words
     on_segment: Callable[[bool], None] | None = None  # is told after each run whether its segment is in force
     outside: str = ""  # why it cannot be managed: then it is only shown

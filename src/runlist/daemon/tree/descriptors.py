@@ -117,19 +117,13 @@ class Descriptors:
         return Sent(file, region, trouble)
 
     def _region(self, fd: int, owner: int) -> Region:
-        """A region of user `owner`, opened anew where we may: the sent file carries its sender's locks, and our copy
-        would keep them after the sender's death. Raises RegionError.
-        """
+        """A region of user `owner`. Raises RegionError."""
         if owner not in (0, os.geteuid()) and (reason := refusal(fd)):
             os.close(fd)
             raise RegionError(reason)
         sent = Region.adopt(fd, owner)
-        try:
-            ours = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # it waits for no lease
-        except OSError:
-            return _SentRegion(fd, self._discard_later)
-        sent.close()
-        return _SentRegion(ours, self._discard_later)
+        sent.reopen()
+        return _SentRegion(sent.fileno(), self._discard_later)
 
     def _discard_later(self, fds: Sequence[int]) -> None:
         """Close them from whatever thread, also when the loop has ended."""

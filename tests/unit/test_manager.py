@@ -354,3 +354,31 @@ def test_a_suspend_that_fails_leaves_all_as_it_was() -> None:
             failing.on_control = lambda call: None  # type: ignore[attr-defined]
 
     a_daemon(test)
+
+
+def test_a_process_without_a_context_takes_part_in_all_or_none() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            world.tree([one])
+            root = await world.launched()
+            for pid in (PID, one):
+                await world.adopt(root, pid)
+            process = world.processes.managed[one]
+            world.processes.drop(process, process.keys(), by_itself=True)
+            (away,) = world.processes.away(one)
+            before = away.task
+            (context,) = world.task().contexts.values()
+            context.handle.on_control = lambda call: INVALID_ARGUMENT  # type: ignore[attr-defined]
+            with pytest.raises(RunlistError):
+                world.manager.suspend(PID, True, ME)
+            with pytest.raises(RunlistError):
+                world.manager.change(PID, {"timeslice": "7000", "interleave": "high"}, ME)
+            assert (away.task, away.suspended_by, away.controls) == (before, {}, {})
+            context.handle.on_control = lambda call: None  # type: ignore[attr-defined]
+            world.manager.suspend(PID, True, ME)
+            world.manager.change(PID, {"timeslice": "7000", "interleave": "high"}, ME)
+            assert (away.task.timeslice_us, away.task.suspended, away.controls) == (7000, True, {"interleave": "high"})
+            world.manager.suspend(PID, False, ME)
+            assert not away.task.suspended
+
+    a_daemon(test)

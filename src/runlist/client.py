@@ -247,6 +247,11 @@ class Client:
             self._connection.send(wire.Borrowed(), [fd])
             os.close(fd)
 
+    def end_launch(self) -> None:
+        """Say that the command has ended. `serve_launch` ends when the daemon knows who is left of it."""
+        with contextlib.suppress(OSError):
+            self._connection.sock.shutdown(socket.SHUT_WR)
+
     def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
         frame = _frame(request)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -137,3 +138,23 @@ def test_run_goes_on_when_the_daemon_dies(commands: Commands, daemon: Daemon, sl
     process.stdout.readline()
     assert json.loads(process.stdout.readline())["correct"]
     assert process.wait(20) == 0
+
+
+def test_what_the_command_leaves_behind_stays_in_its_tree(
+    commands: Commands, daemon: Daemon, slices: Slices, tmp_path: Path
+) -> None:
+    """Also what it starts later."""
+    later = "import subprocess, sys; open(sys.argv[1]).read(); subprocess.Popen(sys.argv[2:], stdin=-1).wait()"
+    os.mkfifo(tmp_path / "go")
+    commands.ok(
+        "run", "--class", "batch", "--", "sh", "-c", '"$@" >/dev/null 2>&1 &', "sh", sys.executable, "-c", later,
+        str(tmp_path / "go"), sys.executable, "-m", "runlist.workloads.batch", "--rounds", "20000",
+    )  # fmt: skip
+    (tmp_path / "go").write_text("go")
+    wait_for(daemon.client.ps, "the program to be noticed")
+    (task,) = daemon.client.ps()
+    assert task.task_class == "batch"
+    wait_for(lambda: slices.of(task.pid) == [1] * 4)
+    os.kill(task.pid, signal.SIGKILL)
+    wait_for(lambda: not daemon.client.ps(), "the program to be forgotten")
+    wait_for(lambda: not daemon.client.status().tasks)

@@ -115,9 +115,9 @@ def test_a_command_below_a_managed_one_is_told_so() -> None:
 def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
     async def test(world: Managed) -> None:
         root = await world.launched()
-        world.manager.launcher_gone(NO_PROCESS)  # it had been refused
+        await world.manager.launcher_gone(NO_PROCESS)  # it had been refused
         assert world.borrower in root.borrowers
-        world.manager.launcher_gone(PID)
+        await world.manager.launcher_gone(PID)
         (borrower,) = root.borrowers
         assert isinstance(borrower, OwnRight)
 

@@ -22,6 +22,7 @@ from runlist.protocol import environment_autogen as names
 _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these to the command itself, too
+_PARTING_S = 1.0  # how long to wait for the daemon at the end
 _SILENCE_S = 1.0  # how long to wait for room without a word
 
 
@@ -40,7 +41,8 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     patience.cancel()
     for note in client.notes:
         say(note)
-    threading.Thread(target=_lend, args=(client,), daemon=True).start()
+    lending = threading.Thread(target=_lend, args=(client,), daemon=True)
+    lending.start()
     forward = _Forward()
     forward.hold()
     try:
@@ -52,7 +54,17 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
         if pid == process.pid:
             code = process.returncode = os.waitstatus_to_exitcode(status)
+            if _has_children():  # they stay in the tree, although we do not stay above them
+                client.end_launch()
+                lending.join(_PARTING_S)
             return code if code >= 0 else 128 - code
+
+
+def _has_children() -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
 
 
 class _Forward:

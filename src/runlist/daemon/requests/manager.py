@@ -33,7 +33,7 @@ from runlist.model import Appear, Task, TaskClass
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region, RegionError
 from runlist.proc.borrow import OwnRight
-from runlist.proc.process import owner_of
+from runlist.proc.process import descendants, owner_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
@@ -208,10 +208,16 @@ class Manager:
         mine = [words for owner, words in everybody if uid in (0, owner)]
         return mine, len(everybody) - len(mine)
 
-    def launcher_gone(self, pid: int) -> None:
-        """`runlist run` hung up: only our own right is left for its descendants."""
-        if pid in self.processes.roots:
-            self.processes.roots[pid].borrowers = (OwnRight(),)
+    async def launcher_gone(self, pid: int) -> None:
+        """`runlist run` hung up: only our own right is left for its descendants. Where some are left it waits for this
+        to return, since they lose their parent with it.
+        """
+        root = self.processes.roots.get(pid)
+        if root is not None:
+            root.borrowers = (OwnRight(),)
+            if left := (await asyncio.to_thread(descendants, [pid]))[pid][1:]:
+                self.processes.inherit(root, left)
+                self._opened.set()
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""

@@ -265,7 +265,7 @@ class _Peer:
             except (OSError, TimeoutError):
                 break
         if self._launched is not None:
-            self._manager.launcher_gone(self._launched)
+            await self._manager.launcher_gone(self._launched)
         self._loop.remove_reader(self._sock)
         self._manager.descriptors.discard([*self._regions, *self._inbox.fds])
         self._inbox.fds.clear()

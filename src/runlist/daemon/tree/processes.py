@@ -36,7 +36,8 @@ class Processes:
     """Roots, and the processes below them that have GPU work, by process id.
 
     `left` says why processes below roots are not managed. `ended` has the trees of processes that ended lately, where
-    those have a memory limit: somebody else may keep the memory.
+    those have a memory limit: somebody else may keep the memory. A root that has ended has heirs, which were seen below
+    it and live on: they and what they start are its tree.
     """
 
     def __init__(self, gpus: Gpus, keeper: KeeperLink, driver_limits: DriverLimits) -> None:
@@ -44,6 +45,7 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
+        self._heirs: dict[int, tuple[int, Root]] = {}  # start time and root, by process id
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
@@ -69,13 +71,19 @@ class Processes:
         return [task for process in self.managed.values() for task in process.tasks.values()]
 
     def root_of(self, pid: int) -> Root | None:
-        """The nearest root among a process and its ancestors, or the root of the first of them that is managed."""
+        """The nearest root among a process and its ancestors, or that of the first that is managed or an heir."""
         seen: int | None = pid
         while seen and seen not in self.roots:
             if seen in self.managed:
                 return self.managed[seen].root
+            if seen in self._heirs and start_of(seen) == self._heirs[seen][0]:
+                return self._heirs[seen][1]
             seen = parent_of(seen)
         return self.roots.get(seen) if seen else None
+
+    def tops(self, root: Root) -> list[int]:
+        """The processes of which all of a tree descends."""
+        return [root.pid, *(pid for pid, (_, of) in self._heirs.items() if of is root)]
 
     def chain(self, root: Root | None) -> list[Root]:
         """A root and those that it was below when it was named, the nearest first, as far as they are still there."""
@@ -93,12 +101,13 @@ class Processes:
     def forget_ended(self, but: Container[int]) -> None:
         """Forget the ended processes, but for some, and the trees that ended with them."""
         self.ended = {pid: root for pid, root in self.ended.items() if pid in but and root.pid in self.roots}
+        self._heirs = {pid: heir for pid, heir in self._heirs.items() if start_of(pid) == heir[0]}
         for root in list(self.roots.values()):
             self._remove_if_gone(root)
 
     def _remove_if_gone(self, root: Root) -> None:
-        """Forget a root that has ended, once nothing below it is managed, may come back, or may have left memory."""
-        left = root.away or any(each is root for each in self.ended.values())
+        """Forget a root that has ended, once nothing is left of its tree, nor of its memory."""
+        left = root.away or len(self.tops(root)) > 1 or any(each is root for each in self.ended.values())
         if root.ended and not self._of(root) and not left:
             self.remove_root(root)
 
@@ -147,10 +156,16 @@ class Processes:
         return self._driver_limits.enter(pid) if self._driver_limits.work else None
 
     def _root_ended(self, root: Root) -> None:
-        """Its descendants stay managed as long as they live; new ones are no longer found."""
         self._loop.remove_reader(root.pidfd)
         root.ended = True
+        self.inherit(root, [process.pid for process in self._of(root)])
         self._remove_if_gone(root)
+
+    def inherit(self, root: Root, pids: Iterable[int]) -> None:
+        """These processes are of a root's tree, also after the end of all above them."""
+        for pid in pids:
+            if pid not in (root.pid, os.getpid(), self._keeper.pid) and (started := start_of(pid)) is not None:
+                self._heirs[pid] = (started, root)
 
     def forget_away(self) -> None:
         """Forget the tasks whose processes ended or became other programs meanwhile."""
@@ -174,6 +189,7 @@ class Processes:
         troubles: list[str] = []
         if self.roots.get(root.pid) is root:
             del self.roots[root.pid]
+            self._heirs = {pid: heir for pid, heir in self._heirs.items() if heir[1] is not root}
             for process in self._of(root):
                 troubles += self.forget(process, restore=True)
             self._loop.remove_reader(root.pidfd)
@@ -195,7 +211,6 @@ class Processes:
             while len(self.ended) >= _MOST_ENDED:
                 del self.ended[next(iter(self.ended))]
             self.ended[process.pid] = process.root
-            process.root.heirs |= _heirs(process)
         self.forget(process, restore=False)
         self._gpus.run_all()
 
@@ -237,13 +252,3 @@ class Processes:
             self._loop.remove_reader(process.pidfd)
         process.close()
         self._remove_if_gone(process.root)
-
-
-def _heirs(process: ManagedProcess) -> dict[int, int]:
-    """The start times of the processes that have files of one that ended, by process id. One that shared its address
-    space keeps its memory, and nothing else tells whose child it was.
-    """
-    files = [(fd, file.fileno()) for fd, file in process.files.items() if fd >= 0]
-    others = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != process.pid]
-    found = [pid for pid in others if any(borrow.still_has(pid, fd, copy) for fd, copy in files)]
-    return {pid: started for pid in found if pid != os.getpid() and (started := start_of(pid)) is not None}

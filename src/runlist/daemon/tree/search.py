@@ -16,7 +16,7 @@ from runlist.daemon.tree.look_schedule import QUIET_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
-from runlist.proc.process import descendants, descriptor_count, owner_of, start_of
+from runlist.proc.process import descendants, descriptor_count, owner_of
 
 _log = structlog.get_logger()
 
@@ -64,19 +64,15 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
-        starts = {root_pid: [root_pid] for root_pid in roots}
-        for process in self._processes.managed.values():
-            if process.root.ended and process.root.pid in starts:  # what it starts is still its tree's
-                starts[process.root.pid].append(process.pid)
-        for root_pid, root in roots.items():
-            root.heirs = {pid: started for pid, started in root.heirs.items() if start_of(pid) == started}
-            starts[root_pid] += root.heirs
+        starts = {pid: self._processes.tops(root) for pid, root in roots.items()}
         expected = self._processes.expected
         # A walk through /proc takes milliseconds, for which no request must wait.
         trees = await asyncio.to_thread(descendants, [pid for pids in starts.values() for pid in pids])
         for root_pid, pids in starts.items():
             root = roots[root_pid]
             tree = dict.fromkeys(pid for start in pids for pid in trees[start])
+            if root.ended:
+                self._processes.inherit(root, tree)
             due = [pid for pid in tree if pid not in root.excluded and not self._is_ours(pid)]
             if due := [pid for pid in due if self._worth_a_look(pid) or pid in expected]:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
@@ -107,7 +103,7 @@ class Search:
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
-        for tree in descendants([root.pid, *root.heirs]).values():
+        for tree in descendants(self._processes.tops(root)).values():
             for pid in tree:
                 self._schedule.forget(pid)
         self._wake()

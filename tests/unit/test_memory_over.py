@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runlist.model import TaskKey
 from runlist.planes.process.region import Region
 from tests.fixtures.memory_world import GPU, PID, GiB, World
 
@@ -96,6 +97,18 @@ def test_what_came_past_the_library_is_counted_by_it_from_then_on(strict: World,
     again = Region(os.dup(region.fileno()))
     strict.quota.close()  # nobody looks any more
     assert again.read().used(GPU) == GiB
+
+
+def test_what_a_process_of_another_pid_namespace_holds_is_counted_once(strict: World, region: Region) -> None:
+    strict.claim(held=2 * GiB, namespace=42)
+    strict.held[PID] = 2 * GiB
+    for _ in range(4):
+        strict.look()
+    assert region.read().used(GPU) == 2 * GiB
+    strict.held[PID] = GiB  # the driver may know of less
+    strict.look()
+    assert not strict.task.task.suspended
+    assert strict.holding._stock()[1] == {TaskKey(PID, GPU): 2 * GiB}
 
 
 def test_one_list_that_counts_twice_what_was_handed_over_does_no_harm(strict: World) -> None:

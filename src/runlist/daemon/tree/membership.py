@@ -4,7 +4,7 @@ else keeps their memory.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runlist.daemon.tasks.managed import Root
@@ -37,7 +37,7 @@ class Membership:
         self._processes.forget_ended(self._known)
 
     @property
-    def known(self) -> Container[int]:
+    def known(self) -> Collection[int]:
         """The processes on the GPUs, and those that are managed."""
         return self._known.keys() | self._processes.managed.keys()
 

@@ -85,7 +85,7 @@ class MemoryGuard:
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._told_bytes: dict[int, dict[TaskKey, int]] = {}  # what libraries tell, by the pid of the tree's root
-        self._unseen: dict[tuple[int, TaskKey], deque[int]] = {}  # bytes past the library at the last looks, by root
+        self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
         self._sought: set[int] = set()  # processes that ended, and whose memory somebody keeps
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
 
@@ -135,7 +135,7 @@ class MemoryGuard:
             self._take_note(root, held, sure)
             self._cap_inside(root, mine)
         self.outside = outside
-        self._unseen = {(root, key): past for (root, key), past in self._unseen.items() if key in stock.get(root, ())}
+        self._unseen = {(root, gpu): past for (root, gpu), past in self._unseen.items() if root in stock}
         changed = {gpu for process in list(self._processes.managed.values()) for gpu in self._hold(process, stock)}
         self._tell_unowned()
         self._gpus.run(changed, set())
@@ -293,18 +293,15 @@ class MemoryGuard:
         return f"suspended: its tree holds {size(total)} with a limit of {size(limit)}{nothing}"
 
     def _charge_unseen(self, root: Root, held: Held) -> None:
-        """Have the library count what came past it, in all processes of a tree."""
-        if not root.quota.has_region:
-            return
-        told = self._told_bytes[root.pid]
-        unseen = dict.fromkeys(self._gpu_names(), 0)
-        for key in held:
-            past = self._unseen.setdefault((root.pid, key), deque(maxlen=UNSEEN_LOOKS))
-            past.append(self._census.by_pid(key.gpu).get(key.pid, 0) - told.get(key, 0))
-            if len(past) == UNSEEN_LOOKS and min(past) > TOLERANCE:
-                unseen[key.gpu] += min(past)
-        for gpu, octets in unseen.items():
-            root.quota.charge_unseen(gpu, octets)
+        """Have the library count what a tree holds beyond all that its region tells."""
+        snapshot = root.quota.look()
+        for gpu in self._gpu_names() if snapshot is not None else ():
+            assert snapshot is not None
+            listed = [self._census.by_pid(gpu).get(key.pid, 0) for key in held if key.gpu == gpu]
+            past = self._unseen.setdefault((root.pid, gpu), deque(maxlen=UNSEEN_LOOKS))
+            past.append(sum(listed) - snapshot.told(gpu))
+            is_more = len(past) == UNSEEN_LOOKS and min(past) > TOLERANCE * len(listed)
+            root.quota.charge_unseen(gpu, min(past) if is_more else 0)
 
     def _tell_unowned(self) -> None:
         """Tell the log of memory that no process is known to hold, once for each time."""

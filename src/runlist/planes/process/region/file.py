@@ -8,8 +8,9 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self, overload
 
 from runlist.errors import RunlistError
@@ -147,13 +148,11 @@ class Snapshot:
 
     def slot_of(self, pid: int) -> Slot | None:
         """The slot of a process, by its id in our own pid namespace."""
-        started = start_of(pid)
-        names = names_of(pid)
-        return next((slot for slot in self.slots if slot.start_time == started and slot.pid in names), None)
+        return _slot_of(pid, self.slots)
 
-    def processes(self, known: Container[int] = (), others: int = SLOTS) -> dict[int, Slot]:
-        """The slots of the living processes of our pid namespace that hold memory, by process id. Of processes that are
-        not `known` at most so many are looked at: a tenant can name any.
+    def processes(self, known: Collection[int] = (), others: int = SLOTS) -> dict[int, Slot]:
+        """The slots of the living processes that hold memory, by process id. Of processes that are not `known` at most
+        so many are looked at, since a tenant can name any, and none of other pid namespaces.
         """
         ours = pid_namespace()
         found: dict[int, Slot] = {}
@@ -164,14 +163,23 @@ class Snapshot:
                 others -= 1
             if (slot.pid in known or others >= 0) and _lives(slot, ours):
                 found[slot.pid] = slot
+        if foreign := [slot for slot in self.slots if slot.pid_namespace != ours and slot.use]:
+            for pid in set(known) - found.keys():
+                if (found_there := _slot_of(pid, foreign)) is not None:
+                    found[pid] = found_there
         return found
+
+    def told(self, gpu: str) -> int:
+        """Bytes that the slots tell of a GPU."""
+        device = self.device(gpu)
+        if device is None:
+            return 0
+        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self._holders()))
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""
         device = self.device(gpu)
-        if device is None:
-            return 0
-        return min(MAX_BYTES, device.unseen + sum(slot.use[device.index].total for slot in self._holders()))
+        return 0 if device is None else min(MAX_BYTES, device.unseen + self.told(gpu))
 
     def living(self) -> list[Slot]:
         """The slots of processes that live, as far as can be seen from here."""
@@ -187,6 +195,27 @@ class Snapshot:
         if len(self.slots) > CROWD:
             self._alive.extend(alive)
         return alive
+
+
+def _slot_of(pid: int, slots: Iterable[Slot]) -> Slot | None:
+    started = start_of(pid)
+    if started is None:
+        return None
+    try:
+        names = _names(pid, started)
+    except ProcessLookupError:
+        return None
+    return next((slot for slot in slots if slot.start_time == started and slot.pid in names), None)
+
+
+@lru_cache(4096)
+def _names(pid: int, started: int) -> tuple[int, ...]:
+    """The ids of a process in all its pid namespaces, which stay the same. Raises ProcessLookupError."""
+    del started
+    names = names_of(pid)
+    if not names:
+        raise ProcessLookupError
+    return names
 
 
 def _lives(slot: Slot, namespace: int) -> bool:

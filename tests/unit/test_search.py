@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.tasks.managed import SuspendedBy
-from runlist.daemon.tree import look_schedule
+from runlist.daemon.tree import look_schedule, processes
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.model import TaskClass
 from runlist.proc.borrow import OwnRight
@@ -110,6 +110,31 @@ def test_a_scan_finds_what_is_below_the_roots_and_not_the_daemon() -> None:
             await scans(world)
             assert list(world.processes.managed) == [one]
             assert [slices(client)[0] for client in clients.values()] == [2048, 5000, 2048]
+
+    a_daemon(test)
+
+
+def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was below a root may have ended since, and its id may be another's."""
+
+    async def test(world: Managed) -> None:
+        with child() as one:
+            world.tree([one])
+            world.root(timeslice="5000")
+            await world.search.scan(walk=False)  # nobody has walked yet: this one does
+            with child() as later:
+                world.tree([later])
+                parents: dict[int, int] = {}
+                monkeypatch.setattr(processes, "parent_of", lambda pid: parents.get(pid, PID))
+                parents |= {one: 1, 1: 0}
+                await asyncio.sleep(BRIEF_S)
+                for _ in range(2):
+                    await world.search.scan(walk=False)
+                    await asyncio.sleep(BRIEF_S)
+                assert list(world.processes.managed) == []
+                parents.clear()
+                await scans(world)
+                assert later in world.processes.managed
 
     a_daemon(test)
 

@@ -175,12 +175,13 @@ async def _look(daemon: Daemon) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
                 await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
-            if opened.is_set():
+            was_opened = opened.is_set()
+            if was_opened:
                 last_opened = time.monotonic()
             opened.clear()
             if daemon.processes.roots or daemon.placement.rules:
                 with _going_on():
-                    await daemon.search.scan()
+                    await daemon.search.scan(walk=was_opened or pause == SCAN_EVERY_S)
             quiet_for = time.monotonic() - last_opened
             pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
     finally:

@@ -107,8 +107,9 @@ class Processes:
 
     def _remove_if_gone(self, root: Root) -> None:
         """Forget a root that has ended, once nothing is left of its tree, nor of its memory."""
-        left = root.away or len(self.tops(root)) > 1 or any(each is root for each in self.ended.values())
-        if root.ended and not self._of(root) and not left:
+        if not root.ended or root.away or self._of(root) or len(self.tops(root)) > 1:
+            return
+        if not any(each is root for each in self.ended.values()):
             self.remove_root(root)
 
     def owner_of_client(self, client: int) -> int | None:

@@ -47,6 +47,7 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
 
     async def everything_of(self, root: Root) -> None:
         """Adopt what a root and its descendants have, however old it is."""
@@ -59,22 +60,28 @@ class Search:
             if pid in self._processes.managed:
                 self._schedule.looked_at(pid)
 
-    async def scan(self) -> None:
-        """Look for new processes and contexts under every root."""
+    async def scan(self, *, walk: bool = True) -> None:
+        """Look for new contexts under every root, and with `walk` for new processes, too. A process with a context has
+        opened the GPU, so nobody is missed where nobody opened it since the last walk.
+        """
         if self._placement.rules:
             self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
-        starts = {pid: self._processes.tops(root) for pid, root in roots.items()}
+        tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
+        wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.expected
-        # A walk through /proc takes milliseconds, for which no request must wait.
-        trees = await asyncio.to_thread(descendants, [pid for pids in starts.values() for pid in pids])
-        for root_pid, pids in starts.items():
+        walk |= not self._trees.keys() >= set(wanted)
+        if walk:
+            # A walk through /proc takes milliseconds, for which no request must wait.
+            self._trees = await asyncio.to_thread(descendants, wanted)
+        for root_pid, pids in tops.items():
             root = roots[root_pid]
-            tree = dict.fromkeys(pid for start in pids for pid in trees[start])
+            tree = dict.fromkeys(pid for top in pids for pid in self._trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
             due = [pid for pid in tree if pid not in root.excluded and not self._is_ours(pid)]
-            if due := [pid for pid in due if self._worth_a_look(pid) or pid in expected]:
+            due = [pid for pid in due if self._worth_a_look(pid) or pid in expected]
+            if due := [pid for pid in due if walk or self._is_below(pid, root)]:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
@@ -136,6 +143,10 @@ class Search:
     def _leave(self, pid: int, error: Exception) -> None:
         self._processes.left[pid] = str(error)
         _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
+
+    def _is_below(self, pid: int, root: Root) -> bool:
+        """Whether a process id still means a process of a tree: ids are used again."""
+        return root in self._processes.chain(self._processes.root_of(pid))
 
     def _is_ours(self, pid: int) -> bool:
         return pid in (os.getpid(), self._keeper.pid)

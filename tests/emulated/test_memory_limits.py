@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.fixtures.daemon import (
 from tests.fixtures.holder import OUT_OF_MEMORY, Holder, drop_capabilities
 
 GiB = 1 << 30
+FOUR_LOOKS_S = 1.5
 RUN = (sys.executable, "-m", "runlist.cli", "run")
 
 Run = Callable[..., Holder]
@@ -55,6 +57,21 @@ def managed(daemon: Daemon, pid: int) -> Any:
     """The task of a process, once it is there."""
     wait_for(lambda: any(task.pid == pid for task in daemon.client.ps()), f"process {pid} to be listed")
     return task_of(daemon, pid)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param([], id="here"), pytest.param(["unshare", "--pid", "--fork"], id="elsewhere", marks=needs_root)],
+)
+def test_what_is_held_counts_once_however_often_the_daemon_looks(run: Run, words: list[str]) -> None:
+    holder = run("--memory", "4G", "--", *words)
+    assert holder.do("take 1000") == 0
+    holder.do("spawn")
+    assert [holder.do("1 open"), holder.do("1 take 1000")] == [0, 0]
+    room = holder.do("info")
+    time.sleep(FOUR_LOOKS_S)
+    assert holder.do("info") == room
+    assert holder.do("take 1500") == 0
 
 
 def test_beyond_the_limit_an_allocation_is_refused_and_room_that_is_given_back_is_had_again(

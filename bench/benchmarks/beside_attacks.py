@@ -31,7 +31,7 @@ SETTLE_S = 0.5
 TARGET_MS = 20
 
 
-def measure(seconds: float = 10.0) -> list[Figure]:
+def measure(seconds: float = 60.0) -> list[Figure]:
     """Ask so long under each attack."""
     if os.geteuid() != 0:
         raise RuntimeError("beside_attacks needs root, to become other users")

@@ -15,7 +15,7 @@ from runlist.client import Client
 from runlist.planes.nvidia.rm.transport import choose_driver
 from runlist.workloads.process import WorkloadProcess
 
-KILLS = {"nvidia": 20, "emulated": 200}
+KILLS = {"nvidia": 100, "emulated": 200}
 CLASSES = ("latency", "batch", "batch")
 _PROGRESS_PATIENCE_S = 3.0
 _SLICES_PATIENCE_S = 5.0

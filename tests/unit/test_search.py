@@ -64,6 +64,21 @@ def test_one_that_never_rests_is_looked_at_all_the_same(at: Callable[[float], No
     assert looks == pytest.approx([SETTLE_S, 2 * SETTLE_S + 0.01], abs=0.02)
 
 
+def test_it_is_settled_a_while_after_the_last_change(at: Callable[[float], None]) -> None:
+    schedule = LookSchedule()
+    assert schedule.settled
+    schedule.due(1, 5)
+    schedule.due(2, 5)
+    at(SETTLE_S + 0.1)
+    assert schedule.settled
+    schedule.due(2, 6)
+    assert not schedule.settled
+    at(2 * SETTLE_S)
+    assert not schedule.settled
+    at(2 * SETTLE_S + 0.2)
+    assert schedule.settled
+
+
 def test_one_whose_files_cannot_be_counted_is_not_looked_at(at: Callable[[float], None]) -> None:
     schedule = LookSchedule()
     for second in range(5):
@@ -135,6 +150,28 @@ def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest
                 parents.clear()
                 await scans(world)
                 assert later in world.processes.managed
+
+    a_daemon(test)
+
+
+def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come when nobody could reach the process, and after the last change of its open files."""
+
+    async def test(world: Managed) -> None:
+        with child() as one:
+            looks = []
+
+            async def adopt(root: object, pid: int, **_: bool) -> None:
+                looks.append(pid)
+
+            monkeypatch.setattr(world.adoption, "adopt", adopt)
+            world.root().excluded.add(PID)
+            await scans(world)
+            await scans(world)
+            assert looks == [one]
+            world.search.has_lent(one)
+            await scans(world)
+            assert looks == [one, one]
 
     a_daemon(test)
 

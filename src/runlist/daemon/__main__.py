@@ -183,7 +183,8 @@ async def _look(daemon: Daemon) -> None:
                 with _going_on():
                     await daemon.search.scan(walk=was_opened or pause == SCAN_EVERY_S)
             quiet_for = time.monotonic() - last_opened
-            pause = max(FIRST_LOOK_S, quiet_for / 2) if quiet_for < SETTLE_S else SCAN_EVERY_S
+            soon = quiet_for < SETTLE_S and not daemon.search.settled
+            pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else SCAN_EVERY_S
     finally:
         if watch.works:
             asyncio.get_running_loop().remove_reader(watch.fileno())

@@ -333,8 +333,8 @@ class Manager:
             sent = await self.descriptors.joined(message.descriptors, uid)
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
-            self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent)
-            self._opened.set()
+            if self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent):
+                self._search.has_lent(pid)
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)

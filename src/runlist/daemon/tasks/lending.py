@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -92,6 +93,11 @@ class Lending:
         """Seconds since a process lent its newest file; negative where it lent none."""
         lender = self._lenders.get(pid)
         return -1.0 if lender is None else time.monotonic() - lender.since
+
+    @property
+    def quiet_for(self) -> float:
+        """Seconds since any process lent a file; infinite where none did."""
+        return time.monotonic() - max((one.since for one in self._lenders.values()), default=-math.inf)
 
     def drop(self, pid: int) -> None:
         """Close the files that a process lent."""

@@ -64,19 +64,21 @@ class Adoption:
         self.lending.close()
         self._finder.close()
 
-    def take_sent(self, root: Root | None, pid: int, client: int, sent: Sent) -> None:
+    def take_sent(self, root: Root | None, pid: int, client: int, sent: Sent) -> bool:
         """Take the control file and the region that a process below `root` sent, as far as they are of use; close the
-        rest.
+        rest. Returns whether the file was taken.
         """
         file, region = sent.file, sent.region
         try:
             if root is None:
-                return
+                return False
             if region is not None and not root.quota.has_region:
                 root.quota.take(region)
                 region = None
             if file is not None and self._lend(root, pid, client, file):
                 file = None
+                return True
+            return False
         finally:
             Sent(file, region).close()
 

@@ -52,6 +52,12 @@ class LookSchedule:
         """A process was looked at just now."""
         self._known[pid] = _Descriptors(descriptor_count(pid), changed_at=time.monotonic(), unseen_since=None)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no process has opened or closed files lately."""
+        since = time.monotonic() - SETTLE_S
+        return all(known.changed_at < since for known in self._known.values())
+
     def forget(self, pid: int) -> None:
         """Take a process for one that nobody has looked at."""
         self._known.pop(pid, None)

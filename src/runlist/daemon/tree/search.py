@@ -12,7 +12,7 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
-from runlist.daemon.tree.look_schedule import QUIET_S, LookSchedule
+from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
@@ -59,6 +59,12 @@ class Search:
                     raise  # a descendant may end meanwhile
             if pid in self._processes.managed:
                 self._schedule.looked_at(pid)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be looked at again soon. With rules any process on a GPU may be, once it is listed."""
+        lent_for = self._adoption.lending.quiet_for
+        return self._schedule.settled and lent_for > SETTLE_S and not self._looking and not self._placement.rules
 
     async def scan(self, *, walk: bool = True) -> None:
         """Look for new contexts under every root, and with `walk` for new processes, too. A process with a context has
@@ -113,6 +119,11 @@ class Search:
         for tree in descendants(self._processes.tops(root)).values():
             for pid in tree:
                 self._schedule.forget(pid)
+        self._wake()
+
+    def has_lent(self, pid: int) -> None:
+        """A process lent a file: look at it again, however it looked before."""
+        self._schedule.forget(pid)
         self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:

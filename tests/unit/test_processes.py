@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from runlist.daemon.tasks.managed import Count, SuspendedBy
+from runlist.daemon.tree import processes
 from runlist.errors import NoTargetError, RunlistError, UsageError
 from runlist.planes.nvidia.slices import SLICES
 from runlist.planes.process.region import gpu_key
 from runlist.policies import PolicySpec
+from runlist.proc.process import start_of
 from tests.fixtures.adoption import (
     FOUND,
     OF_CHILD,
@@ -60,6 +62,80 @@ def test_a_process_below_a_root_is_of_the_nearest_one() -> None:
             assert [process.pid for process in world.processes.under(one)] == [other]
             assert [process.pid for process in world.processes.under(other)] == [other]
             assert world.processes.under(PID) == []
+
+    in_a_daemon(test)
+
+
+def test_the_heirs_of_a_root_that_ended_are_its_tree_until_the_last_of_them_ends() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other, child() as outside:
+            root = world.root(one)
+            world.processes.inherit(root, [other, PID, one])
+            os.kill(one, 9)
+            await until(lambda: root.ended)
+            assert world.processes.tops() == {one: [other]}
+            assert world.processes.root_of(other) is root
+            assert world.processes.root_of(outside) is None
+            await world.processes.forget_heirs()
+            assert world.processes.roots == {one: root}
+            os.kill(other, 9)
+            await until(lambda: start_of(other) is None)
+            await world.processes.forget_heirs()
+            assert world.processes.roots == {}
+            assert world.processes.root_of(other) is None
+
+    in_a_daemon(test)
+
+
+def test_an_outer_tree_stays_as_long_as_one_in_it() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other:
+            outer = world.root(one)
+            inner = world.root(other)
+            inner.outer = outer
+            os.kill(one, 9)
+            await until(lambda: outer.ended)
+            world.processes.forget_ended(())
+            assert world.processes.chain(inner) == [inner, outer]
+            world.processes.remove_root(inner)
+            world.processes.forget_ended(())
+            assert world.processes.roots == {}
+
+    in_a_daemon(test)
+
+
+def test_the_id_of_a_root_that_ended_may_be_anothers() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as left:
+            before = world.root(one, weight="7")
+            with pytest.raises(RunlistError, match="managed already"):
+                world.root(one)
+            world.processes.inherit(before, [left])
+            world.processes._root_ended(before)
+            assert world.processes.root_of(one) is None
+            assert world.processes.tops() == {one: [left]}
+            now = world.root(one)
+            assert world.processes.root_of(one) is now
+            assert world.processes.root_of(left) is before
+            assert world.processes.chain(before) == [before]
+            assert set(world.processes.tops()) == {one, before.pid}
+            world.processes.remove_root(before)
+            assert world.processes.roots == {one: now}
+            world.processes.remove_root(now)
+
+    in_a_daemon(test)
+
+
+def test_a_user_has_so_many_heirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MAX_HEIRS", 2)
+
+    async def test(world: World) -> None:
+        with child() as one, child() as a, child() as b, child() as c:
+            root = world.root(one)
+            world.processes.inherit(root, [a])
+            world.processes.inherit(root, [a, b, c])
+            assert list(root.heirs) == [a, b]
+            world.processes.remove_root(root)
 
     in_a_daemon(test)
 

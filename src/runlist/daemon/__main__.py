@@ -200,6 +200,7 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             daemon.checks.check(slices=count % SLICES_EVERY == 0)
+            await daemon.processes.forget_heirs()
             await daemon.checkpoints.look()
             if daemon.processes.expected:
                 daemon.opened.set()

@@ -91,7 +91,7 @@ class Manager:
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         """Manage a process and its descendants. Without `wait` it must have GPU work now."""
         started = time.perf_counter()
-        if pid in self.processes.roots or pid in self.processes.managed:
+        if self.processes.is_root(pid) or pid in self.processes.managed:
             return self.change(pid, settings, uid)
         _, notes = parse_request(settings)
         self._check_owner(pid, uid)
@@ -159,7 +159,7 @@ class Manager:
         """Wait until there is room for a launcher's command; returns the settings for it."""
         self._check_owner(pid, uid)
         _check_right(settings, uid)
-        if pid in self.processes.roots or pid in self._launches:
+        if self.processes.is_root(pid) or pid in self._launches:
             raise RunlistError(f"process {pid} is managed already")
         if self.processes.is_full(uid, list(self._launches.values()).count(uid)):
             raise RunlistError(FULL)

@@ -25,7 +25,8 @@ class Root:
 
     `settings` are those asked for it, by key; they win over the rules. `borrowers` can copy descriptors out of its
     processes, and are asked in this order. `quota` has the memory limits of all its processes together. `away` are the
-    tasks of its processes that have no context now.
+    tasks of its processes that have no context now, `heirs` the start times, by process id, of those that were seen
+    below it and live on after its end.
     """
 
     pid: int
@@ -41,6 +42,7 @@ class Root:
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = field(default_factory=dict)
+    heirs: dict[int, int] = field(default_factory=dict)
 
     def come_back(self, key: TaskKey) -> ManagedTask | None:
         """The task of a process that has work on a GPU again, with the settings that it had. A checkpoint may be

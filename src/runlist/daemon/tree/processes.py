@@ -6,6 +6,7 @@ The event loop's thread changes all state.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Container, Iterable
 from weakref import WeakValueDictionary
@@ -29,6 +30,8 @@ FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which
 
 SLOTS_A_SECOND = 1024
 """How many slots of regions with a crowd of processes are read for one user."""
+MAX_HEIRS = 1024
+"""How many processes of one user are remembered that live on after the root of their tree has ended."""
 _MOST_ENDED = 4096
 
 
@@ -45,7 +48,8 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
-        self._heirs: dict[int, tuple[int, Root]] = {}  # start time and root, by process id
+        self._heirs: dict[int, Root] = {}
+        self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
@@ -73,17 +77,26 @@ class Processes:
     def root_of(self, pid: int) -> Root | None:
         """The nearest root among a process and its ancestors, or that of the first that is managed or an heir."""
         seen: int | None = pid
-        while seen and seen not in self.roots:
+        while seen:
+            if self.is_root(seen):
+                return self.roots[seen]
             if seen in self.managed:
                 return self.managed[seen].root
-            if seen in self._heirs and start_of(seen) == self._heirs[seen][0]:
-                return self._heirs[seen][1]
+            if seen in self._heirs and self._heirs[seen].heirs[seen] == start_of(seen):
+                return self._heirs[seen]
             seen = parent_of(seen)
-        return self.roots.get(seen) if seen else None
+        return None
 
-    def tops(self, root: Root) -> list[int]:
-        """The processes of which all of a tree descends."""
-        return [root.pid, *(pid for pid, (_, of) in self._heirs.items() if of is root)]
+    def is_root(self, pid: int) -> bool:
+        """Whether a process is a root. The id of one that has ended may be another's."""
+        return pid in self.roots and not self.roots[pid].ended
+
+    def tops(self) -> dict[int, list[int]]:
+        """For each root, by its pid: the processes of which all of its tree descends."""
+        return {
+            pid: list(root.heirs) if root.ended else [pid, *root.heirs]  # it may have heirs before it has ended
+            for pid, root in self.roots.items()
+        }
 
     def chain(self, root: Root | None) -> list[Root]:
         """A root and those that it was below when it was named, the nearest first, as far as they are still there."""
@@ -101,16 +114,28 @@ class Processes:
     def forget_ended(self, but: Container[int]) -> None:
         """Forget the ended processes, but for some, and the trees that ended with them."""
         self.ended = {pid: root for pid, root in self.ended.items() if pid in but and root.pid in self.roots}
-        self._heirs = {pid: heir for pid, heir in self._heirs.items() if start_of(pid) == heir[0]}
+        for root in list(self.roots.values()):
+            self._remove_if_gone(root)
+
+    async def forget_heirs(self) -> None:
+        """Forget the heirs that have ended, and the trees that ended with them."""
+        starts = {pid: root.heirs[pid] for pid, root in self._heirs.items()}
+        if not starts:
+            return
+        alive = await asyncio.to_thread(lambda: {pid for pid, started in starts.items() if start_of(pid) == started})
+        for pid in starts.keys() - alive:
+            if pid in self._heirs and self._heirs[pid].heirs[pid] == starts[pid]:
+                del self._heirs.pop(pid).heirs[pid]
         for root in list(self.roots.values()):
             self._remove_if_gone(root)
 
     def _remove_if_gone(self, root: Root) -> None:
         """Forget a root that has ended, once nothing is left of its tree, nor of its memory."""
-        if not root.ended or root.away or self._of(root) or len(self.tops(root)) > 1:
+        if not root.ended or root.heirs or root.away or self._of(root):
             return
-        if not any(each is root for each in self.ended.values()):
-            self.remove_root(root)
+        if any(each is root for each in self.ended.values()) or any(each.outer is root for each in self.roots.values()):
+            return
+        self.remove_root(root)
 
     def owner_of_client(self, client: int) -> int | None:
         """The process for which a client is managed."""
@@ -129,7 +154,7 @@ class Processes:
         region: Region | None = None,
     ) -> Root:
         """Manage a process and its descendants. The root takes the region over."""
-        if pid in self.roots:
+        if self.is_root(pid):
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
         uid = owner_of(pid)
@@ -141,6 +166,10 @@ class Processes:
         reads = self._reads.setdefault(uid, Rate(SLOTS_A_SECOND))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), reads))
         root.outer = self.root_of(pid)
+        if pid in self.roots:  # of a process that has ended and left a tree
+            number = next(self._numbers)
+            self.roots[number] = self.roots.pop(pid)
+            self.roots[number].pid = number
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
@@ -163,10 +192,17 @@ class Processes:
         self._remove_if_gone(root)
 
     def inherit(self, root: Root, pids: Iterable[int]) -> None:
-        """These processes are of a root's tree, also after the end of all above them."""
+        """These processes are of a root's tree, also after the end of all above them: as many as its user may have."""
+        room = MAX_HEIRS - sum(len(each.heirs) for each in self.roots.values() if each.uid == root.uid)
         for pid in pids:
-            if pid not in (root.pid, os.getpid(), self._keeper.pid) and (started := start_of(pid)) is not None:
-                self._heirs[pid] = (started, root)
+            if room <= 0:
+                break
+            if pid in self._heirs or pid in (root.pid, os.getpid(), self._keeper.pid):
+                continue
+            if (started := start_of(pid)) is not None:
+                root.heirs[pid] = started
+                self._heirs[pid] = root
+                room -= 1
 
     def forget_away(self) -> None:
         """Forget the tasks whose processes ended or became other programs meanwhile."""
@@ -190,7 +226,9 @@ class Processes:
         troubles: list[str] = []
         if self.roots.get(root.pid) is root:
             del self.roots[root.pid]
-            self._heirs = {pid: heir for pid, heir in self._heirs.items() if heir[1] is not root}
+            for pid in root.heirs:
+                del self._heirs[pid]
+            root.heirs.clear()
             for process in self._of(root):
                 troubles += self.forget(process, restore=True)
             self._loop.remove_reader(root.pidfd)

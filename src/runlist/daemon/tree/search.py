@@ -73,7 +73,7 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
-        tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
+        tops = {pid: pids for pid, pids in self._processes.tops().items() if pid in roots}
         wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.expected
         walk |= not self._trees.keys() >= set(wanted)
@@ -82,6 +82,8 @@ class Search:
             self._trees = await asyncio.to_thread(descendants, wanted)
         for root_pid, pids in tops.items():
             root = roots[root_pid]
+            if self._processes.roots.get(root_pid) is not root:
+                continue
             tree = dict.fromkeys(pid for top in pids for pid in self._trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
@@ -98,12 +100,13 @@ class Search:
 
     async def _look_at(self, root: Root, pids: list[int]) -> None:
         """Look at processes of one tree, in their order."""
+        number = root.pid
         try:
             for pid in pids:
-                if self._processes.roots.get(root.pid) is root:
+                if self._processes.roots.get(number) is root:
                     await self._look(root, pid)
         finally:
-            del self._looking[root.pid]
+            del self._looking[number]
 
     async def _look(self, root: Root, pid: int) -> None:
         try:
@@ -116,7 +119,7 @@ class Search:
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
-        for tree in descendants(self._processes.tops(root)).values():
+        for tree in descendants(self._processes.tops()[root.pid]).values():
             for pid in tree:
                 self._schedule.forget(pid)
         self._wake()
@@ -139,7 +142,8 @@ class Search:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
         there = {pid for pid in self._placement.gpu_pids() if not self._is_ours(pid)}
         self._passed_over &= there
-        named = {pid for tree in descendants(self._processes.roots).values() for pid in tree}
+        tops = [pid for pids in self._processes.tops().values() for pid in pids]
+        named = {pid for tree in descendants(tops).values() for pid in tree}
         for pid in there - named - self._processes.managed.keys() - self._passed_over:
             self._passed_over.add(pid)
             self._name_by_rule(pid)

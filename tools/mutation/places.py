@@ -40,6 +40,8 @@ class Mutant:
     after: str
     of: str
     """The first line of the statement that is changed, by which the list of equivalent mutants knows it."""
+    at_import: bool
+    """Whether it is in what runs when the module is imported: constants, defaults and fields."""
 
     def apply(self, source: bytes) -> bytes:
         """The changed source."""
@@ -77,6 +79,7 @@ class _Finder(ast.NodeVisitor):
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
         self._statement: ast.stmt | None = None
+        self._functions = 0
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -92,12 +95,14 @@ class _Finder(ast.NodeVisitor):
         for default in [*node.args.defaults, *node.args.kw_defaults]:
             if default is not None:
                 self.visit(default)
+        self._functions += 1
         if body and not isinstance(body[0], ast.Return | ast.Pass | ast.Raise):
             first = body[0]
             at = self._at(first)
             self._add(first, "early return", at, "", "return\n" + " " * first.col_offset)
         for one in body:
             self.visit(one)
+        self._functions -= 1
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
@@ -126,8 +131,12 @@ class _Finder(ast.NodeVisitor):
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
             self._replace(node, "dropped", "pass")
-        elif not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        elif not isinstance(node.value, ast.Constant) or node.value.value:
             self._replace(node, "returned", "return None")
+            self.visit(node.value)
+        elif node.value.value == "":
+            self._replace(node, "returned", 'return "?"')
+        else:  # None for False or 0 is the same to whoever asks
             self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
@@ -242,7 +251,9 @@ class _Finder(ast.NodeVisitor):
         assert self._statement is not None
         line = self._lines[self._statement.lineno - 1].decode().strip()
         last = node.lineno if kind == "early return" else node.end_lineno or node.lineno
-        self.found.append(Mutant(self._path, node.lineno, last, kind, start, before, after, line))
+        self.found.append(
+            Mutant(self._path, node.lineno, last, kind, start, before, after, line, at_import=self._functions == 0)
+        )
 
     def _at(self, node: ast.stmt | ast.expr, *, end: bool = False) -> int:
         line, column = (node.end_lineno, node.end_col_offset) if end else (node.lineno, node.col_offset)

@@ -12,7 +12,7 @@ from mutation.places import Mutant
 from mutation.tests import Tests
 from mutation.workplace import Workplace, side_by_side
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _START_S = 30.0
 _NOTHING_RAN = (3, 4, 5)
 
@@ -34,7 +34,7 @@ def try_one(place: Workplace, mutant: Mutant, tests: Tests, limit_s: float) -> O
     """Run the tests that reach a mutant's lines, of `limit_s` seconds together, until one fails."""
     chosen: list[str] = []
     seconds = 0.0
-    for test in tests.of(mutant.path, mutant.line, mutant.last_line):
+    for test in tests.of(mutant):
         seconds += tests.seconds[test]
         if seconds > limit_s and chosen:
             break

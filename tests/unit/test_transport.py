@@ -84,6 +84,38 @@ def test_only_the_drivers_own_device_gets_its_ioctls(monkeypatch: pytest.MonkeyP
     file.close()
 
 
+def test_control_files_are_what_a_process_has_open_of_the_drivers_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fds = [os.open(tmp_path / name, os.O_RDONLY) for name in ("nvidiactl", "nvidia0", "nvidiactl")]
+    assert sorted(NvidiaDriver().control_files(os.getpid())) == [fds[0], fds[2]]
+    one, other = socket.socketpair()
+    found = set(EmulatedDriver(tmp_path).control_files(os.getpid()))
+    assert {one.fileno(), other.fileno()} <= found
+    assert not found & set(fds)
+    with pytest.raises(FileNotFoundError):
+        list(NvidiaDriver().control_files(2**22 + 1))
+    for fd in fds:
+        os.close(fd)
+    one.close()
+    other.close()
+
+
+def test_the_kernels_driver_needs_nothing_and_an_emulated_gpu_says_where_it_is() -> None:
+    nvidia, emulated = NvidiaDriver(), EmulatedDriver(Path("/gpu"))
+    assert (nvidia.environment(), nvidia.state_dir(), nvidia.nvml_library()) == ({}, None, None)
+    assert all(path.name.startswith("nvidia") for path in nvidia.watch_paths())
+    assert emulated.state_dir() == Path("/gpu")
+    assert {path.parent for path in emulated.watch_paths()} == {Path("/gpu")}
+    assert "/gpu" in emulated.environment().values()
+    library = emulated.nvml_library()
+    assert library is not None
+    assert library.is_file()
+
+
 def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:
     def adopt(fd: int) -> bool:
         file = EmulatedDriver(short_socket.parent).adopt(fd)
@@ -268,6 +300,23 @@ def test_answers_of_the_emulated_gpu_are_checked(error: int, tail: bytes) -> Non
     assert (len(argument), len(params)) == (32, 8)
     file.close()
     there.close()
+
+
+def test_an_emulated_gpu_that_went_away_is_told() -> None:
+    peer = _Peer()
+    peer.file._theirs.send(b"half")
+    with pytest.raises(OSError, match="went away") as caught:
+        peer.file.call(0x2A, bytearray(32), bytearray(8), 16)
+    assert caught.value.errno == errno.EIO
+    peer.answer(bytes(39), [])
+    with pytest.raises(OSError, match="another version") as caught:
+        peer.file.call(0x2A, bytearray(32), bytearray(8), 16)
+    assert caught.value.errno == errno.EPROTO
+    peer.answer(b"a" * 32 + b"b" * 8, [])
+    argument, params = bytearray(32), bytearray(8)
+    peer.file.call(0x2A, argument, params, 16)
+    assert (argument, params) == (b"a" * 32, b"b" * 8)
+    peer.close()
 
 
 class _Peer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from dataclasses import dataclass
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -22,6 +23,9 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_LARGE = 16
+"""A number from here on is changed to twice as much, rather than by one: nobody's limit is wrong by so little."""
+_NOW = re.compile(r"\bnow\b|\b(monotonic|perf_counter|time)\(\)")
 _LOG = {"_log", "structlog"}
 _IN_ANY_ORDER = {"suppress"}
 """Calls whose arguments mean the same in any order."""
@@ -118,7 +122,8 @@ class _Finder(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
             self._replace(node, "dropped", "pass")
-        self.visit(node.value)
+        if not (isinstance(node.targets[0], ast.Name) and node.targets[0].id == "TYPE_CHECKING"):
+            self.visit(node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -184,14 +189,14 @@ class _Finder(ast.NodeVisitor):
         if isinstance(value, bool):
             self._replace(node, "constant", str(not value))
         elif isinstance(value, int):
-            self._replace(node, "constant", str(value + 1))
+            self._replace(node, "constant", str(value + 1 if abs(value) < _LARGE else 2 * value))
         elif isinstance(value, float):
-            self._replace(node, "constant", repr(value * 1.5 if value else 1.0))
+            self._replace(node, "constant", repr(2 * value if value else 1.0))
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for table, kind in ((_COMPARISONS, "comparison"), (_OPPOSITES, "opposite")):
             for index, operator in enumerate(node.ops):
-                if type(operator) in table:
+                if type(operator) in table and (kind == "opposite" or not self._is_of_time(node, operator)):
                     other = copy.deepcopy(node)
                     other.ops[index] = table[type(operator)]()
                     self._instead(node, kind, other)
@@ -204,6 +209,9 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
+        if all(isinstance(one, ast.BinOp | ast.Constant | ast.operator) for one in ast.walk(node)):
+            self._replace(node, "constant", f"(2 * ({ast.unparse(node)}))")  # one number, however it is written
+            return
         if type(node.op) in _OPERATORS:
             other = copy.deepcopy(node)
             other.op = _OPERATORS[type(node.op)]()
@@ -231,6 +239,12 @@ class _Finder(ast.NodeVisitor):
             if ast.unparse(other) != ast.unparse(node):
                 self._instead(node, "swapped", other)
         self.generic_visit(node)
+
+    def _is_of_time(self, node: ast.Compare, operator: ast.cmpop) -> bool:
+        """Whether a bound is one of time, which never is exactly so long: with and without it, it is the same."""
+        return type(operator) in _OPPOSITES and any(
+            _NOW.search(ast.unparse(one)) for one in (node.left, *node.comparators)
+        )
 
     # -- making them -------------------------------------------------------------------------------
 

@@ -64,6 +64,10 @@ def test_who_enables_itself_is_suspended_again_at_every_look(strict: World) -> N
     strict.look()
     strict.look()
     assert len(suspended) == 2
+    strict.held[PID] = GiB
+    strict.look()
+    strict.look()
+    assert len(suspended) == 2  # whatever else keeps it off is no matter of its memory
 
 
 def test_a_census_that_fails_lets_nobody_go(strict: World) -> None:

@@ -50,6 +50,7 @@ def test_one_has_the_turn() -> None:
 def test_a_task_by_itself_needs_no_turns() -> None:
     book = Book(task(1))
     assert (book.decide(), book.again) == ([TURN], None)
+    assert book.part.why(TaskKey(1, "GPU-0")) == "has the turn"
 
 
 def test_who_has_had_the_least_is_next() -> None:
@@ -111,6 +112,19 @@ def test_a_task_without_work_is_parked_after_a_look_and_the_turn_passes_on() -> 
     book.use(0, 0.002)
     assert book.decide(0.01) == [PARKED, TURN]
     assert book.part.why(TaskKey(1, "GPU-0")) == "idle, starts by itself"
+
+
+def test_nobody_is_judged_before_it_is_time_to_look() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    assert book.decide(0.005) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.005)
+    book.use(1, 0.008)
+    assert book.decide(0.005) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.04)  # it surely had work: the end of its turn comes before the next look
+    assert book.decide(0.02) == [TURN, WAIT]
+    assert book.decide(0.02) == [PARKED, TURN]  # at its end it is judged again
 
 
 def test_a_task_that_the_foreground_left_nothing_is_not_judged() -> None:

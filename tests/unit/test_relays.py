@@ -124,6 +124,14 @@ def test_each_user_has_one_relay_and_so_many_connections(monkeypatch: pytest.Mon
     run(test)
 
 
+def test_several_relays_may_start_at_once() -> None:
+    async def test(world: World) -> None:
+        await asyncio.gather(*(world.served(ONE + number) for number in range(4)))
+        assert len({world.relay_of(ONE + number) for number in range(4)}) == 4
+
+    run(test)
+
+
 def test_a_connection_a_moment_too_early_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay.Relay, "may_connect", lambda _: False)
 

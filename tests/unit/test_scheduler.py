@@ -51,6 +51,21 @@ def test_usage_is_told_of_managed_tasks_alone(world: World) -> None:
     assert len(world.policy.asked) == 1
 
 
+def test_each_run_reads_anew_and_a_look_takes_what_was_read_lately(world: World) -> None:
+    world.add(1)
+    world.pass_time(0.1)
+    world.run()
+    reads = world.source.reads
+    world.pass_time(0.1)
+    world.run()
+    assert world.source.reads == reads + 1
+    world.do(lambda: world.scheduler.loop.read_usage(10.0))
+    assert world.source.reads == reads + 1
+    world.pass_time(0.1)
+    world.do(world.scheduler.loop.read_usage)
+    assert world.source.reads == reads + 2
+
+
 def test_what_a_task_used_before_it_was_managed_is_its_past(world: World) -> None:
     """A cap that took it for use of now would hold the task off for minutes."""
     world.add(1)

@@ -157,6 +157,7 @@ def test_an_ioctl_carries_its_size_and_the_address_of_its_parameters(monkeypatch
     seen: list[tuple[int, int]] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         (address,) = struct.unpack_from("<Q", argument, 16)
         seen.append((fd, request))
         assert ctypes.string_at(address, 8) == b"question"
@@ -181,6 +182,7 @@ def test_memory_is_mapped_from_an_open_file_of_its_own(monkeypatch: pytest.Monke
     seen: list[bytes] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         (mapped,) = struct.unpack_from("<i", argument, 48)
         assert (request, mapped != fd) == (0xC038464E, True)  # _IOWR('F', 0x4E, 56 bytes)
         assert os.path.samestat(os.fstat(mapped), path.stat())
@@ -214,6 +216,7 @@ def test_gpus_are_attached_through_their_own_device_files(monkeypatch: pytest.Mo
     seen: list[tuple[str, int, int]] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         seen.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, request, struct.unpack("<i", argument)[0]))
         return 0
 

@@ -253,6 +253,23 @@ def test_a_descendant_of_another_user_is_left_alone() -> None:
     a_daemon(test)
 
 
+def test_how_long_it_took_is_told_of_the_first_time() -> None:
+    async def test(world: Managed) -> None:
+        root = world.root()
+        world.tenant()
+        await world.adopt(root)
+        task = world.task()
+        first = (task.discovery_ms, task.attach_ms, task.reached_by)
+        assert 0 < first[0] <= first[1] < 20_000
+        assert first[2] == "own right"
+        world.tenant(fd=9)
+        await world.adopt(root)
+        assert task.task.contexts == 2
+        assert (task.discovery_ms, task.attach_ms, task.reached_by) == first
+
+    a_daemon(test)
+
+
 # -- slices of tasks with several contexts ---------------------------------------------------------
 
 

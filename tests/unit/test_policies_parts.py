@@ -208,6 +208,18 @@ def test_a_segment_whose_beginning_was_missed_begins_when_it_is_first_seen() -> 
     assert segments.foremost([task(segment=2)], (), 10.7).look == pytest.approx(11.7)
 
 
+def test_once_all_of_it_is_used_segments_wait_until_a_quarter_is_there_again() -> None:
+    segments, tasks = Segments(1.0), [task(segment=1), task(OTHER)]
+    assert segments.foremost(tasks, (), 10.0).tasks == {KEY}
+    segments.note(Segment(KEY, 1), 10.9)
+    assert segments.foremost(tasks, (), 10.9).until == pytest.approx(11.0)
+    spent = segments.foremost(tasks, (), 11.0)
+    assert spent.tasks == frozenset()
+    assert spent.look == pytest.approx(11.0 + 0.25 / 4)  # four parts of five are the segments'
+    segments.note(Segment(KEY, 1), 11.0625)
+    assert segments.foremost(tasks, (), 11.0625).tasks == {KEY}
+
+
 def test_of_two_segments_the_lesser_is_kept_off_and_that_is_paid_for() -> None:
     segments, tasks = Segments(0.1), [task(segment=1), task(OTHER, segment=5)]
     assert segments.foremost(tasks, (), 10.0).tasks == {OTHER}

@@ -267,6 +267,19 @@ def test_what_is_refused_is_buried_elsewhere_and_only_so_much_waits(monkeypatch:
     run(test)
 
 
+def test_after_the_end_nothing_is_started_any_more() -> None:
+    async def test(world: World) -> None:
+        mine, handed = socket.socketpair()
+        world.relays.refuse(ONE, handed, "no")
+        world.relays.close()
+        await asyncio.sleep(0.1)
+        assert world.relays._undertaker is None
+        assert world.relays._nursery._process is None
+        mine.close()
+
+    run(test)
+
+
 def test_an_undertaker_that_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: World) -> None:
         async def refused() -> str:

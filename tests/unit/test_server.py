@@ -362,6 +362,35 @@ def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
     serving(short_path, test)
 
 
+def test_so_many_requests_of_a_stranger_may_wait_on_all_connections(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "peer_of", lambda sock: STRANGER)
+
+    async def test(world: Served) -> None:
+        messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        world.relays.share(messages, lambda _: None)
+        clients = [world.client() for _ in range(5)]
+        for client in clients:
+            await client.ask(wire.ListTasks())
+        (budget,) = world.server._budgets.values()
+        async with budget.turn:  # nothing begins meanwhile
+            for client in clients[:4]:
+                client.send(wire.ListTasks())
+            await until(lambda: len(budget.turn._waiters or ()) == 4)  # one of each is on its way
+            for client in clients[:4]:
+                client.send(*[wire.ListTasks()] * 64)
+            await until(lambda: budget.waiting == 256)
+            clients[4].send(wire.ListTasks())
+            assert await clients[4].answer() is None
+        for client in clients[:4]:
+            assert all([isinstance(await client.answer(), wire.Tasks) for _ in range(65)])
+        for sock in (messages, sender):
+            sock.close()
+
+    serving(short_path, test)
+
+
 def test_the_daemons_own_user_may_stop_it_and_switch_its_policy(short_path: Path) -> None:
     async def test(world: Served) -> None:
         client = world.client()

@@ -1,7 +1,7 @@
 """Where a Python source can be changed by one mistake, and what each mistake is.
 
 Left alone is what changes no behaviour that a test should hold: docstrings, annotations, decorators, assertions, the
-words of errors, and the log.
+words of errors, and the log; the very bounds of times, None for False, and numbers that are large and off by one.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class _Finder(ast.NodeVisitor):
         self._replace(node, "dropped", "pass")
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        self._replace(node, "dropped", "pass")
+        if not all(isinstance(target, ast.Name) for target in node.targets):  # a name is only not used any more
+            self._replace(node, "dropped", "pass")
 
     def visit_Continue(self, node: ast.Continue) -> None:
         self._replace(node, "dropped", "pass")

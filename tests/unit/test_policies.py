@@ -342,6 +342,21 @@ def test_a_file_that_is_no_policy_is_one_line(tmp_path: Path, text: str, line: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_that_is_too_large_is_no_policy(tmp_path: Path) -> None:
+    most = 1 << 20
+    path = write(tmp_path / "large.py", OWN + "#" * (most - len(OWN)))
+    assert load_policy(PolicySpec(path))
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        load_policy(PolicySpec(write(tmp_path / "larger.py", OWN + "#" * (most + 1 - len(OWN)))))
+
+
+def test_a_policy_that_fails_as_it_is_made_is_one_line(tmp_path: Path) -> None:
+    for how, line in (("ValueError('no such thing')", ": no such thing$"), ("KeyError(3)", r": KeyError\(3\)$")):
+        text = OWN.replace("    def decide", f"    def __init__(self, options):\n        raise {how}\n    def decide")
+        with pytest.raises(UsageError, match=line):
+            load_policy(PolicySpec(write(tmp_path / "bad.py", text)))
+
+
 def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         load_policy(PolicySpec(str(tmp_path / "none.py")))

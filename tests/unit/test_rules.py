@@ -106,6 +106,13 @@ def test_globs_are_for_the_whole_text(load: Load, pattern: str, matches: bool) -
     assert (load(f"[[rule]]\ncommand = '{pattern}'").match(ALICE) is not None) == matches
 
 
+@pytest.mark.parametrize(
+    ("user", "matches"), [("'1000'", True), ("'1001'", False), ("[7, '1000']", True), ("'0'", False)]
+)
+def test_a_user_that_this_machine_does_not_know_may_be_a_number_in_quotes(load: Load, user: str, matches: bool) -> None:
+    assert bool(settings(load(f"[[rule]]\nuser = {user}\nset = {{ weight = 7 }}"))) is matches
+
+
 @pytest.mark.parametrize("key", ["command", "cgroup", "container"])
 def test_any_is_not_none(load: Load, key: str) -> None:
     rules = load(f"[[rule]]\n{key} = '*'")

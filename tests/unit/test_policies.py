@@ -350,6 +350,14 @@ def test_a_file_that_is_too_large_is_no_policy(tmp_path: Path) -> None:
         load_policy(PolicySpec(write(tmp_path / "larger.py", OWN + "#" * (most + 1 - len(OWN)))))
 
 
+def test_what_a_policy_says_is_wrong_with_its_options_is_said_as_it_is(tmp_path: Path) -> None:
+    text = "from runlist.errors import UsageError\n" + OWN.replace(
+        "    def decide", "    def __init__(self, options):\n        raise UsageError('take a=b')\n    def decide"
+    )
+    with pytest.raises(UsageError, match=r"^take a=b$"):
+        load_policy(PolicySpec(write(tmp_path / "mine.py", text)))
+
+
 def test_a_policy_that_fails_as_it_is_made_is_one_line(tmp_path: Path) -> None:
     for how, line in (("ValueError('no such thing')", ": no such thing$"), ("KeyError(3)", r": KeyError\(3\)$")):
         text = OWN.replace("    def decide", f"    def __init__(self, options):\n        raise {how}\n    def decide")

@@ -170,6 +170,13 @@ def parked() -> Book:
     return book
 
 
+def test_parked_tasks_are_looked_at_while_another_has_its_turn() -> None:
+    book = parked()
+    book.use(3, 0.009)
+    assert book.decide(0.01) == [PARKED, PARKED, TURN]
+    assert book.again == pytest.approx(0.01)  # the third surely has work: its own look is later
+
+
 def test_a_parked_task_with_work_comes_back() -> None:
     book = parked()
     book.use(1, 0.012)

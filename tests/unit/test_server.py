@@ -63,7 +63,7 @@ class Client:
         self.sock.close()
 
 
-async def _readable(sock: socket.socket) -> None:
+async def _readable(sock: socket.socket | int) -> None:
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sock, there.set)
     try:
@@ -177,6 +177,21 @@ def test_a_request_that_fails_is_answered_and_the_next_is_served(short_path: Pat
     serving(short_path, test)
 
 
+def test_one_that_reads_no_answers_keeps_nobody_waiting(short_path: Path) -> None:
+    async def test(world: Served) -> None:
+        def fail(uid: int) -> None:
+            raise RunlistError("x" * 5_000)
+
+        world.manager.release = fail  # type: ignore[method-assign,assignment]
+        one, other = world.client(), world.client()
+        one.send(*[wire.Release()] * 60)
+        await asyncio.sleep(0.1)
+        assert isinstance(await other.ask(wire.ListTasks()), wire.Tasks)
+        assert [len(message_of(await one.answer())) for _ in range(60)] == [5_000] * 60
+
+    serving(short_path, test)
+
+
 # -- hanging up ------------------------------------------------------------------------------------
 
 
@@ -230,11 +245,17 @@ def test_what_is_no_request_is_hung_up_on(short_path: Path, data: bytes) -> None
 def test_descriptors_that_nobody_asked_for_are_hung_up_on_and_closed(short_path: Path) -> None:
     async def test(world: Served) -> None:
         client = world.client()
-        client.send(wire.ListTasks(), fds=(0,))
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        client.send(wire.ListTasks(), fds=(writer,))
+        os.close(writer)
         while await client.answer() is not None:
             pass
+        await _readable(reader)
+        assert os.read(reader, 1) == b""  # nobody has the other end any more
+        os.close(reader)
 
-    serving(short_path, test)  # which sees that none is left
+    serving(short_path, test)
 
 
 def test_at_the_end_all_are_hung_up_on_and_nobody_is_accepted(short_path: Path) -> None:

@@ -16,15 +16,17 @@ from typing import Any
 
 import pytest
 
+from runlist.daemon.relay.vet import refusal, vetted
 from runlist.daemon.requests.together import pids_together, together_notes
-from runlist.daemon.tasks.managed import Away, ManagedTask, SuspendedBy
+from runlist.daemon.tasks.managed import Away, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree import adoption, look_schedule, processes
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checkpoints import Checkpoints
 from runlist.daemon.tree.look_schedule import LookSchedule
 from runlist.daemon.tree.search import Search
-from runlist.errors import NoTargetError, RunlistError
+from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey
+from runlist.planes.process.region import RegionError
 from runlist.proc.process import Program
 from tests.fixtures.adoption import FOUND, PID, World, child, in_a_daemon, own_usage, slices, until
 from tests.fixtures.fake_rm import DEVICE, UUIDS
@@ -176,6 +178,114 @@ def test_a_root_that_ended_goes_with_the_last_of_its_tree() -> None:
         await until(lambda: root.ended)
         await until(lambda: world.processes.roots == {})
         assert world.processes.managed == {}
+
+    a_daemon(test)
+
+
+def test_a_tree_whose_limit_cannot_be_kept_is_not_managed() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            with pytest.raises(NotSupportedError):
+                await world.manager.launch(pid, {"memory": "1GiB"}, world.borrower, None, 0)
+            assert world.processes.roots == {}
+            with pytest.raises(RunlistError, match="weight"):
+                await world.manager.launch(pid, {"weight": "none of this kind"}, world.borrower, None, 0)
+            assert world.processes.roots == {}
+
+    a_daemon(test)
+
+
+def test_a_user_with_all_the_trees_there_are_launches_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MAX_TREES", 1)
+
+    async def test(world: Managed) -> None:
+        with child(STRANGER) as one, child(STRANGER) as two:
+            await world.manager.launch(one, {}, world.borrower, None, STRANGER)
+            with pytest.raises(RunlistError, match="all for one user"):
+                await world.manager.launch(two, {}, world.borrower, None, STRANGER)
+            assert list(world.processes.roots) == [one]
+            world.processes.remove_root(world.processes.roots[one])
+
+    a_daemon(test)
+
+
+def test_what_is_let_go_while_it_is_attached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        async def everything_of(root: Root) -> None:
+            world.processes.remove_root(root)
+
+        monkeypatch.setattr(world.search, "everything_of", everything_of)
+        with child() as pid, pytest.raises(NoTargetError, match="ended, or was detached, while it was attached"):
+            await world.manager.attach(pid, {}, True, 0)
+        assert world.processes.roots == {}
+
+    a_daemon(test)
+
+
+def test_attaching_needs_work_now_unless_it_is_to_wait() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            with pytest.raises(NoTargetError, match="has no GPU context now"):
+                await world.manager.attach(pid, {}, False, 0)
+            assert world.processes.roots == {}
+            outcome = await world.manager.attach(pid, {"weight": "50"}, True, 0)
+            assert outcome.tasks == []
+            root = world.processes.roots[pid]
+            assert (root.awaited, root.settings) == (False, {"weight": "50"})
+            world.processes.remove_root(root)
+
+    a_daemon(test)
+
+
+def test_a_region_that_its_relay_refused_is_refused_with_the_reason() -> None:
+    async def test(world: Managed) -> None:
+        fd = vetted(world.plane, os.memfd_create("no region"), STRANGER)
+        with pytest.raises(RegionError) as caught:
+            await world.manager.descriptors.region(os.dup(fd), STRANGER)
+        assert str(caught.value) == refusal(fd) != ""
+        with pytest.raises(RunlistError, match="the memory region is refused: "):
+            await world.manager.launch(PID, {}, world.borrower, fd, STRANGER)
+        await until(lambda: not os.path.exists(f"/proc/self/fd/{fd}"))
+
+    a_daemon(test)
+
+
+def test_a_process_whose_driver_does_not_answer_any_more_is_released() -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = world.root(timeslice="5000")
+        await world.adopt(root)
+        (copy,) = world.borrower.copies
+        copy.on_control = lambda call: 0x65
+        world.checks.check(slices=False)
+        assert list(world.processes.managed) == [PID]
+        world.checks.check(slices=True)
+        assert world.processes.managed == {}
+        world.checks.correct(PID)  # it is not managed: nothing
+
+    a_daemon(test)
+
+
+def test_descendants_may_end_while_a_tree_is_attached_but_not_its_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        gone: set[int] = set()
+        asked: list[int] = []
+
+        async def adopt(self: Adoption, root: Root, pid: int, *, new_only: bool) -> None:
+            assert not new_only
+            asked.append(pid)
+            if pid in gone:
+                raise NoTargetError("gone")
+
+        monkeypatch.setattr(Adoption, "adopt", adopt)
+        with child() as one, child() as other:
+            root = world.root()
+            gone |= {one}
+            await world.search.everything_of(root)
+            assert {PID, one, other} <= set(asked)
+            gone.add(PID)
+            with pytest.raises(NoTargetError):
+                await world.search.everything_of(root)
 
     a_daemon(test)
 

@@ -14,7 +14,7 @@ from mutation.workplace import Workplace, side_by_side
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _START_S = 30.0
-_NOTHING_RAN = (3, 4, 5)
+_NOTHING_RAN = 5
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def judged(mutant: str, folder: str, code: int | None, output: str, tests: int |
         return Outcome(mutant, folder, found=True, by="the tests do not end")
     if code == 0:
         return Outcome(mutant, folder, found=False, by="its tests" if tests is None else f"{tests} tests")
-    if code in _NOTHING_RAN:
-        return Outcome(mutant, folder, found=False, by=f"no test ran: exit code {code} of pytest")
+    if code == _NOTHING_RAN:
+        return Outcome(mutant, folder, found=False, by="none of its tests is there")
     failed = _FAILED.search(output)
     return Outcome(mutant, folder, found=True, by=failed[1] if failed else f"exit code {code}")
 

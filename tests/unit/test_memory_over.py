@@ -94,6 +94,13 @@ def test_what_came_past_the_library_is_counted_by_it_from_then_on(strict: World,
         assert unseen() == counted * GiB
     assert region.read().used(GPU) == GiB
     strict.held[PID] = 2 * GiB
+    strict.look()
+    strict.look()
+    strict.held.clear()
+    strict.look()
+    strict.held[PID] = 2 * GiB
+    strict.look()
+    assert unseen() == 0  # what was seen before it had nothing does not count
     for _ in range(3):
         strict.look()
     assert (unseen(), region.read().used(GPU)) == (GiB, 2 * GiB)

@@ -36,7 +36,7 @@ class Limits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.set: list[tuple[str, bytes, int, int]] = []
         self.error: int | None = None
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: "GPU-0")
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"GPU-{index}")
         monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryLimits_v1", self.take, raising=False)
         monkeypatch.setattr(pynvml, "nvmlDeviceSetMemoryLimits_v1", self.take, raising=False)
@@ -46,6 +46,7 @@ class Limits:
     def take(self, handle: str, limits: types.SimpleNamespace) -> None:
         if self.error is not None:
             raise pynvml.NVMLError(self.error)
+        assert handle in ("GPU-0", "GPU-7")
         if hasattr(limits, "hardLimit"):
             self.set.append((handle, limits.nameSpace, limits.softLimit, limits.hardLimit))
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import UsageError
-from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Usage
-from runlist.policies import Layer, Policy, PolicySpec, builtin_policies, load_policy
+from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage
+from runlist.policies import Decision, Layer, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.policies.cap import CapLayer
 from runlist.policies.deadline import DeadlineLayer
 from runlist.policies.fair import Fair
@@ -288,6 +288,40 @@ def test_the_default_is_priority() -> None:
 def test_bad_options_of_the_others(name: str, options: dict[str, str], line: str) -> None:
     with pytest.raises(UsageError, match=line):
         load_policy(PolicySpec(name, options))
+
+
+def test_a_layer_passes_on_what_it_does_not_do_itself() -> None:
+    seen: list[object] = []
+
+    class Below(Policy):
+        summary = "for tests"
+
+        def decide(self, tasks: object, now: float) -> Decision:
+            return Decision({})
+
+        def admit(self, task: object, tasks: object) -> str:
+            seen.append((task, tasks))
+            return "no"
+
+        def on_event(self, event: object, now: float) -> bool:
+            seen.append((event, now))
+            return True
+
+        def why(self, key: object) -> str:
+            seen.append(key)
+            return "because"
+
+    class Above(Layer):
+        summary = "for tests"
+
+        def decide(self, tasks: object, now: float) -> Decision:
+            return self.below.decide(tasks, now)  # type: ignore[arg-type]
+
+    layer, (one, *others) = Above({}, Below({})), tasks(BATCH, BATCH, BATCH)
+    assert layer.admit(one, others) == "no"
+    assert layer.on_event(Tick(), 3.0) is True
+    assert layer.why(one.key) == "because"
+    assert seen == [(one, others), (Tick(), 3.0), one.key]
 
 
 def test_each_load_is_a_new_instance() -> None:

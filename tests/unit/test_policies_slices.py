@@ -14,7 +14,6 @@ from runlist.policies.fair import Fair
 from runlist.policies.parts.slices import (
     BASE_US,
     MAX_US,
-    MAX_WINDOWS,
     MIN_US,
     SHORT_BASE_US,
     WINDOW_ROUNDS,
@@ -120,6 +119,30 @@ def test_of_a_group_it_is_enough_that_one_task_fills_its_slices() -> None:
     assert corrected[tasks[2].key] == first[tasks[2].key]  # it gives slices away: that would change nothing
 
 
+def test_what_was_seen_of_tasks_that_compete_is_kept_while_they_do_and_for_a_few_seconds() -> None:
+    part, two, now = WeightedSlices(), [task(1), task(2)], 1.0
+    part.slices(two, two, now)
+    window = part._window
+    while now < 70.0:  # records are looked through twice meanwhile
+        now += 0.2
+        two = [used(each, now / 2, int(now * 40)) for each in two]
+        part.slices(two, two, now)
+    assert part._window is window
+    part, two = WeightedSlices(), [task(1), task(2)]
+    part.slices(two, two, 1.0)
+    for at, again in ((1.1, WINDOW_S - 0.1), (4.0, WINDOW_S - 0.1), (12.0, WINDOW_S)):
+        assert part.slices(two, two, at)[1] == pytest.approx(again)
+        part.slices(two[:1], two, at)
+
+
+def test_a_group_may_be_off_by_the_longest_of_its_slices() -> None:
+    part, tasks = WeightedSlices(), [task(1, 100, group="a"), task(2, 300, group="a"), task(3, 300)]
+    first, _ = part.slices(tasks, tasks, 0.0)
+    assert first[tasks[0].key] < 10_000 < first[tasks[1].key]
+    after = [used(tasks[0], 0.035, 0), used(tasks[1], 0.1, 0), used(tasks[2], 0.115, 0)]
+    assert part.slices(after, after, 0.25)[0] == first
+
+
 def test_time_in_which_nobody_can_run_does_not_count() -> None:
     policy, tasks = Fair({}), [task(1), task(2)]
     policy.decide(tasks, 1.0)
@@ -190,7 +213,7 @@ def test_nothing_is_kept_of_tasks_that_are_gone() -> None:
             pair = [used(each, now, int(now * 40)) for each in pair]
     assert len(part._groups) < 200
     assert len(part._given) < 200
-    assert len(part._windows) <= MAX_WINDOWS
+    assert len(part._windows) <= 16
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

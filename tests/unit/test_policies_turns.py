@@ -8,7 +8,7 @@ import pytest
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
-from runlist.policies.parts.turns import PARKED_US, WeightedTurns, time_left
+from runlist.policies.parts.turns import PARKED_US, WeightedTurns, _Workload, time_left
 from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import Tenant, TinyGpu, shares, tenant
 
@@ -248,6 +248,25 @@ def test_nothing_is_kept_of_tasks_that_are_gone() -> None:
 )
 def test_what_the_others_left(others_s: float, workload: float, expected: float) -> None:
     assert time_left(others_s, 0.1, workload) == pytest.approx(expected)
+
+
+def test_the_foregrounds_load_is_measured_once_a_second() -> None:
+    def busy(seconds: float) -> list[Task]:
+        return [task(0, LATENCY, usage=Usage(seconds)), task(1, LATENCY)]
+
+    load = _Workload()
+    load.measure(busy(5.0), 10.0)
+    assert load.share == 0.5  # it is not known yet
+    load.measure(busy(5.3), 10.5)
+    assert load.share == 0.5
+    load.measure(busy(5.4), 11.0)
+    assert load.share == pytest.approx(0.4)
+    load.measure(busy(5.4), 11.9)
+    assert load.share == pytest.approx(0.4)
+    load.measure(busy(5.4), 12.0)
+    assert load.share == 0.0
+    load.measure(busy(9.0), 14.0)
+    assert load.share == 1.0
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

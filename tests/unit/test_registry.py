@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runlist.errors import UsageError
+from runlist.planes import registry
 from runlist.planes.control import Control
 from runlist.planes.registry import choose_plane, controls
 
@@ -59,6 +60,21 @@ def test_a_name_that_is_none_is_one_line(name: str, line: str) -> None:
     with pytest.raises(UsageError) as caught:
         choose_plane(name)
     assert str(caught.value) == line
+
+
+def test_a_vendor_of_ours_need_have_no_controls_but_those_it_has_must_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for vendor in ("bare_vendor", "broken_vendor"):
+        (tmp_path / vendor).mkdir()
+        (tmp_path / vendor / "__init__.py").touch()
+        monkeypatch.setitem(registry.PLANES, vendor, vendor)
+    (tmp_path / "broken_vendor" / "controls.py").write_text("import nothing_of_that_name")
+    monkeypatch.setenv("RUNLIST_DEVICE", "bare_vendor")
+    assert controls() == ()
+    monkeypatch.setenv("RUNLIST_DEVICE", "broken_vendor")
+    with pytest.raises(ImportError, match="nothing_of_that_name"):
+        controls()
 
 
 def test_controls_are_those_of_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,7 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("rule = [ {},\n 5 ]", 2, "5 ]", "this is a table"),
         ("[[rule]]\nuser = 'no such user'", 2, "user =", "no user 'no such user' on this machine"),
         ("[[rule]]\nuser = [0,\n -1]", 3, "-1]", "take a user's name or number, or a list of them"),
+        ("[[rule]]\nuser = '9999999999'", 2, "user =", "no user '9999999999' on this machine"),
         ("[[rule]]\nuser = []", 2, "user = []", "an empty list matches nothing"),
         ("[[rule]]\ncommand = ''", 2, "command = ''", "take a pattern"),
         ("[[rule]]\ncommand = 5", 2, "command = 5", "take a pattern"),

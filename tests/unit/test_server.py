@@ -137,6 +137,7 @@ def test_requests_are_answered_in_their_order(short_path: Path) -> None:
         before, running, stopped = [(PID, 300, False)], [(PID, 50, False)], [(PID, 300, True)]
         assert seen == [before, stopped, stopped, before, running, []]
         assert await other.ask(wire.ListTasks()) == wire.Tasks([], [], __version__)
+        assert world.server._pause is None  # there is room
 
     serving(short_path, test)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ from runlist.daemon.tree.look_schedule import LookSchedule
 from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey
-from runlist.planes.process.region import RegionError
+from runlist.planes.process.region import RegionError, create
 from runlist.proc.process import Program
 from tests.fixtures.adoption import FOUND, PID, World, child, in_a_daemon, own_usage, slices, until
 from tests.fixtures.fake_rm import DEVICE, UUIDS
@@ -182,9 +183,16 @@ def test_a_root_that_ended_goes_with_the_last_of_its_tree() -> None:
     a_daemon(test)
 
 
-def test_a_tree_whose_limit_cannot_be_kept_is_not_managed() -> None:
+def test_a_tree_whose_limit_cannot_be_kept_is_not_managed(tmp_path: Path) -> None:
     async def test(world: Managed) -> None:
         with child() as pid:
+            _, region = create(tmp_path, strict=True)
+            fds = [os.dup(region.fileno()) for _ in range(2)]
+            region.close()
+            for fd in fds:
+                with pytest.raises(RunlistError, match="weight"):
+                    await world.manager.launch(pid, {"weight": "none of this kind"}, world.borrower, fd, 0)
+            await until(lambda: not any(os.path.realpath(f"/proc/self/fd/{fd}").endswith(".region") for fd in fds))
             with pytest.raises(NotSupportedError):
                 await world.manager.launch(pid, {"memory": "1GiB"}, world.borrower, None, 0)
             assert world.processes.roots == {}

@@ -12,7 +12,7 @@ from mutation.places import Mutant
 from mutation.tests import Tests
 from mutation.workplace import Workplace, side_by_side
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", re.MULTILINE)
 _START_S = 30.0
 _NOTHING_RAN = 5
 

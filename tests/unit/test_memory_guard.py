@@ -20,6 +20,7 @@ from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import memory_guard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap
+from runlist.planes.interface import CensusError
 from runlist.planes.process.region import Enforced, Region
 from runlist.planes.process.region.file import gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
@@ -381,6 +382,14 @@ def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.
     group.set(GiB)
     group.set(None)
     assert calls == [(GPU, path, GiB), (GPU, path, None)]
+
+    def refuse(*_: object) -> None:
+        raise CensusError("not on this GPU")
+
+    memory.limit, limit = refuse, memory.limit
+    with pytest.raises(NotSupportedError, match="the driver refuses a memory limit: not on this GPU"):
+        group.set(GiB)
+    memory.limit = limit
     group.close()
     assert (tmp_path / "a.slice" / "cgroup.procs").read_text() == str(childless)  # moved back
     with pytest.raises(NotSupportedError, match="cannot be made"):

@@ -198,6 +198,7 @@ def test_what_is_set_holds_on_gpus_that_are_met_later(made: Made) -> None:
         at = DEVICES_AT + index * DEVICE.size
         device = DEVICE.unpack(os.pread(made.region.fileno(), DEVICE.size, at))
         assert (device["key"], device["memory_value"], device["cap_value"]) == (0, 200, NO_LIMIT)
+        assert (device["memory_check"], device["cap_check"]) == (200 ^ NO_LIMIT, 0)
 
 
 def test_what_the_daemon_found_past_the_slots_counts(made: Made) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
@@ -30,6 +31,7 @@ from tests.fixtures.ear import CloseHere
 
 PATIENCE_S = 20.0
 STATUS = wire.encode(wire.GetStatus())
+MORE_THAN_A_SOCKET_TAKES = 240_000
 ASK = wire.encode(wire.BorrowRequest(1, 2))
 
 
@@ -172,6 +174,93 @@ def test_a_frame_that_is_too_long_is_not_waited_for(ends: Ends, length: int) -> 
     packet = channel.receive(ends.channel)
     assert packet is not None
     assert packet.body == f"a frame of {length} bytes".encode()
+
+
+def is_closed(reader: int) -> bool:
+    """Whether nobody has the writing end of a pipe any more."""
+    os.set_blocking(reader, False)
+    try:
+        return os.read(reader, 1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_descriptors_without_a_frame_are_hung_up_on_and_closed(ends: Ends) -> None:
+    ends.daemon.sendall(ASK * 20)
+    assert ends.stranger.recv(1 << 16)[:5] == ASK[:5]
+    reader, writer = os.pipe()
+    for _ in range(2):
+        socket.send_fds(ends.stranger, [b"\x05"], [writer] * 10)
+    os.close(writer)
+    assert channel.receive(ends.channel) == (Say.BROKEN, 1, b"descriptors without a frame", [])
+    wait_for(lambda: is_closed(reader))
+    os.close(reader)
+
+
+def test_what_a_stranger_sent_with_half_a_frame_is_closed_with_its_connection(ends: Ends) -> None:
+    ends.daemon.sendall(ASK)
+    assert ends.stranger.recv(1 << 16) == ASK
+    reader, writer = os.pipe()
+    socket.send_fds(ends.stranger, [wire.encode(wire.Borrowed())[:6]], [writer])
+    os.close(writer)
+    ends.stranger.close()
+    assert ends.daemon.recv(1) == b""
+    assert not is_closed(reader)  # the daemon may still answer what was asked before
+    ends.daemon.close()
+    wait_for(lambda: is_closed(reader))
+    os.close(reader)
+
+
+def test_what_the_daemon_said_before_it_hung_up_is_still_passed_on(ends: Ends) -> None:
+    ends.daemon.sendall(b"last words")
+    ends.daemon.close()
+    assert ends.stranger.recv(100) == b"last words"
+    assert ends.stranger.recv(1) == b""
+
+
+def test_answers_that_nobody_reads_are_given_up_after_the_daemon_hung_up(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody broke the protocol, so nothing is told."""
+    monkeypatch.setattr(ferry, "HALF_S", 0.1)
+    ends.daemon.sendall(b"x" * MORE_THAN_A_SOCKET_TAKES)
+    ends.daemon.close()
+    ends.channel.settimeout(1.5)
+    with pytest.raises(TimeoutError):
+        channel.receive(ends.channel)
+    received = 0
+    while data := ends.stranger.recv(1 << 16):
+        received += len(data)
+    assert received < MORE_THAN_A_SOCKET_TAKES
+
+
+def test_an_idle_connection_and_one_with_whole_frames_stay(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ferry, "HALF_S", 0.1)
+    monkeypatch.setattr(ferry, "_LOOK_S", 0.02)
+    for _ in range(4):
+        ends.stranger.sendall(STATUS[:7])
+        time.sleep(0.02)
+        ends.stranger.sendall(STATUS[7:])
+        assert ends.daemon.recv(1 << 16) == STATUS
+        time.sleep(0.05)
+    ends.channel.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        channel.receive(ends.channel)
+    ends.daemon.sendall(b"still there")
+    assert ends.stranger.recv(100) == b"still there"
+
+
+def test_requests_that_the_daemon_does_not_read_yet_arrive_later(ends: Ends) -> None:
+    ends.stranger.settimeout(0.2)
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while sent < 64 << 20:
+            ends.stranger.sendall(STATUS)
+            sent += 1
+    received = b""
+    while len(received) < sent * len(STATUS):
+        received += ends.daemon.recv(1 << 16)
+    assert received[: sent * len(STATUS)] == STATUS * sent
 
 
 @pytest.mark.parametrize("one", ["stranger", "daemon"])

@@ -119,6 +119,8 @@ def test_what_no_daemon_would_take_is_one_line(commands: Commands, group: str) -
 def test_without_a_device_it_does_not_start(commands: Commands) -> None:
     commands.environment.update({"RUNLIST_DEVICE": "emulated", "RUNLIST_EMULATED_GPU": str(commands.folder / "none")})
     assert "no emulated GPU runs in" in refused(commands, 5)
+    assert not (commands.folder / "none").exists()  # nothing is made before that is known
+    assert not commands.socket.with_suffix(".lock").exists()
 
 
 def test_several_clients_that_start_a_private_daemon_at_once_share_one(commands: Commands) -> None:

@@ -161,11 +161,11 @@ def test_a_minute_is_kept(accounts: Accounting, source: FakeSource, clock: Clock
     second(accounts, source, clock, 1, held_s=1.0)
     for _ in range(HISTORY_S - 1):
         second(accounts, source, clock, 2, held_s=0.5)
-    assert len(accounts.of(1).history) == HISTORY_S
+    assert len(accounts.of(1).history) == 60
     second(accounts, source, clock, 2, held_s=0.5)
     assert accounts.of(1).history == []  # it was not seen for a minute
     assert accounts.of(1).usage == NO_USAGE
-    assert accounts.of(2).history == [0.5] * HISTORY_S
+    assert accounts.of(2).history == [0.5] * 60
 
 
 def test_totals_of_a_managed_process_never_start_again(accounts: Accounting, source: FakeSource, clock: Clock) -> None:

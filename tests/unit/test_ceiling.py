@@ -108,3 +108,19 @@ def test_over_is_whatever_was_beyond_and_has_not_been_within_since(held: list[in
     tree = limited()
     for each in held:
         assert tree.look(LIMIT, each) is (each > LIMIT + TOLERANCE)
+
+
+def test_what_a_tree_frees_at_once_after_its_limit_was_lowered_it_may_have_again(
+    later: Callable[[float], None],
+) -> None:
+    """It is asked to free memory just then, and the next moment it may take some back."""
+    one = limited(None)
+    assert not one.look(None, 3 * LIMIT)
+    one.change(LIMIT, keeps=True)
+    held = [3 * LIMIT, 2 * LIMIT, 3 * LIMIT]
+    assert not any(one.look(LIMIT, octets) for octets in held)
+    later(SETTLE_S + 0.1)
+    assert not one.look(LIMIT, 2 * LIMIT)
+    assert one.look(LIMIT, 3 * LIMIT)  # from then on less is never more again
+    assert one.look(LIMIT, 2 * LIMIT)
+    assert not one.look(LIMIT, LIMIT)

@@ -10,11 +10,12 @@ from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
+from runlist.planes.nvidia.objects import GpuObjects
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
 from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
 from runlist.protocol.rm_autogen import Privilege
-from tests.fixtures.fake_rm import COMPUTE, FakeClient, FakeFile, FakeRm
+from tests.fixtures.fake_rm import COMPUTE, UUIDS, FakeClient, FakeFile, FakeRm
 
 SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (
     COMMANDS[name].number
@@ -298,3 +299,17 @@ def test_putting_back_tells_what_it_could_not_do_and_does_the_rest() -> None:
     assert "NV_ERR_TIMEOUT" in trouble
     assert tenant.slices() == [1, 1024, 1024, 1024]
     assert tenant.enabled() == {True}
+
+
+def test_without_groups_there_is_no_slice_to_name(tenant: Tenant) -> None:
+    bare = GpuContext(tenant.context.rm, GpuObjects(UUIDS[0], 0, ()))
+    assert (bare.found_us, bare.channels, bare.competing, bare.group_ids) == (0, 0, 0, [])
+    assert tenant.context.found_us == 2048
+    assert (tenant.context.channels, tenant.context.competing) == (20, 1)
+
+
+@pytest.mark.parametrize(("name", "sent"), [("interleave", 4), ("realtime", 1), ("preemption", 8)])
+def test_controls_of_compute_work_are_sent_for_its_groups_alone(tenant: Tenant, name: str, sent: int) -> None:
+    """For each of them, or for each of their channels."""
+    tenant.context.set_control(name, OTHER_THAN_DEFAULT[name])
+    assert len(tenant.file.sent(INTERLEAVE, REALTIME, MODE)) == sent

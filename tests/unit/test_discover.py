@@ -9,7 +9,8 @@ import pytest
 
 from runlist.errors import NoPermissionError
 from runlist.model import Engine
-from runlist.planes.nvidia.discover import Discoverer, Found
+from runlist.planes.interface import Lent
+from runlist.planes.nvidia.discover import NEW_REACH, Discoverer, Found
 from runlist.planes.nvidia.rm.status import RmError
 from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
 
@@ -253,3 +254,94 @@ def test_the_process_may_end_while_its_descriptors_are_listed(rm: FakeRm) -> Non
 
     rm.control_files = listing  # type: ignore[method-assign]
     assert discover(rm) == []
+
+
+# -- how far it looks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("new", "further", "finds"), [(True, -20, True), (True, 20, False), (False, 20, True)])
+def test_a_new_process_is_looked_for_among_the_newest_clients_alone(
+    rm: FakeRm, new: bool, further: int, finds: bool
+) -> None:
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    rm.newest += NEW_REACH + further
+    discoverer = Discoverer(rm)
+    assert shape(discoverer.find(PID, -1, rm, new=new)) == [CONTEXT] * finds
+    discoverer.close()
+
+
+@pytest.mark.parametrize(("reach", "finds"), [(10, False), (11, True)])
+def test_the_reach_is_counted_from_the_newest_client(rm: FakeRm, reach: int, finds: bool) -> None:
+    client = rm.tenant(PID).client()
+    client.context(client.device())
+    rm.newest += 9  # the tenth further down is our own that asks
+    discoverer = Discoverer(rm)
+    assert bool(discoverer.discover(PID, -1, rm, reach)) is finds
+    discoverer.close()
+
+
+def test_clients_of_a_process_lie_close_together(rm: FakeRm) -> None:
+    """So the search ends a little below the last one that was found."""
+    file = rm.tenant(PID)
+    for gap in (200, 60, 30):  # from the oldest
+        client = file.client()
+        client.context(client.device())
+        rm.newest += gap
+    assert len(discover(rm)) == 2
+
+
+def test_a_process_of_many_files_is_looked_at_in_pieces(rm: FakeRm) -> None:
+    for fd in (8, 30, 9):
+        client = rm.tenant(PID, fd).client()
+        client.context(client.device())
+    discoverer = Discoverer(rm)
+    assert not discoverer.is_unfinished(PID)
+    looks = []
+    for _ in range(3):
+        looks.append([found.fd for found in discoverer.discover(PID, -1, rm, seconds=0.0)])
+        assert discoverer.is_unfinished(PID)
+    assert discoverer.discover(PID, -1, rm, seconds=0.0) == []  # there is no further one
+    assert not discoverer.is_unfinished(PID)
+    assert looks == [[8], [9], [30]]
+    assert [found.fd for found in discoverer.discover(PID, -1, rm)] == [8, 9, 30]
+    assert not discoverer.is_unfinished(PID)
+    discoverer.close()
+
+
+def test_which_processes_may_have_work(rm: FakeRm) -> None:
+    rm.tenant(PID)
+    rm.processes[PID + 1] = {}
+    discoverer = Discoverer(rm)
+    assert [discoverer.may_have_work(pid) for pid in (PID, PID + 1, PID + 2)] == [True, False, False]
+    discoverer.close()
+
+
+def test_contexts_are_of_the_groups_that_are_not_known_yet(rm: FakeRm) -> None:
+    client = rm.tenant(PID).client()
+    first, *others = client.context(client.device())
+    (found,) = discover(rm)
+    (context,) = found.contexts(found.handle, [])
+    assert list(context.groups) == [first, *others]
+    (context,) = found.contexts(found.handle, {(client.handle, others[0]), (client.handle + 1, first)})
+    assert list(context.groups) == [first, *others[1:]]
+    assert found.contexts(found.handle, {(client.handle, group) for group in (first, *others)}) == []
+
+
+# -- files that were sent --------------------------------------------------------------------------
+
+
+def test_of_files_that_were_sent_those_without_work_are_closed(rm: FakeRm) -> None:
+    work, idle = rm.tenant(PID, 8), rm.tenant(PID, 9)
+    client = work.client()
+    client.context(client.device())
+    lent = [Lent(8, work, client.handle), Lent(9, idle, idle.client().handle)]
+    discoverer = Discoverer(rm)
+    (found,) = discoverer.examine(lent)
+    assert (found.fd, found.handle, found.client, shape([found])) == (8, work, client.handle, [CONTEXT])
+    assert (work.closed, idle.closed) == (0, 1)
+    work.on_control = lambda call: 0x65
+    with pytest.raises(RmError, match="NV_ERR_TIMEOUT"):
+        discoverer.examine(lent[:1])
+    assert work.closed == 1
+    discoverer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -9,7 +10,10 @@ import pytest
 
 from runlist import doctor
 from runlist.errors import ExitCode, NoPermissionError, NotSupportedError, RunlistError
-from runlist.planes.interface import Limited
+from runlist.planes.interface import GpuInfo, Limited
+from runlist.planes.nvidia import checks, nvml
+from runlist.planes.nvidia.plane import NvidiaPlane
+from tests.fixtures.fake_rm import FakeFile, FakeRm
 
 FINE, LIMITED = "", Limited("only by half")
 
@@ -41,3 +45,72 @@ def test_the_first_failure_gives_the_exit_code_and_all_is_looked_at(
     assert [finding.state for finding in findings] == states
     assert found == code
     assert all("\n" not in finding.detail for finding in findings)
+
+
+# -- of NVIDIA's driver ----------------------------------------------------------------------------
+
+
+class Nvidia:
+    """A driver in memory, and an NVML that says what a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rm = FakeRm()
+        self.files: list[FakeFile] = []
+        self.version, self.names, self.limits, self.nice = "580.159.04", ["H200", "H100", "H200"], False, True
+        monkeypatch.setattr(nvml, "session", lambda driver: contextlib.nullcontext())
+        monkeypatch.setattr(nvml, "driver_version", lambda: self.version)
+        monkeypatch.setattr(nvml, "gpus", lambda: [GpuInfo("GPU-0", name, 1) for name in self.names])
+        monkeypatch.setattr(nvml, "memory_limits_supported", lambda cgroup: self.limits)
+        monkeypatch.setattr(checks, "capable", lambda capability: self.nice and capability == 23)
+        self.rm.open = self.open  # type: ignore[method-assign]
+
+    def open(self) -> FakeFile:
+        self.files.append(FakeFile(self.rm))
+        return self.files[-1]
+
+    def found(self) -> dict[str, str | Exception]:
+        """What each check says, or what it raises."""
+        said: dict[str, str | Exception] = {}
+        for name, check in NvidiaPlane(self.rm).checks():
+            try:
+                said[name] = check()
+            except Exception as error:
+                said[name] = error
+        return said
+
+
+def test_a_driver_that_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = Nvidia(monkeypatch)
+    assert nvidia.found() == {
+        "device": "fake: the driver answers",
+        "GPUs": "3 × H100, H200, driver 580.159.04",
+        "privileged controls": "interleave may be set",
+        "memory limits": "by the driver: not supported (driver 580.159.04); librunlist.so keeps them",
+    }
+    (file,) = nvidia.files
+    assert (file.clients, file.closed) == ({}, 1)
+    nvidia.limits = True
+    assert nvidia.found()["memory limits"] == "by the driver itself, for a daemon run by root (driver 580.159.04)"
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("550.54", True), ("550.0", True), ("551-rc1", True), ("551.2-rc1", True), ("549.99.1", False), ("90.1", False)],
+)
+def test_a_driver_that_nobody_read_is_a_warning(monkeypatch: pytest.MonkeyPatch, version: str, known: bool) -> None:
+    nvidia = Nvidia(monkeypatch)
+    nvidia.version = version
+    said = nvidia.found()["GPUs"]
+    assert isinstance(said, str) is known
+    assert version in str(said)
+    if isinstance(said, Limited):
+        assert "older than 550" in str(said)
+
+
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = Nvidia(monkeypatch)
+    nvidia.names, nvidia.nice = [], False
+    said = nvidia.found()
+    assert isinstance(said["GPUs"], NotSupportedError)
+    assert isinstance(said["privileged controls"], Limited)
+    assert str(said["privileged controls"]).startswith("interleave cannot be set without root or CAP_SYS_NICE")

@@ -13,15 +13,18 @@ from typing import Any
 import pytest
 
 from runlist.daemon.memory.driver_limits import DriverLimits
+from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests.limit_notes import limit_notes
 from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import memory_guard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap
-from runlist.planes.process.region import Region
+from runlist.planes.interface import CensusError
+from runlist.planes.process.region import Enforced, Region
 from runlist.planes.process.region.file import gpu_key
-from runlist.planes.process.region.format import DEVICE, DEVICES_AT
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
+from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
 
 # -- setting ----------------------------------------------------------------------------------------
@@ -90,8 +93,52 @@ def test_what_a_person_is_told(tree: World) -> None:
     tree.claim(held=3 * GiB)
     assert told(None) == told(4 * GiB) == []
     assert told(200 * GiB) == ["a limit of 200.0 GiB has no effect: the GPU has 140.0 GiB"]
+    assert told(3 * GiB) == []
+    assert told(140 * GiB) == []
     (line,) = told(2 * GiB)
     assert line == (f"process {PID} holds 3.0 GiB, more than its new limit: new allocations are refused until it frees")
+
+
+def test_a_tree_of_several_that_hold_too_much_is_told_as_one(tree: World, region: Region) -> None:
+    tree.claim(held=2 * GiB)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        slot = SLOT.pack(
+            identity=other.pid | 1 << 32, start_time=start_of(other.pid) or 0, pid_namespace=pid_namespace(),
+            enforced=3, use=[GiB],
+        )  # fmt: skip
+        os.pwrite(region.fileno(), slot, SLOTS_AT + SLOT.size)
+        os.pwrite(region.fileno(), (2).to_bytes(4, "little"), HEADER.offsets["slots_used"])
+        tree.quota.set_limit(2 * GiB)
+        tree.quota._snapshot = None
+        assert limit_notes(tree.root, tree, tree) == [  # type: ignore[arg-type]
+            "the processes under 1 hold 3.0 GiB, more than their new limit: new allocations are refused until they free"
+        ]
+        other.kill()
+
+
+def test_what_keeps_a_limit_is_told_for_people(region: Region) -> None:
+    slot = SimpleNamespace(enforced=Enforced.MEMORY | Enforced.QUERIES)
+    bare = SimpleNamespace(enforced=Enforced(0))
+    told = [enforcement(PID, one, by_driver=by) for by in (True, False) for one in (slot, bare)]  # type: ignore[arg-type]
+    assert told == ["memory (by the driver), queries", "memory (by the driver)", "memory, queries",
+                    "nothing: it could not start"]  # fmt: skip
+    assert enforcement(PID, None, by_driver=True) == "memory (by the driver)"
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({}, "LD_PRELOAD does not name it"),
+        ({"LD_PRELOAD": "/x.so"}, "LD_PRELOAD does not name it"),
+        ({"LD_PRELOAD": "librunlist.so", "RUNLIST_DISABLE": "1"}, "RUNLIST_DISABLE is set"),
+        ({"LD_PRELOAD": "librunlist.so"}, "RUNLIST_REGION is not set"),
+        ({"LD_PRELOAD": "librunlist.so", "RUNLIST_REGION": "/r"}, "it is not in its tree's region"),
+    ],
+)
+def test_why_the_library_is_not_in_a_process(environment: dict[str, str], why: str) -> None:
+    with subprocess.Popen(["sleep", "60"], env=environment, stderr=subprocess.DEVNULL) as process:
+        assert enforcement(process.pid, None) == f"not loaded: {why}"
+        process.kill()
 
 
 # -- holding ----------------------------------------------------------------------------------------
@@ -335,6 +382,14 @@ def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.
     group.set(GiB)
     group.set(None)
     assert calls == [(GPU, path, GiB), (GPU, path, None)]
+
+    def refuse(*_: object) -> None:
+        raise CensusError("not on this GPU")
+
+    memory.limit, limit = refuse, memory.limit
+    with pytest.raises(NotSupportedError, match="the driver refuses a memory limit: not on this GPU"):
+        group.set(GiB)
+    memory.limit = limit
     group.close()
     assert (tmp_path / "a.slice" / "cgroup.procs").read_text() == str(childless)  # moved back
     with pytest.raises(NotSupportedError, match="cannot be made"):

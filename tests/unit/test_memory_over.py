@@ -65,6 +65,10 @@ def test_who_enables_itself_is_suspended_again_at_every_look(strict: World) -> N
     strict.look()
     strict.look()
     assert len(suspended) == 2
+    strict.held[PID] = GiB
+    strict.look()
+    strict.look()
+    assert len(suspended) == 2  # whatever else keeps it off is no matter of its memory
 
 
 def test_a_census_that_fails_lets_nobody_go(strict: World) -> None:
@@ -91,6 +95,13 @@ def test_what_came_past_the_library_is_counted_by_it_from_then_on(strict: World,
         assert unseen() == counted * GiB
     assert region.read().used(GPU) == GiB
     strict.held[PID] = 2 * GiB
+    strict.look()
+    strict.look()
+    strict.held.clear()
+    strict.look()
+    strict.held[PID] = 2 * GiB
+    strict.look()
+    assert unseen() == 0  # what was seen before it had nothing does not count
     for _ in range(3):
         strict.look()
     assert (unseen(), region.read().used(GPU)) == (GiB, 2 * GiB)

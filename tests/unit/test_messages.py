@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -126,6 +126,70 @@ def test_another_users_claim_to_be_somebody_else_is_refused_by_the_kernel(ear: E
     with Ear(short_path / "open" / "m") as heard:
         assert As(NOBODY)(claim) == "Operation not permitted"
         assert heard.heard.empty()
+
+
+def test_whether_an_answer_could_be_sent_is_known(ear: Ear, sender: socket.socket, short_path: Path) -> None:
+    ear.answers = False
+    sender.send(BEGIN.encode())
+    ear.next()
+    assert ear.do(lambda: ear.answer(Effect.IN_FORCE)) is True
+    assert sender.recv(100) == BEGIN.encode(Effect.IN_FORCE)
+    sender.send(REPORT.encode())
+    ear.next()
+    assert ear.do(lambda: ear.answer(Effect.IN_FORCE)) is False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as named:
+        named.bind(str(short_path / "named"))
+        named.sendto(BEGIN.encode(), str(ear.path))
+        ear.next()
+        assert ear.do(lambda: ear.answer(Effect.IN_FORCE)) is False
+
+
+class Strangers:
+    """Notes what it is to take."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, bool]] = []
+
+    def is_stranger(self, uid: int) -> bool:
+        return True
+
+    def share(self, messages: socket.socket, on_datagram: object) -> None:
+        self.messages = messages
+
+    def take(self, uid: int, wanted: bool, done: Callable[[], None]) -> None:
+        self.taken.append((uid, wanted))
+        self.done = done
+
+
+@needs_root
+def test_what_a_stranger_sends_with_descriptors_is_left_to_others_one_at_a_time(short_path: Path) -> None:
+    short_path.chmod(0o711)
+    strangers, heard = Strangers(), []
+
+    async def test() -> None:
+        def hear(pid: int, uid: int, message: TenantMessage, answer: Answer) -> bool:
+            heard.append(message.kind)
+            return True
+
+        messages = Messages(short_path / "m", hear, CloseHere(), strangers, lambda pid, uid: pid == os.getpid())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.connect(str(short_path / "m"))
+            for kind in (Kind.JOIN, Kind.HINT):
+                socket.send_fds(sock, [TenantMessage(kind, 0, 1, 7).encode()], [0])
+            sock.send(TenantMessage(Kind.HINT, 0, 2, 5).encode())
+            await asyncio.sleep(0.1)
+            assert strangers.taken == [(os.getuid(), True)]  # and no other until it is out of the queue
+            for _ in range(2):
+                strangers.messages.recv(100)
+                strangers.done()
+                await asyncio.sleep(0.05)
+        assert strangers.taken == [(os.getuid(), True), (os.getuid(), False)]
+        assert heard == [Kind.HINT]
+        assert messages.dropped == {"foreign": 1}
+        messages.close()
+        strangers.messages.close()
+
+    asyncio.run(test())
 
 
 def test_a_segment_is_answered_with_its_effect_and_nothing_else_is(ear: Ear, sender: socket.socket) -> None:

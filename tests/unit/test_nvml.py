@@ -36,7 +36,7 @@ class Limits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.set: list[tuple[str, bytes, int, int]] = []
         self.error: int | None = None
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: "GPU-0")
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"GPU-{index}")
         monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryLimits_v1", self.take, raising=False)
         monkeypatch.setattr(pynvml, "nvmlDeviceSetMemoryLimits_v1", self.take, raising=False)
@@ -46,6 +46,7 @@ class Limits:
     def take(self, handle: str, limits: types.SimpleNamespace) -> None:
         if self.error is not None:
             raise pynvml.NVMLError(self.error)
+        assert handle in ("GPU-0", "GPU-7")
         if hasattr(limits, "hardLimit"):
             self.set.append((handle, limits.nameSpace, limits.softLimit, limits.hardLimit))
 
@@ -64,6 +65,80 @@ def test_limits_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         nvml.set_memory_limit("GPU-7", cgroup, 1)
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMemoryLimits_v1")  # an older nvidia-ml-py
     assert not nvml.memory_limits_supported(cgroup)
+
+
+class Processes:
+    """An NVML of two GPUs with processes on them, of which the second may be lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed: dict[str, list[tuple[int, int | None]]] = {"GPU-0": [], "GPU-1": []}
+        self.error: int | None = None  # of what is asked about the second
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"GPU-{index}")
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+        for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+            monkeypatch.setattr(pynvml, name, self.ask)
+
+    def ask(self, gpu: str) -> list[types.SimpleNamespace]:
+        if gpu == "GPU-1" and self.error is not None:
+            raise pynvml.NVMLError(self.error)
+        return [types.SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in self.listed[gpu]]
+
+
+def test_a_process_holds_what_all_its_entries_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(monkeypatch)
+    processes.listed["GPU-0"] = [(7, 100), (8, None), (7, 20)]
+    assert nvml.memory_by_pid("GPU-0") == {7: 120, 8: 0}
+    processes.error = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(nvml.NvmlError, match="NVML: "):
+        nvml.memory_by_pid("GPU-1")
+
+
+def test_processes_of_all_gpus_but_of_one_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(monkeypatch)
+    processes.listed = {"GPU-0": [(7, 1), (8, 1)], "GPU-1": [(8, 1), (9, 1)]}
+    assert nvml.compute_pids() == {7, 8, 9}
+    processes.error = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert nvml.compute_pids() == {7, 8}
+    processes.error = pynvml.NVML_ERROR_UNKNOWN
+    with pytest.raises(nvml.NvmlError):
+        nvml.compute_pids()
+
+
+def test_without_a_word_on_mps_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(monkeypatch)
+    processes.listed["GPU-1"] = [(9, None)]
+    assert nvml.mps_pids("GPU-1") == {9}
+    for code in (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED):
+        processes.error = code
+        assert nvml.mps_pids("GPU-1") == set()
+    processes.error = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(nvml.NvmlError):
+        nvml.mps_pids("GPU-1")
+
+
+@pytest.mark.parametrize(("known", "used"), [(True, 5), (False, 7)])
+def test_memory_in_use_is_without_the_drivers_own_where_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, known: bool, used: int
+) -> None:
+    def info(handle: str, version: int | None = None) -> types.SimpleNamespace:
+        assert handle == "GPU-0"
+        if version is None:
+            return types.SimpleNamespace(used=7)
+        assert version == pynvml.nvmlMemory_v2
+        if not known:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return types.SimpleNamespace(used=5)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", info)
+    assert nvml.memory_used("GPU-0") == used
+
+
+@pytest.mark.parametrize("version", ["580.159.04", b"580.159.04"])
+def test_the_drivers_version_is_text(monkeypatch: pytest.MonkeyPatch, version: str | bytes) -> None:
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: version)
+    assert nvml.driver_version() == "580.159.04"
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200", b"NVIDIA H200"])

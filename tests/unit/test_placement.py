@@ -38,7 +38,7 @@ class Machine:
         tasks = {pid: SimpleNamespace(queued=queued) for pid, queued in enumerate(self.queued[gpu])}
         return SimpleNamespace(tasks=tasks)
 
-    def mps_clients(self, gpu: str, kept_s: float = 0) -> set[int]:
+    def mps_clients(self, gpu: str) -> set[int]:
         return set()
 
     def by_pid(self, gpu: str) -> dict[int, int]:

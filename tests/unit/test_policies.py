@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import UsageError
-from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Usage
-from runlist.policies import Layer, Policy, PolicySpec, builtin_policies, load_policy
+from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage
+from runlist.policies import Decision, Layer, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.policies.cap import CapLayer
 from runlist.policies.deadline import DeadlineLayer
 from runlist.policies.fair import Fair
@@ -290,6 +290,40 @@ def test_bad_options_of_the_others(name: str, options: dict[str, str], line: str
         load_policy(PolicySpec(name, options))
 
 
+def test_a_layer_passes_on_what_it_does_not_do_itself() -> None:
+    seen: list[object] = []
+
+    class Below(Policy):
+        summary = "for tests"
+
+        def decide(self, tasks: object, now: float) -> Decision:
+            return Decision({})
+
+        def admit(self, task: object, tasks: object) -> str:
+            seen.append((task, tasks))
+            return "no"
+
+        def on_event(self, event: object, now: float) -> bool:
+            seen.append((event, now))
+            return True
+
+        def why(self, key: object) -> str:
+            seen.append(key)
+            return "because"
+
+    class Above(Layer):
+        summary = "for tests"
+
+        def decide(self, tasks: object, now: float) -> Decision:
+            return self.below.decide(tasks, now)  # type: ignore[arg-type]
+
+    layer, (one, *others) = Above({}, Below({})), tasks(BATCH, BATCH, BATCH)
+    assert layer.admit(one, others) == "no"
+    assert layer.on_event(Tick(), 3.0) is True
+    assert layer.why(one.key) == "because"
+    assert seen == [(one, others), (Tick(), 3.0), one.key]
+
+
 def test_each_load_is_a_new_instance() -> None:
     assert load_policy(PolicySpec()) is not load_policy(PolicySpec())
 
@@ -340,6 +374,29 @@ def test_a_file_that_is_no_policy_is_one_line(tmp_path: Path, text: str, line: s
     with pytest.raises(UsageError, match=line) as caught:
         load_policy(PolicySpec(write(tmp_path / "bad.py", text)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_no_policy(tmp_path: Path) -> None:
+    most = 1 << 20
+    path = write(tmp_path / "large.py", OWN + "#" * (most - len(OWN)))
+    assert load_policy(PolicySpec(path))
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        load_policy(PolicySpec(write(tmp_path / "larger.py", OWN + "#" * (most + 1 - len(OWN)))))
+
+
+def test_what_a_policy_says_is_wrong_with_its_options_is_said_as_it_is(tmp_path: Path) -> None:
+    text = "from runlist.errors import UsageError\n" + OWN.replace(
+        "    def decide", "    def __init__(self, options):\n        raise UsageError('take a=b')\n    def decide"
+    )
+    with pytest.raises(UsageError, match=r"^take a=b$"):
+        load_policy(PolicySpec(write(tmp_path / "mine.py", text)))
+
+
+def test_a_policy_that_fails_as_it_is_made_is_one_line(tmp_path: Path) -> None:
+    for how, line in (("ValueError('no such thing')", ": no such thing$"), ("KeyError(3)", r": KeyError\(3\)$")):
+        text = OWN.replace("    def decide", f"    def __init__(self, options):\n        raise {how}\n    def decide")
+        with pytest.raises(UsageError, match=line):
+            load_policy(PolicySpec(write(tmp_path / "bad.py", text)))
 
 
 def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ def test_the_earliest_deadline_comes_first_and_the_others_have_what_it_leaves() 
     assert [later[each.key].timeslice_us for each in tasks] == [5_000, 1_000_000, 2_000]
 
 
+def test_when_the_first_period_ends_another_may_be_the_first() -> None:
+    it = layer()
+    tasks = [task(1, **every(5, 20)), task(2, **every(5, 50))]
+    assert it.decide(tasks, 10.0).again_after_s == pytest.approx(0.005)
+    assert it.decide(tasks, 10.018).again_after_s == pytest.approx(0.002)
+    assert it.decide(tasks[:1], 10.019).again_after_s == pytest.approx(0.005)
+
+
 def test_a_deadline_task_without_a_deadline_is_served_as_a_latency_task() -> None:
     assert layer().decide([task(1), task(2, **every(5, 20))], 10.0).shares[TaskKey(1, "GPU-0")] == Share(2_000)
 

@@ -197,6 +197,43 @@ def test_equals_run_together() -> None:
     assert Segments(1.0).foremost([task(segment=2), task(OTHER, segment=2)], (), 10.0).tasks == {KEY, OTHER}
 
 
+def test_a_segment_whose_beginning_was_missed_begins_when_it_is_first_seen() -> None:
+    segments, tasks = Segments(1.0), [task(segment=1)]
+    segments.note(Segment(KEY, 1), 10.0)
+    assert segments.foremost(tasks, (), 10.1).look == pytest.approx(11.0)
+    segments.note(Segment(OTHER, None), 10.2)  # it had none
+    assert segments.foremost(tasks, (), 10.2).look == pytest.approx(11.0)
+    segments.note(Segment(KEY, None), 10.4)
+    assert segments.foremost(tasks, (), 10.5).look == pytest.approx(11.5)
+    assert segments.foremost([task(segment=2)], (), 10.7).look == pytest.approx(11.7)
+
+
+def test_once_all_of_it_is_used_segments_wait_until_a_quarter_is_there_again() -> None:
+    segments, tasks = Segments(1.0), [task(segment=1), task(OTHER)]
+    assert segments.foremost(tasks, (), 10.0).tasks == {KEY}
+    segments.note(Segment(KEY, 1), 10.9)
+    assert segments.foremost(tasks, (), 10.9).until == pytest.approx(11.0)
+    spent = segments.foremost(tasks, (), 11.0)
+    assert spent.tasks == frozenset()
+    assert spent.look == pytest.approx(11.0 + 0.25 / 4)  # four parts of five are the segments'
+    segments.note(Segment(KEY, 1), 11.0625)
+    assert segments.foremost(tasks, (), 11.0625).tasks == {KEY}
+
+
+def test_of_two_segments_the_lesser_is_kept_off_and_that_is_paid_for() -> None:
+    segments, tasks = Segments(0.1), [task(segment=1), task(OTHER, segment=5)]
+    assert segments.foremost(tasks, (), 10.0).tasks == {OTHER}
+    for key, priority in ((KEY, 1), (OTHER, 5)):
+        segments.note(Segment(key, priority), 10.06)
+    assert segments.foremost(tasks, (), 10.06).until == pytest.approx(10.1)
+    equal = [task(segment=5), task(OTHER, segment=5)]
+    free = Segments(0.1)
+    free.foremost(equal, (), 10.0)
+    for key in (KEY, OTHER):
+        free.note(Segment(key, 5), 10.06)
+    assert free.foremost(equal, (), 10.06).until == pytest.approx(10.16)  # nobody is kept off
+
+
 def test_batch_tasks_and_tasks_that_cannot_run_keep_nobody_off() -> None:
     segments = Segments(1.0)
     for each, off in [

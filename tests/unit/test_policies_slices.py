@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from runlist.model import Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
+from runlist.policies.fair import Fair
 from runlist.policies.parts.slices import (
     BASE_US,
     MAX_US,
-    MAX_WINDOWS,
     MIN_US,
     SHORT_BASE_US,
     WINDOW_ROUNDS,
@@ -96,6 +96,62 @@ def test_what_a_window_cannot_tell_from_chance_changes_nothing() -> None:
     assert part.slices(nearly, nearly, 0.25)[0] == first
 
 
+def test_while_shares_are_on_target_looks_come_more_seldom_down_to_one_in_four_windows() -> None:
+    part, tasks, now, waits = WeightedSlices(), [task(1), task(2)], 0.0, []
+    for _ in range(12):
+        _, again = part.slices(tasks, tasks, now)
+        assert again is not None
+        waits.append(again)
+        now += again
+        tasks = [used(each, each.usage.held_s + again / 2, each.usage.turns + 10) for each in tasks]
+    assert waits[:2] == pytest.approx([WINDOW_S] * 2)
+    assert waits[-4:] == pytest.approx([4 * WINDOW_S] * 4)
+
+
+def test_of_a_group_it_is_enough_that_one_task_fills_its_slices() -> None:
+    """So a longer slice would still be of use to it."""
+    part, tasks = WeightedSlices(), [task(1, group="a"), task(2, group="a"), task(3)]
+    first, _ = part.slices(tasks, tasks, 0.0)
+    full, brief = first[tasks[0].key] / 1e6, 0.001
+    after = [used(tasks[0], 10 * full, 10), used(tasks[1], 10 * brief, 10), used(tasks[2], 0.05, 10)]
+    corrected, _ = part.slices(after, after, 0.3)
+    assert corrected[tasks[0].key] < first[tasks[0].key]
+    assert corrected[tasks[2].key] == first[tasks[2].key]  # it gives slices away: that would change nothing
+
+
+def test_what_was_seen_of_tasks_that_compete_is_kept_while_they_do_and_for_a_few_seconds() -> None:
+    part, two, now = WeightedSlices(), [task(1), task(2)], 1.0
+    part.slices(two, two, now)
+    window = part._window
+    while now < 70.0:  # records are looked through twice meanwhile
+        now += 0.2
+        two = [used(each, now / 2, int(now * 40)) for each in two]
+        part.slices(two, two, now)
+    assert part._window is window
+    part, two = WeightedSlices(), [task(1), task(2)]
+    part.slices(two, two, 1.0)
+    for at, again in ((1.1, WINDOW_S - 0.1), (4.0, WINDOW_S - 0.1), (12.0, WINDOW_S)):
+        assert part.slices(two, two, at)[1] == pytest.approx(again)
+        part.slices(two[:1], two, at)
+
+
+def test_a_group_may_be_off_by_the_longest_of_its_slices() -> None:
+    part, tasks = WeightedSlices(), [task(1, 100, group="a"), task(2, 300, group="a"), task(3, 300)]
+    first, _ = part.slices(tasks, tasks, 0.0)
+    assert first[tasks[0].key] < 10_000 < first[tasks[1].key]
+    after = [used(tasks[0], 0.035, 0), used(tasks[1], 0.1, 0), used(tasks[2], 0.115, 0)]
+    assert part.slices(after, after, 0.25)[0] == first
+
+
+def test_time_in_which_nobody_can_run_does_not_count() -> None:
+    policy, tasks = Fair({}), [task(1), task(2)]
+    policy.decide(tasks, 1.0)
+    tasks = [used(each, 0.1, 8) for each in tasks]
+    policy.decide(tasks, 1.2)
+    policy.decide([replace(each, suspended=True) for each in tasks], 1.2)
+    assert policy.decide(tasks, 3.0).again_after_s == pytest.approx(WINDOW_S - 0.2)
+
+
 def test_slices_are_corrected_by_what_was_held() -> None:
     part, tasks = WeightedSlices(), [task(1), task(2)]
     part.slices(tasks, tasks, 0.0)
@@ -157,7 +213,7 @@ def test_nothing_is_kept_of_tasks_that_are_gone() -> None:
             pair = [used(each, now, int(now * 40)) for each in pair]
     assert len(part._groups) < 200
     assert len(part._given) < 200
-    assert len(part._windows) <= MAX_WINDOWS
+    assert len(part._windows) <= 16
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

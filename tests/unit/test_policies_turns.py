@@ -8,7 +8,7 @@ import pytest
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
-from runlist.policies.parts.turns import PARKED_US, WeightedTurns, time_left
+from runlist.policies.parts.turns import PARKED_US, WeightedTurns, _Workload, time_left
 from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import Tenant, TinyGpu, shares, tenant
 
@@ -50,6 +50,7 @@ def test_one_has_the_turn() -> None:
 def test_a_task_by_itself_needs_no_turns() -> None:
     book = Book(task(1))
     assert (book.decide(), book.again) == ([TURN], None)
+    assert book.part.why(TaskKey(1, "GPU-0")) == "has the turn"
 
 
 def test_who_has_had_the_least_is_next() -> None:
@@ -113,6 +114,19 @@ def test_a_task_without_work_is_parked_after_a_look_and_the_turn_passes_on() -> 
     assert book.part.why(TaskKey(1, "GPU-0")) == "idle, starts by itself"
 
 
+def test_nobody_is_judged_before_it_is_time_to_look() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    assert book.decide(0.005) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.005)
+    book.use(1, 0.008)
+    assert book.decide(0.005) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.04)  # it surely had work: the end of its turn comes before the next look
+    assert book.decide(0.02) == [TURN, WAIT]
+    assert book.decide(0.02) == [PARKED, TURN]  # at its end it is judged again
+
+
 def test_a_task_that_the_foreground_left_nothing_is_not_judged() -> None:
     book = Book(task(1), task(2))
     book.use(0, 0.001)
@@ -154,6 +168,13 @@ def parked() -> Book:
     book.decide(0.01)
     assert book.decide(0.01) == [PARKED, PARKED, TURN]
     return book
+
+
+def test_parked_tasks_are_looked_at_while_another_has_its_turn() -> None:
+    book = parked()
+    book.use(3, 0.009)
+    assert book.decide(0.01) == [PARKED, PARKED, TURN]
+    assert book.again == pytest.approx(0.01)  # the third surely has work: its own look is later
 
 
 def test_a_parked_task_with_work_comes_back() -> None:
@@ -227,6 +248,25 @@ def test_nothing_is_kept_of_tasks_that_are_gone() -> None:
 )
 def test_what_the_others_left(others_s: float, workload: float, expected: float) -> None:
     assert time_left(others_s, 0.1, workload) == pytest.approx(expected)
+
+
+def test_the_foregrounds_load_is_measured_once_a_second() -> None:
+    def busy(seconds: float) -> list[Task]:
+        return [task(0, LATENCY, usage=Usage(seconds)), task(1, LATENCY)]
+
+    load = _Workload()
+    load.measure(busy(5.0), 10.0)
+    assert load.share == 0.5  # it is not known yet
+    load.measure(busy(5.3), 10.5)
+    assert load.share == 0.5
+    load.measure(busy(5.4), 11.0)
+    assert load.share == pytest.approx(0.4)
+    load.measure(busy(5.4), 11.9)
+    assert load.share == pytest.approx(0.4)
+    load.measure(busy(5.4), 12.0)
+    assert load.share == 0.0
+    load.measure(busy(9.0), 14.0)
+    assert load.share == 1.0
 
 
 # -- on a GPU --------------------------------------------------------------------------------------

@@ -42,6 +42,26 @@ def test_a_path_that_the_linker_would_split_is_refused(path: str) -> None:
         preload.variables(Path(path), REGION, strict=True, inherited={})
 
 
+def test_strictness_is_told_once_there_is_a_limit() -> None:
+    named = [preload.variables(LIBRARY, REGION, strict=strict, inherited={}) for strict in (None, False, True)]
+    assert [one.get("RUNLIST_STRICT") for one in named] == [None, "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "switch"),
+    [
+        ({}, None),
+        ({"RUNLIST_DISABLE": "1"}, "RUNLIST_DISABLE"),
+        ({"RUNLIST_DISABLE": "TRUE", "CUDA_DISABLE_CONTROL": "false"}, "RUNLIST_DISABLE"),
+        ({"RUNLIST_DISABLE": "off", "CUDA_DISABLE_CONTROL": "true"}, None),  # ours wins
+        ({"RUNLIST_DISABLE": "", "CUDA_DISABLE_CONTROL": "yes"}, "CUDA_DISABLE_CONTROL"),
+        ({"CUDA_DISABLE_CONTROL": "2"}, None),
+    ],
+)
+def test_what_turns_the_library_off(environment: dict[str, str], switch: str | None) -> None:
+    assert preload.turned_off(environment) == switch
+
+
 def program(path: Path, *segments: tuple[int, bytes], bits: int = 64) -> Path:
     """An ELF file of these segments: enough of one for whoever reads its headers."""
     content_at = 64 + 56 * len(segments)
@@ -72,6 +92,16 @@ def test_programs(tmp_path: Path, segments: list[tuple[int, bytes]], bits: int, 
     path = program(tmp_path / "p", *segments, bits=bits)
     assert preload.obstacle(str(path)) == (f"{path} {told}" if told else "")
     assert preload.obstacle("p", str(tmp_path)) == (f"{path} {told}" if told else "")
+
+
+def test_what_is_no_program_is_no_obstacle(tmp_path: Path) -> None:
+    for name, content in (("text", b"echo\n"), ("empty", b""), ("bare", b"#!\n/bin/sh\n"), ("short", b"\x7fELF")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        path.chmod(0o755)
+        assert preload.obstacle(str(path)) == ""
+    os.mkfifo(tmp_path / "fifo", 0o755)
+    assert preload.obstacle(str(tmp_path / "fifo")) == ""
 
 
 def test_of_a_script_its_interpreter_counts(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ def test_what_is_set_holds_on_gpus_that_are_met_later(made: Made) -> None:
         at = DEVICES_AT + index * DEVICE.size
         device = DEVICE.unpack(os.pread(made.region.fileno(), DEVICE.size, at))
         assert (device["key"], device["memory_value"], device["cap_value"]) == (0, 200, NO_LIMIT)
+        assert (device["memory_check"], device["cap_check"]) == (200 ^ NO_LIMIT, 0)
 
 
 def test_what_the_daemon_found_past_the_slots_counts(made: Made) -> None:
@@ -412,9 +413,12 @@ def test_what_was_never_finished_is_removed_when_it_is_old(tmp_path: Path) -> No
         os.utime(tmp_path / name, (0, 0))
     os.symlink("/etc/passwd", tmp_path / "5-0123456789ab.new")
     (tmp_path / "6-0123456789ab.new").mkdir()
+    os.mkfifo(tmp_path / "7-0123456789ab.region")
+    before = os.listdir("/proc/self/fd")
     sweep(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
     assert {path.name for path in tmp_path.iterdir()} == {
-        new, theirs, full, "5-0123456789ab.new", "6-0123456789ab.new",
+        new, theirs, full, "5-0123456789ab.new", "6-0123456789ab.new", "7-0123456789ab.region",
     }  # fmt: skip
 
 

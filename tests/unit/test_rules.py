@@ -106,6 +106,13 @@ def test_globs_are_for_the_whole_text(load: Load, pattern: str, matches: bool) -
     assert (load(f"[[rule]]\ncommand = '{pattern}'").match(ALICE) is not None) == matches
 
 
+@pytest.mark.parametrize(
+    ("user", "matches"), [("'1000'", True), ("'1001'", False), ("[7, '1000']", True), ("'0'", False)]
+)
+def test_a_user_that_this_machine_does_not_know_may_be_a_number_in_quotes(load: Load, user: str, matches: bool) -> None:
+    assert bool(settings(load(f"[[rule]]\nuser = {user}\nset = {{ weight = 7 }}"))) is matches
+
+
 @pytest.mark.parametrize("key", ["command", "cgroup", "container"])
 def test_any_is_not_none(load: Load, key: str) -> None:
     rules = load(f"[[rule]]\n{key} = '*'")
@@ -194,6 +201,7 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("rule = [ {},\n 5 ]", 2, "5 ]", "this is a table"),
         ("[[rule]]\nuser = 'no such user'", 2, "user =", "no user 'no such user' on this machine"),
         ("[[rule]]\nuser = [0,\n -1]", 3, "-1]", "take a user's name or number, or a list of them"),
+        ("[[rule]]\nuser = '9999999999'", 2, "user =", "no user '9999999999' on this machine"),
         ("[[rule]]\nuser = []", 2, "user = []", "an empty list matches nothing"),
         ("[[rule]]\ncommand = ''", 2, "command = ''", "take a pattern"),
         ("[[rule]]\ncommand = 5", 2, "command = 5", "take a pattern"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
@@ -49,6 +51,40 @@ def test_usage_is_told_of_managed_tasks_alone(world: World) -> None:
     world.do(world.scheduler.loop.read_usage)
     assert world.scheduler.tasks[KEY].task.usage == Usage(0.07, 5, 0.01)
     assert len(world.policy.asked) == 1
+
+
+def test_tasks_that_share_a_channel_group_run_together(world: World) -> None:
+    tasks = [world.add(pid) for pid in (1, 2, 3, 4)]
+    world.policy.events.clear()
+    for managed, groups in zip(tasks, ([100, 7], [100], [101, 9], [9]), strict=True):
+        managed.contexts[99] = SimpleNamespace(group_ids=groups)  # type: ignore[assignment]
+    world.do(world.scheduler.bind)
+    assert [managed.task.together for managed in tasks] == [100, 100, 9, 9]
+    assert [world.scheduler.fellows(managed.task) for managed in tasks] == [[2], [1], [4], [3]]
+    assert [event.task.key.pid for event in world.policy.events if isinstance(event, Appear)] == [1, 2, 3, 4]
+    del tasks[1].contexts[99]
+    world.policy.events.clear()
+    world.do(world.scheduler.bind)
+    assert [managed.task.together for managed in tasks] == [None, None, 9, 9]
+    assert world.scheduler.fellows(tasks[0].task) == []
+    assert [event.task.key.pid for event in world.policy.events if isinstance(event, Appear)] == [1, 2]
+    for managed in tasks:
+        managed.contexts.pop(99, None)
+
+
+def test_each_run_reads_anew_and_a_look_takes_what_was_read_lately(world: World) -> None:
+    world.add(1)
+    world.pass_time(0.1)
+    world.run()
+    reads = world.source.reads
+    world.pass_time(0.1)
+    world.run()
+    assert world.source.reads == reads + 1
+    world.do(lambda: world.scheduler.loop.read_usage(10.0))
+    assert world.source.reads == reads + 1
+    world.pass_time(0.1)
+    world.do(world.scheduler.loop.read_usage)
+    assert world.source.reads == reads + 2
 
 
 def test_what_a_task_used_before_it_was_managed_is_its_past(world: World) -> None:

@@ -84,6 +84,38 @@ def test_only_the_drivers_own_device_gets_its_ioctls(monkeypatch: pytest.MonkeyP
     file.close()
 
 
+def test_control_files_are_what_a_process_has_open_of_the_drivers_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fds = [os.open(tmp_path / name, os.O_RDONLY) for name in ("nvidiactl", "nvidia0", "nvidiactl")]
+    assert sorted(NvidiaDriver().control_files(os.getpid())) == [fds[0], fds[2]]
+    one, other = socket.socketpair()
+    found = set(EmulatedDriver(tmp_path).control_files(os.getpid()))
+    assert {one.fileno(), other.fileno()} <= found
+    assert not found & set(fds)
+    with pytest.raises(FileNotFoundError):
+        list(NvidiaDriver().control_files(2**22 + 1))
+    for fd in fds:
+        os.close(fd)
+    one.close()
+    other.close()
+
+
+def test_the_kernels_driver_needs_nothing_and_an_emulated_gpu_says_where_it_is() -> None:
+    nvidia, emulated = NvidiaDriver(), EmulatedDriver(Path("/gpu"))
+    assert (nvidia.environment(), nvidia.state_dir(), nvidia.nvml_library()) == ({}, None, None)
+    assert all(path.name.startswith("nvidia") for path in nvidia.watch_paths())
+    assert emulated.state_dir() == Path("/gpu")
+    assert {path.parent for path in emulated.watch_paths()} == {Path("/gpu")}
+    assert "/gpu" in emulated.environment().values()
+    library = emulated.nvml_library()
+    assert library is not None
+    assert library.is_file()
+
+
 def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:
     def adopt(fd: int) -> bool:
         file = EmulatedDriver(short_socket.parent).adopt(fd)
@@ -125,6 +157,7 @@ def test_an_ioctl_carries_its_size_and_the_address_of_its_parameters(monkeypatch
     seen: list[tuple[int, int]] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         (address,) = struct.unpack_from("<Q", argument, 16)
         seen.append((fd, request))
         assert ctypes.string_at(address, 8) == b"question"
@@ -149,6 +182,7 @@ def test_memory_is_mapped_from_an_open_file_of_its_own(monkeypatch: pytest.Monke
     seen: list[bytes] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         (mapped,) = struct.unpack_from("<i", argument, 48)
         assert (request, mapped != fd) == (0xC038464E, True)  # _IOWR('F', 0x4E, 56 bytes)
         assert os.path.samestat(os.fstat(mapped), path.stat())
@@ -182,6 +216,7 @@ def test_gpus_are_attached_through_their_own_device_files(monkeypatch: pytest.Mo
     seen: list[tuple[str, int, int]] = []
 
     def ioctl(fd: int, request: int, argument: bytearray, mutate: bool) -> int:
+        assert mutate  # else the answer is in a copy
         seen.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, request, struct.unpack("<i", argument)[0]))
         return 0
 
@@ -268,6 +303,23 @@ def test_answers_of_the_emulated_gpu_are_checked(error: int, tail: bytes) -> Non
     assert (len(argument), len(params)) == (32, 8)
     file.close()
     there.close()
+
+
+def test_an_emulated_gpu_that_went_away_is_told() -> None:
+    peer = _Peer()
+    peer.file._theirs.send(b"half")
+    with pytest.raises(OSError, match="went away") as caught:
+        peer.file.call(0x2A, bytearray(32), bytearray(8), 16)
+    assert caught.value.errno == errno.EIO
+    peer.answer(bytes(39), [])
+    with pytest.raises(OSError, match="another version") as caught:
+        peer.file.call(0x2A, bytearray(32), bytearray(8), 16)
+    assert caught.value.errno == errno.EPROTO
+    peer.answer(b"a" * 32 + b"b" * 8, [])
+    argument, params = bytearray(32), bytearray(8)
+    peer.file.call(0x2A, argument, params, 16)
+    assert (argument, params) == (b"a" * 32, b"b" * 8)
+    peer.close()
 
 
 class _Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -27,7 +28,7 @@ from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.frames import MAX_FRAME
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
-from runlist.planes.interface import CensusError
+from runlist.planes.interface import CensusError, GpuInfo
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
@@ -68,7 +69,7 @@ class Gpus:
 
 
 class NoNvml:
-    def mps_clients(self, gpu: str, kept_s: float = 0) -> set[int]:
+    def mps_clients(self, gpu: str) -> set[int]:
         return set()
 
     def by_pid(self, gpu: str) -> dict[int, int]:
@@ -306,6 +307,7 @@ class FakeCensus:
         self.asked = self.opened = self.open = 0
         self.error: CensusError | None = None
         self.beside = 0
+        self.limits: list[tuple[str, Path, int | None]] = []
 
     def __call__(self) -> Any:
         self.opened += 1
@@ -325,9 +327,21 @@ class FakeCensus:
         self._fail()
         return sum(self.held[gpu].values()) + self.beside
 
+    def gpus(self) -> list[GpuInfo]:
+        self._fail()
+        return [GpuInfo(GPU, "H200", 140 << 30), GpuInfo("GPU-2", "H200", 80 << 30)]
+
     def mps_clients(self, gpu: str) -> set[int]:
         self._fail()
-        return set()
+        return set(self.held[gpu])
+
+    def limits_memory(self, cgroup: Path) -> bool:
+        self._fail()
+        return cgroup == Path("/good")
+
+    def limit_memory(self, gpu: str, cgroup: Path, limit: int | None) -> None:
+        self._fail()
+        self.limits.append((gpu, cgroup, limit))
 
     def pids(self) -> set[int]:
         self._fail()
@@ -389,6 +403,40 @@ def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: Simpl
     fake.error = None
     clock.now += 10
     assert memory.by_pid(GPU) == {7: 3 << 30}
+
+
+def test_clients_of_an_mps_server_are_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    memory = MemoryCensus(fake)
+    assert [memory.mps_clients(gpu) for gpu in (GPU, "GPU-2", GPU)] == [{7}, {8}, {7}]
+    assert fake.asked == 2
+    fake.held[GPU] = {9: 1}
+    assert memory.mps_clients(GPU) == {7}
+    asyncio.run(memory.refresh())
+    assert memory.mps_clients(GPU) == {9}
+    clock.now += 10
+    fake.error = CensusError("unknown error")
+    assert memory.mps_clients(GPU) == set()
+
+
+def test_limits_of_the_driver_are_passed_on_where_there_is_a_census(fake: FakeCensus) -> None:
+    memory = MemoryCensus(fake)
+    with pytest.raises(CensusError, match="no census"):
+        memory.limit(GPU, Path("/good"), 1)
+    assert [memory.limits_supported(Path(name)) for name in ("/good", "/bad")] == [True, False]
+    memory.limit(GPU, Path("/good"), 1 << 30)
+    assert fake.limits == [(GPU, Path("/good"), 1 << 30)]
+    assert (memory.gpus(), memory.size_of("GPU-2"), memory.size_of("GPU-3")) == ([GPU, "GPU-2"], 80 << 30, None)
+    fake.error = CensusError("unknown error")
+    assert not memory.limits_supported(Path("/good"))
+
+
+def test_what_was_asked_anew_is_told_at_once(fake: FakeCensus, clock: SimpleNamespace) -> None:
+    memory = MemoryCensus(fake)
+    assert memory.by_pid(GPU) == {7: 3 << 30}
+    fake.held[GPU] = {9: 1}
+    asyncio.run(memory.refresh())
+    assert (memory.by_pid(GPU), memory.by_pid("GPU-2")) == ({9: 1}, {8: 1 << 20})
+    memory.close()
 
 
 def test_memory_that_no_living_process_holds_is_nobodys(fake: FakeCensus, clock: SimpleNamespace) -> None:

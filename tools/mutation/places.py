@@ -1,13 +1,14 @@
 """Where a Python source can be changed by one mistake, and what each mistake is.
 
 Left alone is what changes no behaviour that a test should hold: docstrings, annotations, decorators, assertions, the
-words of errors, and the log.
+words of errors, and the log; the very bounds of times, None for False, and numbers that are large and off by one.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import re
 from dataclasses import dataclass
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -22,6 +23,9 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr,
 }  # fmt: skip
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_LARGE = 16
+"""A number from here on is changed to twice as much, rather than by one: nobody's limit is wrong by so little."""
+_NOW = re.compile(r"\bnow\b|\b(monotonic|perf_counter|time)\(\)")
 _LOG = {"_log", "structlog"}
 _IN_ANY_ORDER = {"suppress"}
 """Calls whose arguments mean the same in any order."""
@@ -40,6 +44,8 @@ class Mutant:
     after: str
     of: str
     """The first line of the statement that is changed, by which the list of equivalent mutants knows it."""
+    at_import: bool
+    """Whether it is in what runs when the module is imported: constants, defaults and fields."""
 
     def apply(self, source: bytes) -> bytes:
         """The changed source."""
@@ -77,6 +83,7 @@ class _Finder(ast.NodeVisitor):
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
         self._statement: ast.stmt | None = None
+        self._functions = 0
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -92,12 +99,14 @@ class _Finder(ast.NodeVisitor):
         for default in [*node.args.defaults, *node.args.kw_defaults]:
             if default is not None:
                 self.visit(default)
+        self._functions += 1
         if body and not isinstance(body[0], ast.Return | ast.Pass | ast.Raise):
             first = body[0]
             at = self._at(first)
             self._add(first, "early return", at, "", "return\n" + " " * first.col_offset)
         for one in body:
             self.visit(one)
+        self._functions -= 1
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
@@ -113,7 +122,8 @@ class _Finder(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
             self._replace(node, "dropped", "pass")
-        self.visit(node.value)
+        if not (isinstance(node.targets[0], ast.Name) and node.targets[0].id == "TYPE_CHECKING"):
+            self.visit(node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -126,15 +136,20 @@ class _Finder(ast.NodeVisitor):
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
             self._replace(node, "dropped", "pass")
-        elif not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        elif not isinstance(node.value, ast.Constant) or node.value.value:
             self._replace(node, "returned", "return None")
+            self.visit(node.value)
+        elif node.value.value == "":
+            self._replace(node, "returned", 'return "?"')
+        else:  # None for False or 0 is the same to whoever asks
             self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self._replace(node, "dropped", "pass")
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        self._replace(node, "dropped", "pass")
+        if not all(isinstance(target, ast.Name) for target in node.targets):  # a name is only not used any more
+            self._replace(node, "dropped", "pass")
 
     def visit_Continue(self, node: ast.Continue) -> None:
         self._replace(node, "dropped", "pass")
@@ -175,14 +190,14 @@ class _Finder(ast.NodeVisitor):
         if isinstance(value, bool):
             self._replace(node, "constant", str(not value))
         elif isinstance(value, int):
-            self._replace(node, "constant", str(value + 1))
+            self._replace(node, "constant", str(value + 1 if abs(value) < _LARGE else 2 * value))
         elif isinstance(value, float):
-            self._replace(node, "constant", repr(value * 1.5 if value else 1.0))
+            self._replace(node, "constant", repr(2 * value if value else 1.0))
 
     def visit_Compare(self, node: ast.Compare) -> None:
         for table, kind in ((_COMPARISONS, "comparison"), (_OPPOSITES, "opposite")):
             for index, operator in enumerate(node.ops):
-                if type(operator) in table:
+                if type(operator) in table and (kind == "opposite" or not self._is_of_time(node, operator)):
                     other = copy.deepcopy(node)
                     other.ops[index] = table[type(operator)]()
                     self._instead(node, kind, other)
@@ -195,6 +210,9 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
+        if all(isinstance(one, ast.BinOp | ast.Constant | ast.operator) for one in ast.walk(node)):
+            self._replace(node, "constant", f"(2 * ({ast.unparse(node)}))")  # one number, however it is written
+            return
         if type(node.op) in _OPERATORS:
             other = copy.deepcopy(node)
             other.op = _OPERATORS[type(node.op)]()
@@ -223,6 +241,12 @@ class _Finder(ast.NodeVisitor):
                 self._instead(node, "swapped", other)
         self.generic_visit(node)
 
+    def _is_of_time(self, node: ast.Compare, operator: ast.cmpop) -> bool:
+        """Whether a bound is one of time, which never is exactly so long: with and without it, it is the same."""
+        return type(operator) in _OPPOSITES and any(
+            _NOW.search(ast.unparse(one)) for one in (node.left, *node.comparators)
+        )
+
     # -- making them -------------------------------------------------------------------------------
 
     def _negate(self, test: ast.expr) -> None:
@@ -242,7 +266,9 @@ class _Finder(ast.NodeVisitor):
         assert self._statement is not None
         line = self._lines[self._statement.lineno - 1].decode().strip()
         last = node.lineno if kind == "early return" else node.end_lineno or node.lineno
-        self.found.append(Mutant(self._path, node.lineno, last, kind, start, before, after, line))
+        self.found.append(
+            Mutant(self._path, node.lineno, last, kind, start, before, after, line, at_import=self._functions == 0)
+        )
 
     def _at(self, node: ast.stmt | ast.expr, *, end: bool = False) -> int:
         line, column = (node.end_lineno, node.end_col_offset) if end else (node.lineno, node.col_offset)

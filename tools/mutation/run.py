@@ -12,9 +12,9 @@ from mutation.places import Mutant
 from mutation.tests import Tests
 from mutation.workplace import Workplace, side_by_side
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", re.MULTILINE)
 _START_S = 30.0
-_NOTHING_RAN = (3, 4, 5)
+_NOTHING_RAN = 5
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def try_one(place: Workplace, mutant: Mutant, tests: Tests, limit_s: float) -> O
     """Run the tests that reach a mutant's lines, of `limit_s` seconds together, until one fails."""
     chosen: list[str] = []
     seconds = 0.0
-    for test in tests.of(mutant.path, mutant.line, mutant.last_line):
+    for test in tests.of(mutant):
         seconds += tests.seconds[test]
         if seconds > limit_s and chosen:
             break
@@ -60,8 +60,8 @@ def judged(mutant: str, folder: str, code: int | None, output: str, tests: int |
         return Outcome(mutant, folder, found=True, by="the tests do not end")
     if code == 0:
         return Outcome(mutant, folder, found=False, by="its tests" if tests is None else f"{tests} tests")
-    if code in _NOTHING_RAN:
-        return Outcome(mutant, folder, found=False, by=f"no test ran: exit code {code} of pytest")
+    if code == _NOTHING_RAN:
+        return Outcome(mutant, folder, found=False, by="none of its tests is there")
     failed = _FAILED.search(output)
     return Outcome(mutant, folder, found=True, by=failed[1] if failed else f"exit code {code}")
 

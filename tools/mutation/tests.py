@@ -1,14 +1,16 @@
-"""Which tests reach a line, and how long each of them takes: recorded once, again for test files that changed, and all
-when a source did.
+"""Which tests reach a line, and how long each of them takes: recorded once, and again for test files that changed or
+that reach a source which did.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mutation.places import Mutant
 from mutation.workplace import Workplace, say, side_by_side
 
 _AT_ONCE = 8
@@ -26,29 +28,73 @@ context = ${{MUTATION_TEST-}}
 
 
 class Tests:
-    """Seconds by test, tests by line; and tests by source, for lines that are run when it is imported."""
+    """Seconds by test, and tests by line."""
 
-    def __init__(self, seconds: dict[str, float], lines: dict[str, dict[int, set[str]]]) -> None:
+    def __init__(self, root: Path, seconds: dict[str, float], lines: dict[str, dict[int, set[str]]]) -> None:
         self.seconds = seconds
         self._lines = lines
+        self._modules = {path: ast.parse((root / path).read_bytes()) for path in lines}
 
-    def of(self, path: str, first: int, last: int) -> list[str]:
-        """The tests that reach any of these lines, the quickest first; else those of the file."""
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests that reach any of these lines, the quickest first; else those of the file. What runs at import is
+        reached by few tests and used by many: those of the file, and of files that import it.
+        """
+        if mutant.at_import:
+            return list(dict.fromkeys([*self._of_file(mutant.path), *self._of_importers(mutant.path)]))
+        lines = self._lines.get(mutant.path, {})
+        found = set[str]().union(*(lines.get(line, set()) for line in range(mutant.line, mutant.last_line + 1)))
+        return self._quickest(found or set().union(*lines.values()))
+
+    def _of_file(self, path: str) -> list[str]:
+        """Those that reach the inside of a function."""
         lines = self._lines.get(path, {})
-        found = set[str]().union(*(lines.get(line, set()) for line in range(first, last + 1)))
-        return sorted(found or set().union(*lines.values()), key=lambda test: (self.seconds[test], test))
+        if path not in self._modules:
+            return []
+        inside = {
+            line
+            for node in ast.walk(self._modules[path])
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        return self._quickest(set().union(*(tests for line, tests in lines.items() if line in inside)))
+
+    def _of_importers(self, path: str) -> list[str]:
+        name = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        found = [other for other, module in self._modules.items() if other != path and name in _imported(module)]
+        return self._quickest({test for other in found for test in self._of_file(other)})
+
+    def _quickest(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
+
+
+def _imported(module: ast.Module) -> set[str]:
+    """The names of modules that a module imports, and more."""
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names.update(one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update([node.module, *(f"{node.module}.{one.name}" for one in node.names)])
+    return names
 
 
 def tests_of(places: Sequence[Workplace], folders: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
     """Record what is not in `kept`, and keep it there."""
     place = places[0]
     files = [file for folder in folders for file in _python(place.root, [folder], "test_*.py")]
-    stamp = _digest(place.root, _python(place.root, sources, "*.py"))
+    now = {source: _digest(place.root, [source]) for source in _python(place.root, sources, "*.py")}
     stamps = {file: _digest(place.root, [file]) for file in files}
     record = json.loads(kept.read_text()) if kept.is_file() else {}
-    if record.get("sources") != stamp:
-        record = {"sources": stamp, "files": {}}
-    record["files"] = {file: one for file, one in record["files"].items() if stamps.get(file) == one["stamp"]}
+    before = record.get("sources", {})
+    changed = {source for source in before if now.get(source) != before[source]}
+    record = {
+        "sources": now,
+        "files": {
+            file: one
+            for file, one in record.get("files", {}).items()
+            if stamps.get(file) == one["stamp"] and not changed.intersection(one["lines"])
+        },
+    }
     missing = [file for file in files if file not in record["files"]]
     kept.parent.mkdir(parents=True, exist_ok=True)
     at_once = max(1, min(_AT_ONCE, len(missing) // (2 * len(places))))
@@ -58,14 +104,14 @@ def tests_of(places: Sequence[Workplace], folders: Iterable[str], sources: Seque
             record["files"][file] = {"stamp": stamps[file], **one}
         say(f"recorded which lines the tests reach: {len(record['files'])} of {len(files)} files")
         kept.write_text(json.dumps(record))
-    return _joined(record["files"].values())
+    return _joined(place.root, record["files"].values())
 
 
 def _python(root: Path, folders: Iterable[str], pattern: str) -> list[str]:
     return sorted(str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob(pattern))
 
 
-def _joined(files: Iterable[dict[str, dict[str, object]]]) -> Tests:
+def _joined(root: Path, files: Iterable[dict[str, dict[str, object]]]) -> Tests:
     seconds: dict[str, float] = {}
     lines: dict[str, dict[int, set[str]]] = {}
     for one in files:
@@ -74,14 +120,15 @@ def _joined(files: Iterable[dict[str, dict[str, object]]]) -> Tests:
             for test, numbers in by_test.items():  # type: ignore[attr-defined]
                 for number in numbers:
                     lines.setdefault(source, {}).setdefault(number, set()).add(test)
-    return Tests(seconds, lines)
+    return Tests(root, seconds, lines)
 
 
 def _record(place: Workplace, files: list[str], sources: Sequence[str]) -> dict[str, dict[str, object]]:
     folder = place.empty("record")
+    folder.chmod(0o777)  # for processes of other users
     measured = "\n    ".join(str(place.root / source) for source in sources)
     (folder / "config").write_text(_CONFIG.format(data=folder / "data", source=measured))
-    environment = {"COVERAGE_PROCESS_START": str(folder / "config"), "MUTATION_RECORD": str(folder)}
+    environment = {"MUTATION_RECORD": str(folder)}
     code, output = place.pytest(["--timeout", "300", *files], environment=environment)
     if code not in (0, 1) or not (folder / "tests").is_file():
         say(f"these test files are left out, for they do not run: {' '.join(files)}\n{output[-2000:]}")

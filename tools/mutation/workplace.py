@@ -22,7 +22,7 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
-_STARTS_COVERAGE = "import os; 'COVERAGE_PROCESS_START' in os.environ and __import__('record_coverage')\n"
+_STARTS_COVERAGE = "import os; 'MUTATION_RECORD' in os.environ and __import__('record_coverage')\n"
 
 
 class Workplace:
@@ -107,13 +107,15 @@ class Workplace:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-        return words[0].startswith(bytes(self.folder)) or bytes(self.folder) in b" ".join(words[:2])
+        ours = bytes(self.folder) + b"/"  # number 1 is not number 12
+        return words[0].startswith(ours) or ours in b" ".join(words[:2])
 
 
 @contextmanager
 def workplaces(original: Path, count: int) -> Iterator[list[Workplace]]:
     """So many workplaces, which are gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    folder.chmod(0o755)  # some tests have processes of other users, which read the copy
     try:
         yield [Workplace(original, folder / str(number)) for number in range(count)]
     finally:
@@ -136,8 +138,12 @@ def side_by_side(
             free.put(place)
 
     with ThreadPoolExecutor(len(places)) as threads:
-        for done in as_completed([threads.submit(one, piece) for piece in work]):
-            yield done.result()
+        try:
+            for done in as_completed([threads.submit(one, piece) for piece in work]):
+                yield done.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def say(*words: object) -> None:

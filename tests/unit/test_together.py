@@ -1,0 +1,32 @@
+"""Tasks that the GPU knows as one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon.requests.together import pids_together, together_notes
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Task, TaskClass, TaskKey
+
+
+def test_tasks_that_the_gpu_knows_as_one() -> None:
+    key = TaskKey(5, "GPU-0")
+    task = ManagedTask(Task(key, TaskClass.NORMAL, "x", 0, time.monotonic()))
+    scheduler: Any = SimpleNamespace(fellows=lambda task: [9, 7])
+    census: Any = SimpleNamespace(mps_clients=lambda gpu: {5, 8, 7} if gpu == "GPU-0" else set())
+    assert pids_together(task, scheduler, census) == [7, 8, 9]
+    task.task = replace(task.task, key=TaskKey(5, "GPU-1"))
+    assert pids_together(task, scheduler, census) == [7, 9]  # it is a client on another GPU
+    scheduler.fellows = lambda task: []
+    assert pids_together(task, scheduler, census) is None
+    line = "process 5 is a client of an MPS server: it runs, stops and has a slice together with the server's other "
+    assert together_notes([task], [[7, 8]]) == [f"{line}clients (7, 8)"]
+    assert together_notes([task], [[]]) == [f"{line}clients (none now)"]
+    assert together_notes([task, task], [None, [7]]) == [f"{line}clients (7)"]
+    with pytest.raises(ValueError, match="zip"):
+        together_notes([task], [])

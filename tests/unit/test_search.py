@@ -165,7 +165,7 @@ def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
                 looks.append(pid)
 
             monkeypatch.setattr(world.adoption, "adopt", adopt)
-            world.root().excluded.add(PID)
+            world.root(one)
             await scans(world)
             await scans(world)
             assert looks == [one]

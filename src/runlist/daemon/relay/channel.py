@@ -67,10 +67,12 @@ def send(sock: socket.socket, say: Say, number: int, body: bytes = b"", fds: Seq
 
 
 def receive(sock: socket.socket) -> Packet | None:
-    """The next packet; None at the end, and where the channel is broken. Raises BlockingIOError as recv does."""
+    """The next packet; None at the end, and where the channel is broken. Raises BlockingIOError and TimeoutError, as
+    recv does.
+    """
     try:
         data, fds = frames.receive(sock, _MAX_BYTES, MAX_DESCRIPTORS)
-    except BlockingIOError:
+    except (BlockingIOError, TimeoutError):
         raise
     except OSError:  # something that we said was not read
         return None

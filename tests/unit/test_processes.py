@@ -70,7 +70,8 @@ def test_the_heirs_of_a_root_that_ended_are_its_tree_until_the_last_of_them_ends
     async def test(world: World) -> None:
         with child() as one, child() as other, child() as outside:
             root = world.root(one)
-            world.processes.inherit(root, [other, PID, one])
+            root.excluded.add(outside)  # it was detached
+            world.processes.inherit(root, [other, outside, PID, one])
             os.kill(one, 9)
             await until(lambda: root.ended)
             assert world.processes.tops() == {one: [other]}

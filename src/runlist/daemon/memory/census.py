@@ -13,7 +13,9 @@ from typing import TypeVar
 from runlist.planes.interface import Census, CensusError, GpuInfo
 from runlist.proc.process import start_of
 
-_KEPT_S = 2.0  # asking takes some 2 ms
+KEPT_S = 2.0
+"""How old an answer may be: asking takes some 2 ms."""
+
 _THREADS = 4  # of our own: whoever keeps others busy must not keep us from looking
 
 _Answer = TypeVar("_Answer")
@@ -25,7 +27,7 @@ class _Look:
     unknown).
     """
 
-    asked_at: float = -_KEPT_S
+    asked_at: float = -KEPT_S
     held: dict[int, int] = field(default_factory=dict)
     used: int | None = None
     mps: frozenset[int] = frozenset()
@@ -56,10 +58,11 @@ class MemoryCensus:
         """How much memory a GPU has, in bytes; None where that is unknown."""
         return next((found.memory for found in self._gpus() if found.uuid == gpu), None)
 
-    async def refresh(self) -> None:
-        """Ask for every GPU now, in threads: a machine can have many."""
+    async def refresh(self, kept_s: float = 0.0) -> None:
+        """Ask for every GPU, in threads: a machine can have many. What is known may be so old."""
         loop = asyncio.get_running_loop()
-        gpus = self.gpus()
+        old = time.monotonic() - kept_s
+        gpus = [gpu for gpu in self.gpus() if gpu not in self._looks or self._looks[gpu].asked_at <= old]
         looks = await asyncio.gather(*(loop.run_in_executor(self._threads, self._ask_for, gpu) for gpu in gpus))
         self._looks.update(zip(gpus, looks, strict=True))
 
@@ -117,7 +120,7 @@ class MemoryCensus:
 
     def _look(self, gpu: str) -> _Look:
         look = self._looks.get(gpu, _Look())
-        if time.monotonic() - look.asked_at >= _KEPT_S:
+        if time.monotonic() - look.asked_at >= KEPT_S:
             look = self._looks[gpu] = self._ask_for(gpu)
         return look
 

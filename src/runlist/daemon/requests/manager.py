@@ -213,11 +213,13 @@ class Manager:
         to return, since they lose their parent with it.
         """
         root = self.processes.roots.get(pid)
-        if root is not None:
-            root.borrowers = (OwnRight(),)
-            if left := (await asyncio.to_thread(descendants, [pid]))[pid][1:]:
-                self.processes.inherit(root, left)
-                self._opened.set()
+        if root is None:
+            return
+        root.borrowers = (OwnRight(),)
+        left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
+        if left and self.processes.roots.get(root.pid) is root:
+            self.processes.inherit(root, left)
+            self._opened.set()
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from runlist import __version__, wire
+from runlist.daemon.memory.census import KEPT_S
 from runlist.daemon.relay.channel import peer_of
 from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.daemon.requests.manager import Manager
@@ -302,9 +303,9 @@ class _Peer:
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
         return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
 
-    async def _together(self, tasks: list[ManagedTask]) -> list[str]:
+    async def _together(self, tasks: list[ManagedTask], kept_s: float = 0.0) -> list[str]:
         manager = self._manager
-        await manager.census.refresh()
+        await manager.census.refresh(kept_s)
         others = [pids_together(task, manager.gpus.scheduler(task.task.key.gpu), manager.census) for task in tasks]
         return together_notes(tasks, others)
 
@@ -338,7 +339,7 @@ class _Peer:
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
         tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
-        return self._tasks(tasks, await self._together(tasks))
+        return self._tasks(tasks, await self._together(tasks, KEPT_S))
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")

@@ -197,7 +197,7 @@ class Processes:
         for pid in pids:
             if room <= 0:
                 break
-            if pid in self._heirs or pid in (root.pid, os.getpid(), self._keeper.pid):
+            if pid in self._heirs or pid in root.excluded or pid in (root.pid, os.getpid(), self._keeper.pid):
                 continue
             if (started := start_of(pid)) is not None:
                 root.heirs[pid] = started

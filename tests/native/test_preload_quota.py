@@ -151,6 +151,38 @@ def test_what_the_daemon_found_past_the_library_counts(guests: Guests) -> None:
     assert fill(guests, env, LIMIT // 4) == 0
 
 
+TWO_CONTEXTS = """
+import ctypes
+cuda, first, second, address = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(3))
+codes = [
+    cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(first), 0), cuda.cuCtxSetCurrent(first),
+    cuda.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(16 << 20), 1),
+    cuda.cuCtxCreate_v2(ctypes.byref(second), 0, 0),
+    cuda.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(32 << 20), 1),
+]
+print(codes, flush=True)
+input()
+print(cuda.cuCtxDestroy_v2(second), flush=True)
+input()
+print(cuda.cuDevicePrimaryCtxReset_v2(0), flush=True)
+input()
+"""
+
+
+def test_what_ends_with_a_context_is_given_back_and_no_other(guests: Guests) -> None:
+    region = guests.region(LIMIT)
+    held = []
+    with guests.started(sys.executable, "-c", TWO_CONTEXTS, env=guests.environment(region)) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        for answer in ("[0, 0, 0, 0, 0, 0]", "0", "0"):
+            assert process.stdout.readline().strip() == answer
+            held.append([use.held >> 20 for use in region.uses().values()])
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert held == [[48], [16], [0]]
+
+
 def total(guests: Guests, env: dict[str, str]) -> int:
     """How much memory the GPU is said to have."""
     return int(guests.lines("routes", env=env)[0].split()[1])

@@ -151,6 +151,34 @@ def test_what_the_daemon_found_past_the_library_counts(guests: Guests) -> None:
     assert fill(guests, env, LIMIT // 4) == 0
 
 
+LISTS = """
+import ctypes, os, sys
+import pynvml
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)] == [0, 0]
+pynvml.nvmlInit()
+listed = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
+print(os.getpid(), *(one.pid for one in listed), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nvml_lists_the_processes_of_the_tree_alone(guests: Guests) -> None:
+    region = guests.region(LIMIT)
+    with (
+        guests.started(sys.executable, "-c", LISTS, env=guests.environment()) as other,
+        guests.started(sys.executable, "-c", LISTS, env=guests.environment(region)) as first,
+    ):
+        pids = []
+        for process in (other, first):
+            assert process.stdout is not None
+            pids.append(process.stdout.readline().split()[0])
+        with guests.started(sys.executable, "-c", LISTS, env=guests.environment(region)) as second:
+            assert second.stdout is not None
+            own, *listed = second.stdout.readline().split()
+    assert sorted(listed) == sorted([pids[1], own])
+
+
 TWO_CONTEXTS = """
 import ctypes
 cuda, first, second, address = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(3))

@@ -1,11 +1,15 @@
-"""Where the options of `runlist run` end and its command begins."""
+"""Where the options of `runlist run` end and its command begins, and how its lending ends."""
 
 from __future__ import annotations
+
+import os
+from types import SimpleNamespace
 
 import pytest
 from typer.main import get_command
 
-from runlist.cli import app, main
+from runlist.cli import app, launch, main
+from runlist.wire import BorrowRequest
 
 PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
 
@@ -22,3 +26,12 @@ def test_a_slip_of_the_pen_is_no_command(capsys: pytest.CaptureFixture[str]) -> 
         main(["run", "--memroy", "8G", "--", "true"])
     assert end.value.code == 2
     assert "No such option: --memroy" in capsys.readouterr().err
+
+
+def test_lending_ends_quietly_with_the_daemon_or_the_command() -> None:
+    def gone(_: object) -> None:
+        raise BrokenPipeError
+
+    for fd in (0, 1 << 20):  # one that is there, and one that is not
+        requests = iter([BorrowRequest(os.getpid(), fd)])
+        launch._lend(SimpleNamespace(serve_launch=lambda requests=requests: requests, lend=gone))  # type: ignore[arg-type]

@@ -120,15 +120,16 @@ def _say_that_it_waits() -> None:
 
 
 def _lend(client: Client) -> None:
-    """Answer the daemon's requests to borrow from our descendants."""
-    for request in client.serve_launch():
-        try:
-            pidfd = os.pidfd_open(request.pid)
+    """Answer the daemon's requests to borrow from our descendants, until it is gone or the command has ended."""
+    with contextlib.suppress(OSError):
+        for request in client.serve_launch():
             try:
-                fd = borrow.borrow(pidfd, request.fd)
-            finally:
-                os.close(pidfd)
-        except OSError as error:
-            client.lend(error)
-        else:
-            client.lend(fd)
+                pidfd = os.pidfd_open(request.pid)
+                try:
+                    fd = borrow.borrow(pidfd, request.fd)
+                finally:
+                    os.close(pidfd)
+            except OSError as error:
+                client.lend(error)
+            else:
+                client.lend(fd)

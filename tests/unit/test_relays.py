@@ -26,6 +26,11 @@ pytestmark = pytest.mark.usefixtures("on_device")
 ONE, OTHER = 1001, 1002
 
 
+def pid_of(pidfd: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+
+
 class World:
     """Relays over a datagram socket of the test's."""
 
@@ -57,15 +62,13 @@ class World:
         assert await asyncio.wait_for(loop.sock_recv(ours, 1 << 16), PATIENCE_S) == wire.encode(wire.GetStatus())
         return mine, ours, ended
 
-    def relay_of(self, uid: int | None) -> int:
-        """The process of a user's relay."""
+    async def relay_of(self, uid: int | None) -> int:
+        """The process of a user's relay, once it is known: a relay may have answered before."""
         one = self.relays._undertaker if uid is None else self.relays._relays[uid]
         assert one is not None
+        await until(lambda: one.is_running)
         assert one._pidfd is not None
-        line = next(
-            line for line in Path(f"/proc/self/fdinfo/{one._pidfd}").read_text().splitlines() if line.startswith("Pid:")
-        )
-        return int(line.split()[1])
+        return pid_of(one._pidfd)
 
     def close(self) -> None:
         self.relays.close()
@@ -111,10 +114,10 @@ def test_each_user_has_one_relay_and_so_many_connections(monkeypatch: pytest.Mon
 
     async def test(world: World) -> None:
         _, _, ended = await world.served(ONE)
-        first = world.relay_of(ONE)
+        first = await world.relay_of(ONE)
         await world.served(ONE)
         await world.served(OTHER)
-        assert world.relay_of(ONE) == first != world.relay_of(OTHER)
+        assert await world.relay_of(ONE) == first != await world.relay_of(OTHER)
         mine, served = world.connect(ONE)
         assert served is None
         assert await last_words(mine) == "you have 2 connections to the daemon: end some"
@@ -127,7 +130,7 @@ def test_each_user_has_one_relay_and_so_many_connections(monkeypatch: pytest.Mon
 def test_several_relays_may_start_at_once() -> None:
     async def test(world: World) -> None:
         await asyncio.gather(*(world.served(ONE + number) for number in range(4)))
-        assert len({world.relay_of(ONE + number) for number in range(4)}) == 4
+        assert len({await world.relay_of(ONE + number) for number in range(4)}) == 4
 
     run(test)
 
@@ -148,7 +151,7 @@ def test_with_all_relays_in_use_others_wait_and_an_idle_one_makes_room(monkeypat
 
     async def test(world: World) -> None:
         mine, _, ended = await world.served(ONE)
-        process = world.relay_of(ONE)
+        process = await world.relay_of(ONE)
         refused, served = world.connect(OTHER)
         assert served is None
         assert "in a while" in await last_words(refused)
@@ -171,7 +174,7 @@ def test_one_that_hangs_is_ended_and_its_user_waits_longer_each_time(monkeypatch
         for _ in range(2):
             await world.served(ONE)
             await world.served(OTHER)
-            process, other = world.relay_of(ONE), world.relay_of(OTHER)
+            process, other = await world.relay_of(ONE), await world.relay_of(OTHER)
             os.kill(process, signal.SIGSTOP)
             await until(lambda: ONE not in world.relays._relays)
             began = time.monotonic()
@@ -179,7 +182,7 @@ def test_one_that_hangs_is_ended_and_its_user_waits_longer_each_time(monkeypatch
             await until(lambda: not running(process))  # noqa: B023
             await until(lambda: world.connect(ONE)[1] is not None)
             waits.append(time.monotonic() - began)
-            assert world.relay_of(OTHER) == other
+            assert await world.relay_of(OTHER) == other
         assert waits[0] > 0.15
         assert waits[1] > 0.35
 
@@ -193,7 +196,7 @@ def test_what_is_long_ago_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test(world: World) -> None:
         await world.served(ONE)
-        os.kill(world.relay_of(ONE), signal.SIGKILL)
+        os.kill(await world.relay_of(ONE), signal.SIGKILL)
         await until(lambda: ONE not in world.relays._relays)
         assert world.connect(ONE)[1] is None
         await until(lambda: world.connect(ONE)[1] is not None)
@@ -210,7 +213,7 @@ def test_no_penalty_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(4):
             await until(lambda: world.connect(ONE)[1] is not None)
             await until(lambda: world.relays._relays[ONE].is_running)
-            os.kill(world.relay_of(ONE), signal.SIGKILL)
+            os.kill(await world.relay_of(ONE), signal.SIGKILL)
             await until(lambda: ONE not in world.relays._relays)
         assert world.relays._records[ONE].kills == 4
         assert world.relays._records[ONE].until < time.monotonic() + 0.15
@@ -228,7 +231,7 @@ def test_a_relay_without_connections_ends_and_so_does_what_starts_them(monkeypat
         mine, _ = socket.socketpair()
         world.relays.refuse(OTHER, mine, "no")
         await until(lambda: world.relays._undertaker is not None and world.relays._undertaker.is_running)
-        process, undertaker = world.relay_of(ONE), world.relay_of(None)
+        process, undertaker = await world.relay_of(ONE), await world.relay_of(None)
         await asyncio.sleep(0.8)
         assert running(process)  # it has one
         await until(lambda: not running(undertaker))
@@ -290,11 +293,11 @@ def test_an_undertaker_that_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
                 return await last_words(mine)
 
         assert await refused() == "no"
-        before = world.relay_of(None)
+        before = await world.relay_of(None)
         os.kill(before, signal.SIGKILL)
         await until(lambda: world.relays._undertaker is None)
         assert await refused() == "no"
-        assert world.relay_of(None) != before
+        assert await world.relay_of(None) != before
         assert world.connect(ONE)[1] is not None  # nobody is blamed for the undertaker
 
     run(test)
@@ -303,7 +306,7 @@ def test_an_undertaker_that_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_nursery_that_ends_takes_its_relays_along_and_is_replaced() -> None:
     async def test(world: World) -> None:
         await world.served(ONE)
-        process, nursery = world.relay_of(ONE), world.relays._nursery._process
+        process, nursery = await world.relay_of(ONE), world.relays._nursery._process
         assert nursery is not None
         nursery.kill()
         await until(lambda: not running(process))

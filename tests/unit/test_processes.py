@@ -74,7 +74,8 @@ def test_the_heirs_of_a_root_that_ended_are_its_tree_until_the_last_of_them_ends
             world.processes.inherit(root, [other, outside, PID, one])
             os.kill(one, 9)
             await until(lambda: root.ended)
-            assert world.processes.tops() == {one: [other]}
+            assert world.processes.roots == {one: root}
+            assert world.processes.tops(root) == [other]
             assert world.processes.root_of(other) is root
             assert world.processes.root_of(outside) is None
             await world.processes.forget_heirs()
@@ -114,12 +115,14 @@ def test_the_id_of_a_root_that_ended_may_be_anothers() -> None:
             world.processes.inherit(before, [left])
             world.processes._root_ended(before)
             assert world.processes.root_of(one) is None
-            assert world.processes.tops() == {one: [left]}
+            assert world.processes.roots == {one: before}
+            assert world.processes.tops(before) == [left]
             now = world.root(one)
             assert world.processes.root_of(one) is now
             assert world.processes.root_of(left) is before
             assert world.processes.chain(before) == [before]
-            assert set(world.processes.tops()) == {one, before.pid}
+            assert world.processes.roots == {one: now, before.pid: before}
+            assert world.processes.tops(now) == [one]
             world.processes.remove_root(before)
             assert world.processes.roots == {one: now}
             world.processes.remove_root(now)

@@ -295,9 +295,7 @@ def test_descendants_may_end_while_a_tree_is_attached_but_not_its_root(monkeypat
 def test_a_tree_is_looked_at_again_with_its_heirs_and_at_once() -> None:
     async def test(world: Managed) -> None:
         woken: list[int] = []
-        search = Search(
-            world.processes, world.adoption, world.checks, world.placement, world.keeping, lambda: woken.append(1)
-        )
+        search = Search(world.processes, world.adoption, world.checks, world.placement, lambda: woken.append(1))
         with child() as one, child() as heir:
             root = world.root(one)
             world.processes.inherit(root, [heir, NO_PROCESS])

@@ -67,7 +67,7 @@ def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless
     adoption = Adoption(plane.finder(), lending, processes, gpus, keeper, placement)
     checks = Checks(processes, gpus, keeper, placement, lending)
     opened = asyncio.Event()
-    search = Search(processes, adoption, checks, placement, keeper, opened.set)
+    search = Search(processes, adoption, checks, placement, opened.set)
     guard = MemoryGuard(processes, gpus, census, placement, lambda: checks.check(slices=False), search.look_again)
     descriptors = Descriptors(plane)
     manager = Manager(

@@ -91,12 +91,14 @@ class Processes:
         """Whether a process is a root. The id of one that has ended may be another's."""
         return pid in self.roots and not self.roots[pid].ended
 
-    def tops(self) -> dict[int, list[int]]:
-        """For each root, by its pid: the processes of which all of its tree descends."""
-        return {
-            pid: list(root.heirs) if root.ended else [pid, *root.heirs]  # it may have heirs before it has ended
-            for pid, root in self.roots.items()
-        }
+    def is_ours(self, pid: int) -> bool:
+        """Whether a process is the daemon or its keeper."""
+        return pid in (os.getpid(), self._keeper.pid)
+
+    @staticmethod
+    def tops(root: Root) -> list[int]:
+        """The processes of which all of a root's tree descends. It may have heirs before it has ended."""
+        return list(root.heirs) if root.ended else [root.pid, *root.heirs]
 
     def chain(self, root: Root | None) -> list[Root]:
         """A root and those that it was below when it was named, the nearest first, as far as they are still there."""
@@ -197,7 +199,7 @@ class Processes:
         for pid in pids:
             if room <= 0:
                 break
-            if pid in self._heirs or pid in root.excluded or pid in (root.pid, os.getpid(), self._keeper.pid):
+            if pid == root.pid or pid in self._heirs or pid in root.excluded or self.is_ours(pid):
                 continue
             if (started := start_of(pid)) is not None:
                 root.heirs[pid] = started

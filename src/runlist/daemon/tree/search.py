@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 
 import structlog
@@ -14,7 +13,6 @@ from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
 from runlist.proc.process import descendants, descriptor_count, owner_of
 
@@ -35,14 +33,12 @@ class Search:
         adoption: Adoption,
         checks: Checks,
         placement: Placement,
-        keeper: KeeperLink,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._processes = processes
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
-        self._keeper = keeper
         self._wake = wake
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
@@ -73,7 +69,7 @@ class Search:
         if self._placement.rules:
             self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
-        tops = {pid: pids for pid, pids in self._processes.tops().items() if pid in roots}
+        tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
         wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.expected
         walk |= not self._trees.keys() >= set(wanted)
@@ -87,7 +83,7 @@ class Search:
             tree = dict.fromkeys(pid for top in pids for pid in self._trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
-            due = [pid for pid in tree if pid not in root.excluded and not self._is_ours(pid)]
+            due = [pid for pid in tree if pid not in root.excluded and not self._processes.is_ours(pid)]
             due = [pid for pid in due if self._worth_a_look(pid) or pid in expected]
             if due := [pid for pid in due if walk or self._is_below(pid, root)]:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
@@ -119,7 +115,7 @@ class Search:
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
-        for tree in descendants(self._processes.tops()[root.pid]).values():
+        for tree in descendants(self._processes.tops(root)).values():
             for pid in tree:
                 self._schedule.forget(pid)
         self._wake()
@@ -140,9 +136,9 @@ class Search:
 
     def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
-        there = {pid for pid in self._placement.gpu_pids() if not self._is_ours(pid)}
+        there = {pid for pid in self._placement.gpu_pids() if not self._processes.is_ours(pid)}
         self._passed_over &= there
-        tops = [pid for pids in self._processes.tops().values() for pid in pids]
+        tops = [pid for root in self._processes.roots.values() for pid in self._processes.tops(root)]
         named = {pid for tree in descendants(tops).values() for pid in tree}
         for pid in there - named - self._processes.managed.keys() - self._passed_over:
             self._passed_over.add(pid)
@@ -162,9 +158,6 @@ class Search:
     def _is_below(self, pid: int, root: Root) -> bool:
         """Whether a process id still means a process of a tree: ids are used again."""
         return root in self._processes.chain(self._processes.root_of(pid))
-
-    def _is_ours(self, pid: int) -> bool:
-        return pid in (os.getpid(), self._keeper.pid)
 
     def _worth_a_look(self, pid: int) -> bool:
         """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""

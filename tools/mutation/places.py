@@ -281,10 +281,6 @@ def _is_remark(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _starred(arguments: list[ast.expr]) -> bool:
-    return any(isinstance(one, ast.Starred) for one in arguments)
-
-
 def _is_log(node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call)

@@ -28,12 +28,11 @@ from tests.fixtures.daemon import (
     task_of,
     wait_for,
 )  # fmt: skip
-from tests.fixtures.holder import OUT_OF_MEMORY, Holder
+from tests.fixtures.holder import FOUR_LOOKS_S, OUT_OF_MEMORY, Holder
 
 GiB = 1 << 30
 LIBRARY = "/opt/librunlist.so"
 MESSAGES = "/run/messages.sock"
-FOUR_LOOKS_S = 1.5
 
 pytestmark = [
     needs_root,

@@ -28,10 +28,9 @@ from tests.fixtures.daemon import (
     task_of,
     wait_for,
 )
-from tests.fixtures.holder import OUT_OF_MEMORY, Holder, drop_capabilities
+from tests.fixtures.holder import FOUR_LOOKS_S, OUT_OF_MEMORY, Holder, drop_capabilities
 
 GiB = 1 << 30
-FOUR_LOOKS_S = 1.5
 RUN = (sys.executable, "-m", "runlist.cli", "run")
 
 Run = Callable[..., Holder]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +28,15 @@ class _Look:
     unknown).
     """
 
-    asked_at: float = -KEPT_S
+    asked_at: float
     held: dict[int, int] = field(default_factory=dict)
     used: int | None = None
     mps: frozenset[int] = frozenset()
     """Clients of an MPS server."""
     answered: bool = False
+
+
+_NEVER = _Look(asked_at=-math.inf)
 
 
 class MemoryCensus:
@@ -61,8 +65,7 @@ class MemoryCensus:
     async def refresh(self, kept_s: float = 0.0) -> None:
         """Ask for every GPU, in threads: a machine can have many. What is known may be so old."""
         loop = asyncio.get_running_loop()
-        old = time.monotonic() - kept_s
-        gpus = [gpu for gpu in self.gpus() if gpu not in self._looks or self._looks[gpu].asked_at <= old]
+        gpus = [gpu for gpu in self.gpus() if self._is_old(gpu, kept_s)]
         looks = await asyncio.gather(*(loop.run_in_executor(self._threads, self._ask_for, gpu) for gpu in gpus))
         self._looks.update(zip(gpus, looks, strict=True))
 
@@ -119,10 +122,12 @@ class MemoryCensus:
         return self._infos
 
     def _look(self, gpu: str) -> _Look:
-        look = self._looks.get(gpu, _Look())
-        if time.monotonic() - look.asked_at >= KEPT_S:
-            look = self._looks[gpu] = self._ask_for(gpu)
-        return look
+        if self._is_old(gpu, KEPT_S):
+            self._looks[gpu] = self._ask_for(gpu)
+        return self._looks[gpu]
+
+    def _is_old(self, gpu: str, kept_s: float) -> bool:
+        return time.monotonic() - self._looks.get(gpu, _NEVER).asked_at >= kept_s
 
     def _ask_for(self, gpu: str) -> _Look:
         held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)

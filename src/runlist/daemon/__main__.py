@@ -170,7 +170,7 @@ async def _look(daemon: Daemon) -> None:
     if watch.works:
         asyncio.get_running_loop().add_reader(watch.fileno(), on_open)
     try:
-        pause = FIRST_LOOK_S
+        soon, pause = True, FIRST_LOOK_S
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
@@ -181,7 +181,7 @@ async def _look(daemon: Daemon) -> None:
             opened.clear()
             if daemon.processes.roots or daemon.placement.rules:
                 with _going_on():
-                    await daemon.search.scan(walk=was_opened or pause == SCAN_EVERY_S)
+                    await daemon.search.scan(walk=was_opened or not soon)
             quiet_for = time.monotonic() - last_opened
             soon = quiet_for < SETTLE_S and not daemon.search.settled
             pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else SCAN_EVERY_S

@@ -84,7 +84,6 @@ class MemoryGuard:
         self._members = Membership(processes)
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
-        self._told_bytes: dict[int, dict[TaskKey, int]] = {}  # what libraries tell, by the pid of the tree's root
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
         self._sought: set[int] = set()  # processes that ended, and whose memory somebody keeps
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
@@ -165,10 +164,9 @@ class MemoryGuard:
                 for root in self._members.trees_of(pid):
                     if root.pid in stock:
                         stock[root.pid][key] = stock[root.pid].get(key, 0) + octets
-        self._told_bytes = {root.pid: self._told_by(root) for root in self._watched()}
         for root in self._watched():
             mine = stock[root.pid]
-            for key, octets in self._told_bytes[root.pid].items():
+            for key, octets in self._told_by(root).items():
                 if octets > mine.get(key, 0) and root in self._members.trees_of(key.pid):
                     mine[key] = octets
         return stock
@@ -295,9 +293,11 @@ class MemoryGuard:
     def _charge_unseen(self, root: Root, held: Held) -> None:
         """Have the library count what a tree holds beyond all that its region tells."""
         snapshot = root.quota.look()
-        for gpu in self._gpu_names() if snapshot is not None else ():
-            assert snapshot is not None
-            listed = [self._census.by_pid(gpu).get(key.pid, 0) for key in held if key.gpu == gpu]
+        if snapshot is None:
+            return
+        for gpu in self._gpu_names():
+            by_pid = self._census.by_pid(gpu)
+            listed = [by_pid.get(key.pid, 0) for key in held if key.gpu == gpu]
             past = self._unseen.setdefault((root.pid, gpu), deque(maxlen=UNSEEN_LOOKS))
             past.append(sum(listed) - snapshot.told(gpu))
             is_more = len(past) == UNSEEN_LOOKS and min(past) > TOLERANCE * len(listed)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from runlist.model import Appear, Event, Hint, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
+from runlist.model import Appear, Busy, Event, Hint, Idle, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
@@ -51,6 +51,11 @@ class Host(Protocol):
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
 
+    def watch(self, tasks: Mapping[TaskKey, float]) -> None:
+        """Call `Loop.tell` with Busy and Idle of these tasks from now on, and of no others: Idle after so many seconds
+        without work. Those that do not tell of their activity are passed over.
+        """
+
     def note(self, text: str) -> None:
         """Tell the user what is wrong with the policy."""
 
@@ -73,8 +78,8 @@ class Loop:
     # -- what happens ------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Deliver an event to the policy. Ask it soon when it wants that, and after every hint and segment."""
-        if self._heard(event) or isinstance(event, Hint | Segment):
+        """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
+        if self._heard(event) or isinstance(event, Hint | Segment | Busy | Idle):
             self._soon()
 
     def read_usage(self, kept_s: float = 0.0) -> None:
@@ -140,6 +145,7 @@ class Loop:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
         self.segments = decision.segments
+        host.watch(decision.watch)
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -169,7 +175,10 @@ class Loop:
         if any(map(math.isnan, waits)):
             raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
         preempt, segments = (in_force.keys() & each for each in (decision.preempt, decision.segments))
-        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments)), notes
+        watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
+        if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
+            raise ValueError(f"{watch!r} has no times after which a task is idle")
+        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments), watch), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

@@ -1,0 +1,126 @@
+"""What tasks tell of their work by the preloaded library: looked at now and then, and watched where a policy asks.
+
+A watched task sends a message when it begins to work. From then on its counts are read every moment, until they have
+stood still for as long as the policy asked. A message that is lost is made up for by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Activity, Busy, Event, Idle, TaskClass, TaskKey
+
+LOOK_S = 0.1
+"""How old the activity of a task may be that a policy sees."""
+
+LONGEST_S = 1e9
+"""Longer sums are nonsense: a tenant can write anything."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A watched task. `work` is its count at `since`; since then nothing happened."""
+
+    idle_s: float
+    work: int
+    since: float
+    busy: bool = False
+
+
+class ActivityWatch:
+    """The activity of the tasks of one GPU, in the running event loop. `tell` gets Busy and Idle."""
+
+    def __init__(self, tasks: Mapping[TaskKey, ManagedTask], tell: Callable[[Event], None]) -> None:
+        self._tasks = tasks
+        self._tell = tell
+        self._watched: dict[TaskKey, _Watched] = {}
+        self._looked_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refresh(self) -> None:
+        """Let policies see what latency tasks tell, and take up work of which no message came."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        missed = []
+        for key, managed in self._tasks.items():
+            if managed.task.task_class != TaskClass.LATENCY and managed.task.activity is None:
+                continue
+            told = managed.told()
+            activity = (
+                None if told is None else Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns))
+            )
+            if activity != managed.task.activity:
+                managed.task = replace(managed.task, activity=activity)
+            watched = self._watched.get(key)
+            if watched is not None and not watched.busy and told is not None and told.work != watched.work:
+                missed.append(key)
+        for key in missed:
+            self.worked(key)
+
+    def watch(self, wanted: Mapping[TaskKey, float]) -> None:
+        """Watch these tasks, and no others, each until it was idle for so many seconds."""
+        for key in self._watched.keys() - wanted.keys():
+            del self._watched[key]
+            if key in self._tasks:
+                self._tasks[key].ask_for_work(asked=False)
+        for key, idle_s in wanted.items():
+            if key in self._watched:
+                self._watched[key].idle_s = idle_s
+            elif (managed := self._tasks.get(key)) is not None:
+                managed.ask_for_work(asked=True)
+                if (told := managed.told()) is not None:
+                    self._watched[key] = _Watched(idle_s, told.work, time.monotonic())
+
+    def worked(self, key: TaskKey) -> None:
+        """A task says that it begins to work."""
+        watched = self._watched.get(key)
+        if watched is None or watched.busy:
+            return
+        watched.busy, watched.since = True, time.monotonic()
+        self._look_soon()
+        self._tell(Busy(key))
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        self.watch({})
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_soon(self) -> None:
+        busy = [watched.idle_s for watched in self._watched.values() if watched.busy]
+        if busy and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(min(busy) / 2, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        idle = [key for key, watched in self._watched.items() if watched.busy and self._is_idle(key, watched, now)]
+        for key in idle:
+            self._watched[key].busy = False
+        self._look_soon()
+        for key in idle:
+            self._tell(Idle(key))
+
+    def _is_idle(self, key: TaskKey, watched: _Watched, now: float) -> bool:
+        managed = self._tasks.get(key)
+        told = None if managed is None else managed.told()
+        if managed is None or told is None:  # it ended, or its region is of no more use
+            return True
+        if told.waiting or told.work != watched.work:
+            watched.work, watched.since = told.work, now
+            return False
+        if now - watched.since < watched.idle_s:
+            return False
+        managed.ask_for_work(asked=True)
+        again = managed.told()  # it may have begun just before we asked
+        return again is None or again.work == watched.work
+
+
+def _seconds(nanoseconds: int) -> float:
+    return min(nanoseconds / 1e9, LONGEST_S)

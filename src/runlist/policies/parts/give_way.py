@@ -1,0 +1,352 @@
+"""How the background of a GPU gives way to programs that pause: by switch, by request, or by slices.
+
+A real latency program launches, waits, launches again. Beside a background at tiny slices each of its pauses is a
+switch out and a switch in, and each turn of the background does nothing but that.
+
+- *switch*: the background has tiny slices, and gives way within one context switch. Best for rare launches.
+- *request*: the background is off from the first launch of a request until the program has been idle for a while that
+is learnt. Best where the GPU is what a request waits for. It takes a program that tells of its activity.
+- *slice*: the background has slices so long that switches cost no more than a part of the GPU. Best for programs that
+wait for their own host: they keep the GPU busy for a small part of their time, and notice nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runlist.model import Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies.parts.pace import reached
+from runlist.policies.parts.turns import TURN_US
+
+SWITCH_S = 0.28e-3
+"""What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
+CONTROLS_S = 1.2e-3
+"""What suspending the background and resuming it costs."""
+
+WINDOW_S = 0.25
+"""Over how long turns are counted. Nothing is decided more often than that."""
+STAYS_S = 2.0
+"""For how long slices stay at least."""
+
+MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+NOTICEABLE = 0.15
+"""A slice that differs by less is not set: that takes a control."""
+WORTH_SAYING = 0.01
+FADES = 0.3
+"""Below this part of the budget, slices are not worth what they make a launch wait."""
+
+LOOK_S, LONGEST_LOOK_S = 10.0, 60.0
+"""How long slices or a refusal last before the GPU is looked at anew at tiny slices: twice as long each time."""
+
+WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
+"""A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
+it is not any more."""
+
+FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 8.0e-3
+FALSE_END_S = 4.0e-3
+"""A request that begins so soon after another one's end was the same."""
+IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
+
+MOST_OFF_S, BREAK_S = 0.1, 0.005
+"""A request keeps the background off for so long at a time. Then it runs, at tiny slices, for the second."""
+WANTED = 0.2
+MOST_LIES, FORGIVEN_S = 3, 60.0
+"""Whoever says that it is busy, and in so many breaks in a row did not want the GPU for that part of them, is not
+believed for a minute.
+"""
+
+NEVER = float("inf")
+
+
+class Way(StrEnum):
+    """How the background gives way."""
+
+    SWITCH = "switch"
+    REQUEST = "request"
+    SLICE = "slice"
+
+
+AUTO = "auto"
+WAYS = (*Way, AUTO)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
+    `watch` whom to watch, as in a Decision.
+    """
+
+    turn_us: int = TURN_US
+    off_until: float | None = None
+    look: float = NEVER
+    watch: Mapping[TaskKey, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What happened in a window: how often a second the foreground paused and the background was switched in, how many
+    seconds of GPU the foreground had for each of these pauses, the part of its own time in which it waited for the GPU (None
+    where it does not tell), and whether all of it that had some can be watched.
+    """
+
+    gaps: float
+    held_s: float
+    waits: float | None
+    told: bool
+
+    @property
+    def cost(self) -> float:
+        """The part of the GPU that goes into switches."""
+        return self.gaps * SWITCH_S
+
+    def is_gpu_bound(self, slice_s: float) -> bool:
+        """Whether the foreground mostly waits for the GPU: as it says itself, or since it does more between two pauses
+        than the switch to it costs, and more than a slice of the background can have held up.
+        """
+        if self.waits is not None and self.waits >= WAITS_ABOVE:
+            return True
+        return self.held_s >= max(SWITCH_S, slice_s / 2)
+
+
+class GiveWay:
+    """The way in force on one GPU, chosen by what it costs, or `asked` for by name. `budget` is the part of the GPU
+    that switches may cost.
+    """
+
+    def __init__(self, asked: str, budget: float) -> None:
+        self.way = Way.SWITCH if asked == AUTO else Way(asked)
+        self.cost = 0.0
+        self._asked = asked
+        self._budget = budget
+        self._slice_us = FIRST_SLICE_US
+        self._given_us = round(FIRST_SLICE_US)
+        self._since = -NEVER  # when the way was chosen
+        self._opened, self._is_open, self._worth_a_look = -NEVER, False, False  # the window
+        self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
+        self._foreground: frozenset[TaskKey] = frozenset()
+        self._look_at, self._look_after = NEVER, LOOK_S
+        self._requests = _Requests()
+        self._refused_until, self._refused_for = -NEVER, LOOK_S
+
+    def on_event(self, event: Event, now: float) -> bool:
+        """Returns whether to ask for the manner now."""
+        if isinstance(event, Busy):
+            self._requests.begins(event.key, now)
+        elif isinstance(event, Idle):
+            self._requests.ends(event.key, now)
+        elif isinstance(event, Vanish):
+            self._requests.drop(event.key)
+        elif isinstance(event, Used) and not self._is_open:
+            self._worth_a_look = not self._foreground.isdisjoint(event.held_s)
+            return self._worth_a_look
+        return False
+
+    def manner(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> Manner:
+        """What the background is to do now."""
+        if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
+            self._is_open = self._worth_a_look = False
+            self._foreground, self.cost = frozenset(), 0.0
+            self._requests.clear()
+            return Manner()
+        self._measure(foreground, background, now)
+        look = self._opened + WINDOW_S if self._is_open else NEVER
+        if self.way is Way.SLICE:
+            return Manner(turn_us=self._given_us, look=look)
+        if self.way is Way.REQUEST:
+            telling = [task for task in foreground if _can_be_watched(task)]
+            off_until, again = self._requests.off_until(telling, now)
+            watch = {task.key: self._requests.idle_s for task in telling}
+            return Manner(off_until=off_until, look=min(look, again), watch=watch)
+        return Manner(look=look)
+
+    def why(self) -> str:
+        """The way in force, and what it costs, in a few words."""
+        percent = f"switches cost {100 * self.cost:.0f} %"
+        if self.way is Way.SLICE:
+            return f"slices of {self._given_us / 1e3:.2g} ms, {percent}"
+        if self.way is Way.REQUEST:
+            return f"off for each request, {percent}"
+        return percent if self.cost >= WORTH_SAYING else ""
+
+    # -- choosing ----------------------------------------------------------------------------------
+
+    def _measure(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> None:
+        """Choose by a window that is full, and open the next while there is something to see."""
+        if self._is_open and not reached(self._opened + WINDOW_S, now):
+            return
+        works = self._worth_a_look
+        if self._is_open:
+            window = _window(foreground, background, self._before, now - self._opened)
+            self._conclude(window, now)
+            works = window.gaps > 0 or self._requests.any_busy
+        self._foreground = frozenset(task.key for task in foreground)
+        self._before = {task.key: task for task in (*foreground, *background)}
+        self._opened, self._is_open, self._worth_a_look = now, works, False
+
+    def _conclude(self, window: _Window, now: float) -> None:
+        self.cost = window.cost
+        if self._asked == Way.SLICE:
+            self._tune(window)
+        if self._asked != AUTO:
+            return
+        choose: dict[Way, Callable[[_Window, float], Way]] = {
+            Way.SWITCH: self._from_switch,
+            Way.REQUEST: self._from_request,
+            Way.SLICE: self._from_slice,
+        }
+        chosen = choose[self.way](window, now)
+        if chosen is not self.way:
+            if chosen is Way.SLICE:
+                self._look_at = now + self._look_after
+            self._requests.clear()
+            self.way, self._since = chosen, now
+
+    def _from_switch(self, window: _Window, now: float) -> Way:
+        if window.cost <= self._budget:
+            return Way.SWITCH
+        if not window.is_gpu_bound(0.0):
+            return Way.SLICE
+        self._look_after = LOOK_S
+        return Way.REQUEST if window.told and now >= self._refused_until else Way.SWITCH
+
+    def _from_request(self, window: _Window, now: float) -> Way:
+        """As long as the programs tell, wait for the GPU, and begin so seldom that the controls are worth it."""
+        too_often = self._requests.take_begun() / WINDOW_S * CONTROLS_S > self._budget
+        host_bound = window.waits is not None and window.waits < WAITS_BELOW
+        if window.told and not too_often and not host_bound and window.cost <= 2 * self._budget:
+            return Way.REQUEST
+        self._refused_until = now + self._refused_for
+        self._refused_for = min(2 * self._refused_for, LONGEST_LOOK_S)
+        return Way.SLICE if host_bound else Way.SWITCH
+
+    def _from_slice(self, window: _Window, now: float) -> Way:
+        if window.gaps and window.is_gpu_bound(self._given_us / 1e6):
+            return Way.SWITCH
+        if reached(self._look_at, now):
+            self._look_after = min(2 * self._look_after, LONGEST_LOOK_S)
+            return Way.SWITCH
+        self._tune(window)
+        fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
+        return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
+
+    def _tune(self, window: _Window) -> None:
+        """Slices so long that switches cost the budget."""
+        factor = min(2.0, max(0.5, window.cost / self._budget))
+        self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, self._slice_us * factor))
+        if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
+            self._given_us = round(self._slice_us)
+
+
+def _window(
+    foreground: Sequence[Task], background: Sequence[Task], before: Mapping[TaskKey, Task], length_s: float
+) -> _Window:
+    # Several tasks on one side are switched among each other, too: that is no pause of the foreground.
+    gaps = min(
+        sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
+        for side in (foreground, background)
+    )
+    held_s, waited_s, launching_s, told = 0.0, 0.0, 0.0, True
+    for task in foreground:
+        then = before.get(task.key, task)
+        held = task.usage.held_s - then.usage.held_s
+        held_s += held
+        if task.activity is not None and then.activity is not None:
+            waited_s += max(0.0, task.activity.waited_s - then.activity.waited_s)
+            launching_s += max(0.0, task.activity.launching_s - then.activity.launching_s)
+        told &= held <= 0 or _can_be_watched(task)
+    own_s = waited_s + launching_s
+    return _Window(gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s / own_s if own_s > 0 else None, told)
+
+
+def _can_be_watched(task: Task) -> bool:
+    return task.task_class == TaskClass.LATENCY and task.activity is not None
+
+
+class _Requests:
+    """Who is busy with a request, and when the background has to be off for that."""
+
+    def __init__(self) -> None:
+        self.idle_s = FIRST_IDLE_S
+        self._busy: set[TaskKey] = set()
+        self._ended: dict[TaskKey, float] = {}
+        self._begun = 0
+        self._calm = 0
+        self._off_since, self._on_since = -NEVER, -NEVER
+        self._is_off = False
+        self._break_ends = -NEVER
+        self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
+        self._lies: dict[TaskKey, int] = {}
+        self._believed_from: dict[TaskKey, float] = {}
+
+    @property
+    def any_busy(self) -> bool:
+        return bool(self._busy)
+
+    def begins(self, key: TaskKey, now: float) -> None:
+        """A request begins, or goes on after a pause that was taken for its end."""
+        self._busy.add(key)
+        self._begun += 1
+        self._calm += 1
+        if now - self._ended.get(key, -NEVER) < FALSE_END_S:
+            self.idle_s, self._calm = min(MAX_IDLE_S, IDLE_GROWS * self.idle_s), 0
+        elif self._calm % CALM == 0:
+            self.idle_s = max(MIN_IDLE_S, IDLE_SHRINKS * self.idle_s)
+
+    def ends(self, key: TaskKey, now: float) -> None:
+        """The program is idle."""
+        self._busy.discard(key)
+        self._ended[key] = now
+
+    def drop(self, key: TaskKey) -> None:
+        """The task is gone."""
+        self._busy.discard(key)
+        for each in (self._ended, self._break, self._lies, self._believed_from):
+            each.pop(key, None)
+
+    def clear(self) -> None:
+        """Nobody is watched any more. What was learnt stays."""
+        self._busy.clear()
+        self._break.clear()
+        self._is_off, self._break_ends, self._begun = False, -NEVER, 0
+
+    def take_begun(self) -> int:
+        """How many requests began since the last call."""
+        begun, self._begun = self._begun, 0
+        return begun
+
+    def off_until(self, telling: Sequence[Task], now: float) -> tuple[float | None, float]:
+        """Until when the background is off at the latest (None: it is not), and when to ask again."""
+        busy = [task for task in telling if task.key in self._busy and now >= self._believed_from.get(task.key, now)]
+        self._end_break(busy, now)
+        if not busy or not reached(self._break_ends, now):
+            self._lets_on(now)
+            return None, self._break_ends if busy else NEVER
+        if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
+            self._off_since = now
+        until = self._off_since + MOST_OFF_S
+        if not reached(until, now):
+            self._is_off = True
+            return until, until
+        self._lets_on(now)
+        self._break_ends = now + BREAK_S
+        self._break = {task.key: task.usage for task in busy}
+        return None, self._break_ends
+
+    def _lets_on(self, now: float) -> None:
+        if self._is_off:
+            self._is_off, self._on_since = False, now
+
+    def _end_break(self, busy: Sequence[Task], now: float) -> None:
+        """See who did not want the GPU in a break, although it said that it was busy."""
+        if not self._break or not reached(self._break_ends, now):
+            return
+        for task in busy:
+            if (before := self._break.get(task.key)) is not None:
+                wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
+                self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
+                if self._lies[task.key] >= MOST_LIES:
+                    self._lies[task.key] = 0
+                    self._believed_from[task.key] = now + FORGIVEN_S
+        self._break = {}

@@ -1,0 +1,260 @@
+"""How the background gives way to programs that pause: what is chosen, by what, and what nobody can do with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from runlist.model import Activity, Busy, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies.parts import give_way as part
+from runlist.policies.parts.give_way import BREAK_S, MOST_OFF_S, WINDOW_S, GiveWay, Manner, Way
+
+LATENCY, NORMAL, BATCH, DEADLINE = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH, TaskClass.DEADLINE
+STEP_S = 0.001
+
+
+def task(pid: int, task_class: TaskClass, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), task_class, f"program{pid}", 1000, 0.0, **values)
+
+
+class Gpu:
+    """A foreground task and a background task, whose usage goes by what a test says of a second."""
+
+    def __init__(self, way: str = "auto", *, tells: bool = False, budget: float = 0.1, task_class: TaskClass = LATENCY):
+        self.part = GiveWay(way, budget)
+        self.now = 10.0
+        self.foreground = task(1, task_class, activity=Activity() if tells else None)
+        self.background = task(2, BATCH)
+        self.manner = Manner()
+        self.ways = [self.part.way]
+        self.asked = 0
+        self.off_since: float | None = None
+        self.longest_off = 0.0
+        self.ask()
+
+    @property
+    def key(self) -> TaskKey:
+        return self.foreground.key
+
+    def ask(self) -> Manner:
+        self.manner = self.part.manner([self.foreground], [self.background], self.now)
+        self.asked += 1
+        if self.off_since is not None:
+            self.longest_off = max(self.longest_off, self.now - self.off_since)
+        self.off_since = None if self.manner.off_until is None else self.off_since or self.now
+        if self.part.way is not self.ways[-1]:
+            self.ways.append(self.part.way)
+        return self.manner
+
+    def tell(self, event: Busy | Idle | Used | Vanish) -> None:
+        self.part.on_event(event, self.now)
+        self.ask()
+
+    def work(self, seconds: float, pauses: float, held: float, waits: float = 0.0, launches: float = 0.0) -> None:
+        """So many pauses a second, with so many seconds of GPU held between two of them; `waits` and `launches` are
+        parts of the time.
+        """
+        ends = self.now + seconds
+        while self.now < ends - 1e-9:
+            self.now += STEP_S
+            turns = int(self.now * pauses) - int((self.now - STEP_S) * pauses)
+            self._use(turns, held * turns, waits * STEP_S, launches * STEP_S)
+            if self.part.on_event(Used({self.key: held * turns} if turns else {}), self.now) or (
+                self.now >= self.manner.look - 1e-9
+            ):
+                self.ask()
+
+    def _use(self, turns: int, held: float, waited: float, launching: float) -> None:
+        usage, activity = self.foreground.usage, self.foreground.activity
+        if activity is not None:
+            activity = Activity(activity.work + turns, activity.waited_s + waited, activity.launching_s + launching)
+        self.foreground = replace(
+            self.foreground, usage=Usage(usage.held_s + held, usage.turns + turns), activity=activity
+        )
+        usage = self.background.usage
+        self.background = replace(self.background, usage=Usage(usage.held_s + STEP_S, usage.turns + turns))
+
+
+def test_rare_launches_need_no_other_way() -> None:
+    gpu = Gpu()
+    gpu.work(3, pauses=200, held=80e-6)
+    assert gpu.ways == [Way.SWITCH]
+    assert gpu.manner.turn_us == 1
+    assert gpu.part.why() == "switches cost 6 %"
+
+
+def test_a_program_that_waits_for_its_host_makes_the_background_have_slices() -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    assert gpu.manner.turn_us >= 500
+    assert gpu.manner.watch == {}
+
+
+def test_slices_are_so_long_that_switches_cost_the_budget() -> None:
+    gpu = Gpu("slice")
+    for _ in range(12):  # each pause lets the background have one slice
+        gpu.work(WINDOW_S, pauses=1 / (gpu.manner.turn_us * 1e-6 + 0.4e-3), held=100e-6)
+    assert gpu.part.cost == pytest.approx(0.1, rel=0.2)
+    gpu.work(3, pauses=20, held=100e-6)
+    assert gpu.manner.turn_us == part.MIN_SLICE_US
+
+
+def test_slices_stay_where_they_are_near_enough() -> None:
+    gpu, seen = Gpu(), set()
+    gpu.work(2, pauses=1500, held=100e-6)
+    for number in range(16):
+        gpu.work(WINDOW_S, pauses=355 + 10 * (number % 2), held=100e-6)
+        seen.add(gpu.manner.turn_us)
+    assert len(seen) == 1
+
+
+def test_a_program_that_the_gpu_keeps_waiting_has_it_for_each_request() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(0.6, pauses=600, held=1e-3)
+    assert gpu.part.way is Way.REQUEST
+    assert gpu.manner.off_until is None
+    assert gpu.manner.watch == {gpu.key: pytest.approx(1e-3)}
+    gpu.tell(Busy(gpu.key))
+    assert gpu.manner.off_until == pytest.approx(gpu.now + MOST_OFF_S)
+    gpu.tell(Idle(gpu.key))
+    assert gpu.manner.off_until is None
+
+
+def test_short_work_with_a_wait_for_each_is_bound_by_the_gpu_as_it_says() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(0.3, pauses=1500, held=100e-6, waits=0.5, launches=0.1)
+    assert gpu.part.way is Way.REQUEST
+
+
+def test_who_does_not_tell_of_its_requests_is_served_as_before() -> None:
+    gpu = Gpu()
+    gpu.work(5, pauses=600, held=1e-3)
+    assert gpu.ways == [Way.SWITCH]
+
+
+def test_a_normal_task_never_has_the_background_off() -> None:
+    gpu = Gpu(tells=True, task_class=NORMAL)
+    gpu.work(2, pauses=600, held=1e-3)
+    assert gpu.ways == [Way.SWITCH]
+
+
+def test_beside_a_deadline_task_nothing_changes() -> None:
+    gpu = Gpu("slice", task_class=DEADLINE)
+    gpu.work(2, pauses=1500, held=1e-4)
+    assert (gpu.manner.turn_us, gpu.manner.off_until, gpu.part.cost) == (1, None, 0.0)
+
+
+def test_a_request_that_was_only_taken_for_its_host_s_goes_to_slices() -> None:
+    """Beside slices of 1 µs a host-bound program waits for switches: what it is shows once the background is off."""
+    gpu = Gpu(tells=True)
+    gpu.work(0.3, pauses=1500, held=100e-6, waits=0.6, launches=0.3)
+    assert gpu.part.way is Way.REQUEST
+    gpu.work(0.6, pauses=300, held=200e-6, waits=0.1, launches=0.6)
+    assert gpu.part.way is Way.SLICE
+
+
+def test_requests_that_come_too_often_are_not_worth_the_controls() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(0.6, pauses=600, held=1e-3)
+    for _ in range(100):
+        gpu.work(0.003, pauses=600, held=1e-3)
+        gpu.tell(Busy(gpu.key))
+        gpu.tell(Idle(gpu.key))
+    assert gpu.part.way is Way.SWITCH
+    gpu.work(5, pauses=600, held=1e-3)
+    assert gpu.part.way is Way.SWITCH
+    gpu.work(10, pauses=600, held=1e-3)
+    assert gpu.ways == [Way.SWITCH, Way.REQUEST, Way.SWITCH, Way.REQUEST]
+
+
+def test_a_pause_within_a_request_is_learnt() -> None:
+    gpu = Gpu("request", tells=True)
+    before = gpu.manner.watch[gpu.key]
+    for _ in range(5):
+        gpu.tell(Busy(gpu.key))
+        gpu.work(0.020, pauses=100, held=1e-3)
+        gpu.tell(Idle(gpu.key))
+        gpu.work(0.002, pauses=0, held=0)
+    assert gpu.manner.watch[gpu.key] > 2 * before
+    for _ in range(100 * part.CALM):
+        gpu.tell(Busy(gpu.key))
+        gpu.tell(Idle(gpu.key))
+        gpu.now += 0.1
+    assert gpu.manner.watch[gpu.key] == pytest.approx(part.MIN_IDLE_S)
+
+
+def test_the_background_has_a_break_in_each_long_request() -> None:
+    gpu = Gpu("request", tells=True)
+    gpu.tell(Busy(gpu.key))
+    off = 0
+    for _ in range(1050):
+        gpu.work(STEP_S, pauses=1000, held=STEP_S)
+        off += gpu.manner.off_until is not None
+        assert gpu.manner.off_until is None or gpu.manner.off_until <= gpu.now + MOST_OFF_S
+    assert off / 1050 == pytest.approx(MOST_OFF_S / (MOST_OFF_S + BREAK_S), abs=0.02)
+
+
+def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> None:
+    gpu = Gpu("request", tells=True)
+    gpu.tell(Busy(gpu.key))
+    gpu.work(1, pauses=0, held=0)
+    assert gpu.manner.off_until is None
+    gpu.work(10, pauses=0, held=0)
+    assert gpu.manner.off_until is None
+    gpu.now += part.FORGIVEN_S
+    assert gpu.ask().off_until is not None
+
+
+def test_a_program_that_ended_keeps_nobody_off() -> None:
+    gpu = Gpu("request", tells=True)
+    gpu.tell(Busy(gpu.key))
+    gpu.tell(Vanish(gpu.key))
+    assert gpu.manner.off_until is None
+
+
+def test_slices_are_looked_at_anew_ever_more_seldom() -> None:
+    gpu = Gpu()
+    gpu.work(150, pauses=1500, held=100e-6)
+    assert gpu.ways.count(Way.SWITCH) == 5  # at first, and after 10, 20, 40, 60 s
+
+
+def test_a_program_that_becomes_bound_by_the_gpu_is_seen_at_slices() -> None:
+    gpu = Gpu()
+    gpu.work(2, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    gpu.work(0.6, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_nothing_is_looked_at_while_nothing_happens() -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=1500, held=100e-6)
+    gpu.work(1, pauses=0, held=0)
+    asked = gpu.asked
+    gpu.work(10, pauses=0, held=0)
+    assert gpu.asked <= asked + 10
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_told_nobody_is_off_for_long_and_the_way_stays(seed: int) -> None:
+    random = Random(seed)
+    gpu = Gpu(tells=True)
+    for _ in range(1500):
+        match random.randrange(6):
+            case 0:
+                gpu.tell(Busy(gpu.key))
+            case 1:
+                gpu.tell(Idle(gpu.key))
+            case _:
+                gpu.work(
+                    random.choice((0.001, 0.004, 0.03)),
+                    random.choice((0, 300, 2000)),
+                    random.choice((1e-5, 3e-4, 2e-3)),
+                    random.random() / 2,
+                    random.random() / 2,
+                )
+    assert gpu.longest_off < MOST_OFF_S + 2 * STEP_S
+    assert len(gpu.ways) <= (gpu.now - 10) / WINDOW_S

@@ -1,4 +1,4 @@
-"""What tasks tell of their work, on its way to the policy: looked at, watched, and made up for where a message is lost."""
+"""What tasks tell of their work, on its way to the policy: looked at, watched, made up for where a message is lost."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def test_rare_launches_need_no_other_way() -> None:
     gpu.work(3, pauses=200, held=80e-6)
     assert gpu.ways == [Way.SWITCH]
     assert gpu.manner.turn_us == 1
-    assert gpu.part.why() == "switches cost 6 %"
+    assert gpu.part.why() == "gives way at each launch, switches cost 6 %"
+    assert gpu.part.why_of(gpu.key) == "the background gives way at each launch, switches cost 6 %"
+    assert gpu.part.why_of(gpu.background.key) == ""
 
 
 def test_a_program_that_waits_for_its_host_makes_the_background_have_slices() -> None:
@@ -202,6 +204,7 @@ def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> N
     gpu.tell(Busy(gpu.key))
     gpu.work(1, pauses=0, held=0)
     assert gpu.manner.off_until is None
+    assert "did not want the GPU" in gpu.part.why_of(gpu.key)
     gpu.work(10, pauses=0, held=0)
     assert gpu.manner.off_until is None
     gpu.now += part.FORGIVEN_S

@@ -87,8 +87,8 @@ class Manner:
 @dataclass(frozen=True, slots=True)
 class _Window:
     """What happened in a window: how often a second the foreground paused and the background was switched in, how many
-    seconds of GPU the foreground had for each of these pauses, the part of its own time in which it waited for the GPU (None
-    where it does not tell), and whether all of it that had some can be watched.
+    seconds of GPU the foreground had for each of these pauses, the part of its own time in which it waited for the GPU
+    (None where it does not tell), and whether all of it that had some can be watched.
     """
 
     gaps: float
@@ -162,13 +162,20 @@ class GiveWay:
         return Manner(look=look)
 
     def why(self) -> str:
-        """The way in force, and what it costs, in a few words."""
-        percent = f"switches cost {100 * self.cost:.0f} %"
-        if self.way is Way.SLICE:
-            return f"slices of {self._given_us / 1e3:.2g} ms, {percent}"
-        if self.way is Way.REQUEST:
-            return f"off for each request, {percent}"
-        return percent if self.cost >= WORTH_SAYING else ""
+        """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
+        ways = {
+            Way.SWITCH: "gives way at each launch",
+            Way.REQUEST: "off for each request",
+            Way.SLICE: f"slices of {self._given_us / 1e3:.2g} ms",
+        }
+        says = self._foreground and (self.way is not Way.SWITCH or self.cost >= WORTH_SAYING)
+        return f"{ways[self.way]}, switches cost {100 * self.cost:.0f} %" if says else ""
+
+    def why_of(self, key: TaskKey) -> str:
+        """The same for a foreground task; empty for others."""
+        if self._requests.is_liar(key):
+            return "said that it was busy, and did not want the GPU: its requests do not count for a minute"
+        return f"the background {why}" if key in self._foreground and (why := self.why()) else ""
 
     # -- choosing ----------------------------------------------------------------------------------
 
@@ -278,7 +285,7 @@ class _Requests:
         self._break_ends = -NEVER
         self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
         self._lies: dict[TaskKey, int] = {}
-        self._believed_from: dict[TaskKey, float] = {}
+        self._liars: dict[TaskKey, float] = {}  # and until when they are not believed
 
     @property
     def any_busy(self) -> bool:
@@ -302,7 +309,7 @@ class _Requests:
     def drop(self, key: TaskKey) -> None:
         """The task is gone."""
         self._busy.discard(key)
-        for each in (self._ended, self._break, self._lies, self._believed_from):
+        for each in (self._ended, self._break, self._lies, self._liars):
             each.pop(key, None)
 
     def clear(self) -> None:
@@ -316,9 +323,14 @@ class _Requests:
         begun, self._begun = self._begun, 0
         return begun
 
+    def is_liar(self, key: TaskKey) -> bool:
+        """Whether a task's word does not count at present."""
+        return key in self._liars
+
     def off_until(self, telling: Sequence[Task], now: float) -> tuple[float | None, float]:
         """Until when the background is off at the latest (None: it is not), and when to ask again."""
-        busy = [task for task in telling if task.key in self._busy and now >= self._believed_from.get(task.key, now)]
+        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
         self._end_break(busy, now)
         if not busy or not reached(self._break_ends, now):
             self._lets_on(now)
@@ -348,5 +360,5 @@ class _Requests:
                 self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
                 if self._lies[task.key] >= MOST_LIES:
                     self._lies[task.key] = 0
-                    self._believed_from[task.key] = now + FORGIVEN_S
+                    self._liars[task.key] = now + FORGIVEN_S
         self._break = {}

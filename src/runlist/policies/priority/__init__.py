@@ -92,7 +92,9 @@ class Priority(Policy):
         turn = self._turns.why(key)
         if turn and self._off_for:
             return f"kept off by {self._off_for}"
-        return f"{turn}: {way}" if turn == HAS_THE_TURN and (way := self._give_way.why()) else turn
+        if turn == HAS_THE_TURN and (way := self._give_way.why()):
+            return f"{turn}: {way}"
+        return turn or self._give_way.why_of(key)
 
     def _foreground(
         self, foreground: Sequence[Task], tasks: Sequence[Task], now: float

@@ -128,6 +128,18 @@ def test_what_a_suspended_context_was_doing_goes_on_later() -> None:
     assert bench.done[1] == (0, 50 * MILLISECOND + SWITCH_GAP + time_for(left))
 
 
+def test_who_is_suspended_as_its_work_ends_ends_it_later() -> None:
+    bench = Bench(1)
+    bench.engine.at(SWITCH_GAP + time_for(MILLISECOND), lambda _: bench.gpu.set_enabled(bench.contexts[0], False))
+    bench.submit(0, MILLISECOND)
+    bench.run(5 * MILLISECOND)
+    assert bench.done == []
+    bench.gpu.set_enabled(bench.contexts[0], True)
+    bench.run(10 * MILLISECOND)
+    assert bench.done == [(0, 5 * MILLISECOND + SWITCH_GAP + time_for(1))]
+    assert bench.contexts[0].worked == MILLISECOND
+
+
 def test_suspending_who_waits_ends_the_contention() -> None:
     bench = Bench(2)
     forever(bench, 0, 1)

@@ -169,9 +169,10 @@ class Gpu:
             return
         resident.held += span
         if resident.ready:
-            progress = work_in(now - self._base)
-            done = progress - self._progress
-            self._progress = progress
+            done = work_in(now - self._base) - self._progress
+            if done >= resident.work:  # its timer rings in this very moment, and ends it
+                done = resident.work - 1
+            self._progress += done
             resident.work -= done
             resident.worked += done
         else:
@@ -242,6 +243,7 @@ class Gpu:
         assert context is not None
         self.settle()
         context.worked += context.work  # what rounding left
+        self._progress += context.work
         context.work = 0
         context.ready = False
         self._ready -= 1

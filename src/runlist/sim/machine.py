@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runlist.errors import UsageError
-from runlist.model import Task, TaskKey
+from runlist.model import Activity, Task, TaskKey
 from runlist.policies import PolicySpec
 from runlist.sim.controller import Controller, Scheduler
 from runlist.sim.engine import Engine
@@ -159,4 +159,5 @@ def _task(spec: TenantSpec, key: TaskKey, now: float) -> Task:
         deadline=spec.deadline,
         target_p99_us=spec.target_p99_us,
         group=spec.group,
+        activity=Activity() if spec.tells else None,
     )

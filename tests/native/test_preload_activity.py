@@ -113,6 +113,15 @@ def test_launching_is_the_time_from_the_first_submission_to_the_wait(program: Pr
     assert again == before + took  # nothing was submitted in between
 
 
+def test_what_is_submitted_while_another_thread_waits_begins_nothing_that_outlasts_the_wait(program: Program) -> None:
+    program.do("launch", "shut", "wait-stream")
+    assert program.stays(1)
+    before = program.do("launch", "open", "join")
+    time.sleep(1)
+    program.do("launch")
+    assert program.do("stream").launching_ns - before.launching_ns < 0.9e9
+
+
 def test_to_ask_is_not_to_wait(program: Program) -> None:
     before = program.do("launch", "stream")
     program.do("launch", "shut", "record", *["ask"] * 3)

@@ -160,6 +160,7 @@ def test_the_background_is_off_for_a_request(world: World) -> None:
     world.run()
     assert library.asked
     assert world.tenants[2].enabled
+    world.pass_time(0.005)
     says_that_it_works(world, service)
     assert not world.tenants[2].enabled
     assert world.scheduler.why(next(key for key in world.scheduler.tasks if key.pid == 2)) == "kept off by a request"

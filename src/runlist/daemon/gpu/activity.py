@@ -23,10 +23,10 @@ LONGEST_S = 1e9
 
 @dataclass(slots=True)
 class _Watched:
-    """A watched task. `work` is its count at `since`; since then nothing happened."""
+    """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that."""
 
     idle_s: float
-    work: int
+    seen: tuple[int, int]
     since: float
     busy: bool = False
 
@@ -58,7 +58,7 @@ class ActivityWatch:
             if activity != managed.task.activity:
                 managed.task = replace(managed.task, activity=activity)
             watched = self._watched.get(key)
-            if watched is not None and not watched.busy and told is not None and told.work != watched.work:
+            if watched is not None and not watched.busy and told is not None and told.work != watched.seen[0]:
                 missed.append(key)
         for key in missed:
             self.worked(key)
@@ -75,7 +75,7 @@ class ActivityWatch:
             elif (managed := self._tasks.get(key)) is not None:
                 managed.ask_for_work(asked=True)
                 if (told := managed.told()) is not None:
-                    self._watched[key] = _Watched(idle_s, told.work, time.monotonic())
+                    self._watched[key] = _Watched(idle_s, (told.work, told.waited_ns), time.monotonic())
 
     def worked(self, key: TaskKey) -> None:
         """A task says that it begins to work."""
@@ -112,14 +112,15 @@ class ActivityWatch:
         told = None if managed is None else managed.told()
         if managed is None or told is None:  # it ended, or its region is of no more use
             return True
-        if told.waiting or told.work != watched.work:
-            watched.work, watched.since = told.work, now
+        seen = told.work, told.waited_ns
+        if told.waiting or seen != watched.seen:
+            watched.seen, watched.since = seen, now
             return False
         if now - watched.since < watched.idle_s:
             return False
         managed.ask_for_work(asked=True)
         again = managed.told()  # it may have begun just before we asked
-        return again is None or again.work == watched.work
+        return again is None or again.work == seen[0]
 
 
 def _seconds(nanoseconds: int) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runlist.model import Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.model import Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies.parts.pace import reached
 from runlist.policies.parts.turns import TURN_US
 
@@ -34,6 +34,8 @@ MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
+WORTH_ASKING = 0.02
+"""From this cost on it is worth while to hear of requests: they take less time if the background is off meanwhile."""
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
 
@@ -43,6 +45,9 @@ LOOK_S, LONGEST_LOOK_S = 10.0, 60.0
 WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
 """A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
 it is not any more."""
+
+HELD_UP = 0.75
+"""A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
 
 FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 8.0e-3
 FALSE_END_S = 4.0e-3
@@ -102,12 +107,12 @@ class _Window:
         return self.gaps * SWITCH_S
 
     def is_gpu_bound(self, slice_s: float) -> bool:
-        """Whether the foreground mostly waits for the GPU: as it says itself, or since it does more between two pauses
-        than the switch to it costs, and more than a slice of the background can have held up.
+        """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
+        more between two pauses than the switch to it costs, and more than a slice of the background can have held up.
         """
-        if self.waits is not None and self.waits >= WAITS_ABOVE:
-            return True
-        return self.held_s >= max(SWITCH_S, slice_s / 2)
+        if self.waits is not None and not WAITS_BELOW <= self.waits < WAITS_ABOVE:
+            return self.waits >= WAITS_ABOVE
+        return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
 
 class GiveWay:
@@ -129,6 +134,7 @@ class GiveWay:
         self._look_at, self._look_after = NEVER, LOOK_S
         self._requests = _Requests()
         self._refused_until, self._refused_for = -NEVER, LOOK_S
+        self._listens = False  # to requests, before the background gives way to them
 
     def on_event(self, event: Event, now: float) -> bool:
         """Returns whether to ask for the manner now."""
@@ -138,15 +144,18 @@ class GiveWay:
             self._requests.ends(event.key, now)
         elif isinstance(event, Vanish):
             self._requests.drop(event.key)
+        elif isinstance(event, Appear):
+            self._worth_a_look = True
         elif isinstance(event, Used) and not self._is_open:
-            self._worth_a_look = not self._foreground.isdisjoint(event.held_s)
-            return self._worth_a_look
+            works = not self._foreground.isdisjoint(event.held_s)
+            self._worth_a_look |= works
+            return works
         return False
 
     def manner(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> Manner:
         """What the background is to do now."""
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
-            self._is_open = self._worth_a_look = False
+            self._is_open = self._worth_a_look = self._listens = False
             self._foreground, self.cost = frozenset(), 0.0
             self._requests.clear()
             return Manner()
@@ -154,12 +163,14 @@ class GiveWay:
         look = self._opened + WINDOW_S if self._is_open else NEVER
         if self.way is Way.SLICE:
             return Manner(turn_us=self._given_us, look=look)
-        if self.way is Way.REQUEST:
-            telling = [task for task in foreground if _can_be_watched(task)]
-            off_until, again = self._requests.off_until(telling, now)
-            watch = {task.key: self._requests.idle_s for task in telling}
-            return Manner(off_until=off_until, look=min(look, again), watch=watch)
-        return Manner(look=look)
+        if self.way is Way.SWITCH and not self._listens:
+            return Manner(look=look)
+        telling = [task for task in foreground if _can_be_watched(task)]
+        watch = {task.key: self._requests.idle_s for task in telling}
+        if self.way is Way.SWITCH:
+            return Manner(look=look, watch=watch)
+        off_until, again = self._requests.off_until(telling, now)
+        return Manner(off_until=off_until, look=min(look, again), watch=watch)
 
     def why(self) -> str:
         """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
@@ -207,16 +218,26 @@ class GiveWay:
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look_at = now + self._look_after
-            self._requests.clear()
+            if chosen is not Way.REQUEST:
+                self._requests.clear()
             self.way, self._since = chosen, now
 
     def _from_switch(self, window: _Window, now: float) -> Way:
-        if window.cost <= self._budget:
-            return Way.SWITCH
+        """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
+        controls = self._requests.take_begun() / WINDOW_S * CONTROLS_S
+        listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
-            return Way.SLICE
+            return Way.SLICE if window.cost > self._budget else Way.SWITCH
         self._look_after = LOOK_S
-        return Way.REQUEST if window.told and now >= self._refused_until else Way.SWITCH
+        if window.cost < WORTH_ASKING or not window.told or now < self._refused_until:
+            return Way.SWITCH
+        if not listened:
+            self._listens = True
+            return Way.SWITCH
+        if 0 < controls <= window.cost:
+            return Way.REQUEST
+        self._refuse(now)
+        return Way.SWITCH
 
     def _from_request(self, window: _Window, now: float) -> Way:
         """As long as the programs tell, wait for the GPU, and begin so seldom that the controls are worth it."""
@@ -224,9 +245,13 @@ class GiveWay:
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         if window.told and not too_often and not host_bound and window.cost <= 2 * self._budget:
             return Way.REQUEST
+        self._refuse(now)
+        return Way.SLICE if host_bound else Way.SWITCH
+
+    def _refuse(self, now: float) -> None:
+        """Not by request for a while."""
         self._refused_until = now + self._refused_for
         self._refused_for = min(2 * self._refused_for, LONGEST_LOOK_S)
-        return Way.SLICE if host_bound else Way.SWITCH
 
     def _from_slice(self, window: _Window, now: float) -> Way:
         if window.gaps and window.is_gpu_bound(self._given_us / 1e6):

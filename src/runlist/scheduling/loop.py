@@ -108,6 +108,7 @@ class Loop:
         """Switch to another policy; shares change at the next `run`."""
         self.policy_name, self._policy, self.trouble = spec.name, policy, ""
         self._said.clear()
+        self._host.watch({})  # it is told of whoever is busy when it asks
         for managed in self._host.tasks.values():
             self._heard(Appear(managed.task))
 
@@ -188,6 +189,7 @@ class Loop:
             self._say_once(self.trouble)
             spec = PolicySpec()
             self.policy_name, self._policy = spec.name, load_policy(spec)
+            self._host.watch({})
             for managed in self._host.tasks.values():
                 self._policy.on_event(Appear(managed.task), self._host.now())
             self._host.ring_in(SHORTEST_TIMER_S)

@@ -182,6 +182,18 @@ def test_requests_that_come_too_often_are_not_worth_the_controls() -> None:
     assert begins == 3  # at first, and 10 and 30 s later
 
 
+def test_a_program_that_leaves_the_gpu_empty_while_it_is_busy_does_not_have_it_alone() -> None:
+    """Requests of 0.1 ms every 3 ms: until each counts as ended, and the next begins, nobody would use the GPU."""
+    gpu = Gpu(tells=True)
+    for _ in range(2_000):
+        gpu.work(0.003, pauses=333, held=0.1e-3, waits=0.04, launches=0.002)
+        if gpu.manner.watch:
+            gpu.tell(Busy(gpu.key))
+            gpu.now += 0.0012
+            gpu.tell(Idle(gpu.key))
+    assert gpu.ways == [Way.SWITCH]
+
+
 def test_requests_that_become_too_short_are_given_up() -> None:
     gpu = Gpu(tells=True)
     listen(gpu, pauses=600, held=1e-3)
@@ -199,8 +211,8 @@ def test_a_pause_within_a_request_is_learnt() -> None:
         gpu.tell(Busy(gpu.key))
         gpu.work(0.020, pauses=100, held=1e-3)
         gpu.tell(Idle(gpu.key))
-        gpu.work(0.002, pauses=0, held=0)
-    assert gpu.manner.watch[gpu.key] > 2 * before
+        gpu.now += 0.0005
+    assert gpu.manner.watch[gpu.key] == pytest.approx(min(part.MAX_IDLE_S, before * part.IDLE_GROWS**4))
     for _ in range(100 * part.CALM):
         gpu.tell(Busy(gpu.key))
         gpu.tell(Idle(gpu.key))

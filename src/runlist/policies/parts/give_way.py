@@ -36,6 +36,10 @@ NOTICEABLE = 0.15
 WORTH_SAYING = 0.01
 WORTH_ASKING = 0.02
 """From this cost on it is worth while to hear of requests: they take less time if the background is off meanwhile."""
+FULL, STILL_FULL = 0.5, 0.4
+"""Requests are worth the whole GPU if the program waits for it for more than the first part of their time, and as long
+as for more than the second.
+"""
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
 
@@ -49,8 +53,8 @@ it is not any more."""
 HELD_UP = 0.75
 """A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
 
-FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 8.0e-3
-FALSE_END_S = 4.0e-3
+FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 4.0e-3
+FALSE_END_S = 1.0e-3
 """A request that begins so soon after another one's end was the same."""
 IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
 
@@ -91,13 +95,15 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What happened in a window: how often a second the foreground paused and the background was switched in, how many
-    seconds of GPU the foreground had for each of these pauses, the part of its own time in which it waited for the GPU
-    (None where it does not tell), and whether all of it that had some can be watched.
+    """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
+    in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
+    part of its own time that is (None where it does not tell), and whether all of it that had some can be watched.
     """
 
+    length_s: float
     gaps: float
     held_s: float
+    waited_s: float
     waits: float | None
     told: bool
 
@@ -224,7 +230,7 @@ class GiveWay:
 
     def _from_switch(self, window: _Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
-        controls = self._requests.take_begun() / WINDOW_S * CONTROLS_S
+        begun, busy_s = self._requests.take(now)
         listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
             return Way.SLICE if window.cost > self._budget else Way.SWITCH
@@ -234,16 +240,18 @@ class GiveWay:
         if not listened:
             self._listens = True
             return Way.SWITCH
-        if 0 < controls <= window.cost:
+        if 0 < begun * CONTROLS_S <= window.cost * window.length_s and window.waited_s >= FULL * busy_s:
             return Way.REQUEST
         self._refuse(now)
         return Way.SWITCH
 
     def _from_request(self, window: _Window, now: float) -> Way:
         """As long as the programs tell, wait for the GPU, and begin so seldom that the controls are worth it."""
-        too_often = self._requests.take_begun() / WINDOW_S * CONTROLS_S > self._budget
+        begun, busy_s = self._requests.take(now)
+        too_often = begun * CONTROLS_S > self._budget * window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
-        if window.told and not too_often and not host_bound and window.cost <= 2 * self._budget:
+        empty = window.waited_s < STILL_FULL * busy_s
+        if window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget:
             return Way.REQUEST
         self._refuse(now)
         return Way.SLICE if host_bound else Way.SWITCH
@@ -289,7 +297,8 @@ def _window(
             launching_s += max(0.0, task.activity.launching_s - then.activity.launching_s)
         told &= held <= 0 or _can_be_watched(task)
     own_s = waited_s + launching_s
-    return _Window(gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s / own_s if own_s > 0 else None, told)
+    waits = waited_s / own_s if own_s > 0 else None
+    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told)
 
 
 def _can_be_watched(task: Task) -> bool:
@@ -303,7 +312,7 @@ class _Requests:
         self.idle_s = FIRST_IDLE_S
         self._busy: set[TaskKey] = set()
         self._ended: dict[TaskKey, float] = {}
-        self._begun = 0
+        self._begun, self._busy_s, self._busy_since = 0, 0.0, -NEVER
         self._calm = 0
         self._off_since, self._on_since = -NEVER, -NEVER
         self._is_off = False
@@ -318,6 +327,8 @@ class _Requests:
 
     def begins(self, key: TaskKey, now: float) -> None:
         """A request begins, or goes on after a pause that was taken for its end."""
+        if not self._busy:
+            self._busy_since = now
         self._busy.add(key)
         self._begun += 1
         self._calm += 1
@@ -328,6 +339,7 @@ class _Requests:
 
     def ends(self, key: TaskKey, now: float) -> None:
         """The program is idle."""
+        self._settle(now)
         self._busy.discard(key)
         self._ended[key] = now
 
@@ -341,12 +353,20 @@ class _Requests:
         """Nobody is watched any more. What was learnt stays."""
         self._busy.clear()
         self._break.clear()
-        self._is_off, self._break_ends, self._begun = False, -NEVER, 0
+        self._is_off, self._break_ends = False, -NEVER
+        self._begun, self._busy_s = 0, 0.0
 
-    def take_begun(self) -> int:
-        """How many requests began since the last call."""
-        begun, self._begun = self._begun, 0
-        return begun
+    def take(self, now: float) -> tuple[int, float]:
+        """How many requests began since the last call, and for how many seconds there were any."""
+        self._settle(now)
+        taken = self._begun, self._busy_s
+        self._begun, self._busy_s = 0, 0.0
+        return taken
+
+    def _settle(self, now: float) -> None:
+        if self._busy:
+            self._busy_s += now - self._busy_since
+            self._busy_since = now
 
     def is_liar(self, key: TaskKey) -> bool:
         """Whether a task's word does not count at present."""

@@ -87,7 +87,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         _KERNEL,
         _served("graph", "torch_latency", "torch"),
         _served("token-loop", "torch_latency", "torch"),
-        _served("eager-llm", "llm_latency", "torch", "transformers", load=0.9),
+        _served("eager-llm", "llm_latency", "torch", "transformers", load=0.6),
         _served("resnet", "torch_latency", "torch"),
         _served("compiled", "torch_latency", "torch", "triton"),
         _served("jax", "jax_latency", "jax", tells_gpu_time=False),
@@ -99,7 +99,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
     "emulated": _named(
         _KERNEL,
         _spinning("token-loop", 8, 1000, "--gap-us", "30"),
-        _spinning("eager-llm", 20, 50, "--host-us", "500", load=0.9),
+        _spinning("eager-llm", 20, 50, "--host-us", "500", load=0.6),
         _bursts("matmul", KERNEL_MS, 4),
         _SMALL,
     ),

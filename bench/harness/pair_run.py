@@ -21,7 +21,7 @@ from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 
 START_S, MANAGED_S, END_S = 150.0, 5.0, 5.0
-SETTLE_S = 0.5
+SETTLE_S = 1.0
 """Between the beginning of the work and that of a window."""
 
 LENGTH_S, LENGTH_WINDOWS, LENGTH_REQUESTS = 1.0, 4, 10

@@ -18,6 +18,9 @@ from runlist.scheduling.guard import safe_shares
 SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long."""
 
+BUSY_KEPT_S = 0.25
+"""How old usage may be when a task begins to work: others go off for it, and reading takes as long as half of that."""
+
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
 """The bounds of a policy's own timer."""
 
@@ -39,8 +42,8 @@ class Host(Protocol):
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Call a policy's function; raises what it raises, and an exception when it takes too long."""
 
-    def wake(self) -> None:
-        """Call `Loop.run` as soon as the thread is free, which may be at once."""
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        """Call `Loop.run` with usage that may be so old as soon as the thread is free, which may be at once."""
 
     def ring_in(self, seconds: float) -> None:
         """Call `Loop.ring` this long after the thread is free, unless an earlier call is due."""
@@ -80,7 +83,7 @@ class Loop:
     def tell(self, event: Event) -> None:
         """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
         if self._heard(event) or isinstance(event, Hint | Segment | Busy | Idle):
-            self._soon()
+            self._soon(BUSY_KEPT_S if isinstance(event, Busy) else 0.0)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Renew usage that is older than `kept_s`, and tell the policy."""
@@ -114,11 +117,11 @@ class Loop:
 
     # -- when it is asked --------------------------------------------------------------------------
 
-    def _soon(self) -> None:
+    def _soon(self, usage_kept_s: float) -> None:
         """Run now, or a moment later where it has just run."""
         since = self._host.now() - self._ran_at
         if since >= SOON_S:
-            self._host.wake()
+            self._host.wake(usage_kept_s)
         else:
             self._host.ring_in(SOON_S - since)
 

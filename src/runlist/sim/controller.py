@@ -142,7 +142,8 @@ class Scheduler:
     def call(self, function: Callable[[], _Result]) -> _Result:
         return function()  # without a limit: by the clock, a simulation would not repeat itself
 
-    def wake(self) -> None:
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        del usage_kept_s  # the model's readings all take the same time
         self._controller.wants(self)
 
     def ring_in(self, seconds: float) -> None:

@@ -140,8 +140,8 @@ class Scheduler:
         except KeyboardInterrupt as error:  # the user's comes as a signal to the event loop: this is the policy's own
             raise RuntimeError(repr(error)) from None
 
-    def wake(self) -> None:
-        if failures := self.run():
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        if failures := self.run(usage_kept_s):
             self._on_failure(failures)
 
     def ring_in(self, seconds: float) -> None:

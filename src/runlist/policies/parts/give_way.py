@@ -121,6 +121,9 @@ class _Window:
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
 
+_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True)
+
+
 class GiveWay:
     """The way in force on one GPU, chosen by what it costs, or `asked` for by name. `budget` is the part of the GPU
     that switches may cost.
@@ -128,9 +131,9 @@ class GiveWay:
 
     def __init__(self, asked: str, budget: float) -> None:
         self.way = Way.SWITCH if asked == AUTO else Way(asked)
-        self.cost = 0.0
         self._asked = asked
         self._budget = budget
+        self._seen = _NOTHING  # the last window
         self._slice_us = FIRST_SLICE_US
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
@@ -162,7 +165,7 @@ class GiveWay:
         """What the background is to do now."""
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
-            self._foreground, self.cost = frozenset(), 0.0
+            self._foreground, self._seen = frozenset(), _NOTHING
             self._requests.clear()
             return Manner()
         self._measure(foreground, background, now)
@@ -182,17 +185,21 @@ class GiveWay:
         """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
         ways = {
             Way.SWITCH: "gives way at each launch",
-            Way.REQUEST: "off for each request",
-            Way.SLICE: f"slices of {self._given_us / 1e3:.2g} ms",
+            Way.REQUEST: "is off for each request",
+            Way.SLICE: f"has slices of {self._given_us / 1e3:.2g} ms",
         }
-        says = self._foreground and (self.way is not Way.SWITCH or self.cost >= WORTH_SAYING)
-        return f"{ways[self.way]}, switches cost {100 * self.cost:.0f} %" if says else ""
+        says = self._foreground and (self.way is not Way.SWITCH or self._seen.cost >= WORTH_SAYING)
+        return f"{ways[self.way]}, switches cost {100 * self._seen.cost:.0f} %" if says else ""
 
     def why_of(self, key: TaskKey) -> str:
-        """The same for a foreground task; empty for others."""
+        """The same for a foreground task, with what it waits for; empty for others."""
         if self._requests.is_liar(key):
             return "said that it was busy, and did not want the GPU: its requests do not count for a minute"
-        return f"the background {why}" if key in self._foreground and (why := self.why()) else ""
+        if key not in self._foreground or not (why := self.why()):
+            return ""
+        if self._seen.waits is None:
+            return f"the background {why}"
+        return f"waits for the GPU in {100 * self._seen.waits:.0f} % of its work: the background {why}"
 
     # -- choosing ----------------------------------------------------------------------------------
 
@@ -210,7 +217,7 @@ class GiveWay:
         self._opened, self._is_open, self._worth_a_look = now, works, False
 
     def _conclude(self, window: _Window, now: float) -> None:
-        self.cost = window.cost
+        self._seen = window
         if self._asked == Way.SLICE:
             self._tune(window)
         if self._asked != AUTO:

@@ -93,7 +93,7 @@ class Priority(Policy):
         if turn and self._off_for:
             return f"kept off by {self._off_for}"
         if turn == HAS_THE_TURN and (way := self._give_way.why()):
-            return f"{turn}: {way}"
+            return f"{turn}; {way}"
         return turn or self._give_way.why_of(key)
 
     def _foreground(

@@ -42,14 +42,17 @@ class ActivityWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def refresh(self) -> None:
-        """Let policies see what latency tasks tell, and take up work of which no message came."""
+        """Let policies see what latency tasks tell, watched ones at once and others now and then. Work of which no
+        message came is taken up.
+        """
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
-            return
-        self._looked_at = now
+        wanted = list(self._watched)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            wanted = [key for key, managed in self._tasks.items() if _may_tell(managed)]
         missed = []
-        for key, managed in self._tasks.items():
-            if managed.task.task_class != TaskClass.LATENCY and managed.task.activity is None:
+        for key in wanted:
+            if (managed := self._tasks.get(key)) is None:
                 continue
             told = managed.told()
             activity = (
@@ -121,6 +124,10 @@ class ActivityWatch:
         managed.ask_for_work(asked=True)
         again = managed.told()  # it may have begun just before we asked
         return again is None or again.work == seen[0]
+
+
+def _may_tell(managed: ManagedTask) -> bool:
+    return managed.task.task_class == TaskClass.LATENCY or managed.task.activity is not None
 
 
 def _seconds(nanoseconds: int) -> float:

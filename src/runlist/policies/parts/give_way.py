@@ -12,6 +12,7 @@ wait for their own host: they keep the GPU busy for a small part of their time, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,6 +32,7 @@ STAYS_S = 2.0
 """For how long slices stay at least."""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+MOST_DOUBTS = 2
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
@@ -143,6 +145,7 @@ class GiveWay:
         self._look_at, self._look_after = NEVER, LOOK_S
         self._requests = _Requests()
         self._refused_until, self._refused_for = -NEVER, LOOK_S
+        self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
     def on_event(self, event: Event, now: float) -> bool:
@@ -175,7 +178,7 @@ class GiveWay:
         if self.way is Way.SWITCH and not self._listens:
             return Manner(look=look)
         telling = [task for task in foreground if _can_be_watched(task)]
-        watch = {task.key: self._requests.idle_s for task in telling}
+        watch = {task.key: self._requests.idle_s(task.key) for task in telling}
         if self.way is Way.SWITCH:
             return Manner(look=look, watch=watch)
         off_until, again = self._requests.off_until(telling, now)
@@ -233,7 +236,7 @@ class GiveWay:
                 self._look_at = now + self._look_after
             if chosen is not Way.REQUEST:
                 self._requests.clear()
-            self.way, self._since = chosen, now
+            self.way, self._since, self._doubts = chosen, now, 0
 
     def _from_switch(self, window: _Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
@@ -258,7 +261,9 @@ class GiveWay:
         too_often = begun * CONTROLS_S > self._budget * window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         empty = window.waited_s < STILL_FULL * busy_s
-        if window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget:
+        fits = window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget
+        self._doubts = 0 if fits else self._doubts + 1
+        if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
         self._refuse(now)
         return Way.SLICE if host_bound else Way.SWITCH
@@ -279,8 +284,9 @@ class GiveWay:
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
     def _tune(self, window: _Window) -> None:
-        """Slices so long that switches cost the budget."""
-        factor = min(2.0, max(0.5, window.cost / self._budget))
+        """Slices so long that switches cost the budget. They shrink slowly: the program may only have paused."""
+        least = 0.6 if 0 < window.cost < FADES * self._budget else 0.85
+        factor = min(2.0, max(least, window.cost / self._budget)) if window.gaps else 1.0
         self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, self._slice_us * factor))
         if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
             self._given_us = round(self._slice_us)
@@ -316,11 +322,11 @@ class _Requests:
     """Who is busy with a request, and when the background has to be off for that."""
 
     def __init__(self) -> None:
-        self.idle_s = FIRST_IDLE_S
+        self._idle_s: dict[TaskKey, float] = {}
         self._busy: set[TaskKey] = set()
         self._ended: dict[TaskKey, float] = {}
         self._begun, self._busy_s, self._busy_since = 0, 0.0, -NEVER
-        self._calm = 0
+        self._calm: Counter[TaskKey] = Counter()
         self._off_since, self._on_since = -NEVER, -NEVER
         self._is_off = False
         self._break_ends = -NEVER
@@ -338,11 +344,15 @@ class _Requests:
             self._busy_since = now
         self._busy.add(key)
         self._begun += 1
-        self._calm += 1
+        self._calm[key] += 1
         if now - self._ended.get(key, -NEVER) < FALSE_END_S:
-            self.idle_s, self._calm = min(MAX_IDLE_S, IDLE_GROWS * self.idle_s), 0
-        elif self._calm % CALM == 0:
-            self.idle_s = max(MIN_IDLE_S, IDLE_SHRINKS * self.idle_s)
+            self._idle_s[key], self._calm[key] = min(MAX_IDLE_S, IDLE_GROWS * self.idle_s(key)), 0
+        elif self._calm[key] % CALM == 0:
+            self._idle_s[key] = max(MIN_IDLE_S, IDLE_SHRINKS * self.idle_s(key))
+
+    def idle_s(self, key: TaskKey) -> float:
+        """After how long without work a program counts as idle."""
+        return self._idle_s.get(key, FIRST_IDLE_S)
 
     def ends(self, key: TaskKey, now: float) -> None:
         """The program is idle."""
@@ -353,7 +363,7 @@ class _Requests:
     def drop(self, key: TaskKey) -> None:
         """The task is gone."""
         self._busy.discard(key)
-        for each in (self._ended, self._break, self._lies, self._liars):
+        for each in (self._idle_s, self._calm, self._ended, self._break, self._lies, self._liars):
             each.pop(key, None)
 
     def clear(self) -> None:

@@ -243,7 +243,9 @@ def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> N
     gpu.work(10, pauses=0, held=0)
     assert gpu.manner.off_until is None
     gpu.now += part.FORGIVEN_S
-    assert gpu.ask().off_until is not None
+    gpu.ask()
+    gpu.tell(Busy(gpu.key))
+    assert gpu.manner.off_until is not None
 
 
 def test_a_program_that_ended_keeps_nobody_off() -> None:
@@ -296,3 +298,71 @@ def test_whatever_is_told_nobody_is_off_for_long_and_the_way_stays(seed: int) ->
                 )
     assert gpu.longest_off < MOST_OFF_S + 2 * STEP_S
     assert len(gpu.ways) <= (gpu.now - 10) / WINDOW_S
+
+
+# People who mean harm, and moments that are easily missed.
+
+
+def test_who_idles_in_its_breaks_alone_is_not_believed_either() -> None:
+    """It says that it is busy, never uses the GPU, and is idle for as long as each break is."""
+    gpu = Gpu("request", tells=True)
+    off = 0
+    for _ in range(20):
+        gpu.tell(Busy(gpu.key))
+        for _ in range(101):
+            gpu.work(STEP_S, pauses=0, held=0)
+            off += gpu.manner.off_until is not None
+        gpu.tell(Idle(gpu.key))
+        gpu.work(0.006, pauses=0, held=0)
+        gpu.ask()  # somebody else's request may have it asked at any time
+    assert off * STEP_S < 2 * part.MOST_LIES * MOST_OFF_S
+    assert "did not want the GPU" in gpu.part.why_of(gpu.key)
+
+
+def test_whose_requests_end_in_the_break_is_believed() -> None:
+    gpu = Gpu("request", tells=True)
+    for _ in range(20):
+        gpu.work(0.1, pauses=0, held=0)
+        gpu.tell(Busy(gpu.key))
+        gpu.work(MOST_OFF_S + 0.001, pauses=1000, held=STEP_S / 2)
+        gpu.tell(Idle(gpu.key))
+        gpu.work(0.02, pauses=0, held=0)
+        gpu.ask()
+    assert "did not want" not in gpu.part.why_of(gpu.key)
+
+
+def test_who_is_not_watched_any_more_is_not_busy_when_it_is_again() -> None:
+    """A task that was suspended in a request: nobody says that it is idle."""
+    part_of, batch = GiveWay("request", 0.1), task(2, BATCH)
+    both = [task(pid, LATENCY, activity=Activity()) for pid in (1, 3)]
+    part_of.manner(both, [batch], 10.0)
+    part_of.on_event(Busy(both[0].key), 10.0)
+    assert part_of.manner(both, [batch], 10.0).off_until is not None
+    assert part_of.manner(both[1:], [batch], 10.01).off_until is None
+    assert part_of.manner(both, [batch], 10.02).off_until is None
+
+
+def test_who_was_listened_to_in_a_request_is_not_busy_until_the_next_one() -> None:
+    """Each time that it is listened to, a request is under way at the end."""
+    gpu = Gpu(tells=True)
+    gpu.work(WINDOW_S + 0.05, pauses=600, held=1e-3)
+    assert gpu.manner.watch
+    gpu.tell(Busy(gpu.key))
+    gpu.work(WINDOW_S, pauses=0, held=0)
+    assert not gpu.manner.watch
+    gpu.work(1, pauses=0, held=0)
+    asked = gpu.asked
+    gpu.work(10, pauses=0, held=0)
+    assert gpu.asked <= asked + 2
+
+
+def test_a_liar_is_not_watched() -> None:
+    """Else each moment is looked at for nothing."""
+    gpu = Gpu("request", tells=True)
+    assert gpu.ask().watch
+    gpu.tell(Busy(gpu.key))
+    gpu.work(1, pauses=0, held=0)
+    assert gpu.manner.watch == {}
+    gpu.now += part.FORGIVEN_S
+    assert gpu.key in gpu.ask().watch
+    assert gpu.manner.off_until is None

@@ -13,7 +13,7 @@ wait for their own host: they keep the GPU busy for a small part of their time, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -173,12 +173,13 @@ class GiveWay:
             return Manner()
         self._measure(foreground, background, now)
         look = self._opened + WINDOW_S if self._is_open else NEVER
+        telling: list[Task] = []
+        if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
+            telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
+        watch = {task.key: self._requests.idle_s(task.key) for task in telling}
+        self._requests.keep(watch)
         if self.way is Way.SLICE:
             return Manner(turn_us=self._given_us, look=look)
-        if self.way is Way.SWITCH and not self._listens:
-            return Manner(look=look)
-        telling = [task for task in foreground if _can_be_watched(task)]
-        watch = {task.key: self._requests.idle_s(task.key) for task in telling}
         if self.way is Way.SWITCH:
             return Manner(look=look, watch=watch)
         off_until, again = self._requests.off_until(telling, now)
@@ -331,6 +332,7 @@ class _Requests:
         self._is_off = False
         self._break_ends = -NEVER
         self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
+        self._at_off: dict[TaskKey, Usage] = {}  # of all, when the background went off
         self._lies: dict[TaskKey, int] = {}
         self._liars: dict[TaskKey, float] = {}  # and until when they are not believed
 
@@ -373,6 +375,15 @@ class _Requests:
         self._is_off, self._break_ends = False, -NEVER
         self._begun, self._busy_s = 0, 0.0
 
+    def believed(self, telling: Sequence[Task], now: float) -> list[Task]:
+        """Those of them whose word counts."""
+        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        return [task for task in telling if task.key not in self._liars]
+
+    def keep(self, watched: Container[TaskKey]) -> None:
+        """Of nobody else will it be told when they are idle."""
+        self._busy = {key for key in self._busy if key in watched}
+
     def take(self, now: float) -> tuple[int, float]:
         """How many requests began since the last call, and for how many seconds there were any."""
         self._settle(now)
@@ -391,14 +402,14 @@ class _Requests:
 
     def off_until(self, telling: Sequence[Task], now: float) -> tuple[float | None, float]:
         """Until when the background is off at the latest (None: it is not), and when to ask again."""
-        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        self._end_break(telling, now)
         busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
-        self._end_break(busy, now)
         if not busy or not reached(self._break_ends, now):
             self._lets_on(now)
             return None, self._break_ends if busy else NEVER
         if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
             self._off_since = now
+            self._at_off = {task.key: task.usage for task in telling}
         until = self._off_since + MOST_OFF_S
         if not reached(until, now):
             self._is_off = True
@@ -412,15 +423,20 @@ class _Requests:
         if self._is_off:
             self._is_off, self._on_since = False, now
 
-    def _end_break(self, busy: Sequence[Task], now: float) -> None:
-        """See who did not want the GPU in a break, although it said that it was busy."""
+    def _end_break(self, telling: Sequence[Task], now: float) -> None:
+        """See who did not want the GPU in a break, although it said that it was busy. Whose request ended in the break
+        is to have used the GPU before, at least.
+        """
         if not self._break or not reached(self._break_ends, now):
             return
-        for task in busy:
-            if (before := self._break.get(task.key)) is not None:
-                wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
-                self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
-                if self._lies[task.key] >= MOST_LIES:
-                    self._lies[task.key] = 0
-                    self._liars[task.key] = now + FORGIVEN_S
+        for task in telling:
+            if (before := self._break.get(task.key)) is None:
+                continue
+            if task.key not in self._busy:
+                before = self._at_off.get(task.key, before)
+            wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
+            self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
+            if self._lies[task.key] >= MOST_LIES:
+                self._lies[task.key] = 0
+                self._liars[task.key] = now + FORGIVEN_S
         self._break = {}

@@ -147,9 +147,13 @@ def _record(place: Workplace, files: list[str], sources: Sequence[str]) -> dict[
 
 def _read(place: Workplace, path: Path, found: dict[str, dict[str, dict[str, object]]]) -> None:
     from coverage import CoverageData
+    from coverage.exceptions import DataError
 
     data = CoverageData(str(path))
-    data.read()
+    try:
+        data.read()
+    except DataError:  # its process was killed while it wrote
+        return
     for measured in data.measured_files():
         source = str(Path(measured).relative_to(place.root))
         for line, contexts in data.contexts_by_lineno(measured).items():

@@ -269,6 +269,29 @@ def test_a_program_that_becomes_bound_by_the_gpu_is_seen_at_slices() -> None:
     assert gpu.part.way is Way.SWITCH
 
 
+def test_a_program_of_both_kinds_does_not_make_the_way_change_all_the_time() -> None:
+    """At tiny slices it seems to wait for its host, and at longer ones for the GPU."""
+    gpu = Gpu(tells=True)
+    for _ in range(400):
+        waits = 0.4 if gpu.part.way is Way.SLICE else 0.1
+        gpu.work(WINDOW_S, pauses=1500, held=100e-6, waits=waits, launches=0.3)
+    assert len(gpu.ways) < 16
+
+
+def test_a_new_program_finds_tiny_slices() -> None:
+    gpu = Gpu()
+    gpu.work(2, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    gpu.foreground = task(9, LATENCY)
+    gpu.tell(Appear(gpu.foreground))
+    assert (gpu.part.way, gpu.manner.turn_us) == (Way.SWITCH, 1)
+    gpu.foreground = task(1, LATENCY)  # one that is known comes back, as from a cap
+    gpu.work(1, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    gpu.foreground = task(9, LATENCY)
+    assert gpu.ask().turn_us > 1
+
+
 def test_nothing_is_looked_at_while_nothing_happens() -> None:
     gpu = Gpu()
     gpu.work(1, pauses=1500, held=100e-6)

@@ -45,8 +45,10 @@ as for more than the second.
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
 
-LOOK_S, LONGEST_LOOK_S = 10.0, 60.0
-"""How long slices or a refusal last before the GPU is looked at anew at tiny slices: twice as long each time."""
+LOOK_S, LONGEST_S = 10.0, 60.0
+"""How long slices last before the GPU is looked at anew at tiny slices, and how long requests are not tried again once
+they did not fit: twice as long each time.
+"""
 
 WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
 """A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
@@ -69,6 +71,25 @@ believed for a minute.
 """
 
 NEVER = float("inf")
+
+
+class _Rest:
+    """A time in which something is not tried again: twice as long each time."""
+
+    def __init__(self, first_s: float) -> None:
+        self.until = -NEVER
+        self._first_s = self._next_s = first_s
+
+    def begin(self, now: float) -> None:
+        self.until = now + self._next_s
+        self._next_s = min(2 * self._next_s, LONGEST_S)
+
+    def over(self, now: float) -> bool:
+        return reached(self.until, now)
+
+    def forget(self) -> None:
+        """It is short again, from its next beginning on."""
+        self._next_s = self._first_s
 
 
 class Way(StrEnum):
@@ -132,7 +153,6 @@ class GiveWay:
     """
 
     def __init__(self, asked: str, budget: float) -> None:
-        self.way = Way.SWITCH if asked == AUTO else Way(asked)
         self._asked = asked
         self._budget = budget
         self._seen = _NOTHING  # the last window
@@ -142,9 +162,15 @@ class GiveWay:
         self._opened, self._is_open, self._worth_a_look = -NEVER, False, False  # the window
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
-        self._look_at, self._look_after = NEVER, LOOK_S
+        self._known: set[TaskKey] = set()  # of the foreground at any time
         self._requests = _Requests()
-        self._refused_until, self._refused_for = -NEVER, LOOK_S
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """What is known of other programs says nothing of a new one."""
+        self.way = Way.SWITCH if self._asked == AUTO else Way(self._asked)
+        self._look = _Rest(LOOK_S)  # at tiny slices, from longer ones
+        self._no_requests, self._no_slices = _Rest(LOOK_S), _Rest(STAYS_S)
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -156,6 +182,7 @@ class GiveWay:
             self._requests.ends(event.key, now)
         elif isinstance(event, Vanish):
             self._requests.drop(event.key)
+            self._known.discard(event.key)
         elif isinstance(event, Appear):
             self._worth_a_look = True
         elif isinstance(event, Used) and not self._is_open:
@@ -171,6 +198,10 @@ class GiveWay:
             self._foreground, self._seen = frozenset(), _NOTHING
             self._requests.clear()
             return Manner()
+        if not self._known.issuperset(task.key for task in foreground):
+            self._known.update(task.key for task in foreground)
+            self._is_open = False
+            self._start_afresh()
         self._measure(foreground, background, now)
         look = self._opened + WINDOW_S if self._is_open else NEVER
         telling: list[Task] = []
@@ -234,7 +265,7 @@ class GiveWay:
         chosen = choose[self.way](window, now)
         if chosen is not self.way:
             if chosen is Way.SLICE:
-                self._look_at = now + self._look_after
+                self._look.begin(now)
             if chosen is not Way.REQUEST:
                 self._requests.clear()
             self.way, self._since, self._doubts = chosen, now, 0
@@ -244,16 +275,16 @@ class GiveWay:
         begun, busy_s = self._requests.take(now)
         listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
-            return Way.SLICE if window.cost > self._budget else Way.SWITCH
-        self._look_after = LOOK_S
-        if window.cost < WORTH_ASKING or not window.told or now < self._refused_until:
+            return Way.SLICE if window.cost > self._budget and self._no_slices.over(now) else Way.SWITCH
+        self._look.forget()
+        if window.cost < WORTH_ASKING or not window.told or not self._no_requests.over(now):
             return Way.SWITCH
         if not listened:
             self._listens = True
             return Way.SWITCH
         if 0 < begun * CONTROLS_S <= window.cost * window.length_s and window.waited_s >= FULL * busy_s:
             return Way.REQUEST
-        self._refuse(now)
+        self._no_requests.begin(now)
         return Way.SWITCH
 
     def _from_request(self, window: _Window, now: float) -> Way:
@@ -266,19 +297,14 @@ class GiveWay:
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
-        self._refuse(now)
+        self._no_requests.begin(now)
         return Way.SLICE if host_bound else Way.SWITCH
-
-    def _refuse(self, now: float) -> None:
-        """Not by request for a while."""
-        self._refused_until = now + self._refused_for
-        self._refused_for = min(2 * self._refused_for, LONGEST_LOOK_S)
 
     def _from_slice(self, window: _Window, now: float) -> Way:
         if window.gaps and window.is_gpu_bound(self._given_us / 1e6):
+            self._no_slices.begin(now)
             return Way.SWITCH
-        if reached(self._look_at, now):
-            self._look_after = min(2 * self._look_after, LONGEST_LOOK_S)
+        if self._look.over(now):
             return Way.SWITCH
         self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from bench.harness.figures import AT_LEAST, AT_MOST, Figure, rounded, spread
@@ -86,6 +88,7 @@ def figures(measured: Measured) -> list[Figure]:
                 relation, target = targets.get(what, ("", None))
                 given = {} if found else details(measured)
                 found.append(Figure(f"{title}: {what}", got[what], relation, target, details=given))
+        found.append(Figure(f"{title}: daemon", 100 * fmean(measured.samples[name].daemon), unit="% of a core"))
     return found
 
 
@@ -127,6 +130,13 @@ def summary(all_measured: Sequence[Measured], left_out: Mapping[str, str]) -> li
     }
     wrong = sum(not one.correct for one in all_measured)
     found = [Figure("pairs with wrong results", wrong, AT_MOST, 0, details=given)]
+    found += [
+        Figure(f"{crowd.pair}: response p99 / with one", tail / tails(one.samples[RUNLIST])[99], AT_MOST, 1.15)
+        for crowd in all_measured
+        for one in all_measured
+        if crowd.pair.count > 1 and one.pair == replace(crowd.pair, count=1)
+        if RUNLIST in crowd.samples and RUNLIST in one.samples and (tail := tails(crowd.samples[RUNLIST])[99])
+    ]
     if given["judged"]:
         name = "pairs worse than default time slicing on both sides"
         found.append(Figure(name, len(worse), AT_MOST, 0))

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness import jobs
+from bench.harness.cpu import cpu_s
 from bench.harness.mps import Mps
 from bench.harness.pair_programs import ALONE, DEFAULT, LOAD, MPS, RUNLIST, Pair, Program, environment
 from runlist.client import Client
@@ -40,13 +41,15 @@ class NoAnswerError(WorkloadError):
 @dataclass
 class Samples:
     """What the windows of one configuration gave, by round: response times in µs from the arrival on, without what the
-    timer was late; what that was; requests a second; and the rate of each batch program.
+    timer was late; what that was; requests a second; the rate of each batch program; and the CPU time of daemon and
+    keeper, as a part of a core.
     """
 
     responses: list[list[float]] = field(default_factory=list)
     wakes: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     batch: list[list[float]] = field(default_factory=list)
+    daemon: list[float] = field(default_factory=list)
 
     def add_requests(self, window: Mapping[str, Any]) -> None:
         """A window of the latency program. Raises NoAnswerError if nothing was answered in it."""
@@ -252,9 +255,15 @@ class PairRun:
             return
         if group_of(name) == RUNLIST:
             self._manage(options, len(group.batches))
+        cpu, began = self._daemon_cpu_s(), time.monotonic()
         windows = _measured(group.everyone, seconds)
+        samples.daemon.append((self._daemon_cpu_s() - cpu) / (time.monotonic() - began))
         samples.add_requests(windows[0])
         samples.batch.append([jobs.rate(each) for each in windows[1:]])
+
+    def _daemon_cpu_s(self) -> float:
+        status = self._client.status()
+        return cpu_s([status.pid, status.keeper_pid])
 
     def _manage(self, options: Mapping[str, str], batches: int) -> None:
         """The policy with these options. Raises RuntimeError when not all of the programs are managed."""

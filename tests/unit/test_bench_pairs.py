@@ -36,7 +36,7 @@ LENGTH = Length(mean_us=1000.0, gpu_us=500.0, gpu_by="", rate=400.0)
 def samples(scale: float, batch: list[list[float]], rate: float = 400.0) -> Samples:
     """Response times of 10 to 1000 µs, times `scale`, in two rounds."""
     times = [scale * 10 * place for place in range(1, 101)]
-    return Samples([times[::2], times[1::2]], [0.0] * 100, [rate, rate], batch)
+    return Samples([times[::2], times[1::2]], [0.0] * 100, [rate, rate], batch, daemon=[0.02, 0.04])
 
 
 def measured(**others: Samples) -> Measured:
@@ -88,7 +88,8 @@ def test_figures_are_of_runlist_alone_and_targets_of_its_own_defaults() -> None:
     one = measured(mps=samples(9, [[99.0]]), **{"runlist:give_way=slice": samples(1, [[50.0]])},
                    runlist=samples(1.12, [[78.0]]))  # fmt: skip
     found = {figure.name: figure for figure in figures(one)}
-    assert len(found) == 10
+    assert len(found) == 12
+    assert found["token-loop+matmul: daemon"].value == pytest.approx(3)
     assert found[f"token-loop+matmul, give_way=slice: {P99}"].target is None
     assert [found[f"token-loop+matmul: {what}"].met for what in (P50, P99, IDEAL, BATCH)] == [False, True, True, None]
     told = [figure.details for figure in found.values() if figure.details]
@@ -96,6 +97,15 @@ def test_figures_are_of_runlist_alone_and_targets_of_its_own_defaults() -> None:
     rows = {row["configuration"]: row for row in told[0]["configurations"]}
     assert rows.keys() == {"alone", "mps", "runlist:give_way=slice", "runlist"}
     assert rows["alone"]["responses, µs, by round"][0].split()[:3] == ["10", "30", "50"]
+
+
+def test_a_crowd_is_set_beside_one() -> None:
+    one, crowd = measured(runlist=samples(1.1, [[80.0]])), measured(runlist=samples(1.32, [[80.0]]))
+    crowd.pair = pairs("token-loop+matmul*8")[0]
+    found = {figure.name: figure for figure in summary([one, crowd], {})}
+    figure = found["token-loop+matmul*8: response p99 / with one"]
+    assert (figure.value, figure.met) == (pytest.approx(1.2), False)
+    assert not any("with one" in figure.name for figure in summary([crowd], {}))
 
 
 def test_every_target_is_one_of_a_pair_and_of_what_is_measured() -> None:

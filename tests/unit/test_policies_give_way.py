@@ -363,3 +363,22 @@ def test_a_liar_is_not_watched() -> None:
     gpu.now += part.FORGIVEN_S
     assert gpu.ask().watch == {gpu.key: gpu.part._requests.idle_s}
     assert gpu.manner.off_until is None
+
+
+def test_the_way_does_not_flap_where_programs_look_different_beside_slices() -> None:
+    """One that waits for its host and one that waits for the GPU: which of them counts depends on the way itself."""
+    gpu = Gpu(tells=True)
+    for _ in range(round(120 / WINDOW_S)):
+        waits, launches = (0.6, 0.1) if gpu.part.way is Way.SLICE else (0.1, 0.6)
+        gpu.work(WINDOW_S, pauses=1000, held=100e-6, waits=waits, launches=launches)
+    assert Way.SLICE in gpu.ways
+    assert len(gpu.ways) <= 20  # twice as rare each time, and looks
+
+
+def test_who_becomes_bound_by_the_gpu_later_is_seen_as_soon_as_the_first_time() -> None:
+    gpu = Gpu()
+    for _ in range(3):
+        gpu.work(5, pauses=1500, held=100e-6)
+        assert gpu.part.way is Way.SLICE
+        gpu.work(5, pauses=400, held=1.5e-3)
+        assert gpu.part.way is Way.SWITCH

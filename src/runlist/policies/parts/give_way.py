@@ -28,7 +28,11 @@ CONTROLS_S = 1.2e-3
 WINDOW_S = 0.25
 """Over how long turns are counted. Nothing is decided more often than that."""
 STAYS_S = 2.0
-"""For how long slices stay at least."""
+"""For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
+to LONGEST_LOOK_S. Programs may look bound by the GPU beside slices, and only there.
+"""
+IN_VAIN_S = 1.0
+"""What is at slices again so soon had given them up in vain."""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 NOTICEABLE = 0.15
@@ -138,6 +142,7 @@ class GiveWay:
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
         self._look_at, self._look_after = NEVER, LOOK_S
+        self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._requests = _Requests()
         self._refused_until, self._refused_for = -NEVER, LOOK_S
         self._listens = False  # to requests, before the background gives way to them
@@ -225,6 +230,10 @@ class GiveWay:
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look_at = now + self._look_after
+                if now - self._since >= IN_VAIN_S:
+                    self._stays_s = 0.0
+                elif self._gave_up:
+                    self._stays_s = min(max(STAYS_S, 2 * self._stays_s), LONGEST_LOOK_S)
             if chosen is not Way.REQUEST:
                 self._requests.clear()
             self.way, self._since = chosen, now
@@ -263,7 +272,9 @@ class GiveWay:
         self._refused_for = min(2 * self._refused_for, LONGEST_LOOK_S)
 
     def _from_slice(self, window: _Window, now: float) -> Way:
-        if window.gaps and window.is_gpu_bound(self._given_us / 1e6):
+        stayed = now - self._since >= self._stays_s
+        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
+        if self._gave_up:
             return Way.SWITCH
         if reached(self._look_at, now):
             self._look_after = min(2 * self._look_after, LONGEST_LOOK_S)

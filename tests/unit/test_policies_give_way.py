@@ -382,3 +382,22 @@ def test_who_becomes_bound_by_the_gpu_later_is_seen_as_soon_as_the_first_time() 
         assert gpu.part.way is Way.SLICE
         gpu.work(5, pauses=400, held=1.5e-3)
         assert gpu.part.way is Way.SWITCH
+
+
+@pytest.mark.parametrize("says", ["launches", "waits"])
+@pytest.mark.parametrize("bound", ["by the GPU", "by its host"])
+def test_who_tells_of_more_time_than_there_was_decides_for_nobody_else(says: str, bound: str) -> None:
+    """A liar of another user, that does not use the GPU, beside a program that does."""
+    gpu, liar = Gpu(tells=True), task(3, LATENCY, activity=Activity())
+    held, times = {"by the GPU": (1e-3, (0.6e-3, 0.1e-3)), "by its host": (0.1e-3, (0.05e-3, 0.6e-3))}[bound]
+    ways = set()
+    for number in range(round(5 / STEP_S)):
+        told = 1e3 * number
+        liar = replace(liar, activity=Activity(number, *((0.0, told) if says == "launches" else (told, 0.0))))
+        gpu._use(1, held, *times)
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: held}), gpu.now)
+        gpu.manner = gpu.part.manner([gpu.foreground, liar], [gpu.background], gpu.now)
+        ways.add(gpu.part.way)
+    assert (Way.SLICE in ways) == (bound == "by its host")
+    assert (gpu.part.way is Way.SLICE) == (bound == "by its host")

@@ -299,17 +299,23 @@ def _window(
         sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
         for side in (foreground, background)
     )
-    held_s, waited_s, launching_s, told = 0.0, 0.0, 0.0, True
+    held_s, waited_s, told = 0.0, 0.0, True
+    own_waited_s, own_launching_s = 0.0, 0.0  # of those that had some of the GPU
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
         held_s += held
         if task.activity is not None and then.activity is not None:
-            waited_s += max(0.0, task.activity.waited_s - then.activity.waited_s)
-            launching_s += max(0.0, task.activity.launching_s - then.activity.launching_s)
+            # Anybody can write anything there: nobody counts for more than one that did nothing else.
+            waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
+            launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
+            waited_s += waited
+            if held > 0:
+                own_waited_s += waited
+                own_launching_s += launching
         told &= held <= 0 or _can_be_watched(task)
-    own_s = waited_s + launching_s
-    waits = waited_s / own_s if own_s > 0 else None
+    own_s = own_waited_s + own_launching_s
+    waits = own_waited_s / own_s if own_s > 0 else None
     return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told)
 
 

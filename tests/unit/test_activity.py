@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,12 @@ class Library:
     told: Told | None
     asked: bool = False
     on_ask: Any = None
+    on_look: Callable[[], object] = bool
+    looked: int = 0
 
     def activity(self, pid: int) -> Told | None:
+        self.looked += 1
+        self.on_look()
         return self.told
 
     def ask_for_work(self, pid: int, *, asked: bool) -> None:
@@ -81,6 +86,22 @@ def test_a_watched_task_is_busy_from_its_message_until_it_was_idle(
     assert told(world) == [Busy, Idle]
     says_that_it_works(world, managed)
     assert told(world) == [Busy, Idle, Busy]
+
+
+def test_looks_take_a_small_part_of_the_time(watched: tuple[World, ManagedTask, Library]) -> None:
+    """However many are watched, and however long it takes to look at them."""
+    world, managed, library = watched
+    library.work(waiting=1)
+    takes_s = 0.002
+
+    def take() -> None:
+        world.clock.now += takes_s
+
+    library.on_look = take
+    says_that_it_works(world, managed)
+    library.looked, began = 0, world.clock.now
+    world.pass_time(0.5)
+    assert 5 <= library.looked <= (world.clock.now - began) / (5 * takes_s)
 
 
 def test_whoever_waits_for_the_gpu_is_not_idle(watched: tuple[World, ManagedTask, Library]) -> None:

@@ -197,6 +197,16 @@ def test_a_program_that_leaves_the_gpu_empty_while_it_is_busy_does_not_have_it_a
     assert gpu.ways == [Way.SWITCH]
 
 
+def test_a_wait_that_is_longer_than_a_window_is_told_at_its_end() -> None:
+    gpu = Gpu(tells=True)
+    listen(gpu, pauses=600, held=1e-3, waits=0.9)
+    gpu.tell(Busy(gpu.key))
+    for _ in range(3):
+        gpu.work(0.8, pauses=10, held=50e-3)
+        gpu.work(0.02, pauses=10, held=50e-3, waits=0.9)
+    assert gpu.part.way is Way.REQUEST
+
+
 def test_requests_that_become_too_short_are_given_up() -> None:
     gpu = Gpu(tells=True)
     listen(gpu, pauses=600, held=1e-3)
@@ -389,3 +399,41 @@ def test_a_liar_is_not_watched() -> None:
     gpu.now += part.FORGIVEN_S
     assert gpu.key in gpu.ask().watch
     assert gpu.manner.off_until is None
+
+
+def test_the_way_does_not_flap_where_programs_look_different_beside_slices() -> None:
+    """One that waits for its host and one that waits for the GPU: which of them counts depends on the way itself."""
+    gpu = Gpu(tells=True)
+    for _ in range(round(120 / WINDOW_S)):
+        waits, launches = (0.6, 0.1) if gpu.part.way is Way.SLICE else (0.1, 0.6)
+        gpu.work(WINDOW_S, pauses=1000, held=100e-6, waits=waits, launches=launches)
+    assert Way.SLICE in gpu.ways
+    assert len(gpu.ways) <= 20  # twice as rare each time, and looks
+
+
+def test_who_becomes_bound_by_the_gpu_later_is_seen_as_soon_as_the_first_time() -> None:
+    gpu = Gpu()
+    for _ in range(3):
+        gpu.work(5, pauses=1500, held=100e-6)
+        assert gpu.part.way is Way.SLICE
+        gpu.work(5, pauses=400, held=1.5e-3)
+        assert gpu.part.way is Way.SWITCH
+
+
+@pytest.mark.parametrize("says", ["launches", "waits"])
+@pytest.mark.parametrize("bound", ["by the GPU", "by its host"])
+def test_who_tells_of_more_time_than_there_was_decides_for_nobody_else(says: str, bound: str) -> None:
+    """A liar of another user, that does not use the GPU, beside a program that does."""
+    gpu, liar = Gpu(tells=True), task(3, LATENCY, activity=Activity())
+    held, times = {"by the GPU": (1e-3, (0.6e-3, 0.1e-3)), "by its host": (0.1e-3, (0.05e-3, 0.6e-3))}[bound]
+    ways = set()
+    for number in range(round(5 / STEP_S)):
+        told = 1e3 * number
+        liar = replace(liar, activity=Activity(number, *((0.0, told) if says == "launches" else (told, 0.0))))
+        gpu._use(1, held, *times)
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: held}), gpu.now)
+        gpu.manner = gpu.part.manner([gpu.foreground, liar], [gpu.background], gpu.now)
+        ways.add(gpu.part.way)
+    assert (Way.SLICE in ways) == (bound == "by its host")
+    assert (gpu.part.way is Way.SLICE) == (bound == "by its host")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runlist.planes.process.region import Activity, RegionError
-from runlist.planes.process.region.activity import LOOK_AGAIN_S, MAX_COUNT
+from runlist.planes.process.region.activity import LOOK_AGAIN_S, MAX_COUNT, MOST_MOVES
 from runlist.planes.process.region.format import NO_LIMIT, SLOT, SLOTS, SLOTS_AT, SlotState
 from tests.fixtures.region import Made, child, made
 
@@ -63,6 +63,27 @@ def test_a_process_that_moves_to_another_slot_is_found_at_once(made: Made, child
     assert made.region.activity(child) == Activity(4, 0, 0, 0)
     made.write(SLOTS_AT + 2 * SLOT.size, bytes(SLOT.size))
     assert made.region.activity(child) is None
+
+
+def test_a_slot_that_changes_hands_all_the_time_is_not_looked_for_each_time(
+    made: Made, child: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look for it reads all slots."""
+    made.slot(1, os.getpid())
+    made.slot(SLOTS - 1, os.getpid())
+    sizes: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: sizes.append(size) or pread(fd, size, at))
+    for turn in range(200):
+        made.slot((1, SLOTS - 1)[turn % 2], child)
+        made.slot((SLOTS - 1, 1)[turn % 2], os.getpid())
+        made.header("slots_used", SLOTS, 4)
+        made.region.activity(child)
+        made.region.watch(child, True)
+        clock.now += LOOK_AGAIN_S / 100
+    assert sum(size > SLOT.size for size in sizes) <= 2 * (MOST_MOVES + 2)
+    clock.now += LOOK_AGAIN_S
+    assert made.region.activity(child) == Activity()
 
 
 def test_a_process_that_ended_does_nothing_any_more(made: Made, clock: Clock) -> None:

@@ -17,6 +17,9 @@ from runlist.model import Activity, Busy, Event, Idle, TaskClass, TaskKey
 LOOK_S = 0.1
 """How old the activity of a task may be that a policy sees."""
 
+REST = 10.0
+"""After a look, so many times what it took passes before the next one, however many are watched."""
+
 LONGEST_S = 1e9
 """Longer sums are nonsense: a tenant can write anything."""
 
@@ -39,6 +42,7 @@ class ActivityWatch:
         self._tell = tell
         self._watched: dict[TaskKey, _Watched] = {}
         self._looked_at = 0.0
+        self._look_took_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def refresh(self) -> None:
@@ -98,7 +102,8 @@ class ActivityWatch:
     def _look_soon(self) -> None:
         busy = [watched.idle_s for watched in self._watched.values() if watched.busy]
         if busy and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(min(busy) / 2, self._look)
+            after = max(min(busy) / 2, REST * self._look_took_s)
+            self._timer = asyncio.get_running_loop().call_later(after, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -106,6 +111,7 @@ class ActivityWatch:
         idle = [key for key, watched in self._watched.items() if watched.busy and self._is_idle(key, watched, now)]
         for key in idle:
             self._watched[key].busy = False
+        self._look_took_s = time.monotonic() - now
         self._look_soon()
         for key in idle:
             self._tell(Idle(key))

@@ -29,7 +29,11 @@ CONTROLS_S = 1.2e-3
 WINDOW_S = 0.25
 """Over how long turns are counted. Nothing is decided more often than that."""
 STAYS_S = 2.0
-"""For how long slices stay at least."""
+"""For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
+to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
+"""
+IN_VAIN_S = 1.0
+"""What is at slices again so soon had given them up in vain."""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 MOST_DOUBTS = 2
@@ -170,7 +174,8 @@ class GiveWay:
         """What is known of other programs says nothing of a new one."""
         self.way = Way.SWITCH if self._asked == AUTO else Way(self._asked)
         self._look = _Rest(LOOK_S)  # at tiny slices, from longer ones
-        self._no_requests, self._no_slices = _Rest(LOOK_S), _Rest(STAYS_S)
+        self._no_requests = _Rest(LOOK_S)
+        self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -266,6 +271,10 @@ class GiveWay:
         if chosen is not self.way:
             if chosen is Way.SLICE:
                 self._look.begin(now)
+                if now - self._since >= IN_VAIN_S:
+                    self._stays_s = 0.0
+                elif self._gave_up:
+                    self._stays_s = min(max(STAYS_S, 2 * self._stays_s), LONGEST_S)
             if chosen is not Way.REQUEST:
                 self._requests.clear()
             self.way, self._since, self._doubts = chosen, now, 0
@@ -275,7 +284,7 @@ class GiveWay:
         begun, busy_s = self._requests.take(now)
         listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
-            return Way.SLICE if window.cost > self._budget and self._no_slices.over(now) else Way.SWITCH
+            return Way.SLICE if window.cost > self._budget else Way.SWITCH
         self._look.forget()
         if window.cost < WORTH_ASKING or not window.told or not self._no_requests.over(now):
             return Way.SWITCH
@@ -292,7 +301,7 @@ class GiveWay:
         begun, busy_s = self._requests.take(now)
         too_often = begun * CONTROLS_S > self._budget * window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
-        empty = window.waited_s < STILL_FULL * busy_s
+        empty = window.waited_s < STILL_FULL * busy_s  # a long wait is told at its end
         fits = window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
@@ -301,8 +310,9 @@ class GiveWay:
         return Way.SLICE if host_bound else Way.SWITCH
 
     def _from_slice(self, window: _Window, now: float) -> Way:
-        if window.gaps and window.is_gpu_bound(self._given_us / 1e6):
-            self._no_slices.begin(now)
+        stayed = now - self._since >= self._stays_s
+        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
+        if self._gave_up:
             return Way.SWITCH
         if self._look.over(now):
             return Way.SWITCH
@@ -327,17 +337,23 @@ def _window(
         sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
         for side in (foreground, background)
     )
-    held_s, waited_s, launching_s, told = 0.0, 0.0, 0.0, True
+    held_s, waited_s, told = 0.0, 0.0, True
+    own_waited_s, own_launching_s = 0.0, 0.0  # of those that had some of the GPU
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
         held_s += held
         if task.activity is not None and then.activity is not None:
-            waited_s += max(0.0, task.activity.waited_s - then.activity.waited_s)
-            launching_s += max(0.0, task.activity.launching_s - then.activity.launching_s)
+            # Anybody can write anything there: nobody counts for more than one that did nothing else.
+            waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
+            launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
+            waited_s += waited
+            if held > 0:
+                own_waited_s += waited
+                own_launching_s += launching
         told &= held <= 0 or _can_be_watched(task)
-    own_s = waited_s + launching_s
-    waits = waited_s / own_s if own_s > 0 else None
+    own_s = own_waited_s + own_launching_s
+    waits = own_waited_s / own_s if own_s > 0 else None
     return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told)
 
 

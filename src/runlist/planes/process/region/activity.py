@@ -20,6 +20,9 @@ MAX_COUNT = (1 << 63) - 1
 LOOK_AGAIN_S = 1.0
 """How long it is believed which slot is a process', or that none is."""
 
+MOST_MOVES = 3
+"""How often in that time a process may move to another slot. Then it has none: to look for it is to read them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:
@@ -35,12 +38,15 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a process' slot is (-1: it has none), its identity and start time there; for how long that is believed."""
+    """Where a process' slot is (-1: it has none), its identity and start time there; for how long that is believed, and
+    how often it moved meanwhile.
+    """
 
     at: int = -1
     identity: int = 0
     start_time: int = 0
     until: float = 0.0
+    moves: int = 0
 
 
 class Activities:
@@ -54,16 +60,17 @@ class Activities:
 
     def of(self, pid: int) -> Activity | None:
         """What a process does; None when it has no slot."""
-        for _ in range(2):
-            place = self._place(pid)
-            if place.at < 0:
-                break
+        place = self._place(pid)
+        while place.at >= 0:
             identity, start_time, *numbers = _OWN_LINES.unpack(self._read(place.at, _OWN_LINES.size))
             if identity == place.identity and start_time == place.start_time:
                 if max(numbers) > MAX_COUNT:
                     numbers = [min(number, MAX_COUNT) for number in numbers]
                 return Activity(*numbers)
-            del self._places[pid]  # it was taken back: it has another one, or none
+            # It was taken back: it has another one, or none.
+            moves = place.moves + 1
+            found = self._find(pid, None, place.until) if moves <= MOST_MOVES else _Place(until=place.until)
+            place = self._places[pid] = replace(found, moves=moves)
         return None
 
     def watch_at(self, pid: int) -> int | None:

@@ -301,7 +301,7 @@ class GiveWay:
         begun, busy_s = self._requests.take(now)
         too_often = begun * CONTROLS_S > self._budget * window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
-        empty = window.waited_s < STILL_FULL * busy_s  # a long wait is told at its end
+        empty = window.waits is not None and window.waited_s < STILL_FULL * busy_s  # a long wait is told at its end
         fits = window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:

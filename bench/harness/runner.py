@@ -78,13 +78,15 @@ def _parser(known: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
 
 
 def _said(known: Mapping[str, Benchmark], arguments: argparse.Namespace) -> list[str]:
-    """The options of benchmarks that differ from what they are by default, as words."""
+    """The options of benchmarks that differ from what they are by default, as words. Where a file was put is
+    nobody else's business.
+    """
     plain = _parser(known).parse_args([])
     names = [name for one in known.values() for name in one.options]
     return [
         f"--{name.replace('_', '-')}={getattr(arguments, name)}"
         for name in names
-        if getattr(arguments, name) != getattr(plain, name)
+        if getattr(arguments, name) != getattr(plain, name) and not isinstance(getattr(arguments, name), Path)
     ]
 
 

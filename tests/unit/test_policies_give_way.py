@@ -106,6 +106,17 @@ def test_a_program_that_waits_for_its_host_makes_the_background_have_slices() ->
     assert gpu.manner.watch == {}
 
 
+def test_whoever_has_a_target_is_not_made_to_wait_by_a_guess() -> None:
+    gpu = Gpu()
+    gpu.foreground = replace(gpu.foreground, target_p99_us=2_000.0)
+    gpu.work(5, pauses=1500, held=100e-6)
+    assert gpu.ways == [Way.SWITCH]
+    telling = Gpu(tells=True)
+    telling.foreground = replace(telling.foreground, target_p99_us=2_000.0)
+    telling.work(1, pauses=1500, held=100e-6, waits=0.1, launches=0.6)
+    assert telling.part.way is Way.SLICE
+
+
 def test_slices_are_so_long_that_switches_cost_the_budget() -> None:
     gpu = Gpu("slice")
     for _ in range(12):  # each pause lets the background have one slice

@@ -124,7 +124,8 @@ class Manner:
 class _Window:
     """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
     in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
-    part of its own time that is (None where it does not tell), and whether all of it that had some can be watched.
+    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
+    whether some of it has a latency to keep.
     """
 
     length_s: float
@@ -133,6 +134,7 @@ class _Window:
     waited_s: float
     waits: float | None
     told: bool
+    pressed: bool
 
     @property
     def cost(self) -> float:
@@ -148,7 +150,7 @@ class _Window:
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
 
-_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True)
+_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
 
 
 class GiveWay:
@@ -284,7 +286,9 @@ class GiveWay:
         begun, busy_s = self._requests.take(now)
         listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
-            return Way.SLICE if window.cost > self._budget else Way.SWITCH
+            # A target is not risked by a guess: short work may be what a program waits for, again and again.
+            surely = window.waits is not None or not window.pressed
+            return Way.SLICE if surely and window.cost > self._budget else Way.SWITCH
         self._look.forget()
         if window.cost < WORTH_ASKING or not window.told or not self._no_requests.over(now):
             return Way.SWITCH
@@ -354,7 +358,8 @@ def _window(
         told &= held <= 0 or _can_be_watched(task)
     own_s = own_waited_s + own_launching_s
     waits = own_waited_s / own_s if own_s > 0 else None
-    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told)
+    pressed = any(task.target_p99_us is not None for task in foreground)
+    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed)
 
 
 def _can_be_watched(task: Task) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -29,6 +29,8 @@ LENGTH_S, LENGTH_WINDOWS, LENGTH_REQUESTS = 1.0, 4, 10
 _FLAT_OUT = 1e6
 
 FAILURES = (RunlistError, RuntimeError, OSError, subprocess.SubprocessError)
+
+_Windows = list[dict[str, Any]]
 
 PLAIN = "plain"
 """The programs of the configurations `alone` and `default`."""
@@ -255,15 +257,20 @@ class PairRun:
             return
         if group_of(name) == RUNLIST:
             self._manage(options, len(group.batches))
-        cpu, began = self._daemon_cpu_s(), time.monotonic()
-        windows = _measured(group.everyone, seconds)
-        samples.daemon.append((self._daemon_cpu_s() - cpu) / (time.monotonic() - began))
+            windows, used = self._beside_the_daemon(lambda: _measured(group.everyone, seconds))
+            samples.daemon.append(used)
+        else:
+            windows = _measured(group.everyone, seconds)
         samples.add_requests(windows[0])
         samples.batch.append([jobs.rate(each) for each in windows[1:]])
 
-    def _daemon_cpu_s(self) -> float:
+    def _beside_the_daemon(self, measure: Callable[[], _Windows]) -> tuple[_Windows, float]:
+        """What was measured, and the part of a core that daemon and keeper used meanwhile."""
         status = self._client.status()
-        return cpu_s([status.pid, status.keeper_pid])
+        pids = [status.pid, status.keeper_pid]
+        before, began = cpu_s(pids), time.monotonic()
+        windows = measure()
+        return windows, (cpu_s(pids) - before) / (time.monotonic() - began)
 
     def _manage(self, options: Mapping[str, str], batches: int) -> None:
         """The policy with these options. Raises RuntimeError when not all of the programs are managed."""

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "activity/activity.hpp"
 #include "cap/context.hpp"
 #include "core/guest.hpp"
 #include "core/say.hpp"
@@ -19,6 +20,7 @@
 #include "resolve/copies.hpp"
 #include "rm/door.hpp"
 #include "tenant/join.hpp"
+#include "tenant/tenant.hpp"
 
 namespace runlist {
 namespace {
@@ -114,6 +116,8 @@ __attribute__((constructor)) void loaded() {
 }  // namespace
 
 constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made};
+
+constinit const activity::OnWork activity::on_work = runlist::say_work;
 
 constinit const resolve::Substitutes resolve::substitutes{
     .wanted = is_hooking,

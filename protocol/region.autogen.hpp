@@ -3,9 +3,9 @@
 // The file that a tree of processes shares: its limits, and what each of its processes holds. A header, the GPUs, then
 // one slot for each process. All of the tree map it, and the daemon reads and writes it with pread and pwrite.
 //
-// Everything is fixed-width and little-endian, and each cache line has one writer: a slot is its process', a limit the
-// daemon's (in a tree by hand its processes' first). No lock: whoever is killed leaves at worst a slot that the next
-// one to look takes back.
+// Everything is fixed-width and little-endian, and each cache line has one writer: a slot is its process', but for the
+// line that the daemon sets to hear of work; a limit is the daemon's (in a tree by hand its processes' first). No lock:
+// whoever is killed leaves at worst a slot that the next one to look takes back.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace runlist::region {
 
 inline constexpr std::uint64_t kMagic = 0x4E4F494745524C52;
 
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 // GPUs of a region.
 inline constexpr std::uint32_t kDevices = 16;
@@ -150,6 +150,24 @@ static_assert(offsetof(Use, overhead) == 8);
 static_assert(offsetof(Use, asking) == 16);
 static_assert(offsetof(Use, gpu_ns) == 24);
 
+// What a process does on the GPUs, as sums; its process writes it alone. Times are CLOCK_MONOTONIC nanoseconds.
+struct alignas(64) Activity {
+    // Submissions: launches, copies, fills. Into a graph that is being captured, too.
+    std::atomic<std::uint64_t> work;
+    // Threads that wait for a GPU in a call, now.
+    std::atomic<std::uint64_t> waiting;
+    // How long threads waited so, added up when a wait ends.
+    std::atomic<std::uint64_t> waited_ns;
+    // From the first submission after a wait to the beginning of the next wait.
+    std::atomic<std::uint64_t> launching_ns;
+    std::uint8_t reserved_32[32];
+};
+static_assert(sizeof(Activity) == 64 && alignof(Activity) == 64);
+static_assert(offsetof(Activity, work) == 0);
+static_assert(offsetof(Activity, waiting) == 8);
+static_assert(offsetof(Activity, waited_ns) == 16);
+static_assert(offsetof(Activity, launching_ns) == 24);
+
 // A process.
 struct alignas(64) Slot {
     // pid | state << 32, so that one store claims it.
@@ -166,16 +184,22 @@ struct alignas(64) Slot {
     // there.
     std::atomic<std::uint64_t> locked;
     std::uint8_t reserved_48[16];
+    Activity activity;
+    // Not 0: the daemon waits to hear of the next work. Whoever submits some makes it 0, and sends WORK.
+    std::atomic<std::uint64_t> watch;
+    std::uint8_t reserved_136[56];
     Use use[16];
 };
-static_assert(sizeof(Slot) == 576 && alignof(Slot) == 64);
+static_assert(sizeof(Slot) == 704 && alignof(Slot) == 64);
 static_assert(offsetof(Slot, identity) == 0);
 static_assert(offsetof(Slot, start_time) == 8);
 static_assert(offsetof(Slot, enforced) == 16);
 static_assert(offsetof(Slot, image) == 24);
 static_assert(offsetof(Slot, pid_namespace) == 32);
 static_assert(offsetof(Slot, locked) == 40);
-static_assert(offsetof(Slot, use) == 64);
+static_assert(offsetof(Slot, activity) == 64);
+static_assert(offsetof(Slot, watch) == 128);
+static_assert(offsetof(Slot, use) == 192);
 
 // All of it.
 struct alignas(64) File {
@@ -183,7 +207,7 @@ struct alignas(64) File {
     Device devices[16];
     Slot slots[1024];
 };
-static_assert(sizeof(File) == 592000 && alignof(File) == 64);
+static_assert(sizeof(File) == 723072 && alignof(File) == 64);
 static_assert(offsetof(File, header) == 0);
 static_assert(offsetof(File, devices) == 128);
 static_assert(offsetof(File, slots) == 2176);

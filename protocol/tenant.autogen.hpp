@@ -33,6 +33,8 @@ enum class Kind : std::uint16_t {
     kHint = 4,
     // Of the preloaded library alone: descriptors come with it, and `nanoseconds` is the handle of an RM client.
     kJoin = 5,
+    // Of the preloaded library alone: the process submits work for the first time since it was watched.
+    kWork = 6,
 };
 
 // What the daemon says of a segment.

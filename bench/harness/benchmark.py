@@ -1,10 +1,13 @@
 """What a benchmark is: a module of `bench/benchmarks` that says all of itself, and is found because it is there.
 
-Its docstring says what it measures, `measure()` measures it, and `NEEDS` is what it cannot do without, if anything.
+Its docstring says what it measures, `measure()` measures it, and `NEEDS` is what it cannot do without, if anything. One
+that has options of its own adds them to a parser in `add_options(parser)`, and takes what was said: `measure(options)`.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -47,8 +50,21 @@ class Benchmark:
 
     name: str
     summary: str
-    measure: Callable[[], list[Figure]]
+    measure: Callable[..., list[Figure]]
     needs: Needs
+    add_options: Callable[[argparse._ArgumentGroup], None] | None = None
+
+    def run(self, options: argparse.Namespace) -> list[Figure]:
+        """What it measures, with its own of these options."""
+        return self.measure(options) if self.add_options else self.measure()
+
+    @functools.cached_property
+    def options(self) -> tuple[str, ...]:
+        """The names of its options, without dashes."""
+        parser = argparse.ArgumentParser(add_help=False)
+        if self.add_options is not None:
+            self.add_options(parser.add_argument_group())
+        return tuple(vars(parser.parse_args([])))
 
 
 def find() -> dict[str, Benchmark]:
@@ -58,5 +74,6 @@ def find() -> dict[str, Benchmark]:
         for one in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{one.name}")
             summary = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
-            found[one.name] = Benchmark(one.name, summary, module.measure, getattr(module, "NEEDS", Needs()))
+            needs, add_options = getattr(module, "NEEDS", Needs()), getattr(module, "add_options", None)
+            found[one.name] = Benchmark(one.name, summary, module.measure, needs, add_options)
     return dict(sorted(found.items()))

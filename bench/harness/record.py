@@ -58,9 +58,12 @@ def _processor() -> str:
 
 
 def write(
-    run: Run, folder: Path, device: str, names: Sequence[str], of_commit: str | None, where: Mapping[str, Any]
-) -> Path:
-    """Write the run into a new file of `folder`, which is made; its path. `names` is what was asked for by name."""
+    run: Run, folder: Path, device: str, names: Sequence[str], of_commit: str | None, where: Mapping[str, Any],
+    options: Sequence[str] = (),
+) -> Path:  # fmt: skip
+    """Write the run into a new file of `folder`, which is made; its path. `names` is what was asked for by name,
+    `options` what was said of benchmarks' own options, as words.
+    """
     now = datetime.datetime.now(datetime.UTC)
     result = {
         "date": now.isoformat(timespec="seconds"),
@@ -68,7 +71,7 @@ def write(
         "commit": of_commit,
         "device": device,
         "machine": where,
-        "command": " ".join(["python -m bench", *names, "--device", device]),
+        "command": " ".join(["python -m bench", *names, *options, "--device", device]),
         "figures": [
             {"benchmark": benchmark, "met": figure.met, **msgspec.structs.asdict(figure)}
             for benchmark, figures in run.figures.items()

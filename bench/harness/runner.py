@@ -30,6 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     is not one, and for code whose commit nobody names.
     """
     known = find()
+    words = sys.argv[1:] if words is None else words
     arguments = _parser(known).parse_args(words)
     if unknown := [name for name in arguments.names if name not in known]:
         print(f"no benchmark {', '.join(unknown)}: take {', '.join(known)}", file=sys.stderr)
@@ -43,12 +44,14 @@ def main(words: Sequence[str] | None = None) -> int:
             with nvml.session(choose_driver()):
                 where = record.machine()
             Client.open(start=True).close()
-            run = _measure(console, known, arguments.names, device.name, len(where["gpus"]))
+            run = _measure(console, known, arguments, device.name, len(where["gpus"]))
     except RunlistError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     _print(console, [figure for figures in run.figures.values() for figure in figures])
-    path = record.write(run, arguments.out, device.name, arguments.names, arguments.commit, where)
+    path = record.write(
+        run, arguments.out, device.name, arguments.names, arguments.commit, where, _said(known, arguments)
+    )
     console.print(f"written to {path}")
     return ExitCode.FAILED if run.failures else ExitCode.DONE
 
@@ -68,13 +71,29 @@ def _parser(known: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
     parser.add_argument("--device", help="nvidia or emulated")
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder for the results")
     parser.add_argument("--commit", default=record.commit(), help="of the code, where git cannot tell")
+    for name, one in known.items():
+        if one.add_options is not None:
+            one.add_options(parser.add_argument_group(f"options of {name}"))
     return parser
 
 
+def _said(known: Mapping[str, Benchmark], arguments: argparse.Namespace) -> list[str]:
+    """The options of benchmarks that differ from what they are by default, as words. Where a file was put is
+    nobody else's business.
+    """
+    plain = _parser(known).parse_args([])
+    names = [name for one in known.values() for name in one.options]
+    return [
+        f"--{name.replace('_', '-')}={getattr(arguments, name)}"
+        for name in names
+        if getattr(arguments, name) != getattr(plain, name) and not isinstance(getattr(arguments, name), Path)
+    ]
+
+
 def _measure(
-    console: Console, known: Mapping[str, Benchmark], names: Sequence[str], device: str, gpus: int
+    console: Console, known: Mapping[str, Benchmark], arguments: argparse.Namespace, device: str, gpus: int
 ) -> record.Run:
-    run = record.Run()
+    run, names = record.Run(), arguments.names
     for name in names or known:
         console.print(f"{name} …", style="dim")
         if lacks := known[name].needs.missing(device, gpus):
@@ -83,7 +102,7 @@ def _measure(
             continue
         began = time.perf_counter()
         try:
-            found = known[name].measure()
+            found = known[name].run(arguments)
         except (RunlistError, RuntimeError, OSError, subprocess.SubprocessError) as error:
             run.failures[name] = str(error)
             console.print(f"{name} did not finish: {error}", style="red")

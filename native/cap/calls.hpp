@@ -37,6 +37,19 @@ struct Calls {
     }
 };
 
+// The stream that a call names by `stream`, where the default stream of its form may be the thread's own.
+inline CUstream stream_of(CUstream stream, bool per_thread) {
+    if (stream != nullptr) return stream;
+    return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+// Also where it cannot be said: a default stream while a stream that orders with it is capturing.
+inline bool is_capturing(const Calls& calls, CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return calls.cuStreamIsCapturing != nullptr &&
+           (calls.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 // While it lives, our own calls disturb no capture: neither ones of this thread nor, in global mode, those of others.
 class Relaxed {
   public:

@@ -22,17 +22,10 @@ constexpr std::int64_t kTailNs = 300 * kMicrosecond;  // the last of it, of whic
 std::int64_t run(std::uint64_t cap) { return std::min(Clock::kSavedNs / 2, wall(kRunNs, cap)); }
 
 Meter::Lane lane_of(CUstream stream, bool per_thread) {
-    if (stream == nullptr) stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    stream = stream_of(stream, per_thread);
     auto key = reinterpret_cast<std::uintptr_t>(stream);
     if (stream == CU_STREAM_PER_THREAD) key |= static_cast<std::uint64_t>(call(SYS_gettid)) << 32;
     return {stream, key};
-}
-
-// Also where it cannot be said: a default stream while a stream that orders with it is capturing.
-bool is_capturing(const Calls& calls, CUstream stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return calls.cuStreamIsCapturing != nullptr &&
-           (calls.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 void settle(Context& context, const Found& found, std::uint64_t cap, std::int64_t now) {

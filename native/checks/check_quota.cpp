@@ -128,6 +128,28 @@ void killed(int device) {
     REQUIRE(quota.used(device) == 0);
 }
 
+// A child has a copy of what its parent knows, and may give back what only the parent was charged for.
+void heirs(int device) {
+    for (const bool overhead : {false, true}) {
+        REQUIRE(quota.charge(device, 2 * kPiece));
+        quota.settle(device, 2 * kPiece, 2 * kPiece, overhead);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            quota.refund(device, kPiece, overhead);
+            REQUIRE(quota.used_by(device, ::getpid()) == 0 && quota.used(device) == 2 * kPiece);
+            REQUIRE(quota.charge(device, kPiece));
+            quota.settle(device, kPiece, kPiece, overhead);
+            quota.refund(device, 2 * kPiece, overhead);
+            REQUIRE(quota.used_by(device, ::getpid()) == 0 && quota.used(device) == 2 * kPiece);
+            ::_exit(0);
+        }
+        int status = -1;
+        REQUIRE(::waitpid(child, &status, 0) == child && status == 0);
+        quota.refund(device, 2 * kPiece, overhead);
+        REQUIRE(quota.used(device) == 0);
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -137,6 +159,7 @@ int main() {
     REQUIRE(device == 0 && region.device_index(kUuid) == 0);
     quota.start(region);
     REQUIRE(quota.on() && quota.limit(device) == kLimit);
+    heirs(device);
     race(runlist::checks::shared<Driver>(), device);
     killed(device);
     std::puts("ok");

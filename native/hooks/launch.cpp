@@ -1,5 +1,7 @@
 #include "hooks/launch.hpp"
 
+#include <cerrno>
+
 #include "region/quota.hpp"
 #include "resolve/elf.hpp"
 
@@ -7,6 +9,13 @@ namespace runlist::hooks {
 namespace {
 
 constinit cap::Calls calls[kRows]{};
+
+const cap::Calls& calls_in(int row) { return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row]; }
+
+template <typename Type>
+Type* next(const char* name) {
+    return reinterpret_cast<Type*>(resolve::next(name));
+}
 
 }  // namespace
 
@@ -17,7 +26,7 @@ const cap::Calls& calls_of(int row) {
     if (!said.load(std::memory_order_relaxed) && region::quota.on() && !said.exchange(true)) {
         region::quota.enforce(region::kCap);
     }
-    return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row];
+    return calls_in(row);
 }
 
 void set_calls(int row, const resolve::Object& copy) {
@@ -26,6 +35,16 @@ void set_calls(int row, const resolve::Object& copy) {
 
 void say_enforced() {
     region::quota.enforce(cap::on() ? region::kQueries | region::kCap : std::uint64_t{region::kQueries});
+    activity::start({.push = next<activity::Cleanup::Push>("_pthread_cleanup_push"),
+                     .pop = next<activity::Cleanup::Pop>("_pthread_cleanup_pop")});
+}
+
+void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream, bool per_thread) {
+    const int saved = errno;
+    if (own.finish(left) && !cap::is_capturing(calls_in(row), cap::stream_of(stream, per_thread))) {
+        activity::say_work(own);
+    }
+    errno = saved;
 }
 
 }  // namespace runlist::hooks

@@ -1,6 +1,8 @@
-// Work for the GPU, which waits for its turn under a compute cap, and what asks for device memory.
+// Work for the GPU, which is counted and waits for its turn under a compute cap, what waits for it, and what asks for
+// device memory.
 #pragma once
 
+#include "activity/activity.hpp"
 #include "cap/gate.hpp"
 #include "hooks/functions.hpp"
 #include "hooks/outermost.hpp"
@@ -8,11 +10,11 @@
 
 namespace runlist::hooks {
 
-// What the gate uses of the copy of libcuda in a row.
+// What the gate uses of the copy of libcuda in a row; who asks for it has a cap, and the region says so.
 const cap::Calls& calls_of(int row);
 void set_calls(int row, const resolve::Object& copy);
 
-// Says that queries, and the cap if there is one, are at work in this process.
+// Says that queries, and the cap if there is one, are at work in this process, and begins to tell what it does.
 void say_enforced();
 
 // What is known of a launch by the types of its arguments: the stream that it names, the default stream if none, and
@@ -40,6 +42,20 @@ struct Named {
 // Whether the default stream of this form is the thread's own.
 constexpr bool is_per_thread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
 
+// Does what is left of counting a submission: the first of a stretch, or one that somebody waits to hear of. What is
+// captured into a graph is no work yet, and nobody hears of it.
+[[gnu::noinline, gnu::cold]] void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream,
+                                             bool per_thread);
+
+// Counts a submission that is made now.
+inline void count(int row, CUstream stream, bool per_thread) {
+    activity::Own* own = activity::telling();
+    if (own == nullptr) return;
+    const activity::Left left = own->submit();
+    if (left != activity::Left::kNothing) [[unlikely]]
+        count_rest(*own, left, row, stream, per_thread);
+}
+
 // Calls a real function of a row when it is its turn. One for all functions of a type, as it is large.
 template <typename... Arguments>
 [[gnu::noinline, gnu::cold]] CUresult call_in_turn(CUresult (*real)(Arguments...), int row, bool per_thread,
@@ -48,9 +64,42 @@ template <typename... Arguments>
     if (!outermost) return real(arguments...);
     const Named named(arguments...);
     cap::Turn turn(calls_of(row), named.stream, per_thread, named.work);
+    count(row, named.stream, per_thread);
     const CUresult result = real(arguments...);
     turn.launched(result == CUDA_SUCCESS);
     return result;
+}
+
+// Calls a real function of a row after what is left of counting it was done.
+template <typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult call_counted(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                                   activity::Own* own, activity::Left left, Arguments... arguments) {
+    count_rest(*own, left, row, Named(arguments...).stream, per_thread);
+    return real(arguments...);
+}
+
+// Calls what a program was linked with. That may be another library's, which comes back to us by the driver's own
+// function; no other row leads to a hook again.
+template <typename... Arguments>
+[[gnu::noinline]] CUresult call_linked(CUresult (*real)(Arguments...), bool per_thread, Arguments... arguments) {
+    const Outermost outermost;
+    if (outermost) count(kLinked, Named(arguments...).stream, per_thread);
+    return real(arguments...);
+}
+
+// Calls a real function of a row: in its turn where there is a cap, and counted. No frame is needed for the usual case,
+// so that the arguments stay where they are.
+template <int row, typename... Arguments>
+[[gnu::always_inline]] inline CUresult submit(CUresult (*real)(Arguments...), bool per_thread, Arguments... arguments) {
+    if (cap::on()) [[unlikely]]
+        return call_in_turn(real, row, per_thread, arguments...);
+    activity::Own* own = activity::telling();
+    if (own == nullptr || in_hook) return real(arguments...);
+    if constexpr (row == kLinked) return call_linked(real, per_thread, arguments...);
+    const activity::Left left = own->submit();
+    if (left != activity::Left::kNothing) [[unlikely]]
+        return call_counted(real, row, per_thread, own, left, arguments...);
+    return real(arguments...);
 }
 
 template <Id id, int row, typename Type = typename Function<id>::Type>
@@ -62,9 +111,45 @@ struct Work<id, row, CUresult(Arguments...)> {
         auto* function = real<id>(row);
         if (function == nullptr) [[unlikely]]
             return absent<CUresult>();
-        if (cap::on()) [[unlikely]]
-            return call_in_turn(function, row, is_per_thread(Function<id>::kName), arguments...);
+        return submit<row>(function, is_per_thread(Function<id>::kName), arguments...);
+    }
+};
+
+// What waits for a GPU.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Await;
+
+template <Id id, int row, typename... Arguments>
+struct Await<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        auto* function = real<id>(row);
+        if (function == nullptr) [[unlikely]]
+            return absent<CUresult>();
+        activity::Own* own = activity::telling();
+        if (own == nullptr || activity::waiting) return function(arguments...);
+        return wait(*own, function, arguments...);
+    }
+
+  private:
+    [[gnu::noinline]] static CUresult wait(activity::Own& own, CUresult (*function)(Arguments...),
+                                           Arguments... arguments) {
+        const activity::Wait wait(own);
         return function(arguments...);
+    }
+};
+
+// Work that is done when the call returns.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct AwaitedWork;
+
+template <Id id, int row, typename... Arguments>
+struct AwaitedWork<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        constexpr bool kPerThread = is_per_thread(Function<id>::kName);
+        if (cap::on()) [[unlikely]]
+            return call_in_turn(&Await<id, row>::call, row, kPerThread, arguments...);
+        if (!in_hook && !activity::waiting) count(row, Named(arguments...).stream, kPerThread);
+        return Await<id, row>::call(arguments...);
     }
 };
 
@@ -76,8 +161,12 @@ template <Id id, int row>
 struct WorkOfSeveral<id, row, CUresult(CUDA_LAUNCH_PARAMS*, unsigned, unsigned)> {
     static CUresult CUDAAPI call(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
         const Outermost outermost;
-        const bool capped = cap::on() && outermost && launches != nullptr && count <= kMost;
-        return in_turn(launches, capped ? count : 0, [&] { return call_real<id, row>(launches, count, flags); });
+        const bool named = launches != nullptr && count > 0;
+        const bool capped = cap::on() && outermost && named && count <= kMost;
+        return in_turn(launches, capped ? count : 0, [&] {
+            if (outermost) hooks::count(row, named ? launches->hStream : nullptr, false);
+            return call_real<id, row>(launches, count, flags);
+        });
     }
 
   private:
@@ -106,17 +195,13 @@ struct Allocate<id, row, CUresult(Arguments...)> {
 };
 
 // Both. What is taken while it waits for its turn was not asked for.
-// As in Work; shared by a function of both, that costs a launch 4 ns more.
 template <Id id, int row, typename Type = typename Function<id>::Type>
 struct AllocatingWork;
 
 template <Id id, int row, typename... Arguments>
 struct AllocatingWork<id, row, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
-        auto* allocate = &Allocate<id, row>::call;
-        if (cap::on()) [[unlikely]]
-            return call_in_turn(allocate, row, is_per_thread(Function<id>::kName), arguments...);
-        return allocate(arguments...);
+        return submit<row>(&Allocate<id, row>::call, is_per_thread(Function<id>::kName), arguments...);
     }
 };
 

@@ -19,9 +19,18 @@ void empty(Use (&use)[kDevices]) {
     }
 }
 
+void empty(Activity& activity) {
+    activity.work.store(0);
+    activity.waiting.store(0);
+    activity.waited_ns.store(0);
+    activity.launching_ns.store(0);
+}
+
 // Makes a slot free that `holder` has. The namespace goes last: it tells how the holder is judged.
 void empty(Slot& slot, std::uint64_t holder) {
     empty(slot.use);
+    empty(slot.activity);
+    slot.watch.store(0);
     slot.start_time.store(0);
     slot.enforced.store(0);
     slot.image.store(0);

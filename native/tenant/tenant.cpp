@@ -54,8 +54,8 @@ int Tenant::in_force() {
     return result;
 }
 
-int Tenant::say(Kind kind, std::uint64_t nanoseconds) {
-    if (const int error = enter(Caller::here())) return error;
+int Tenant::say(Kind kind, std::uint64_t nanoseconds, std::int64_t patience_ns) {
+    if (const int error = enter(Caller::here(), patience_ns)) return error;
     int result = tell(0);  // first what was missed
     if (result == 0) result = send({.kind = kind, .nanoseconds = nanoseconds}, 0);
     lock_.release();
@@ -63,8 +63,8 @@ int Tenant::say(Kind kind, std::uint64_t nanoseconds) {
 }
 
 // Takes the lock. A child of fork starts anew: the socket and the segments that it finds are its parent's.
-int Tenant::enter(Caller caller) {
-    if (const int error = lock_.acquire(caller)) return error;
+int Tenant::enter(Caller caller, std::int64_t patience_ns) {
+    if (const int error = lock_.acquire(caller, patience_ns)) return error;
     if (state_.space != caller.space) {
         state_.link.close();
         state_ = State{.space = caller.space};

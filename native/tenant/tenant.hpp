@@ -19,7 +19,7 @@ class Tenant {
     int begin(int priority);
     int end();
     int in_force();
-    int say(Kind kind, std::uint64_t nanoseconds);
+    int say(Kind kind, std::uint64_t nanoseconds, std::int64_t patience_ns = Lock::kPatienceNs);
 
   private:
     struct State {
@@ -34,7 +34,7 @@ class Tenant {
         std::int64_t wait_from_ns = 0;      // when to wait for the daemon's answers again
     };
 
-    int enter(Caller caller);
+    int enter(Caller caller, std::int64_t patience_ns = Lock::kPatienceNs);
     int tell(std::int64_t patience_ns);
     int send(Record record, std::int64_t patience_ns);
     void wait(const Link& link, std::uint32_t sequence);
@@ -46,5 +46,8 @@ class Tenant {
     State state_;
     std::atomic<Answer> answered_{};  // to the newest message that was answered
 };
+
+// Says WORK for this process, if that can be said at once.
+void say_work();
 
 }  // namespace runlist

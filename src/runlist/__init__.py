@@ -3,7 +3,7 @@
 A program that wants to can say more of itself: `segment`, `report_latency`, `hint`. They are loaded when they are used.
 """
 
-__version__ = "0.5.1"
+__version__ = "0.6.0"
 
 TYPE_CHECKING = False  # typing's own costs an import
 if TYPE_CHECKING:

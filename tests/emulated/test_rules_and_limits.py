@@ -91,7 +91,7 @@ def test_over_the_limit_as_batch(commands: Commands, rules: Callable[[str], Daem
     with Client.open() as client:
         client.launch(os.getpid(), None, {"deadline": "5ms/20ms"})
         third = worker()
-        wait_for(lambda: len(daemon.client.ps()) == 3)
+        wait_for(lambda: third.pid in [task.pid for task in daemon.client.ps()])
         assert (task_of(daemon, third.pid).task_class, task_of(daemon, third.pid).budget_us) == ("batch", None)
 
 

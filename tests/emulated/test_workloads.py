@@ -12,6 +12,7 @@ import pytest
 
 from runlist.workloads.process import WorkloadError, WorkloadProcess, pause_all, run_all, start_all, stop_all
 from tests.conftest import Tenant
+from tests.fixtures.daemon import running, wait_for
 
 
 def test_the_latency_program_answers_requests_and_its_numbers_are_right(tenant: Tenant) -> None:
@@ -145,3 +146,36 @@ def test_death_in_a_window_is_told(tenant: Tenant) -> None:
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(WorkloadError, match=r"batch ended early \(signal 9\)"):
         process.stop()
+
+
+def test_a_request_of_steps_waits_for_each_or_once(tenant: Tenant) -> None:
+    """Ten kernels a request; the host's part of nine gaps, or launches, is in each of the latencies."""
+    for option in ("--gap-us", "--host-us"):
+        process = tenant("latency", "--rounds", "500", "--steps", "10", option, "3000", "--period-ms", "40")
+        process.run()
+        latencies = process.measure(0.5)["latency_us"]
+        assert min(latencies) > 9 * 3000
+        assert process.quit()["correct"]
+
+
+def test_a_hint_is_for_requests_of_one_kernel(device_env: dict[str, str]) -> None:
+    with pytest.raises(WorkloadError, match="leave out --steps"):
+        WorkloadProcess("latency", "--steps", "2", "--hint-us", "200", environment=device_env)
+
+
+def test_a_batch_program_waits_after_as_many_launches_as_asked(tenant: Tenant) -> None:
+    process = tenant("batch", "--rounds", "200", "--burst", "50")
+    process.run()
+    assert process.measure(0.3)["kernels"] % 50 == 0
+    assert process.quit()["correct"]
+
+
+def test_another_program_that_speaks_the_protocol_ends_with_all_that_it_started(device_env: dict[str, str]) -> None:
+    code = (
+        "import json, subprocess, sys; child = subprocess.Popen(['sleep', '600']);"
+        "print(json.dumps({'event': 'ready', 'child': child.pid}), flush=True); sys.stdin.read()"
+    )
+    with WorkloadProcess("other", environment=device_env, words=[sys.executable, "-c", code]) as process:
+        child = process.ready["child"]
+        assert running(child)
+    wait_for(lambda: not running(child))

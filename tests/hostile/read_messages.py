@@ -88,8 +88,11 @@ def lengths(_: Path) -> Reader:
     return Reader(Records(good, "lengths", front=80), read, (ValueError,))
 
 
+WITH_NANOSECONDS = (Kind.REPORT_LATENCY, Kind.HINT, Kind.JOIN)
+
+
 def datagrams(_: Path) -> Reader:
-    good = [TenantMessage(kind, 5 if kind is Kind.SEGMENT_BEGIN else 0, 9, 1000 if kind >= Kind.REPORT_LATENCY else 0)
+    good = [TenantMessage(kind, 5 if kind is Kind.SEGMENT_BEGIN else 0, 9, 1000 if kind in WITH_NANOSECONDS else 0)
             for kind in Kind]  # fmt: skip
 
     def read(record: bytes) -> None:

@@ -58,7 +58,9 @@ FLOW: dict[str, set[str]] = {
         "__init__", "daemon.helper", "daemon.rate", "errors", "frames", "planes.interface", "planes.process",
         "planes.registry", "wire",
     },
-    "daemon.tasks": {"daemon.memory", "errors", "model", "planes.interface", "policies.parts.tail", "proc"},
+    "daemon.tasks": {
+        "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
+    },
     "daemon.gpu": {
         "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
     },

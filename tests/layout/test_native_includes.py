@@ -15,10 +15,11 @@ FLOW: dict[str, set[str]] = {
     "region": {"core", "environment"},
     "resolve": {"core"},
     "tenant": {"core", "include"},
+    "activity": {"core", "region"},
     "rm": {"core", "region", "resolve"},
     "cap": {"core", "region"},
-    "hooks": {"cap", "core", "environment", "region", "resolve", "rm"},
-    "preload": {"cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
+    "hooks": {"activity", "cap", "core", "environment", "region", "resolve", "rm"},
+    "preload": {"activity", "cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
     "checks": {"cap", "core", "environment", "region", "rm"},
 }
 """What each room includes besides itself, from the bottom to the top. `preload` puts the library together; `checks` are

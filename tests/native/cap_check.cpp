@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cap/context.hpp"
+#include "cap/cover.hpp"
 #include "cap/gate.hpp"
 #include "cap/host.hpp"
 #include "core/space.hpp"
@@ -245,6 +246,22 @@ void check_work_ahead() {
     for (int index = 0; index < 1000; ++index) launch(stream(0), 10 * kMicrosecond, 0);
     const Nanoseconds queued = gpu.stream(stream(0)).idle_from - gpu.now;
     expect(queued < 5 * kMillisecond, "an asynchronous host is not far ahead");
+
+    begin(50);
+    const auto ahead = [](int launches) {
+        Nanoseconds most = 0;
+        for (int index = 0; index < launches; ++index) {
+            launch(stream(0), 40 * kMicrosecond, 0);
+            most = std::max(most, gpu.stream(stream(0)).idle_from - gpu.now);
+        }
+        gpu.synchronize(stream(0));
+        return most;
+    };
+    ahead(100);
+    gpu.now += kSecond;
+    const Nanoseconds most = ahead(1000);
+    std::printf("# after a pause: %.1f ms ahead\n", static_cast<double>(most) / 1e6);
+    expect(most < 6 * kMillisecond, "nor is one with much saved up");
 }
 
 void check_work_that_waits_for_other_work() {
@@ -327,6 +344,42 @@ void check_contexts() {
     }
     expect(gpu.events_made < 10'000 && gpu.strange == 0, "more contexts than there is room for");
     for (std::uintptr_t number = 1; number <= 1'000; ++number) cap::destroyed(reinterpret_cast<CUcontext>(number << 8));
+}
+
+// By another thread, between a launch's turn and its end.
+void check_contexts_that_go_meanwhile() {
+    begin(50);
+    {
+        cap::Turn turn(driver, stream(0), false, kind(0));
+        gpu.replace_context();
+        cap::destroyed(gpu.current);
+        cap::Turn next(driver, stream(1), false, kind(1));  // of the context that has its place now
+        turn.launched(true);
+        gpu.launch(stream(1), 20 * kMillisecond);
+        next.launched(true);
+    }
+    gpu.synchronize(stream(1));
+    launch(stream(1), kMicrosecond, 2);
+    expect(gpu_ns > 19 * kMillisecond && gpu_ns < 21 * kMillisecond && gpu.strange == 0,
+           "the end of a launch into a context that is gone is none of the next one's");
+
+    begin(50);
+    {
+        cap::Turn turn(driver, stream(0), false, kind(0));
+        cap::Context* held = cap::Context::enter(driver, stream(0), Caller::here(), gpu.now);
+        gpu.replace_context();
+        cap::destroyed(gpu.current);  // in a signal handler of whoever has the lock
+        held->lock.release();
+        turn.launched(true);
+    }
+    expect(gpu.strange == 0, "nor does it touch the events of one that went while its lock was held");
+}
+
+void check_cover() {
+    cap::Cover cover;
+    for (Nanoseconds at = 0; at < 800; at += 100) cover.add(at, at + 10);  // as many as are told apart
+    const Nanoseconds of_nothing = cover.add(1000, 1000) + cover.add(450, 450);
+    expect(of_nothing == 0 && cover.add(10, 100) == 90, "work that took no time covers none");
 }
 
 void check_failed_launches() {
@@ -463,6 +516,8 @@ int main() {
     check_work_that_waits_for_other_work();
     check_capture();
     check_contexts();
+    check_contexts_that_go_meanwhile();
+    check_cover();
     check_failed_launches();
     check_ledger();
     check_host_pause();

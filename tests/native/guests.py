@@ -41,6 +41,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "opens": ("routes.c", "-DUNLINKED"),
     "apis": ("apis.c", CUDA),
     "racer": ("racer.c", CUDA),
+    "activity": ("activity.c", CUDA),
+    "counter.so": ("counter.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),
     "observer": ("observer.c", NVML),
@@ -53,6 +55,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "caller": ("caller.c",),
     "few/libcuda.so.1": ("stub.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "few/few": ("few.c",),
+    "left/libcuda.so.1": ("idle.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
+    "left/left": ("left.c",),
 }
 """What is built of which sources, linked with what."""
 

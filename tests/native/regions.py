@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MAGIC, VERSION = 0x4E4F494745524C52, 1
+MAGIC, VERSION = 0x4E4F494745524C52, 2
 NO_LIMIT = (1 << 64) - 1
 DEVICES, SLOTS = 16, 1024
 HEADER = struct.Struct("<Q6I3QiI4Q2I24x")
 DEVICE = struct.Struct("<Q16s4Q8x2Q48x")
-SLOT = struct.Struct("<3Q40x")
+SLOT = struct.Struct("<3Q168x")
+ACTIVITY = struct.Struct("<4Q")
 USE = struct.Struct("<4Q")
 SLOT_BYTES = SLOT.size + DEVICES * USE.size
 SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
 FILE_BYTES = SLOTS_AT + SLOTS * SLOT_BYTES
 MEMORY_AT, CAP_AT = 64, 80
+ACTIVITY_AT, WATCH_AT = 64, 128  # of a slot
 UNSEEN_AT = 80  # of a GPU
 CLAIMED = (1, 2)
 MEMORY_ENFORCED, QUERIES_ENFORCED = 1, 2
 
-assert (HEADER.size, DEVICE.size, SLOT.size) == (128, 128, 64)
+assert (HEADER.size, DEVICE.size, SLOT.size) == (128, 128, 192)
 
 
 class Use(NamedTuple):
@@ -33,6 +35,15 @@ class Use(NamedTuple):
     overhead: int
     asking: int
     gpu_ns: int
+
+
+class Activity(NamedTuple):
+    """What one process did, and does: submissions, threads that wait, and nanoseconds."""
+
+    work: int
+    waiting: int
+    waited_ns: int
+    launching_ns: int
 
 
 class Device(NamedTuple):
@@ -77,14 +88,34 @@ class Region:
             file.seek(MEMORY_AT)
             file.write(struct.pack("<2Q", limit, limit ^ NO_LIMIT))
 
-    def slots(self) -> Iterator[tuple[int, int, bytes]]:
-        """Of each process that lives and has a slot: its pid, what is enforced in it (bits), and what it holds."""
+    def places(self) -> Iterator[tuple[int, int, bytes]]:
+        """Of each process that lives and has a slot: its pid, where the slot is, and its bytes."""
         data = self.path.read_bytes()
         for at in range(SLOTS_AT, FILE_BYTES, SLOT_BYTES):
-            identity, _, enforced = SLOT.unpack_from(data, at)
+            identity = int.from_bytes(data[at : at + 8], "little")
             pid = identity & 0xFFFFFFFF
             if identity >> 32 in CLAIMED and Path(f"/proc/{pid}").exists():
-                yield pid, enforced, data[at + SLOT.size : at + SLOT_BYTES]
+                yield pid, at, data[at : at + SLOT_BYTES]
+
+    def slots(self) -> Iterator[tuple[int, int, bytes]]:
+        """Of each process that lives and has a slot: its pid, what is enforced in it (bits), and what it holds."""
+        for pid, _, slot in self.places():
+            yield pid, SLOT.unpack_from(slot)[2], slot[SLOT.size :]
+
+    def activities(self) -> dict[int, Activity]:
+        """What each process that lives and has a slot does."""
+        return {pid: Activity(*ACTIVITY.unpack_from(slot, ACTIVITY_AT)) for pid, _, slot in self.places()}
+
+    def watch(self, pid: int, value: int = 1) -> None:
+        """Have a process say when it submits work next, as the daemon does."""
+        (at,) = [at for one, at, _ in self.places() if one == pid]
+        with self.path.open("r+b") as file:
+            file.seek(at + WATCH_AT)
+            file.write(value.to_bytes(8, "little"))
+
+    def watched(self) -> dict[int, int]:
+        """What each process that lives and has a slot finds in its line of the daemon's."""
+        return {pid: int.from_bytes(slot[WATCH_AT : WATCH_AT + 8], "little") for pid, _, slot in self.places()}
 
     def uses(self, device: int = 0) -> dict[int, Use]:
         """What each process that lives and has a slot holds on a GPU."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -103,6 +105,20 @@ def test_nvml_answers_with_the_limit(guests: Guests) -> None:
         totals, processes = guests.lines(sys.executable, "-c", NVML, env=env)
     assert [int(word) for word in totals.split()] == [LIMIT, used, LIMIT - used] * 2
     assert processes == f"[{used}]"
+
+
+def test_nvml_tells_of_no_process_outside_the_tree(guests: Guests) -> None:
+    region = guests.region(LIMIT)
+    inside, outside = guests.environment(region), guests.environment()
+    with ExitStack() as stack:
+        for env in (outside, inside, outside):
+            racer = stack.enter_context(guests.started("racer", "count", 1 * GiB, 0, env=env))
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        bare, told = [guests.lines(sys.executable, "-c", NVML, env=env)[-1] for env in (outside, inside)]
+        used = region.used()
+    assert told == f"[{used}]"
+    assert len(ast.literal_eval(bare)) >= 3
 
 
 RUNTIME = """

@@ -123,6 +123,23 @@ def test_a_result_names_its_code_its_machine_and_its_command(on_a_gpu: object, t
     assert result["seconds"].keys() == {"good"}
 
 
+def test_a_benchmark_has_options_of_its_own(on_a_gpu: dict[str, Benchmark], tmp_path: Path, capsys: Any) -> None:
+    def add_options(parser: Any) -> None:
+        parser.add_argument("--long-runs", type=int, default=2, help="how many of them")
+        parser.add_argument("--drawing", type=Path, help="where it is put")
+
+    on_a_gpu["fine"] = Benchmark(
+        "fine", "Fine.", lambda options: [Figure("f", options.long_runs)], Needs(), add_options
+    )
+    assert runner.main(["fine", "good", "--long-runs", "3", "--drawing", "/tmp/a", "--out", str(tmp_path)]) == 0
+    _, result = kept(tmp_path)
+    assert [figure["value"] for figure in result["figures"]] == [3, 1.5]
+    assert result["command"] == "python -m bench fine good --long-runs=3 --device emulated"
+    with pytest.raises(SystemExit, match="0"):
+        runner.main(["--help"])
+    assert "options of fine:" in capsys.readouterr().out
+
+
 def test_code_that_nobody_can_name_is_not_measured(
     on_a_gpu: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -230,6 +230,16 @@ def test_an_unexpected_status_is_raised_and_every_copy_closed(rm: FakeRm) -> Non
     assert [file.closed for file in rm.processes[PID].values()] == [1, 1]
 
 
+@pytest.mark.parametrize("status", [0x23, 0x33, 0x57])
+def test_clients_that_are_just_being_freed_are_passed_over(rm: FakeRm, status: int) -> None:
+    """RM gives out client handles to all processes, and answers so about one that goes while it is asked."""
+    client = rm.tenant(PID, 8).client()
+    client.context(client.device())
+    rm.without_client = status
+    (found,) = discover(rm)
+    assert found.client == client.handle
+
+
 def test_losing_the_right_half_way_closes_every_copy(rm: FakeRm) -> None:
     for fd in (8, 9):
         client = rm.tenant(PID, fd).client()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from runlist.model import Event, Hint, Report, Segment, Share, Task, TaskKey
+from runlist.model import Activity, Busy, Event, Hint, Idle, Report, Segment, Share, Task, TaskKey
 from runlist.policies import Decision, Policy
 from runlist.scheduling import loop
-from tests.fixtures.hosts import Host, MakeHost
+from tests.fixtures.hosts import Host, MakeHost, Simulated
 from tests.fixtures.scheduler import GPU, START_S
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a watchdog takes SIGALRM for itself
@@ -63,15 +63,18 @@ def of(value: object) -> Answer:
     return lambda now: value
 
 
-def deciding(shares: dict[int, tuple[Any, Any, Any]], again_s: Any, preempt: frozenset[int]) -> Answer:
-    """A decision with shares (slice, whether enabled, for how long at the latest if not)."""
+def deciding(
+    shares: dict[int, tuple[Any, Any, Any]], again_s: Any, preempt: frozenset[int], watch: dict[int, Any]
+) -> Answer:
+    """A decision with shares (slice, whether enabled, for how long at the latest if not). Nobody watched tells."""
 
     def answer(now: float) -> Decision:
         given = {
             TaskKey(pid, GPU): Share(us, enabled, now + wait if isinstance(wait, float) else wait)
             for pid, (us, enabled, wait) in shares.items()
         }
-        return Decision(given, again_s, frozenset(TaskKey(pid, GPU) for pid in preempt))
+        watched = {TaskKey(pid, GPU): idle_s for pid, idle_s in watch.items()}
+        return Decision(given, again_s, frozenset(TaskKey(pid, GPU) for pid in preempt), watch=watched)
 
     return answer
 
@@ -84,18 +87,24 @@ _odd_share = st.tuples(
     st.sampled_from([None, -1.0, NAN, INF, "late"]),
 )
 _again = st.sampled_from([None, None, 0.0, 0.0101, 0.0503])
+_idle = st.sampled_from([0.0005, 0.004, 3])
+_odd_idle = st.sampled_from([0.0, -1.0, NAN, INF, "long", None])
 
 
-def _decisions(share: st.SearchStrategy[Any], again: st.SearchStrategy[Any]) -> st.SearchStrategy[Answer]:
-    return st.builds(
-        deciding, st.dictionaries(st.sampled_from(PIDS), share), again, st.frozensets(st.sampled_from(PIDS))
-    )
+def _decisions(
+    share: st.SearchStrategy[Any], again: st.SearchStrategy[Any], idle: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Answer]:
+    pids = st.sampled_from(PIDS)
+    watch = st.just({}) | st.dictionaries(pids, idle, max_size=3)
+    return st.builds(deciding, st.dictionaries(pids, share), again, st.frozensets(pids), watch)
 
 
 _faults = st.sampled_from([raising(ZeroDivisionError("a\nb")), raising(SystemExit(3)), raising(GeneratorExit())])
 _garbage = st.sampled_from([None, 42, [Share()], Decision(None), SimpleNamespace(shares=1)]).map(of)  # type: ignore[arg-type]
-_odd = _decisions(_share | _odd_share, _again | st.sampled_from([NAN, INF, -INF, -1.0, 1e300, "soon", 1j]))
-_decision = _decisions(_share, _again)
+_odd = _decisions(
+    _share | _odd_share, _again | st.sampled_from([NAN, INF, -INF, -1.0, 1e300, "soon", 1j]), _idle | _odd_idle
+)
+_decision = _decisions(_share, _again, _idle)
 _answer = st.sampled_from([None, None, False, True, "x", 7]).map(of)
 _broken_decision = st.lists(st.one_of(_decision, _decision, _odd, _garbage, _faults), min_size=1, max_size=20)
 _broken_answer = st.lists(st.one_of(*[_answer] * 9, _faults), min_size=1, max_size=30)
@@ -182,3 +191,52 @@ def test_both_hosts_come_to_the_same(
 ) -> None:
     monkeypatch.setattr(loop, "load_policy", lambda spec: Plain({}))
     assert outcome(make_host("live"), script, steps) == outcome(make_host("simulated"), script, steps)
+
+
+class Watcher(Policy):
+    """Watches whom it is told to, and notes what it hears of them."""
+
+    summary = "of a test"
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.watched: dict[int, float] = {}
+        self.heard: list[tuple[float, Event]] = []
+        self.activity: dict[int, Activity | None] = {}
+
+    def on_event(self, event: Event, now: float) -> None:
+        if isinstance(event, Busy | Idle):
+            self.heard.append((round(now - START_S, 6), event))
+
+    def decide(self, tasks: Sequence[Task], now: float) -> Decision:
+        self.activity = {task.key.pid: task.activity for task in tasks}
+        return Decision({}, watch={TaskKey(pid, GPU): idle_s for pid, idle_s in self.watched.items()})
+
+
+def test_the_simulator_watches_whom_a_decision_names_until_the_next(make_host: MakeHost) -> None:
+    host, policy = make_host("simulated"), Watcher()
+    assert isinstance(host, Simulated)
+    host.use(policy, "own")
+    for pid in (1, 2, 3):
+        host.appear(pid)
+    one, two = host.telling(1), host.telling(2)
+    policy.watched = {1: 0.004, 3: 0.004}  # 3 tells nothing, 2 is not asked
+    host.run()
+    host.pass_time(0.01)
+    for telling in (one, two):
+        telling.submits(5, host.engine.now)
+    host.pass_time(0.001)
+    assert policy.heard == [(0.01, Busy(TaskKey(1, GPU)))]
+    assert policy.activity == {1: Activity(5), 2: Activity(5), 3: None}  # it was asked for what to do now
+    host.pass_time(0.05)
+    assert policy.heard[1:] == [(0.014, Idle(TaskKey(1, GPU)))]
+    policy.watched = {}
+    host.run()
+    one.submits(1, host.engine.now)
+    host.pass_time(0.05)
+    host.watch({1: 0.004})
+    one.submits(1, host.engine.now)
+    host.pass_time(0.001)
+    host.vanish(1)
+    host.pass_time(0.05)
+    assert policy.heard[2:] == [(0.111, Busy(TaskKey(1, GPU)))]

@@ -61,7 +61,9 @@ def test_the_record_is_what_the_documents_say() -> None:
         {"magic": 0},
         {"version": 2},
         {"kind": 0},
-        {"kind": 6},
+        {"kind": 7},
+        {"kind": 6},  # with a priority
+        {"kind": 6, "priority": 0, "nanoseconds": 1},
         {"kind": 5, "nanoseconds": 1 << 32},
         {"kind": 5},  # with a priority
         {"kind": 3},  # with a priority
@@ -96,6 +98,7 @@ def test_anything_is_parsed_or_dropped(record: bytes) -> None:
         st.integers(0, 2**32 - 1),
         st.integers(0, 2**64 - 1),
     )
+    | st.builds(TenantMessage, st.just(Kind.WORK), st.just(0), st.integers(0, 2**32 - 1), st.just(0))
     | st.builds(TenantMessage, st.just(Kind.JOIN), st.just(0), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 )
 def test_what_is_encoded_is_parsed(message: TenantMessage) -> None:

@@ -6,9 +6,7 @@ import errno
 import os
 import stat
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,61 +27,14 @@ from runlist.planes.process.region.format import (
     SLOTS_AT,
     SlotState,
 )
-from runlist.proc.process import names_of, pid_namespace, start_of
+from runlist.proc.process import names_of, start_of
 from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.region import Made, child, made
+
+__all__ = ["child", "made"]
 
 GPU = "GPU-4e3db026-c5f4-1111-2222-333344445555"
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
-
-
-class Made:
-    """A region, and the other side of it: what its processes write."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self.region = create(folder, strict=True)
-
-    def write(self, at: int, data: bytes | bytearray) -> None:
-        os.pwrite(self.region.fileno(), data, at)
-
-    def header(self, name: str, value: int, size: int = 8) -> None:
-        self.write(HEADER.offsets[name], value.to_bytes(size, "little"))
-
-    def device(self, index: int, gpu: str, **values: int) -> None:
-        self.write(DEVICES_AT + index * DEVICE.size, DEVICE.pack(key=gpu_key(gpu), **values))
-
-    def slot(
-        self,
-        index: int,
-        pid: int,
-        *numbers: int,
-        state: SlotState = SlotState.CLAIMED,
-        start: int | None = None,
-        namespace: int | None = None,
-        enforced: int = 3,
-    ) -> None:
-        fields = {
-            "identity": pid | state << 32,
-            "start_time": (start_of(pid) or 1) if start is None else start,
-            "pid_namespace": pid_namespace() if namespace is None else namespace,
-            "enforced": enforced,
-        }
-        self.write(SLOTS_AT + index * SLOT.size, SLOT.pack(use=numbers, **fields))
-        self.header("slots_used", index + 1, 4)
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Made]:
-    one = Made(tmp_path)
-    yield one
-    one.region.close()
-
-
-@pytest.fixture
-def child() -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process.pid
-    process.kill()
-    process.communicate()
 
 
 def test_a_new_region_is_complete_and_its_users_alone(made: Made) -> None:
@@ -305,7 +256,7 @@ def test_a_region_is_taken_over(made: Made) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("magic", 0, "another version"), ("version", 2, "its version is 2"), ("slot_bytes", 8, "its slot_bytes is 8"),
+        ("magic", 0, "another version"), ("version", 3, "its version is 3"), ("slot_bytes", 8, "its slot_bytes is 8"),
         ("device_count", 17, "another version"), ("slot_count", 1 << 20, "another version"),
         ("file_bytes", 1, "another version"),
     ],
@@ -391,8 +342,8 @@ def test_regions_of_trees_that_are_gone_are_removed(tmp_path: Path, child: int) 
     gone.slot(0, 1 << 22, 100)
     sweep(tmp_path)
     assert set(tmp_path.iterdir()) == {made.path for made in kept}
-    for made in (*kept, gone):
-        made.region.close()
+    for one in (*kept, gone):
+        one.region.close()
 
 
 def test_a_region_that_something_in_the_background_will_want_stays(made: Made) -> None:

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from runlist.daemon.tasks.managed import SuspendedBy
+from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.daemon.tree import look_schedule, processes
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
+from runlist.daemon.tree.search import TRIES
+from runlist.errors import RunlistError
 from runlist.model import TaskClass
 from runlist.proc.borrow import OwnRight
 from tests.fixtures.adoption import PID, World, child, own_usage, slices
@@ -188,6 +190,32 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
             assert world.processes.left == {one: f"process {one} is not managed: no room"}
         await world.search.scan()
         assert world.processes.left == {}
+
+    a_daemon(test)
+
+
+def test_a_look_that_failed_is_repeated_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of the driver may go while it is asked about; a program's open files may never change again."""
+
+    async def test(world: Managed) -> None:
+        looks: list[int] = []
+        adopt = world.adoption.adopt
+
+        async def fails(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append(pid)
+            if pid == two or len(looks) <= 3:
+                raise RunlistError("it went while it was looked at")
+            await adopt(root, pid, new_only=new_only)
+
+        monkeypatch.setattr(world.adoption, "adopt", fails)
+        with child() as one, child() as two:
+            world.tree([one, two])
+            world.root()
+            for _ in range(8):
+                await scans(world)
+            assert list(world.processes.managed) == [one]
+            assert list(world.processes.left) == [two]
+            assert looks.count(two) == 1 + TRIES
 
     a_daemon(test)
 

@@ -10,7 +10,7 @@ import pytest
 
 from runlist.model import TaskClass
 from runlist.policies import PolicySpec
-from runlist.sim import Trace, simulate
+from runlist.sim import Trace, load_trace, simulate
 from runlist.sim.result import SimulationResult
 from runlist.sim.workload import Closed, Periodic, TenantSpec
 
@@ -111,3 +111,22 @@ def test_three_batch_jobs_taking_turns_beside_a_service() -> None:
     rates = [job.kernels_per_s for job in jobs]
     assert sum(rates) / alone() == near(0.851)
     assert min(rates) * 3 / sum(rates) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "p50", "p50_off", "rate", "rate_off"),
+    [
+        ("token-loop", 1.39, -0.12, 0.62, -0.055),
+        ("eager-llm", 1.0, 0, 0.15, 0.47),
+        ("resnet", 1.0, 0.02, 0.72, -0.13),
+    ],
+)
+def test_programs_that_pause_often(name: str, p50: float, p50_off: float, rate: float, rate_off: float) -> None:
+    """The traces are simpler than the programs that were measured; docs/simulation.md says in what."""
+    program, job = load_trace(name).tenants
+    (program_alone,), (job_alone,) = (run("none", one).tenants for one in (program, job))
+    beside, job_beside = run("gpreempt", program, job).tenants
+    assert beside.latency_us is not None
+    assert program_alone.latency_us is not None
+    assert beside.latency_us.p50 / program_alone.latency_us.p50 == near(p50, p50_off)
+    assert job_beside.kernels_per_s / job_alone.kernels_per_s == near(rate, rate_off)

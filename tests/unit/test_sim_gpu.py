@@ -128,6 +128,58 @@ def test_what_a_suspended_context_was_doing_goes_on_later() -> None:
     assert bench.done[1] == (0, 50 * MILLISECOND + SWITCH_GAP + time_for(left))
 
 
+def test_who_is_suspended_as_its_work_ends_ends_it_later() -> None:
+    bench = Bench(1)
+    bench.engine.at(SWITCH_GAP + time_for(MILLISECOND), lambda _: bench.gpu.set_enabled(bench.contexts[0], False))
+    bench.submit(0, MILLISECOND)
+    bench.run(5 * MILLISECOND)
+    assert bench.done == []
+    bench.gpu.set_enabled(bench.contexts[0], True)
+    bench.run(10 * MILLISECOND)
+    assert bench.done == [(0, 5 * MILLISECOND + SWITCH_GAP + time_for(1))]
+    assert bench.contexts[0].worked == MILLISECOND
+
+
+def test_work_queues_behind_what_a_context_has() -> None:
+    bench = Bench(2)
+    for index, at in ((0, 0), (0, 3), (1, 5), (1, 6), (0, 7)):
+        bench.submit(index, 2 * MILLISECOND, at=at * MILLISECOND)
+    bench.gpu.set_slice(bench.contexts[0], 100 * MILLISECOND)
+    bench.engine.at(4 * MILLISECOND, lambda _: bench.gpu.set_enabled(bench.contexts[1], False))
+    bench.run(9 * MILLISECOND)
+    warm = 3 * MILLISECOND + 2 * MILLISECOND  # it has come to rest at the first one's end, on the GPU
+    assert bench.done[:2] == [(0, SWITCH_GAP + time_for(2 * MILLISECOND)), (0, warm)]
+    assert bench.done[2:] == [(0, 9 * MILLISECOND)]
+    assert bench.contexts[1].work == 4 * MILLISECOND
+    bench.gpu.set_enabled(bench.contexts[1], True)
+    bench.run(20 * MILLISECOND)
+    assert bench.done[3:] == [(1, 9 * MILLISECOND + SWITCH_GAP + time_for(4 * MILLISECOND))]
+    assert bench.contexts[1].pending == bench.done[3][1] - 5 * MILLISECOND
+    assert [context.worked for context in bench.contexts] == [6 * MILLISECOND, 4 * MILLISECOND]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 500_000), st.floats(0, 1)), min_size=1, max_size=20), st.booleans())
+def test_work_in_pieces_takes_as_long_as_all_of_it(pieces: list[tuple[int, float]], beside: bool) -> None:
+    """To the nanosecond, as long as there always is some left."""
+    done = []
+    for whole in (True, False):
+        bench = Bench(2)
+        if beside:
+            forever(bench, 1)
+        if whole:
+            bench.submit(0, sum(work for work, _ in pieces), at=MILLISECOND)
+        else:
+            at, given = MILLISECOND, 0
+            for work, when in pieces:
+                bench.submit(0, work, at=round(at + when * given))  # nothing is done in less time than it takes
+                at, given = round(at + when * given), given - round(when * given) + work
+        bench.run(SECOND)
+        done.append(bench.done[:1])
+    assert done[0] == done[1]
+    assert done[0]
+
+
 def test_suspending_who_waits_ends_the_contention() -> None:
     bench = Bench(2)
     forever(bench, 0, 1)
@@ -190,7 +242,7 @@ def test_whatever_happens_no_time_and_no_work_is_lost(steps: list[tuple[str, int
             bench.gpu.settle()
         if context.gone:
             continue
-        if act == "submit" and not context.work:
+        if act == "submit":
             bench.gpu.submit(context, amount * MICROSECOND)
             given_work[index] += amount * MICROSECOND
         elif act == "slice":

@@ -56,7 +56,7 @@ def outcome(path: Path) -> str:
 def test_the_ready_traces_say_what_they_are() -> None:
     traces = builtin_traces()
     assert {"two-batch", "four-batch", "weights-3-1", "service-and-batch", "eight-batch-one-service"} <= set(traces)
-    assert "deadline-mix" in traces
+    assert {"deadline-mix", "token-loop", "eager-llm", "resnet"} <= set(traces)
     for name, about in traces.items():
         assert about
         assert load_trace(name).name == name
@@ -94,6 +94,8 @@ def test_a_scenario_with_everything(tmp_path: Path) -> None:
             kernel_us = 100
             kernels = 3
             gap_us = 7
+            step_gap_us = 2.5
+            tells = true
             cap = { quota_us = 20000, period_us = 50000, burst_us = 1000 }
             [[tenant]]
             name = "cam"
@@ -107,6 +109,8 @@ def test_a_scenario_with_everything(tmp_path: Path) -> None:
             [[tenant]]
             name = "listed"
             kernel_us = 5
+            host_us = 90
+            tells = false
             load = { kind = "trace", times_ms = [1, 2.5] }
             """,
         )
@@ -119,6 +123,8 @@ def test_a_scenario_with_everything(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [one.name, two.name, one.kernel_us, one.gap_us] == ["job-1", "job-2", (100.0,) * 3, 7.0]
     assert (one.cap, one.load, one.task_class) == (Cap(20_000, 50_000, 1_000), Closed(), TaskClass.NORMAL)
+    assert (one.step_gap_us, one.host_us, one.tells) == (two.step_gap_us, two.host_us, two.tells) == (2.5, 0.0, True)
+    assert (listed.step_gap_us, listed.host_us, listed.tells) == (0.0, 90.0, False)
     assert (cam.task_class, cam.deadline) == (TaskClass.DEADLINE, Deadline(1_000, 10_000))
     assert cam.load == Periodic(100.0, 0.0005)
     assert (then.load, listed.load) == (After(("cam",)), Listed((0.001, 0.0025)))
@@ -193,6 +199,13 @@ def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict
         (TENANT.replace("10", "[1, 'x']"), "kernel_us: take numbers"),
         (TENANT.replace("10", "[]"), "kernels: a request has"),
         (TENANT + "gap_us = -1\n", "gap_us"),
+        (TENANT + "step_gap_us = -1\n", "step_gap_us: take 0"),
+        (TENANT + "host_us = inf\n", "host_us: take 0"),
+        (
+            TENANT + "host_us = 1\nstep_gap_us = 1\n",
+            "(a): step_gap_us, host_us: a host waits for each",
+        ),
+        (TENANT + "tells = 1\n", "tells: take true or false, not 1"),
         (TENANT + "start = -1\n", "start"),
         (TENANT + "start = 5\nend = 5\n", "end: give a time after"),
         (TENANT + "gpu = -1\n", "gpu"),

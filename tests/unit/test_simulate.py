@@ -58,8 +58,9 @@ def test_time_is_conserved_on_every_ready_trace(name: str, policy: str) -> None:
     assert result.refused == []
 
 
-def test_the_same_seed_gives_the_same_result_to_the_last_byte(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "runlist.cli", "simulate", "--trace", "deadline-mix", "--seconds", "2", "--json"]
+@pytest.mark.parametrize("trace", ["deadline-mix", "resnet"])
+def test_the_same_seed_gives_the_same_result_to_the_last_byte(trace: str) -> None:
+    command = [sys.executable, "-m", "runlist.cli", "simulate", "--trace", trace, "--seconds", "2", "--json"]
     outputs = [
         subprocess.run(
             [*command, "--seed", seed], env={**os.environ, "PYTHONHASHSEED": hashes}, capture_output=True, check=True

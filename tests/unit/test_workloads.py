@@ -244,6 +244,44 @@ def test_poisson_arrivals_have_the_mean_and_repeat_themselves() -> None:
     assert sum(gap > 0.002 for gap in first) / len(first) == pytest.approx(math.exp(-1), abs=0.05)
 
 
+def test_jittered_arrivals_keep_their_rate_and_are_the_same_each_time() -> None:
+    loop = RequestLoop(lambda _: time.perf_counter(), period_s=0.01, jitter=0.5)
+
+    def arrivals() -> list[float]:
+        loop.resume()
+        began = loop.due() - 0.01  # but for the first one's jitter
+        times = []
+        for _ in range(200):
+            times.append(loop.due() - began)
+            loop.step()
+        return times
+
+    first, again = arrivals(), arrivals()
+    assert first == pytest.approx(again, abs=1e-9)
+    late = [time - first[0] - 0.01 * place for place, time in enumerate(first)]
+    assert max(late) - min(late) <= 0.005  # none strays from its place by more than half a period
+    assert max(late) - min(late) > 0.004
+
+
+def test_who_is_woken_late_says_so_and_who_is_busy_is_not_woken() -> None:
+    ended: list[float] = []
+
+    def late(arrival: float) -> float:
+        began = max(time.perf_counter(), arrival + 0.004)
+        while time.perf_counter() < began + 0.012:
+            pass
+        ended.append(time.perf_counter())
+        return began
+
+    loop = RequestLoop(late, period_s=0.01)
+    loop.resume()
+    loop.step()
+    loop.step()  # it arrived while the first was under way
+    first, second = loop.window()["wake_us"]
+    assert first >= 4000
+    assert second == 0
+
+
 def test_every_request_is_reported_from_its_arrival_on() -> None:
     reported: list[float] = []
     loop = RequestLoop(lambda _: time.perf_counter(), period_s=0.001, report=reported.append)

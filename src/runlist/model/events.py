@@ -58,4 +58,18 @@ class Report:
     latency_s: float
 
 
-Event = Appear | Vanish | Tick | Used | Segment | Hint | Report
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A task that a policy watches submitted work, for the first time since it was idle."""
+
+    key: TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A busy task that a policy watches submitted nothing, and waited for nothing, for as long as the policy asked."""
+
+    key: TaskKey
+
+
+Event = Appear | Vanish | Tick | Used | Segment | Hint | Report | Busy | Idle

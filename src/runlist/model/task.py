@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from runlist.model.activity import Activity
 from runlist.model.limits import DEFAULT_WEIGHT, Cap, Deadline
 from runlist.model.usage import NO_USAGE, Usage
 
@@ -45,7 +46,8 @@ class Task:
     group is user `group_of`'s own, or one for all users where that is None. `deadline` goes with the class of that
     name. Tasks of the same `together` are one to the GPU (the clients of one MPS server): they run, stop and have a
     slice together, and share as one. `target_p99_us` is the target for the latencies that the task reports. `segment`
-    is the priority of the segment that it is in, None outside.
+    is the priority of the segment that it is in, None outside. `activity` is what it tells of its work, None where it
+    tells nothing: then it cannot be watched, either.
     """
 
     key: TaskKey
@@ -65,6 +67,7 @@ class Task:
     group_of: int | None = None
     together: int | None = None
     usage: Usage = NO_USAGE
+    activity: Activity | None = None
 
     @property
     def shares_as(self) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from runlist.model import Event, Share, Task, TaskKey
@@ -26,12 +26,16 @@ class Decision:
     """Shares by task (a task without one gets the driver's default), in how many seconds to ask again (None: on
     change), tasks to take off the GPU once, after which they compete again, and the tasks whose `segments` are in
     force.
+
+    `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
+    begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle.
     """
 
     shares: Mapping[TaskKey, Share]
     again_after_s: float | None = None
     preempt: frozenset[TaskKey] = frozenset()
     segments: frozenset[TaskKey] = frozenset()
+    watch: Mapping[TaskKey, float] = field(default_factory=dict)
 
 
 class Policy(ABC):

@@ -92,6 +92,11 @@ GAP_SPREAD = 0.25
 fall into step, which real ones do not.
 """
 
+WORK_MESSAGE = 50 * MICROSECOND
+"""From the first work of a watched program to the daemon's hearing of it. Assumed: a datagram to a thread that
+sleeps.
+"""
+
 ATTACH = 11 * MILLISECOND
 """From a process' first work to its being managed."""
 

@@ -3,16 +3,16 @@
 The file that a tree of processes shares: its limits, and what each of its processes holds. A header, the GPUs, then one
 slot for each process. All of the tree map it, and the daemon reads and writes it with pread and pwrite.
 
-Everything is fixed-width and little-endian, and each cache line has one writer: a slot is its process', a limit the
-daemon's (in a tree by hand its processes' first). No lock: whoever is killed leaves at worst a slot that the next one
-to look takes back.
+Everything is fixed-width and little-endian, and each cache line has one writer: a slot is its process', but for the
+line that the daemon sets to hear of work; a limit is the daemon's (in a tree by hand its processes' first). No lock:
+whoever is killed leaves at worst a slot that the next one to look takes back.
 """
 
 from enum import IntEnum, IntFlag
 
 MAGIC = 0x4E4F494745524C52
 
-VERSION = 1
+VERSION = 2
 
 DEVICES = 16
 """GPUs of a region."""
@@ -56,7 +56,8 @@ STRUCTS: dict[str, str] = {
         "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q unseen:Q 40x"
     ),
     "USE": "held:Q overhead:Q asking:Q gpu_ns:Q",
-    "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q locked:Q 16x use:64Q",
-    "FILE": "header:128s devices:2048s slots:589824s",
+    "ACTIVITY": "work:Q waiting:Q waited_ns:Q launching_ns:Q 32x",
+    "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q locked:Q 16x activity:64s watch:Q 56x use:64Q",
+    "FILE": "header:128s devices:2048s slots:720896s",
 }
 """Structures, as `runlist.structure.Structure` reads them."""

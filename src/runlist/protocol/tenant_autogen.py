@@ -32,6 +32,8 @@ class Kind(IntEnum):
     HINT = 4
     JOIN = 5
     """Of the preloaded library alone: descriptors come with it, and `nanoseconds` is the handle of an RM client."""
+    WORK = 6
+    """Of the preloaded library alone: the process submits work for the first time since it was watched."""
 
 
 class Effect(IntEnum):

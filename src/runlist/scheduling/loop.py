@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from runlist.model import Appear, Event, Hint, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
+from runlist.model import Appear, Busy, Event, Hint, Idle, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
 
 SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long."""
+
+BUSY_KEPT_S = 0.25
+"""How old usage may be when a task begins to work: others go off for it, and reading takes as long as half of that."""
 
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
 """The bounds of a policy's own timer."""
@@ -39,8 +42,8 @@ class Host(Protocol):
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Call a policy's function; raises what it raises, and an exception when it takes too long."""
 
-    def wake(self) -> None:
-        """Call `Loop.run` as soon as the thread is free, which may be at once."""
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        """Call `Loop.run` with usage that may be so old as soon as the thread is free, which may be at once."""
 
     def ring_in(self, seconds: float) -> None:
         """Call `Loop.ring` this long after the thread is free, unless an earlier call is due."""
@@ -50,6 +53,11 @@ class Host(Protocol):
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
+
+    def watch(self, tasks: Mapping[TaskKey, float]) -> None:
+        """Call `Loop.tell` with Busy and Idle of these tasks from now on, and of no others: Idle after so many seconds
+        without work. Those that do not tell of their activity are passed over.
+        """
 
     def note(self, text: str) -> None:
         """Tell the user what is wrong with the policy."""
@@ -73,9 +81,9 @@ class Loop:
     # -- what happens ------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Deliver an event to the policy. Ask it soon when it wants that, and after every hint and segment."""
-        if self._heard(event) or isinstance(event, Hint | Segment):
-            self._soon()
+        """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
+        if self._heard(event) or isinstance(event, Hint | Segment | Busy | Idle):
+            self._soon(BUSY_KEPT_S if isinstance(event, Busy) else 0.0)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Renew usage that is older than `kept_s`, and tell the policy."""
@@ -103,16 +111,17 @@ class Loop:
         """Switch to another policy; shares change at the next `run`."""
         self.policy_name, self._policy, self.trouble = spec.name, policy, ""
         self._said.clear()
+        self._host.watch({})  # it is told of whoever is busy when it asks
         for managed in self._host.tasks.values():
             self._heard(Appear(managed.task))
 
     # -- when it is asked --------------------------------------------------------------------------
 
-    def _soon(self) -> None:
+    def _soon(self, usage_kept_s: float) -> None:
         """Run now, or a moment later where it has just run."""
         since = self._host.now() - self._ran_at
         if since >= SOON_S:
-            self._host.wake()
+            self._host.wake(usage_kept_s)
         else:
             self._host.ring_in(SOON_S - since)
 
@@ -140,6 +149,7 @@ class Loop:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
         self.segments = decision.segments
+        host.watch(decision.watch)
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -169,7 +179,10 @@ class Loop:
         if any(map(math.isnan, waits)):
             raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
         preempt, segments = (in_force.keys() & each for each in (decision.preempt, decision.segments))
-        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments)), notes
+        watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
+        if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
+            raise ValueError(f"{watch!r} has no times after which a task is idle")
+        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments), watch), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""
@@ -179,6 +192,7 @@ class Loop:
             self._say_once(self.trouble)
             spec = PolicySpec()
             self.policy_name, self._policy = spec.name, load_policy(spec)
+            self._host.watch({})
             for managed in self._host.tasks.values():
                 self._policy.on_event(Appear(managed.task), self._host.now())
             self._host.ring_in(SHORTEST_TIMER_S)

@@ -16,6 +16,7 @@ from runlist.sim.engine import Engine
 from runlist.sim.gpu import Gpu
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import COMPUTE_SLICE, CONTROLS, MICROSECOND, READ_USAGE, SECOND, SLICES
+from runlist.sim.watch import Watch
 
 _Result = TypeVar("_Result")
 
@@ -102,6 +103,7 @@ class Scheduler:
         self.notes: list[str] = []
         self.decisions = 0
         self.loop = Loop(self, spec, make_policy(spec), SLICES)
+        self._watch = Watch(controller.engine, self.loop.tell)
         self._controller = controller
         self._engine = controller.engine
         self._timer = 0  # version: an older timer does not count
@@ -116,6 +118,7 @@ class Scheduler:
     def vanish(self, tenant: Tenant) -> None:
         """A tenant is gone."""
         if self.tasks.pop(tenant.key, None) is not None:
+            self._watch.drop(tenant.key)
             self.loop.tell(Vanish(tenant.key))
             self.wake()
 
@@ -139,7 +142,8 @@ class Scheduler:
     def call(self, function: Callable[[], _Result]) -> _Result:
         return function()  # without a limit: by the clock, a simulation would not repeat itself
 
-    def wake(self) -> None:
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        del usage_kept_s  # the model's readings all take the same time
         self._controller.wants(self)
 
     def ring_in(self, seconds: float) -> None:
@@ -154,7 +158,9 @@ class Scheduler:
         self._due = None
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
-        """Usage as the GPU's own log tells it: exact times on the GPU and turns, and the idle time known by now."""
+        """Usage as the GPU's own log tells it: exact times on the GPU and turns, and the idle time known by now. With
+        it comes what tenants tell of their activity.
+        """
         del kept_s
         self.gpu.settle()
         used = {}
@@ -164,7 +170,13 @@ class Scheduler:
             if usage != before:
                 managed.tenant.task = replace(managed.task, usage=usage)
                 used[key] = usage.held_s - before.held_s
+            if managed.tenant.telling is not None:
+                managed.tenant.task = replace(managed.task, activity=managed.tenant.telling.activity)
         return used
+
+    def watch(self, tasks: Mapping[TaskKey, float]) -> None:
+        tellings = {key: self.tasks[key].tenant.telling for key in tasks}
+        self._watch.set({key: (telling, tasks[key]) for key, telling in tellings.items() if telling is not None})
 
     def note(self, text: str) -> None:
         self.notes.append(f"{text} (at {self.now():.3f} s)")

@@ -33,7 +33,7 @@ def work_in(time: int) -> int:
 
 
 class Context:
-    """A tenant's place on a GPU. `on_done` is called when its work is finished.
+    """A tenant's place on a GPU. `on_done` is called when all its work is finished.
 
     All times are nanoseconds: `work` is what is left to do, `worked` what was done, `held` time on the GPU, `idle` the
     part of it in which there was nothing to do, `known_idle` the part of that which the usage log has told, and
@@ -109,7 +109,15 @@ class Gpu:
         self._sampled_idle.pop(context, None)
 
     def submit(self, context: Context, work: int) -> None:
-        """Give a context that has none so much work, in nanoseconds alone on the GPU."""
+        """Give a context so much work, in nanoseconds alone on the GPU, behind what it has."""
+        if context.work:
+            if context is self.resident:
+                self.settle()
+                context.work += work
+                self._arm()
+            else:
+                context.work += work
+            return
         context.work = work
         context.submitted = self._engine.now
         if context.enabled:
@@ -169,9 +177,10 @@ class Gpu:
             return
         resident.held += span
         if resident.ready:
-            progress = work_in(now - self._base)
-            done = progress - self._progress
-            self._progress = progress
+            done = work_in(now - self._base) - self._progress
+            if done >= resident.work:  # its timer rings in this very moment, and ends it
+                done = resident.work - 1
+            self._progress += done
             resident.work -= done
             resident.worked += done
         else:
@@ -242,6 +251,7 @@ class Gpu:
         assert context is not None
         self.settle()
         context.worked += context.work  # what rounding left
+        self._progress += context.work
         context.work = 0
         context.ready = False
         self._ready -= 1

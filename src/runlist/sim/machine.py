@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runlist.errors import UsageError
-from runlist.model import Task, TaskKey
+from runlist.model import Activity, Task, TaskKey
 from runlist.policies import PolicySpec
 from runlist.sim.controller import Controller, Scheduler
 from runlist.sim.engine import Engine
@@ -16,6 +16,9 @@ from runlist.sim.recorder import Recorder
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import ATTACH, IDLE_SAMPLE, SECOND
 from runlist.sim.workload import After, TenantSpec, Trace
+
+USAGE_EVERY = SECOND
+"""The daemon reads usage that often, whatever else happens."""
 
 _FIRST_PID = 1000
 
@@ -59,6 +62,7 @@ class Machine:
         self._take_next_spec()
         engine.at(self.recorder.length, self._close_window)
         engine.at(IDLE_SAMPLE, self._sample_idle)
+        engine.at(USAGE_EVERY, self._read_usage)
         engine.run(self.end)
         for place in self.gpus:
             place.gpu.settle()
@@ -145,6 +149,11 @@ class Machine:
             place.gpu.sample_idle()
         self.engine.at(self.engine.now + IDLE_SAMPLE, self._sample_idle)
 
+    def _read_usage(self, _: None) -> None:
+        for place in self.gpus:
+            place.scheduler.loop.read_usage()
+        self.engine.at(self.engine.now + USAGE_EVERY, self._read_usage)
+
 
 def _task(spec: TenantSpec, key: TaskKey, now: float) -> Task:
     return Task(
@@ -159,4 +168,5 @@ def _task(spec: TenantSpec, key: TaskKey, now: float) -> Task:
         deadline=spec.deadline,
         target_p99_us=spec.target_p99_us,
         group=spec.group,
+        activity=Activity() if spec.tells else None,
     )

@@ -9,8 +9,9 @@ from math import log
 from random import Random
 
 from runlist.model import Event, Hint, Report, Segment, Task, TaskKey
-from runlist.sim.engine import Engine
+from runlist.sim.engine import Engine, Handler
 from runlist.sim.gpu import Context, Gpu
+from runlist.sim.telling import Telling
 from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, SECOND
 from runlist.sim.workload import After, Closed, TenantSpec
 
@@ -21,18 +22,20 @@ class Tenant:
     """One process on one GPU.
 
     Its host does one request at a time, as a program that synchronises does: it launches, waits, and takes up the next
-    one, which may have arrived long before. `latencies`, in nanoseconds, count from when a request was to be launched:
-    its intended arrival in an open loop, the end of the pause in a closed one. `arrived` is that instant for the
-    request that is next to finish; it may lie ahead.
+    one, which may have arrived long before. Within a request it waits as its `TenantSpec` says. `latencies`, in
+    nanoseconds, count from when a request was to be launched: its intended arrival in an open loop, the end of the
+    pause in a closed one. `arrived` is that instant for the request that is next to finish; it may lie ahead.
     `length` is how long the kernels of one request take alone on the GPU.
     `say` is called with its messages: hints, reports, segments.
     `task` is what the policy sees of the tenant while it is managed, None before and after; `followers` are tenants
-    that take up a request whenever this one has finished one.
+    that take up a request whenever this one has finished one. `telling` is what it tells of its activity, None where
+    it tells nothing.
     """
 
     __slots__ = (
-        "_arrivals", "_engine", "_gap", "_hint", "_launched_handler", "_random", "_reports", "_say", "_tokens",
-        "arrived", "began", "context", "ended", "followers", "gpu", "key", "latencies", "length", "spec", "task",
+        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_random", "_reports", "_say",
+        "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
+        "latencies", "length", "spec", "task", "telling",
     )  # fmt: skip
 
     def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, say: Say, seed: str) -> None:
@@ -42,14 +45,28 @@ class Tenant:
         self._engine = engine
         self._say = say
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
-        self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
+        self._step_gap = round(spec.step_gap_us * MICROSECOND)
+        self._host = round(spec.host_us * MICROSECOND)
+        self._step = 0  # the kernel of the request that is launched next; with a wait after each, the one under way
+        on_done: Callable[[], None] = self._done
+        self._launched: Handler = self._launches_all
+        if len(spec.kernel_us) > 1 and (spec.step_gap_us or spec.host_us):
+            self._kernels = [max(1, round(length * MICROSECOND)) for length in spec.kernel_us]
+            self.length = sum(self._kernels)
+            if spec.step_gap_us:
+                self._launched, on_done = self._launches_step, self._step_done
+            else:
+                self._launched, on_done = self._launches_ahead, self._caught_up
+        else:
+            self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
+            self._kernels = [self.length]
+        self.telling = Telling() if spec.tells else None
         self._gap = round(spec.gap_us * MICROSECOND) if isinstance(spec.load, Closed) else None
         self._hint = None if spec.hint_us is None else round(spec.hint_us * MICROSECOND)
         self._reports = spec.target_p99_us is not None
-        self._launched_handler = self._launched
         self._arrivals: Iterator[float] = iter(())
         self._tokens: dict[str, deque[int]] = {}  # when each forerunner finished what was not followed yet
-        self.context = Context(self._done)
+        self.context = Context(on_done)
         self.task: Task | None = None
         self.followers: list[Tenant] = []
         self.arrived: int | None = None
@@ -81,7 +98,14 @@ class Tenant:
     @property
     def alone_ns(self) -> int:
         """How long a round of a closed loop takes alone on the GPU."""
-        return self.length + (self._gap or 0) + LAUNCH_FLOOR + LAUNCH_JITTER
+        launch, more = LAUNCH_FLOOR + LAUNCH_JITTER, len(self._kernels) - 1
+        if self._launched == self._launches_step:
+            takes = self.length + more * (self._step_gap + launch)
+        else:
+            takes = 0
+            for index, length in enumerate(self._kernels):  # each when it is launched, and the one before has ended
+                takes = max(takes, index * self._host) + length
+        return (self._gap or 0) + launch + takes
 
     def overdue(self) -> int:
         """Nanoseconds since the oldest request arrived that is not finished, 0 when there is none."""
@@ -109,13 +133,11 @@ class Tenant:
             engine.at(max(engine.now, arrival - self._hint), self._hints, arrival)
         if self.spec.segment is not None:
             engine.at(begins, self._begins_segment)
-        launch = LAUNCH_FLOOR + int(-LAUNCH_JITTER * log(1.0 - self._random.random()))
-        engine.at(begins + launch, self._launched_handler)
+        engine.at(begins + self._launch_time(), self._launched)
 
     def _next_arrival(self) -> int | None:
         if self._gap is not None:
-            spread = 1 + GAP_SPREAD * (2 * self._random.random() - 1)
-            return self._engine.now + int(self._gap * spread)
+            return self._engine.now + self._varied(self._gap)
         if self._tokens:
             if not all(self._tokens.values()):
                 return None
@@ -123,13 +145,66 @@ class Tenant:
         second = next(self._arrivals, None)
         return None if second is None else round(second * SECOND)
 
-    def _launched(self, _: None) -> None:
-        if self.ended is None:
-            self.gpu.submit(self.context, self.length)
+    def _launch_time(self) -> int:
+        return LAUNCH_FLOOR + int(-LAUNCH_JITTER * log(1.0 - self._random.random()))
+
+    def _varied(self, pause: int) -> int:
+        return int(pause * (1 + GAP_SPREAD * (2 * self._random.random() - 1)))
+
+    # -- within a request --------------------------------------------------------------------------
+
+    def _launches_all(self, _: None) -> None:
+        if self.ended is not None:
+            return
+        self.gpu.submit(self.context, self.length)
+        if self.telling is not None:
+            self.telling.submits(len(self.spec.kernel_us), self._engine.now)
+            self.telling.waits(self._engine.now)
+
+    def _launches_step(self, _: None) -> None:
+        if self.ended is not None:
+            return
+        self.gpu.submit(self.context, self._kernels[self._step])
+        if self.telling is not None:
+            self.telling.submits(1, self._engine.now)
+            self.telling.waits(self._engine.now)
+
+    def _step_done(self) -> None:
+        self._step += 1
+        if self._step == len(self._kernels):
+            self._step = 0
+            self._done()
+            return
+        now = self._engine.now
+        if self.telling is not None:
+            self.telling.goes_on(now)
+        self._engine.at(now + self._varied(self._step_gap) + self._launch_time(), self._launched)
+
+    def _launches_ahead(self, _: None) -> None:
+        if self.ended is not None:
+            return
+        now = self._engine.now
+        self.gpu.submit(self.context, self._kernels[self._step])
+        self._step += 1
+        launches_on = self._step < len(self._kernels)
+        if self.telling is not None:
+            self.telling.submits(1, now)
+            if not launches_on:
+                self.telling.waits(now)
+        if launches_on:
+            self._engine.at(now + self._varied(self._host), self._launched)
+
+    def _caught_up(self) -> None:
+        """The GPU has done what was launched."""
+        if self._step == len(self._kernels):
+            self._step = 0
+            self._done()
 
     def _done(self) -> None:
         now, arrived = self._engine.now, self.arrived
         assert arrived is not None
+        if self.telling is not None:
+            self.telling.goes_on(now)
         latency = now - arrived
         self.latencies.append(latency)
         if self._reports:
@@ -139,6 +214,8 @@ class Tenant:
         for follower in self.followers:
             follower.forerunner_done(self.spec.name)
         self._next_request()
+
+    # -- what it says ------------------------------------------------------------------------------
 
     def _hints(self, arrival: int) -> None:
         if self.ended is None:

@@ -29,11 +29,13 @@ from runlist.protocol.calibration_autogen import (
     SUSPEND_EFFECT,
     SWITCH_GAP,
     TINY_SLICE,
+    WORK_MESSAGE,
 )
 
 __all__ = [
     "ATTACH", "COLD", "COLD_PACE", "COMPUTE_SLICE", "CONTROLS", "GAP_SPREAD", "IDLE_SAMPLE", "LAUNCH_FLOOR",
     "LAUNCH_JITTER", "MICROSECOND", "MILLISECOND", "NOTICE", "READ_USAGE", "RESTORE", "SECOND", "SLICES", "SWITCH_GAP",
+    "WORK_MESSAGE",
 ]  # fmt: skip
 
 SLICES = SliceLimits(tiny_us=TINY_SLICE // MICROSECOND, safe_us=COMPUTE_SLICE // MICROSECOND)

@@ -96,6 +96,11 @@ class TenantSpec:
     """One process. A request is `kernel_us` long, one number per kernel, one kernel right after the other; a closed
     loop pauses `gap_us` on the host between requests.
 
+    With `step_gap_us` the host waits for each kernel, works for so long, and launches the next. With `host_us` it waits
+    only at the end, and takes so long from one launch to the next: the GPU takes the kernels in order, and waits for
+    the host where that is slower. A request of one kernel has neither, whatever is given. `tells`: its activity is
+    told, as a program under librunlist.so does.
+
     `gpu` fixes where it runs (None: where there is most room, each tenant taking `demand` of a GPU). `end_s` is when
     it goes away (None: never). `hint_us` before each request of an open loop it says that it will come. `segment` is
     the priority of the segment around each request. `timeslice_us` is a slice fixed by the user.
@@ -118,6 +123,9 @@ class TenantSpec:
     segment: int | None = None
     timeslice_us: int | None = None
     demand: float = 1.0
+    step_gap_us: float = 0.0
+    host_us: float = 0.0
+    tells: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
@@ -128,6 +136,10 @@ class TenantSpec:
         for length in self.kernel_us:
             check("kernel_us", length, 0.001, MAX_KERNEL_US)
         check("gap_us", self.gap_us, 0, MAX_KERNEL_US)
+        check("step_gap_us", self.step_gap_us, 0, MAX_KERNEL_US)
+        check("host_us", self.host_us, 0, MAX_KERNEL_US)
+        if self.step_gap_us and self.host_us:
+            raise ValueError("step_gap_us, host_us: a host waits for each kernel or launches ahead: give one of them")
         check("start", self.start_s, 0, MAX_SECONDS)
         if self.end_s is not None and not self.start_s < self.end_s <= MAX_SECONDS:
             raise ValueError(f"end: give a time after the start ({self.start_s:g} s), not {self.end_s:g}")

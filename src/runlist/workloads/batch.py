@@ -27,6 +27,7 @@ def _body() -> None:
     add("--kernel-ms", type=options.positive, metavar="MS", help=length)
     add("--rounds", type=options.positive_int, metavar="N", help="rounds of the kernel, instead of --kernel-ms")
     add("--graph", action="store_true", help=f"launch CUDA graphs of {GRAPH_KERNELS} kernels")
+    add("--burst", type=options.positive_int, default=BURST, metavar="N", help=f"launches before a wait ({BURST})")
     args = parser.parse_args()
 
     gpu = Gpu(args.gpu, blocking=True)
@@ -37,11 +38,11 @@ def _body() -> None:
     launch = work.graph(kernels, rounds) if args.graph else lambda: work.launch(rounds)
 
     def burst() -> None:
-        for _ in range(BURST):
+        for _ in range(args.burst):
             launch()
         work.synchronize()
 
-    loop = BurstLoop(burst, BURST * kernels, work.correct)
+    loop = BurstLoop(burst, args.burst * kernels, work.correct)
     protocol.run(loop, args.seconds, pid=os.getpid(), gpu=gpu.name, rounds=rounds)
 
 

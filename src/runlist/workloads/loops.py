@@ -21,7 +21,8 @@ class RequestLoop(Workload):
 
     Open loop: the arrivals are fixed in advance, whether or not the request before has finished. `closed` counts the
     period from the end of the request before instead. With `poisson` the times between arrivals are exponential with
-    that mean, the same ones in every run.
+    that mean, the same ones in every run. With `jitter` (0 to 1) each arrival is late on its even place by up to that
+    part of a period, the same ones each time that the work begins.
     `request(arrival)` carries out one request and returns when its measured part began (`time.perf_counter`, seconds).
     A request may begin `lead_s` before its arrival, to prepare; it then waits for the arrival itself.
     `report` is told the seconds from arrival to the end of each request.
@@ -34,6 +35,7 @@ class RequestLoop(Workload):
         *,
         closed: bool = False,
         poisson: bool = False,
+        jitter: float = 0.0,
         lead_s: float = 0.0,
         report: Callable[[float], None] | None = None,
         correct: Callable[[], bool] = _always_correct,
@@ -41,18 +43,26 @@ class RequestLoop(Workload):
         self._request = request
         self._period = period_s
         self._closed = closed
-        self._random = random.Random(_SEED) if poisson else None  # noqa: S311 (no secret)
+        self._poisson = poisson
+        self._jitter = jitter
+        self._random = random.Random(_SEED)  # noqa: S311 (no secret)
+        self._offset = 0.0
         self._lead = lead_s
         self._report = report
         self._correct = correct
         self._arrival = 0.0
+        self._free = 0.0
         self.begin_window()
 
     def due(self) -> float:
         return self._arrival - self._lead
 
     def resume(self) -> None:
-        self._arrival = time.perf_counter() + self._gap()
+        if self._jitter:
+            self._random.seed(_SEED)
+            self._offset = 0.0
+        self._free = time.perf_counter()
+        self._arrival = self._free + self._gap()
 
     def set_rate(self, per_second: float) -> None:
         if not 0 < per_second < float("inf"):
@@ -66,6 +76,8 @@ class RequestLoop(Workload):
         done = time.perf_counter()
         self._latencies.append((done - began) * 1e6)
         self._responses.append((done - arrival) * 1e6)
+        self._wakes.append(max(0.0, began - arrival) * 1e6 if self._free < arrival else 0.0)
+        self._free = done
         self._arrival = (done if self._closed else arrival) + self._gap()
         if self._report is not None:
             self._report(done - arrival)
@@ -73,17 +85,23 @@ class RequestLoop(Workload):
     def begin_window(self) -> None:
         self._latencies: list[float] = []
         self._responses: list[float] = []
+        self._wakes: list[float] = []
 
     def window(self) -> dict[str, Any]:
-        """`latency_us`: launch to synchronised; `response_us`: arrival to synchronised; one float a request."""
-        return {"latency_us": self._latencies, "response_us": self._responses}
+        """`latency_us`: launch to synchronised; `response_us`: arrival to synchronised; `wake_us`: the part of that by
+        which the timer woke it late, 0 where it was at the request before; one float a request.
+        """
+        return {"latency_us": self._latencies, "response_us": self._responses, "wake_us": self._wakes}
 
     def finish(self) -> dict[str, Any]:
         return {"correct": self._correct()}
 
     def _gap(self) -> float:
         """Seconds between this arrival and the next."""
-        return self._period if self._random is None else self._random.expovariate(1 / self._period)
+        if self._poisson:
+            return self._random.expovariate(1 / self._period)
+        before, self._offset = self._offset, self._jitter * self._random.random() if self._jitter else 0.0
+        return self._period * (1 + self._offset - before)
 
 
 class BurstLoop(Workload):

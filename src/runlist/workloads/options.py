@@ -33,6 +33,17 @@ def positive_int(text: str) -> int:
     return int(value)
 
 
+def part(text: str) -> float:
+    """A number from 0 to 1, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return value
+
+
 def parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options of every workload."""
     result = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
@@ -48,6 +59,7 @@ def add_arrivals(parser: argparse.ArgumentParser, period_ms: float) -> None:
     add = parser.add_argument
     add("--period-ms", type=positive, default=period_ms, metavar="MS", help=f"time between arrivals ({period_ms:g})")
     add("--poisson", action="store_true", help="exponential times between arrivals, with that mean")
+    add("--jitter", type=part, default=0.0, metavar="PART", help="each arrival late by up to this part of the period")
     add("--report", action="store_true", help="tell Runlist how long each request took, from its arrival on")
 
 

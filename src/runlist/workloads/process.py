@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -25,8 +27,9 @@ class WorkloadError(RuntimeError):
 class WorkloadProcess:
     """One running workload: `runlist.workloads.<name>` with `arguments`, in `environment` (default: this one's).
 
-    A context manager: leaving it ends the process. `ready` has the fields of the workload's first event;
-    `on_start` is called with the process id before that, when the process has only just begun.
+    A context manager: leaving it ends the process. `ready` has the fields of the workload's first event, for which
+    `ready_s` is the most to wait; `on_start` is called with the process id before that, when the process has only just
+    begun. `words` start another program that speaks the protocol, instead of that workload.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class WorkloadProcess:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         on_start: Callable[[int], object] | None = None,
+        words: Sequence[str] | None = None,
+        ready_s: float = READY_TIMEOUT_S,
     ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads would block the workload)
         # A group of its own: Ctrl-C on the terminal is for whoever steers, who then ends the workload in order.
         self._process = subprocess.Popen(
-            interpreter.command(f"runlist.workloads.{name}", *arguments),
+            words if words is not None else interpreter.command(f"runlist.workloads.{name}", *arguments),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,7 +58,7 @@ class WorkloadProcess:
         try:
             if on_start is not None:
                 on_start(self.pid)
-            self.ready = self.answer("ready", READY_TIMEOUT_S)
+            self.ready = self.answer("ready", ready_s)
         except BaseException:
             self.kill()
             raise
@@ -108,9 +113,10 @@ class WorkloadProcess:
         return end
 
     def kill(self) -> None:
-        """End the process at once if it still runs, and free what belonged to it."""
+        """End the process at once if it still runs, with all that it started in its group, and free what was its."""
         if self.alive:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

@@ -50,7 +50,9 @@ def _body() -> None:
         return bool(torch.allclose(captured, expected, rtol=1e-2, atol=1e-2))
 
     report = options.reporter(args.report)
-    loop = RequestLoop(request, args.period_ms / 1e3, poisson=args.poisson, report=report, correct=correct)
+    loop = RequestLoop(
+        request, args.period_ms / 1e3, poisson=args.poisson, jitter=args.jitter, report=report, correct=correct
+    )
     gc.collect()
     gc.disable()  # a collection would show as a slow request
     protocol.run(loop, args.seconds, pid=os.getpid(), gpu=torch.cuda.get_device_name())

@@ -12,6 +12,7 @@ from typing import TypeVar
 import structlog
 
 from runlist.daemon.gpu.accounting import Accounting
+from runlist.daemon.gpu.activity import ActivityWatch
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
@@ -44,6 +45,8 @@ class Scheduler:
         self.ended: Counter[Count] = Counter()
         self.loop = Loop(self, spec, policy, slices)
         self.tell, self.why = self.loop.tell, self.loop.why
+        self._activity = ActivityWatch(self.tasks, self.tell)
+        self.watch, self.worked = self._activity.watch, self._activity.worked
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +126,7 @@ class Scheduler:
     def close(self) -> None:
         """Stop the timer, and let go of the usage source."""
         self.stop_ringing()
+        self._activity.close()
         self.accounting.close()
 
     # -- for the loop: its host --------------------------------------------------------------------
@@ -136,8 +140,8 @@ class Scheduler:
         except KeyboardInterrupt as error:  # the user's comes as a signal to the event loop: this is the policy's own
             raise RuntimeError(repr(error)) from None
 
-    def wake(self) -> None:
-        if failures := self.run():
+    def wake(self, usage_kept_s: float = 0.0) -> None:
+        if failures := self.run(usage_kept_s):
             self._on_failure(failures)
 
     def ring_in(self, seconds: float) -> None:
@@ -153,6 +157,7 @@ class Scheduler:
             self._timer = None
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
+        self._activity.refresh()
         now = time.monotonic()
         reading = self.accounting.read(now) if now - self.accounting.read_at >= kept_s else None
         usage = {} if reading is None else reading.usage

@@ -13,7 +13,7 @@ import structlog
 from runlist.daemon.memory.ceiling import Ceiling
 from runlist.daemon.rate import Rate
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import CROWD, Region, RegionError, Snapshot, gpu_key
+from runlist.planes.process.region import CROWD, Activity, Region, RegionError, Snapshot, gpu_key
 
 _log = structlog.get_logger()
 
@@ -161,6 +161,24 @@ class Quota:
             self._first_most = math.inf if limit is None else limit
         for ceiling in self._ceilings.values():
             ceiling.change(limit, keeps=keeps)
+
+    # -- what its processes do ---------------------------------------------------------------------
+
+    def activity(self, pid: int) -> Activity | None:
+        """What the library of a process tells of its work, now; None where it tells nothing."""
+        try:
+            return None if self._region is None else self._region.activity(pid)
+        except RegionError as error:
+            self._drop(error)
+            return None
+
+    def ask_for_work(self, pid: int, *, asked: bool) -> None:
+        """Have the library of a process send a message when it next submits work, or none."""
+        try:
+            if self._region is not None:
+                self._region.watch(pid, asked)
+        except RegionError as error:
+            self._drop(error)
 
     # -- limits ------------------------------------------------------------------------------------
 

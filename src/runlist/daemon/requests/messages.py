@@ -34,6 +34,8 @@ FLOOD_PAUSE_S = 0.002
 
 MAX_CLIENT = (1 << 32) - 1
 
+_WITH_NANOSECONDS = {Kind.REPORT_LATENCY, Kind.HINT, Kind.JOIN}
+
 _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
 
@@ -69,7 +71,7 @@ def parse(record: bytes, sender: bytes = b"") -> TenantMessage | None:
         kind = Kind(number)
     except ValueError:
         return None
-    if (priority and kind is not Kind.SEGMENT_BEGIN) or (nanoseconds and kind < Kind.REPORT_LATENCY):
+    if (priority and kind is not Kind.SEGMENT_BEGIN) or (nanoseconds and kind not in _WITH_NANOSECONDS):
         return None
     if kind is Kind.JOIN and nanoseconds > MAX_CLIENT:
         return None

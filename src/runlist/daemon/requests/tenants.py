@@ -31,6 +31,8 @@ def hear(tasks: Mapping[Scheduler, ManagedTask], message: TenantMessage, answer:
                 seconds = message.nanoseconds / 1e9
                 managed.tail.add(seconds, time.monotonic())
                 scheduler.tell(Report(key, seconds))
+            case Kind.WORK:
+                scheduler.worked(key)
             case Kind.HINT:
                 scheduler.tell(Hint(key, message.nanoseconds / 1e9))
 

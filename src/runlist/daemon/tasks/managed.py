@@ -14,6 +14,7 @@ from runlist.daemon.tasks.lending import Lending
 from runlist.errors import ContextGone, RunlistError
 from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
 from runlist.planes.interface import Borrower, Context, Group, Handle
+from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
 from runlist.proc.process import Program
@@ -124,6 +125,15 @@ class ManagedTask:
     def remark(self) -> str:
         """Why it has its share, where the daemon decided that and not the policy; else empty."""
         return self.outside or self.waiting or self.suspended_by.get(SuspendedBy.MEMORY, "")
+
+    def told(self) -> Activity | None:
+        """What its library tells of its work, now; None where it tells nothing."""
+        return None if self.root is None else self.root.quota.activity(self.task.key.pid)
+
+    def ask_for_work(self, *, asked: bool) -> None:
+        """Have its library send a message when it next submits work, or none."""
+        if self.root is not None:
+            self.root.quota.ask_for_work(self.task.key.pid, asked=asked)
 
     def suspend_for(self, cause: SuspendedBy, why: str = "") -> None:
         """Keep it suspended from the scheduler's next run on, until every cause is gone."""

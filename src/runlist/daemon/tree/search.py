@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -17,6 +18,9 @@ from runlist.errors import NoTargetError, RunlistError
 from runlist.proc.process import descendants, descriptor_count, owner_of
 
 _log = structlog.get_logger()
+
+TRIES = 3
+"""A process at which a look failed is looked at so many times again, whatever its open files do."""
 
 PATIENCE_S = 0.1
 """A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
@@ -43,6 +47,7 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
 
     async def everything_of(self, root: Root) -> None:
@@ -93,6 +98,7 @@ class Search:
         left = self._processes.left
         for pid in [pid for pid in left if owner_of(pid) is None]:
             del left[pid]
+            self._failed.pop(pid, None)
 
     async def _look_at(self, root: Root, pids: list[int]) -> None:
         """Look at processes of one tree, in their order."""
@@ -109,9 +115,14 @@ class Search:
             await self._adoption.adopt(root, pid, new_only=True)
         except (RunlistError, OSError) as error:
             self._leave(pid, error)
+            if self._failed[pid] < TRIES:  # much fails once, as where something goes while it is looked at
+                self._failed[pid] += 1
+                self._schedule.forget(pid)
+                self._wake()
         else:
             self._checks.correct(pid)
             self._processes.left.pop(pid, None)
+            self._failed.pop(pid, None)
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
@@ -152,8 +163,9 @@ class Search:
             self._leave(pid, error)
 
     def _leave(self, pid: int, error: Exception) -> None:
-        self._processes.left[pid] = str(error)
-        _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
+        if self._processes.left.get(pid) != str(error):
+            self._processes.left[pid] = str(error)
+            _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))
 
     def _is_below(self, pid: int, root: Root) -> bool:
         """Whether a process id still means a process of a tree: ids are used again."""

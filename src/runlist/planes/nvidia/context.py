@@ -152,7 +152,7 @@ class GpuContext:
         for control in self.undo_controls():
             try:
                 code, _ = self.rm.send(control)
-                if code not in (status.NV_OK, status.NO_PERMISSION, status.CLIENT_MISSING, status.OBJECT_MISSING):
+                if code not in (status.NV_OK, status.NO_PERMISSION, *status.MISSING):
                     troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
             except OSError as error:
                 troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")

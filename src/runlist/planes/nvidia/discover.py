@@ -195,7 +195,7 @@ class _Prober:
         code, reply = self._client.send(RawControl(client, self._command.number, params))
         if code == status.NV_OK:
             return int(struct.unpack_from("<Q", reply, 8)[0])
-        if code not in (status.CLIENT_MISSING, status.OBJECT_MISSING):
+        if code not in status.MISSING:
             status.check(code, f"GET_HANDLE_INFO of 0x{handle:08x}")
         return None
 

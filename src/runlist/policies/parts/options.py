@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 
 from runlist.units import parse_duration_us, parse_number
 
@@ -25,6 +25,16 @@ def number(
     if not least <= value <= most:
         raise ValueError(f"{name}={text} is not within {least:g} to {most:g}{' ms' if ms else ''}")
     return value
+
+
+def word(options: MutableMapping[str, str], name: str, default: str, words: Collection[str]) -> str:
+    """Take an option out of `options` that is one of some words; the default when it is not there. Raises ValueError,
+    with one clear line, for another word.
+    """
+    text = options.pop(name, default)
+    if text not in words:
+        raise ValueError(f"no {name} {text!r}: take {', '.join(words)}")
+    return text
 
 
 def no_more(options: MutableMapping[str, str], *known: str) -> None:

@@ -1,4 +1,4 @@
-"""Turns: background tasks at slices of 1 µs, one of which may run at a time, by weight."""
+"""Turns: background tasks, one of which may run at a time, by weight, as a rule at slices of 1 µs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ WORKLOAD_S = 1.0
 """Over how long the foreground's load is measured: its idle time becomes known up to 1.3 s late."""
 REMEMBERED_S = 30.0
 NEVER = float("inf")
+
+HAS_THE_TURN = "has the turn"
 
 
 @dataclass(slots=True)
@@ -77,10 +79,11 @@ class WeightedTurns:
 
     A task that leaves its turn unused has no work and is parked: it stays enabled, at a slice that is safe beside
     others. So it starts by itself when it gets work, and it comes back to the rotation when it is seen at work.
-    Nobody is parked where the source of usage cannot tell turns.
+    Nobody is parked where the source of usage cannot tell turns. `turn_us` is the slice of the task that has the turn.
     """
 
     def __init__(self, quantum_s: float) -> None:
+        self.turn_us = TURN_US
         self._quantum_s = quantum_s
         self._groups: dict[str, _Account] = {}
         self._members: dict[TaskKey, _Member] = {}
@@ -116,7 +119,7 @@ class WeightedTurns:
             (only,) = background
             self._members[only.key].parked = False
             self._turn = None
-            return {only.key: Share(TURN_US)}, None
+            return {only.key: Share(self.turn_us)}, None
         self._workload.measure([task for task in tasks if task.key not in self._in], now)
         self._exact = self._exact or any(task.usage.turns for task in tasks)
         if self._exact:
@@ -136,11 +139,11 @@ class WeightedTurns:
             return ""
         if self._members[key].parked:
             return "idle, starts by itself"
-        return "has the turn" if self._turn is None or self._turn.key == key else "waits for its turn"
+        return HAS_THE_TURN if self._turn is None or self._turn.key == key else "waits for its turn"
 
     def _slice(self, key: TaskKey) -> int:
         member = self._members.get(key)
-        return PARKED_US if member and member.parked else TURN_US
+        return PARKED_US if member and member.parked else self.turn_us
 
     def _return_from_off(self, now: float) -> None:
         if self._off_since is None:

@@ -8,6 +8,8 @@ not manage get by. Several share by weight, at long slices among batch jobs and 
 Beside a deadline task, which runs as long as its budget lasts, latency tasks have short slices.
 - Of the background, one task at a time is enabled, at a slice of 1 µs: the foreground takes the GPU from it within one
 context switch, and it gets whatever the foreground leaves. Turns go by weight; tasks without work are passed over.
+- Where the foreground pauses so often that switches cost more than a part of the GPU (`switch_budget`), the background
+gives way in another way: it is off for each request, or has longer slices (`parts/give_way.py`).
 - A latency task that says when it will want the GPU (a hint) finds the background off.
 
 Good for: protecting latency-critical services from any number of batch jobs.
@@ -20,10 +22,11 @@ from collections.abc import Mapping, Sequence
 
 from runlist.model import Event, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
+from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay
 from runlist.policies.parts.hints import Hints
-from runlist.policies.parts.options import no_more, number
+from runlist.policies.parts.options import no_more, number, word
 from runlist.policies.parts.slices import WeightedSlices
-from runlist.policies.parts.turns import WeightedTurns
+from runlist.policies.parts.turns import HAS_THE_TURN, WeightedTurns
 
 FOREGROUNDS = (frozenset({TaskClass.DEADLINE, TaskClass.LATENCY}), frozenset({TaskClass.NORMAL}), frozenset(TaskClass))
 ALONE_US = {
@@ -34,42 +37,64 @@ ALONE_US = {
 }
 
 
-class Priority(Policy):
-    """Classes by slices, the background by turns. Option: `quantum_ms`, how long a turn is (default 100)."""
+NEVER = float("inf")
 
-    summary = "classes latency / normal / batch; background tasks take turns (option quantum_ms, default 100)"
+
+class Priority(Policy):
+    """Classes by slices, the background by turns. Options: `quantum_ms`, how long a turn is (default 100); `give_way`,
+    how the background gives way to programs that pause (default auto); `switch_budget`, the part of the GPU that
+    switches may cost (default 0.1).
+    """
+
+    summary = (
+        "classes latency / normal / batch; background tasks take turns "
+        "(options quantum_ms, give_way switch|request|slice|auto, switch_budget)"
+    )
 
     def __init__(self, options: Mapping[str, str]) -> None:
         values = dict(options)
         # At 50 ms a request in fifty met a change of turns (1.2 ms): beside eight tasks the p99 ratio was 1.38.
         quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0, ms=True)
-        no_more(values, "quantum_ms")
+        way = word(values, "give_way", AUTO, WAYS)
+        budget = number(values, "switch_budget", 0.1, 0.005, 0.5)
+        no_more(values, "quantum_ms", "give_way", "switch_budget")
         self._slices = WeightedSlices()
         self._turns = WeightedTurns(quantum_ms / 1e3)
         self._hints = Hints()
-        self._kept_off = False
+        self._give_way = GiveWay(way, budget)
+        self._off_for = ""
 
-    def on_event(self, event: Event, now: float) -> None:
+    def on_event(self, event: Event, now: float) -> bool:
         if isinstance(event, Hint):
             self._hints.note(event, now)
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
+        return self._give_way.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
         foreground, background = _divide(tasks)
         shares, again = self._foreground(foreground, tasks, now)
         until, look = self._hints.off_until({task.key: task for task in foreground if _may_hint(task)}, now)
-        self._kept_off = until is not None and bool(background)
+        manner = self._give_way.manner(foreground, background, now)
+        self._turns.turn_us = manner.turn_us
+        self._off_for = "a hint" if until is not None else "a request" if manner.off_until is not None else ""
+        if until is None or (manner.off_until is not None and manner.off_until > until):
+            until = manner.off_until
         if until is not None:
             behind, turn_ends = self._turns.off(background, tasks, now, until), None
         else:
             behind, turn_ends = self._turns.shares(background, tasks, now)
-        times = [again, turn_ends, look if background else None]
-        return Decision(shares | behind, min((each for each in times if each is not None), default=None))
+        times = [again, turn_ends, look if background else None, manner.look - now if manner.look < NEVER else None]
+        again = min((max(0.0, each) for each in times if each is not None), default=None)
+        return Decision(shares | behind, again, watch=manner.watch)
 
     def why(self, key: TaskKey) -> str:
         turn = self._turns.why(key)
-        return "kept off by a hint" if turn and self._kept_off else turn
+        if turn and self._off_for:
+            return f"kept off by {self._off_for}"
+        if turn == HAS_THE_TURN and (way := self._give_way.why()):
+            return f"{turn}; {way}"
+        return turn or self._give_way.why_of(key)
 
     def _foreground(
         self, foreground: Sequence[Task], tasks: Sequence[Task], now: float

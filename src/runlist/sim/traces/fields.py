@@ -65,6 +65,13 @@ class Fields:
             raise self.fault(name, f"{shown(value)} is too large")
         return value
 
+    def flag(self, name: str) -> bool:
+        """True or false, which it is where it is not there."""
+        value = self.value(name, False)
+        if not isinstance(value, bool):
+            raise self.fault(name, f"take true or false, not {shown(value)}")
+        return value
+
     def text(self, name: str, default: Any = ...) -> Any:
         """A string, or the default."""
         return self._checked(name, default, (str,), "a string")

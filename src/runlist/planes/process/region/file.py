@@ -8,12 +8,12 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Self, overload
 
 from runlist.errors import RunlistError
+from runlist.planes.process.region.activity import Activities, Activity, all_names
 from runlist.planes.process.region.format import (
     CAP_UNIT,
     DEVICE,
@@ -26,12 +26,13 @@ from runlist.planes.process.region.format import (
     SLOT,
     SLOTS,
     SLOTS_AT,
+    TAKEN,
     USE,
     VERSION,
     Enforced,
     SlotState,
 )
-from runlist.proc.process import names_of, pid_namespace, start_of
+from runlist.proc.process import pid_namespace, start_of
 
 MAX_BYTES = (1 << 63) - 1
 """The largest number of bytes; a larger one in a file is nonsense, and is shown as this."""
@@ -202,20 +203,10 @@ def _slot_of(pid: int, slots: Iterable[Slot]) -> Slot | None:
     if started is None:
         return None
     try:
-        names = _names(pid, started)
+        names = all_names(pid, started)
     except ProcessLookupError:
         return None
     return next((slot for slot in slots if slot.start_time == started and slot.pid in names), None)
-
-
-@lru_cache(4096)
-def _names(pid: int, started: int) -> tuple[int, ...]:
-    """The ids of a process in all its pid namespaces, which stay the same. Raises ProcessLookupError."""
-    del started
-    names = names_of(pid)
-    if not names:
-        raise ProcessLookupError
-    return names
 
 
 def _lives(slot: Slot, namespace: int) -> bool:
@@ -230,6 +221,7 @@ class Region:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._activities = Activities(self._pread)
 
     @classmethod
     def adopt(cls, fd: int, owner: int) -> Self:
@@ -306,6 +298,21 @@ class Region:
             slots=tuple(slot for slot in found if slot is not None),
         )
 
+    def activity(self, pid: int) -> Activity | None:
+        """What a process does, by its id in our own pid namespace; None when it has no slot. Once it is known which one
+        it has, that is one short read.
+        """
+        return self._activities.of(pid)
+
+    def watch(self, pid: int, on: bool) -> bool:
+        """Have a process say when it submits work next, once; or not. Returns whether it has a slot. Where that was
+        taken back a moment ago, another process of the tree may say it.
+        """
+        at = self._activities.watch_at(pid)
+        if at is not None:
+            self._pwrite(at, int(on))
+        return at is not None
+
     def _settled_head(self) -> bytes:
         """Header and GPUs, at a moment at which nobody was writing a limit; at any, where that does not come."""
         for _ in range(_ATTEMPTS):
@@ -340,29 +347,31 @@ class Region:
             self._pwrite(start + record.offsets[f"{name}_check"], value ^ NO_LIMIT)
 
     def _check_size(self) -> None:
-        with _as_region_error():
+        try:
             size = os.fstat(self._fd).st_size
+        except OSError as error:
+            raise _unusable(error) from None
         if size != FILE_BYTES:
             raise RegionError(f"it has {size} bytes, not {FILE_BYTES}")
 
     def _pread(self, at: int, size: int) -> bytes:
-        with _as_region_error():
+        try:
             data = os.pread(self._fd, size, at)
+        except OSError as error:
+            raise _unusable(error) from None
         if len(data) != size:
             raise RegionError("it was cut short")
         return data
 
     def _pwrite(self, at: int, value: int) -> None:
-        with _as_region_error():
+        try:
             os.pwrite(self._fd, value.to_bytes(8, "little"), at)
+        except OSError as error:
+            raise _unusable(error) from None
 
 
-@contextlib.contextmanager
-def _as_region_error() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RegionError(f"it cannot be used: {error.strerror}") from None
+def _unusable(error: OSError) -> RegionError:
+    return RegionError(f"it cannot be used: {error.strerror}")
 
 
 def gpu_key(gpu: str) -> int:
@@ -411,16 +420,15 @@ def _fraction(cap: int | None) -> float | None:
 
 
 def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:
-    identity, start_time, enforced, _, namespace, _, *numbers = fields
+    identity, start_time, enforced, _, namespace, _, _, _, *numbers = fields
     state, pid = identity >> 32, identity & 0xFFFF_FFFF
-    if state not in _TAKEN or not pid:
+    if state not in TAKEN or not pid:
         return None
     if not namespace and state == SlotState.CLAIMED:
         namespace = creators_namespace
     return Slot(pid, namespace, start_time, _ENFORCED[enforced & _ALL_ENFORCED], _Uses(numbers))
 
 
-_TAKEN = {SlotState.CLAIMED, SlotState.FOREIGN}
 _USE_FIELDS = len(USE.names)
 _ALL_ENFORCED = sum(Enforced)
 _ENFORCED = [Enforced(bits) for bits in range(_ALL_ENFORCED + 1)]

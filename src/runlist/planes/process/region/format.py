@@ -16,13 +16,16 @@ from runlist.protocol.region_autogen import (
 from runlist.structure import Structure
 
 __all__ = [
-    "CAP_UNIT", "DEVICE", "DEVICES", "DEVICES_AT", "FILE_BYTES", "HEADER", "MAGIC", "NO_LIMIT", "SLOT", "SLOTS",
-    "SLOTS_AT", "USE", "VERSION", "Enforced", "SlotState",
+    "ACTIVITY", "CAP_UNIT", "DEVICE", "DEVICES", "DEVICES_AT", "FILE_BYTES", "HEADER", "MAGIC", "NO_LIMIT", "SLOT",
+    "SLOTS", "SLOTS_AT", "TAKEN", "USE", "VERSION", "Enforced", "SlotState",
 ]  # fmt: skip
 
-HEADER, DEVICE, USE, SLOT, _FILE = (
-    Structure(region_autogen.STRUCTS[name]) for name in ("HEADER", "DEVICE", "USE", "SLOT", "FILE")
+HEADER, DEVICE, USE, ACTIVITY, SLOT, _FILE = (
+    Structure(region_autogen.STRUCTS[name]) for name in ("HEADER", "DEVICE", "USE", "ACTIVITY", "SLOT", "FILE")
 )
 
 DEVICES_AT, SLOTS_AT = _FILE.offsets["devices"], _FILE.offsets["slots"]
 FILE_BYTES = _FILE.size
+
+TAKEN = {SlotState.CLAIMED, SlotState.FOREIGN}
+"""States of a slot that is somebody's."""

@@ -1,0 +1,77 @@
+#include "activity/activity.hpp"
+
+#include "core/guest.hpp"
+#include "core/pages.hpp"
+#include "region/quota.hpp"
+
+namespace runlist::activity {
+namespace {
+
+constinit std::atomic<Cleanup::Push*> push{nullptr};
+constinit std::atomic<Cleanup::Pop*> pop{nullptr};
+
+region::Slot* claim(Own& mine) {
+    region::Slot* found = mine.slot.load(std::memory_order_acquire);
+    if (found != nullptr) return found;
+    found = region::quota.own_slot();
+    if (found == nullptr) found = &mine.nobodys;  // else each launch would look for one
+    mine.slot.store(found, std::memory_order_release);
+    return found;
+}
+
+void add(std::atomic<std::uint64_t>& sum, std::int64_t nanoseconds) {
+    if (nanoseconds > 0) sum.fetch_add(static_cast<std::uint64_t>(nanoseconds), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+constinit std::atomic<Own*> own{nullptr};
+constinit thread_local bool waiting = false;
+
+void start(const Cleanup& cleanup) {
+    if (!region::quota.on()) return;
+    if (cleanup.push != nullptr && cleanup.pop != nullptr) {
+        pop.store(cleanup.pop);
+        push.store(cleanup.push);
+    }
+    if (Own* mine = made<Own, Unwiped::kRefused>(own)) claim(*mine);
+}
+
+bool Own::finish(Left left) {
+    region::Slot* mine = claim(*this);
+    if (left == Left::kAll) mine->activity.work.fetch_add(1);
+    if (first_ns.load(std::memory_order_relaxed) == 0) first_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    return mine->watch.load() != 0;
+}
+
+void say_work(Own& mine) {
+    region::Slot* slot = mine.slot.load(std::memory_order_acquire);
+    if (slot != nullptr && slot->watch.exchange(0) != 0) on_work();
+}
+
+Wait::Wait(Own& mine) : mine_(mine), slot_(claim(mine)), began_(monotonic_ns()) {
+    waiting = true;
+    if (const std::int64_t first = mine.first_ns.exchange(0, std::memory_order_relaxed); first != 0) {
+        add(slot_->activity.launching_ns, began_ - first);
+    }
+    slot_->activity.waiting.fetch_add(1);
+    place_.routine = nullptr;
+    if (Cleanup::Push* there = push.load()) there(&place_, end, this);
+}
+
+Wait::~Wait() {
+    if (place_.routine != nullptr) pop.load()(&place_, 0);
+    end(this);
+}
+
+void Wait::end(void* wait) {
+    Wait& one = *static_cast<Wait*>(wait);
+    waiting = false;
+    // In a child of a fork that came meanwhile the wait is its parent's.
+    if (one.mine_.slot.load(std::memory_order_acquire) != one.slot_) return;
+    add(one.slot_->activity.waited_ns, monotonic_ns() - one.began_);
+    one.mine_.first_ns.store(0, std::memory_order_relaxed);
+    one.slot_->activity.waiting.fetch_sub(1);  // last: who finds nobody waiting finds the time, too
+}
+
+}  // namespace runlist::activity

@@ -1,0 +1,140 @@
+"""What tasks tell of their work by the preloaded library: looked at now and then, and watched where a policy asks.
+
+A watched task sends a message when it begins to work. From then on its counts are read every moment, until they have
+stood still for as long as the policy asked. A message that is lost is made up for by the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Activity, Busy, Event, Idle, TaskClass, TaskKey
+
+LOOK_S = 0.1
+"""How old the activity of a task may be that a policy sees."""
+
+REST = 10.0
+"""After a look, so many times what it took passes before the next one, however many are watched."""
+
+LONGEST_S = 1e9
+"""Longer sums are nonsense: a tenant can write anything."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that."""
+
+    idle_s: float
+    seen: tuple[int, int]
+    since: float
+    busy: bool = False
+
+
+class ActivityWatch:
+    """The activity of the tasks of one GPU, in the running event loop. `tell` gets Busy and Idle."""
+
+    def __init__(self, tasks: Mapping[TaskKey, ManagedTask], tell: Callable[[Event], None]) -> None:
+        self._tasks = tasks
+        self._tell = tell
+        self._watched: dict[TaskKey, _Watched] = {}
+        self._looked_at = 0.0
+        self._look_took_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refresh(self) -> None:
+        """Let policies see what latency tasks tell, watched ones at once and others now and then. Work of which no
+        message came is taken up.
+        """
+        now = time.monotonic()
+        wanted = list(self._watched)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            wanted = [key for key, managed in self._tasks.items() if _may_tell(managed)]
+        missed = []
+        for key in wanted:
+            if (managed := self._tasks.get(key)) is None:
+                continue
+            told = managed.told()
+            activity = (
+                None if told is None else Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns))
+            )
+            if activity != managed.task.activity:
+                managed.task = replace(managed.task, activity=activity)
+            watched = self._watched.get(key)
+            if watched is not None and not watched.busy and told is not None and told.work != watched.seen[0]:
+                missed.append(key)
+        for key in missed:
+            self.worked(key)
+
+    def watch(self, wanted: Mapping[TaskKey, float]) -> None:
+        """Watch these tasks, and no others, each until it was idle for so many seconds."""
+        for key in self._watched.keys() - wanted.keys():
+            del self._watched[key]
+            if key in self._tasks:
+                self._tasks[key].ask_for_work(asked=False)
+        for key, idle_s in wanted.items():
+            if key in self._watched:
+                self._watched[key].idle_s = idle_s
+            elif (managed := self._tasks.get(key)) is not None:
+                managed.ask_for_work(asked=True)
+                if (told := managed.told()) is not None:
+                    self._watched[key] = _Watched(idle_s, (told.work, told.waited_ns), time.monotonic())
+
+    def worked(self, key: TaskKey) -> None:
+        """A task says that it begins to work."""
+        watched = self._watched.get(key)
+        if watched is None or watched.busy:
+            return
+        watched.busy, watched.since = True, time.monotonic()
+        self._look_soon()
+        self._tell(Busy(key))
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        self.watch({})
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_soon(self) -> None:
+        busy = [watched.idle_s for watched in self._watched.values() if watched.busy]
+        if busy and self._timer is None:
+            after = max(min(busy) / 2, REST * self._look_took_s)
+            self._timer = asyncio.get_running_loop().call_later(after, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        idle = [key for key, watched in self._watched.items() if watched.busy and self._is_idle(key, watched, now)]
+        for key in idle:
+            self._watched[key].busy = False
+        self._look_took_s = time.monotonic() - now
+        self._look_soon()
+        for key in idle:
+            self._tell(Idle(key))
+
+    def _is_idle(self, key: TaskKey, watched: _Watched, now: float) -> bool:
+        managed = self._tasks.get(key)
+        told = None if managed is None else managed.told()
+        if managed is None or told is None:  # it ended, or its region is of no more use
+            return True
+        seen = told.work, told.waited_ns
+        if told.waiting or seen != watched.seen:
+            watched.seen, watched.since = seen, now
+            return False
+        if now - watched.since < watched.idle_s:
+            return False
+        managed.ask_for_work(asked=True)
+        again = managed.told()  # it may have begun just before we asked
+        return again is None or again.work == seen[0]
+
+
+def _may_tell(managed: ManagedTask) -> bool:
+    return managed.task.task_class == TaskClass.LATENCY or managed.task.activity is not None
+
+
+def _seconds(nanoseconds: int) -> float:
+    return min(nanoseconds / 1e9, LONGEST_S)

@@ -1,0 +1,124 @@
+"""What the processes of a region say that they do. They can write anything: numbers are bounded, and nothing else is
+concluded from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from runlist.planes.process.region.format import ACTIVITY, HEADER, SLOT, SLOTS, SLOTS_AT, TAKEN
+from runlist.proc.process import names_of, start_of
+
+MAX_COUNT = (1 << 63) - 1
+"""The largest number; a larger one in a file is nonsense, and is shown as this."""
+
+LOOK_AGAIN_S = 1.0
+"""How long it is believed which slot is a process', or that none is."""
+
+MOST_MOVES = 3
+"""How often in that time a process may move to another slot. Then it has none: to look for it is to read them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a process says that it does on the GPUs: `work` it submitted so far, threads `waiting` for a GPU now, how
+    long threads waited, and how long they were at work from the first submission after a wait until the next one (ns).
+    """
+
+    work: int = 0
+    waiting: int = 0
+    waited_ns: int = 0
+    launching_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a process' slot is (-1: it has none), its identity and start time there; for how long that is believed, and
+    how often it moved meanwhile.
+    """
+
+    at: int = -1
+    identity: int = 0
+    start_time: int = 0
+    until: float = 0.0
+    moves: int = 0
+
+
+class Activities:
+    """Finds the slots of processes, and keeps where they are. `read` takes an offset and a size; what it raises goes to
+    the caller.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+        self._places: dict[int, _Place] = {}
+
+    def of(self, pid: int) -> Activity | None:
+        """What a process does; None when it has no slot."""
+        place = self._place(pid)
+        while place.at >= 0:
+            identity, start_time, *numbers = _OWN_LINES.unpack(self._read(place.at, _OWN_LINES.size))
+            if identity == place.identity and start_time == place.start_time:
+                if max(numbers) > MAX_COUNT:
+                    numbers = [min(number, MAX_COUNT) for number in numbers]
+                return Activity(*numbers)
+            # It was taken back: it has another one, or none.
+            moves = place.moves + 1
+            found = self._find(pid, None, place.until) if moves <= MOST_MOVES else _Place(until=place.until)
+            place = self._places[pid] = replace(found, moves=moves)
+        return None
+
+    def watch_at(self, pid: int) -> int | None:
+        """Where it is written that a process is watched; None when it has no slot."""
+        place = self._place(pid)
+        return None if place.at < 0 else place.at + _WATCH_AT
+
+    def _place(self, pid: int) -> _Place:
+        now = time.monotonic()
+        place = self._places.get(pid)
+        if place is None or now >= place.until:
+            if len(self._places) >= SLOTS:
+                self._places.clear()
+            place = self._places[pid] = self._find(pid, place, now + LOOK_AGAIN_S)
+        return place
+
+    def _find(self, pid: int, before: _Place | None, until: float) -> _Place:
+        """Where the slot of a process is; where it was `before` if it is there still."""
+        started = start_of(pid)
+        if started is None:
+            return _Place(until=until)
+        if before is not None and before.at >= 0 and before.start_time == started:
+            owner = _OWNER.unpack(self._read(before.at, _OWNER.size))
+            if owner == (before.identity, started):
+                return replace(before, until=until)
+        used = int.from_bytes(self._read(HEADER.offsets["slots_used"], 4), "little")
+        owners = _OWNERS.iter_unpack(self._read(SLOTS_AT, min(used, SLOTS) * SLOT.size))
+        with contextlib.suppress(ProcessLookupError):
+            for index, (identity, start_time) in enumerate(owners):
+                state, found = identity >> 32, identity & 0xFFFF_FFFF
+                if start_time == started and found and state in TAKEN and found in all_names(pid, started):
+                    return _Place(SLOTS_AT + index * SLOT.size, identity, started, until)
+        return _Place(until=until)
+
+
+@lru_cache(4096)
+def all_names(pid: int, started: int) -> tuple[int, ...]:
+    """The ids of a process in all its pid namespaces, which stay the same. Raises ProcessLookupError."""
+    del started
+    names = names_of(pid)
+    if not names:
+        raise ProcessLookupError
+    return names
+
+
+_OWNER = struct.Struct("<2Q")
+_OWNERS = struct.Struct(f"<2Q{SLOT.size - _OWNER.size}x")
+_OWN_LINES = struct.Struct(f"<2Q{SLOT.offsets['activity'] - _OWNER.size}x{len(ACTIVITY.names)}Q")
+"""The beginning of a slot, as far as a look at the activity needs it."""
+
+_WATCH_AT = SLOT.offsets["watch"]

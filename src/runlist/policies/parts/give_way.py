@@ -1,0 +1,489 @@
+"""How the background of a GPU gives way to programs that pause: by switch, by request, or by slices.
+
+A real latency program launches, waits, launches again. Beside a background at tiny slices each of its pauses is a
+switch out and a switch in, and each turn of the background does nothing but that.
+
+- *switch*: the background has tiny slices, and gives way within one context switch. Best for rare launches.
+- *request*: the background is off from the first launch of a request until the program has been idle for a while that
+is learnt. Best where the GPU is what a request waits for. It takes a program that tells of its activity.
+- *slice*: the background has slices so long that switches cost no more than a part of the GPU. Best for programs that
+wait for their own host: they keep the GPU busy for a small part of their time, and notice nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runlist.model import Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies.parts.pace import reached
+from runlist.policies.parts.turns import TURN_US
+
+SWITCH_S = 0.28e-3
+"""What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
+CONTROLS_S = 1.2e-3
+"""What suspending the background and resuming it costs."""
+
+WINDOW_S = 0.25
+"""Over how long turns are counted. Nothing is decided more often than that."""
+STAYS_S = 2.0
+"""For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
+to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
+"""
+IN_VAIN_S = 1.0
+"""What is at slices again so soon had given them up in vain."""
+
+MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+MOST_DOUBTS = 2
+NOTICEABLE = 0.15
+"""A slice that differs by less is not set: that takes a control."""
+WORTH_SAYING = 0.01
+WORTH_ASKING = 0.02
+"""From this cost on it is worth while to hear of requests: they take less time if the background is off meanwhile."""
+FULL, STILL_FULL = 0.5, 0.4
+"""Requests are worth the whole GPU if the program waits for it for more than the first part of their time, and as long
+as for more than the second.
+"""
+FADES = 0.3
+"""Below this part of the budget, slices are not worth what they make a launch wait."""
+
+LOOK_S, LONGEST_S = 10.0, 60.0
+"""How long slices last before the GPU is looked at anew at tiny slices, and how long requests are not tried again once
+they did not fit: twice as long each time.
+"""
+
+WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
+"""A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
+it is not any more."""
+
+HELD_UP = 0.75
+"""A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
+
+FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 4.0e-3
+FALSE_END_S = 1.0e-3
+"""A request that begins so soon after another one's end was the same."""
+IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
+
+MOST_OFF_S, BREAK_S = 0.1, 0.005
+"""A request keeps the background off for so long at a time. Then it runs, at tiny slices, for the second."""
+WANTED = 0.2
+MOST_LIES, FORGIVEN_S = 3, 60.0
+"""Whoever says that it is busy, and in so many breaks in a row did not want the GPU for that part of them, is not
+believed for a minute.
+"""
+
+NEVER = float("inf")
+
+
+class _Rest:
+    """A time in which something is not tried again: twice as long each time."""
+
+    def __init__(self, first_s: float) -> None:
+        self.until = -NEVER
+        self._first_s = self._next_s = first_s
+
+    def begin(self, now: float) -> None:
+        self.until = now + self._next_s
+        self._next_s = min(2 * self._next_s, LONGEST_S)
+
+    def over(self, now: float) -> bool:
+        return reached(self.until, now)
+
+    def forget(self) -> None:
+        """It is short again, from its next beginning on."""
+        self._next_s = self._first_s
+
+
+class Way(StrEnum):
+    """How the background gives way."""
+
+    SWITCH = "switch"
+    REQUEST = "request"
+    SLICE = "slice"
+
+
+AUTO = "auto"
+WAYS = (*Way, AUTO)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
+    `watch` whom to watch, as in a Decision.
+    """
+
+    turn_us: int = TURN_US
+    off_until: float | None = None
+    look: float = NEVER
+    watch: Mapping[TaskKey, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
+    in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
+    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
+    whether some of it has a latency to keep.
+    """
+
+    length_s: float
+    gaps: float
+    held_s: float
+    waited_s: float
+    waits: float | None
+    told: bool
+    pressed: bool
+
+    @property
+    def cost(self) -> float:
+        """The part of the GPU that goes into switches."""
+        return self.gaps * SWITCH_S
+
+    def is_gpu_bound(self, slice_s: float) -> bool:
+        """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
+        more between two pauses than the switch to it costs, and more than a slice of the background can have held up.
+        """
+        if self.waits is not None and not WAITS_BELOW <= self.waits < WAITS_ABOVE:
+            return self.waits >= WAITS_ABOVE
+        return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
+
+
+_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
+
+
+class GiveWay:
+    """The way in force on one GPU, chosen by what it costs, or `asked` for by name. `budget` is the part of the GPU
+    that switches may cost.
+    """
+
+    def __init__(self, asked: str, budget: float) -> None:
+        self._asked = asked
+        self._budget = budget
+        self._seen = _NOTHING  # the last window
+        self._slice_us = FIRST_SLICE_US
+        self._given_us = round(FIRST_SLICE_US)
+        self._since = -NEVER  # when the way was chosen
+        self._opened, self._is_open, self._worth_a_look = -NEVER, False, False  # the window
+        self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
+        self._foreground: frozenset[TaskKey] = frozenset()
+        self._known: set[TaskKey] = set()  # of the foreground at any time
+        self._requests = _Requests()
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """What is known of other programs says nothing of a new one."""
+        self.way = Way.SWITCH if self._asked == AUTO else Way(self._asked)
+        self._look = _Rest(LOOK_S)  # at tiny slices, from longer ones
+        self._no_requests = _Rest(LOOK_S)
+        self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
+        self._doubts = 0  # windows in a row in which requests did not fit
+        self._listens = False  # to requests, before the background gives way to them
+
+    def on_event(self, event: Event, now: float) -> bool:
+        """Returns whether to ask for the manner now."""
+        if isinstance(event, Busy):
+            self._requests.begins(event.key, now)
+        elif isinstance(event, Idle):
+            self._requests.ends(event.key, now)
+        elif isinstance(event, Vanish):
+            self._requests.drop(event.key)
+            self._known.discard(event.key)
+        elif isinstance(event, Appear):
+            self._worth_a_look = True
+        elif isinstance(event, Used) and not self._is_open:
+            works = not self._foreground.isdisjoint(event.held_s)
+            self._worth_a_look |= works
+            return works
+        return False
+
+    def manner(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> Manner:
+        """What the background is to do now."""
+        if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
+            self._is_open = self._worth_a_look = self._listens = False
+            self._foreground, self._seen = frozenset(), _NOTHING
+            self._requests.clear()
+            return Manner()
+        if not self._known.issuperset(task.key for task in foreground):
+            self._known.update(task.key for task in foreground)
+            self._is_open = False
+            self._start_afresh()
+        self._measure(foreground, background, now)
+        look = self._opened + WINDOW_S if self._is_open else NEVER
+        telling: list[Task] = []
+        if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
+            telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
+        watch = {task.key: self._requests.idle_s(task.key) for task in telling}
+        self._requests.keep(watch)
+        if self.way is Way.SLICE:
+            return Manner(turn_us=self._given_us, look=look)
+        if self.way is Way.SWITCH:
+            return Manner(look=look, watch=watch)
+        off_until, again = self._requests.off_until(telling, now)
+        return Manner(off_until=off_until, look=min(look, again), watch=watch)
+
+    def why(self) -> str:
+        """The way in force, and what it costs, in a few words; empty where there is nothing to say."""
+        ways = {
+            Way.SWITCH: "gives way at each launch",
+            Way.REQUEST: "is off for each request",
+            Way.SLICE: f"has slices of {self._given_us / 1e3:.2g} ms",
+        }
+        says = self._foreground and (self.way is not Way.SWITCH or self._seen.cost >= WORTH_SAYING)
+        return f"{ways[self.way]}, switches cost {100 * self._seen.cost:.0f} %" if says else ""
+
+    def why_of(self, key: TaskKey) -> str:
+        """The same for a foreground task, with what it waits for; empty for others."""
+        if self._requests.is_liar(key):
+            return "said that it was busy, and did not want the GPU: its requests do not count for a minute"
+        if key not in self._foreground or not (why := self.why()):
+            return ""
+        if self._seen.waits is None:
+            return f"the background {why}"
+        return f"waits for the GPU in {100 * self._seen.waits:.0f} % of its work: the background {why}"
+
+    # -- choosing ----------------------------------------------------------------------------------
+
+    def _measure(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> None:
+        """Choose by a window that is full, and open the next while there is something to see."""
+        if self._is_open and not reached(self._opened + WINDOW_S, now):
+            return
+        works = self._worth_a_look
+        if self._is_open:
+            window = _window(foreground, background, self._before, now - self._opened)
+            self._conclude(window, now)
+            works = window.gaps > 0 or self._requests.any_busy
+        self._foreground = frozenset(task.key for task in foreground)
+        self._before = {task.key: task for task in (*foreground, *background)}
+        self._opened, self._is_open, self._worth_a_look = now, works, False
+
+    def _conclude(self, window: _Window, now: float) -> None:
+        self._seen = window
+        if self._asked == Way.SLICE:
+            self._tune(window)
+        if self._asked != AUTO:
+            return
+        choose: dict[Way, Callable[[_Window, float], Way]] = {
+            Way.SWITCH: self._from_switch,
+            Way.REQUEST: self._from_request,
+            Way.SLICE: self._from_slice,
+        }
+        chosen = choose[self.way](window, now)
+        if chosen is not self.way:
+            if chosen is Way.SLICE:
+                self._look.begin(now)
+                if now - self._since >= IN_VAIN_S:
+                    self._stays_s = 0.0
+                elif self._gave_up:
+                    self._stays_s = min(max(STAYS_S, 2 * self._stays_s), LONGEST_S)
+            if chosen is not Way.REQUEST:
+                self._requests.clear()
+            self.way, self._since, self._doubts = chosen, now, 0
+
+    def _from_switch(self, window: _Window, now: float) -> Way:
+        """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
+        begun, busy_s = self._requests.take(now)
+        listened, self._listens = self._listens, False
+        if not window.is_gpu_bound(0.0):
+            # A target is not risked by a guess: short work may be what a program waits for, again and again.
+            surely = window.waits is not None or not window.pressed
+            return Way.SLICE if surely and window.cost > self._budget else Way.SWITCH
+        self._look.forget()
+        if window.cost < WORTH_ASKING or not window.told or not self._no_requests.over(now):
+            return Way.SWITCH
+        if not listened:
+            self._listens = True
+            return Way.SWITCH
+        if 0 < begun * CONTROLS_S <= window.cost * window.length_s and window.waited_s >= FULL * busy_s:
+            return Way.REQUEST
+        self._no_requests.begin(now)
+        return Way.SWITCH
+
+    def _from_request(self, window: _Window, now: float) -> Way:
+        """As long as the programs tell, wait for the GPU, and begin so seldom that the controls are worth it."""
+        begun, busy_s = self._requests.take(now)
+        too_often = begun * CONTROLS_S > self._budget * window.length_s
+        host_bound = window.waits is not None and window.waits < WAITS_BELOW
+        empty = window.waits is not None and window.waited_s < STILL_FULL * busy_s  # a long wait is told at its end
+        fits = window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget
+        self._doubts = 0 if fits else self._doubts + 1
+        if self._doubts < MOST_DOUBTS:
+            return Way.REQUEST
+        self._no_requests.begin(now)
+        return Way.SLICE if host_bound else Way.SWITCH
+
+    def _from_slice(self, window: _Window, now: float) -> Way:
+        stayed = now - self._since >= self._stays_s
+        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
+        if self._gave_up:
+            return Way.SWITCH
+        if self._look.over(now):
+            return Way.SWITCH
+        self._tune(window)
+        fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
+        return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
+
+    def _tune(self, window: _Window) -> None:
+        """Slices so long that switches cost the budget. They shrink slowly: the program may only have paused."""
+        least = 0.6 if 0 < window.cost < FADES * self._budget else 0.85
+        factor = min(2.0, max(least, window.cost / self._budget)) if window.gaps else 1.0
+        self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, self._slice_us * factor))
+        if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
+            self._given_us = round(self._slice_us)
+
+
+def _window(
+    foreground: Sequence[Task], background: Sequence[Task], before: Mapping[TaskKey, Task], length_s: float
+) -> _Window:
+    # Several tasks on one side are switched among each other, too: that is no pause of the foreground.
+    gaps = min(
+        sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
+        for side in (foreground, background)
+    )
+    held_s, waited_s, told = 0.0, 0.0, True
+    own_waited_s, own_launching_s = 0.0, 0.0  # of those that had some of the GPU
+    for task in foreground:
+        then = before.get(task.key, task)
+        held = task.usage.held_s - then.usage.held_s
+        held_s += held
+        if task.activity is not None and then.activity is not None:
+            # Anybody can write anything there: nobody counts for more than one that did nothing else.
+            waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
+            launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
+            waited_s += waited
+            if held > 0:
+                own_waited_s += waited
+                own_launching_s += launching
+        told &= held <= 0 or _can_be_watched(task)
+    own_s = own_waited_s + own_launching_s
+    waits = own_waited_s / own_s if own_s > 0 else None
+    pressed = any(task.target_p99_us is not None for task in foreground)
+    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed)
+
+
+def _can_be_watched(task: Task) -> bool:
+    return task.task_class == TaskClass.LATENCY and task.activity is not None
+
+
+class _Requests:
+    """Who is busy with a request, and when the background has to be off for that."""
+
+    def __init__(self) -> None:
+        self._idle_s: dict[TaskKey, float] = {}
+        self._busy: set[TaskKey] = set()
+        self._ended: dict[TaskKey, float] = {}
+        self._begun, self._busy_s, self._busy_since = 0, 0.0, -NEVER
+        self._calm: Counter[TaskKey] = Counter()
+        self._off_since, self._on_since = -NEVER, -NEVER
+        self._is_off = False
+        self._break_ends = -NEVER
+        self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
+        self._at_off: dict[TaskKey, Usage] = {}  # of all, when the background went off
+        self._lies: dict[TaskKey, int] = {}
+        self._liars: dict[TaskKey, float] = {}  # and until when they are not believed
+
+    @property
+    def any_busy(self) -> bool:
+        return bool(self._busy)
+
+    def begins(self, key: TaskKey, now: float) -> None:
+        """A request begins, or goes on after a pause that was taken for its end."""
+        if not self._busy:
+            self._busy_since = now
+        self._busy.add(key)
+        self._begun += 1
+        self._calm[key] += 1
+        if now - self._ended.get(key, -NEVER) < FALSE_END_S:
+            self._idle_s[key], self._calm[key] = min(MAX_IDLE_S, IDLE_GROWS * self.idle_s(key)), 0
+        elif self._calm[key] % CALM == 0:
+            self._idle_s[key] = max(MIN_IDLE_S, IDLE_SHRINKS * self.idle_s(key))
+
+    def idle_s(self, key: TaskKey) -> float:
+        """After how long without work a program counts as idle."""
+        return self._idle_s.get(key, FIRST_IDLE_S)
+
+    def ends(self, key: TaskKey, now: float) -> None:
+        """The program is idle."""
+        self._settle(now)
+        self._busy.discard(key)
+        self._ended[key] = now
+
+    def drop(self, key: TaskKey) -> None:
+        """The task is gone."""
+        self._busy.discard(key)
+        for each in (self._idle_s, self._calm, self._ended, self._break, self._lies, self._liars):
+            each.pop(key, None)
+
+    def clear(self) -> None:
+        """Nobody is watched any more. What was learnt stays."""
+        self._busy.clear()
+        self._break.clear()
+        self._is_off, self._break_ends = False, -NEVER
+        self._begun, self._busy_s = 0, 0.0
+
+    def believed(self, telling: Sequence[Task], now: float) -> list[Task]:
+        """Those of them whose word counts."""
+        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        return [task for task in telling if task.key not in self._liars]
+
+    def keep(self, watched: Container[TaskKey]) -> None:
+        """Of nobody else will it be told when they are idle."""
+        self._busy = {key for key in self._busy if key in watched}
+
+    def take(self, now: float) -> tuple[int, float]:
+        """How many requests began since the last call, and for how many seconds there were any."""
+        self._settle(now)
+        taken = self._begun, self._busy_s
+        self._begun, self._busy_s = 0, 0.0
+        return taken
+
+    def _settle(self, now: float) -> None:
+        if self._busy:
+            self._busy_s += now - self._busy_since
+            self._busy_since = now
+
+    def is_liar(self, key: TaskKey) -> bool:
+        """Whether a task's word does not count at present."""
+        return key in self._liars
+
+    def off_until(self, telling: Sequence[Task], now: float) -> tuple[float | None, float]:
+        """Until when the background is off at the latest (None: it is not), and when to ask again."""
+        self._end_break(telling, now)
+        busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
+        if not busy or not reached(self._break_ends, now):
+            self._lets_on(now)
+            return None, self._break_ends if busy else NEVER
+        if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
+            self._off_since = now
+            self._at_off = {task.key: task.usage for task in telling}
+        until = self._off_since + MOST_OFF_S
+        if not reached(until, now):
+            self._is_off = True
+            return until, until
+        self._lets_on(now)
+        self._break_ends = now + BREAK_S
+        self._break = {task.key: task.usage for task in busy}
+        return None, self._break_ends
+
+    def _lets_on(self, now: float) -> None:
+        if self._is_off:
+            self._is_off, self._on_since = False, now
+
+    def _end_break(self, telling: Sequence[Task], now: float) -> None:
+        """See who did not want the GPU in a break, although it said that it was busy. Whose request ended in the break
+        is to have used the GPU before, at least.
+        """
+        if not self._break or not reached(self._break_ends, now):
+            return
+        for task in telling:
+            if (before := self._break.get(task.key)) is None:
+                continue
+            if task.key not in self._busy:
+                before = self._at_off.get(task.key, before)
+            wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
+            self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
+            if self._lies[task.key] >= MOST_LIES:
+                self._lies[task.key] = 0
+                self._liars[task.key] = now + FORGIVEN_S
+        self._break = {}

@@ -1,0 +1,176 @@
+"""Latency programs that lie about their requests, to keep others off the GPU or the daemon at work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runlist.client import Client
+from runlist.views.structs import TaskView
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import (
+    NOBODY,
+    PATIENCE_S,
+    ROOT,
+    As,
+    Commands,
+    Daemon,
+    Worker,
+    group_of_nobody,
+    needs_root,
+    running,
+    task_of,
+    wait_for,
+)
+
+pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="no real GPU should have to bear this")
+
+Start = Callable[..., Worker]
+
+NOT_BELIEVED = "did not want the GPU"
+CPU_PERCENT = 90
+"""Of one core: a flood of messages takes 40 where nothing else runs."""
+
+
+class Liar:
+    """A `tests.hostile.liar`, under `runlist run`, or as another user."""
+
+    def __init__(self, commands: Commands, way: str, *words: str, user: int | None = None) -> None:
+        options: dict[str, Any] = {"stdin": subprocess.PIPE, "cwd": ROOT}
+        if user is None:
+            program = [sys.executable, "-m", "tests.hostile.liar", way, *words]
+            self._process = commands.start("run", "--class", "latency", "--", *program, **options)
+        else:
+            env = {**commands.environment, "RUNLIST_TEST_USER": str(user)}
+            self._process = commands.start(way, *words, module="tests.hostile.liar", env=env, **options)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._process.communicate()
+        self.pid = int(line)
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+
+def tasks(daemon: Daemon) -> dict[int, TaskView]:
+    return {task.pid: task for task in daemon.client.ps()}
+
+
+def cpu_s(pid: int) -> float:
+    """What a process had of the CPUs so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def times_off(daemon: Daemon, pid: int, seconds: float) -> tuple[int, int]:
+    """How often a task was looked at, and how often it was found off for a request."""
+    looked, off, ends = 0, 0, time.monotonic() + seconds
+    while time.monotonic() < ends:
+        looked += 1
+        off += task_of(daemon, pid).why == "kept off by a request"
+        time.sleep(0.005)
+    return looked, off
+
+
+@pytest.fixture
+def lying(daemon: Daemon, commands: Commands, worker: Start) -> Callable[[str], tuple[Liar, Worker]]:
+    """Starts a liar beside a batch job, which gives way by request."""
+
+    def start(way: str) -> tuple[Liar, Worker]:
+        daemon.client.use_policy("priority", {"give_way": "request"})
+        batch = worker()
+        daemon.client.attach(batch.pid, "batch")
+        liar = Liar(commands, way)
+        wait_for(lambda: {batch.pid, liar.pid} <= tasks(daemon).keys(), "both tasks")
+        liar.begin()
+        return liar, batch
+
+    return start
+
+
+@pytest.mark.parametrize("way", ["waits", "announces", "flood", "counts"])
+def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]], way: str) -> None:
+    liar, batch = lying(way)
+    wait_for(lambda: NOT_BELIEVED in task_of(daemon, liar.pid).why, "the liar to be found out")
+    assert times_off(daemon, batch.pid, 0.5)[1] == 0
+    batch.wait_for_progress(20)
+
+
+@pytest.mark.parametrize(
+    "way", ["waits", "flood", "garbage", "counts", "hides", "scribbles", "cuts", "unwatches", "spins"]
+)
+def test_whatever_it_does_the_others_and_the_daemon_go_on(
+    daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]], way: str
+) -> None:
+    liar, batch = lying(way)
+    began, before = time.monotonic(), cpu_s(daemon.pid)
+    batch.wait_for_progress(1)  # whatever uses the GPU all the time leaves it a part of each break
+    while time.monotonic() < began + 1.5:
+        daemon.client.status()
+        time.sleep(0.02)
+    took = (cpu_s(daemon.pid) - before) / (time.monotonic() - began)
+    assert 100 * took < CPU_PERCENT
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(liar.pid, 9)
+    wait_for(lambda: liar.pid not in tasks(daemon), "it to be forgotten")
+    assert task_of(daemon, batch.pid).enabled
+    batch.wait_for_progress(20)
+    assert batch.quit()
+
+
+def test_a_file_that_is_cut_short_ends_the_request(daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]]) -> None:
+    liar, batch = lying("cuts")
+    time.sleep(0.3)
+    assert running(liar.pid)
+    assert times_off(daemon, batch.pid, 0.5)[1] == 0
+    assert "of no more use" in daemon.log.read_text()
+
+
+@needs_root
+def test_nobody_speaks_for_the_tasks_of_others(
+    commands: Commands, start_daemon: Callable[..., Daemon], worker: Start, opened: None
+) -> None:
+    """A user's region names the tasks of another one; and of its flood the other one's requests suffer nothing."""
+    daemon = start_daemon("--group", group_of_nobody())
+    daemon.client.use_policy("priority", {"give_way": "request"})
+    batch, attached = worker(), worker()
+    attached.do("pause")
+    daemon.client.attach(batch.pid, "batch")
+    daemon.client.attach(attached.pid, "latency")
+    mine = Liar(commands, "waits")
+    wait_for(lambda: mine.pid in tasks(daemon))
+    forger = Liar(commands, "forges", *map(str, (mine.pid, attached.pid, batch.pid)), user=NOBODY)
+    wait_for(lambda: forger.pid in tasks(daemon))
+    forger.begin()
+    assert times_off(daemon, batch.pid, 1)[1] == 0
+    flood = Liar(commands, "flood", user=NOBODY)
+    wait_for(lambda: flood.pid in tasks(daemon))
+    flood.begin()
+    wait_for(lambda: NOT_BELIEVED in task_of(daemon, flood.pid).why, "the flood to be found out")
+    assert NOT_BELIEVED not in task_of(daemon, mine.pid).why
+    began = time.monotonic()
+    assert As(NOBODY)(lambda: Client.open().status().pid) == daemon.pid
+    assert time.monotonic() - began < PATIENCE_S
+    mine.begin()  # it is heard in the flood, and found out in its turn
+    wait_for(lambda: NOT_BELIEVED in task_of(daemon, mine.pid).why)
+
+
+@pytest.fixture
+def opened(commands: Commands) -> Iterator[None]:
+    """All users may use the emulated GPU, and reach the daemon."""
+    gpu = Path(commands.environment["RUNLIST_EMULATED_GPU"])
+    with contextlib.ExitStack() as undo:
+        for path in (gpu.parent, gpu, *gpu.iterdir(), commands.folder):
+            undo.callback(path.chmod, path.stat().st_mode & 0o7777)
+            path.chmod(0o755 if path == commands.folder else 0o777)
+        yield

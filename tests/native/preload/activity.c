@@ -1,0 +1,139 @@
+/* Works for a GPU and waits for it as it is told: reads words from its input, and answers each with `WORD RESULT` once
+   it is done. errno must stay as it was. A thread that waits does so behind a function of the host that `open` ends. */
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "guest.h"
+
+static CUstream stream;
+static CUevent event;
+static CUdeviceptr memory;
+static CUgraph graph;
+static CUgraphExec executable;
+static CUcontext context;
+static CUfunction kernel;
+static sem_t gate;
+static pthread_t waiter;
+static sigjmp_buf back;
+
+static void CUDA_CB shut(void* unused) {
+    (void)unused;
+    while (sem_wait(&gate) != 0) {
+    }
+}
+
+static CUresult sync_stream(void) { return cuStreamSynchronize(stream); }
+static CUresult sync_event(void) { return cuEventSynchronize(event); }
+static CUresult sync_context(void) { return cuCtxSynchronize(); }
+static CUresult sync_copy(void) {
+    uint32_t word;
+    return cuMemcpyDtoH(&word, memory, sizeof(word));
+}
+
+static CUresult (*wait_by)(void);
+
+static void* waits(void* jumps) {
+    CUresult result = cuCtxSetCurrent(context);
+    if (result == CUDA_SUCCESS && (jumps == NULL || sigsetjmp(back, 1) == 0)) result = wait_by();
+    if (jumps != NULL) pause();
+    return (void*)(size_t)result;
+}
+
+static CUresult starts(CUresult (*by)(void), void* jumps) {
+    wait_by = by;
+    return pthread_create(&waiter, NULL, waits, jumps);
+}
+
+static void leaps(int number) { siglongjmp(back, number); }
+
+static CUresult joins(void) {
+    void* result;
+    MUST(pthread_join(waiter, &result));
+    return (CUresult)(size_t)result;
+}
+
+static CUresult works(void) { return launch(kernel, memory, 256, 1, stream); }
+
+static CUresult prepare(void) {
+    kernel = accumulate();
+    MUST(sem_init(&gate, 0, 0));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    MUST(cuMemAlloc(&memory, 4096));
+    return CUDA_SUCCESS;
+}
+
+static CUresult graph_of_two(void) {
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    MUST(works());
+    MUST(works());
+    MUST(cuStreamEndCapture(stream, &graph));
+    return cuGraphInstantiate(&executable, graph, 0);
+}
+
+static CUresult asks(void) {
+    cuStreamQuery(stream);
+    cuEventQuery(event);
+    return cuStreamWaitEvent(stream, event, 0);
+}
+
+/* A child that goes on with what was asked, and in its parent the end of it. */
+static CUresult forks(void) {
+    int status;
+    const pid_t child = fork();
+    if (child == 0) {
+        printf("child %d\n", getpid());
+        return CUDA_SUCCESS;
+    }
+    waitpid(child, &status, 0);
+    return CUDA_SUCCESS;
+}
+
+static CUresult does(const char* word, char** words) {
+    if (!strcmp(word, "launch")) return works();
+    if (!strcmp(word, "graph")) return graph_of_two();
+    if (!strcmp(word, "launch-graph")) return cuGraphLaunch(executable, stream);
+    if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    if (!strcmp(word, "captured")) return cuStreamEndCapture(stream, &graph);
+    if (!strcmp(word, "fill")) return cuMemsetD32Async(memory, 0, 16, stream);
+    if (!strcmp(word, "record")) return cuEventRecord(event, stream);
+    if (!strcmp(word, "ask")) return asks();
+    if (!strcmp(word, "query")) return used() == 0;
+    if (!strcmp(word, "stream")) return sync_stream();
+    if (!strcmp(word, "event")) return sync_event();
+    if (!strcmp(word, "context")) return sync_context();
+    if (!strcmp(word, "copy")) return sync_copy();
+    if (!strcmp(word, "shut")) return cuLaunchHostFunc(stream, shut, NULL);
+    if (!strcmp(word, "open")) return (CUresult)sem_post(&gate);
+    if (!strcmp(word, "wait-stream")) return starts(sync_stream, NULL);
+    if (!strcmp(word, "wait-event")) return starts(sync_event, NULL);
+    if (!strcmp(word, "wait-context")) return starts(sync_context, NULL);
+    if (!strcmp(word, "wait-or-leap")) return starts(sync_stream, &back);
+    if (!strcmp(word, "join")) return joins();
+    if (!strcmp(word, "leap")) return (CUresult)pthread_kill(waiter, SIGUSR1);
+    if (!strcmp(word, "fork")) return forks();
+    if (!strcmp(word, "exec")) return (CUresult)execv(words[0], words);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+int main(int count, char** words) {
+    char word[64];
+    (void)count;
+    signal(SIGUSR1, leaps);
+    context = begin();
+    MUST(prepare());
+    puts("ready 0");
+    fflush(stdout);
+    while (scanf("%63s", word) == 1) {
+        errno = 77;
+        const CUresult result = does(word, words);
+        if (errno != 77) printf("errno %d\n", errno);
+        printf("%s %d\n", word, (int)result);
+        fflush(stdout);
+    }
+    _exit(0);
+}

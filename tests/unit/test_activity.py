@@ -1,0 +1,194 @@
+"""What tasks tell of their work, on its way to the policy: looked at, watched, made up for where a message is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon.requests.messages import Kind, TenantMessage
+from runlist.daemon.requests.tenants import hear
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Activity, Busy, Idle, TaskClass
+from runlist.planes.process.region import Activity as Told
+from runlist.policies import Decision, PolicySpec, load_policy
+from tests.fixtures.scheduler import World
+
+LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
+IDLE_S = 0.002
+
+
+@dataclass
+class Library:
+    """The library of a process, as the daemon sees it through the region."""
+
+    told: Told | None
+    asked: bool = False
+    on_ask: Any = None
+    on_look: Callable[[], object] = bool
+    looked: int = 0
+
+    def activity(self, pid: int) -> Told | None:
+        self.looked += 1
+        self.on_look()
+        return self.told
+
+    def ask_for_work(self, pid: int, *, asked: bool) -> None:
+        self.asked = asked
+        if asked and self.on_ask is not None:
+            self.on_ask()
+
+    def work(self, count: int = 1, waiting: int = 0) -> None:
+        assert self.told is not None
+        self.told = Told(self.told.work + count, waiting, 2_000_000, 500_000)
+
+
+def add(world: World, pid: int = 1) -> tuple[ManagedTask, Library]:
+    managed = world.add(pid, LATENCY)
+    library = Library(Told(0, 0, 0, 0))
+    root: Any = SimpleNamespace(quota=library)
+    managed.root = root
+    return managed, library
+
+
+def says_that_it_works(world: World, managed: ManagedTask) -> None:
+    message = TenantMessage(Kind.WORK, 0, 1, 0)
+    world.do(lambda: hear({world.scheduler: managed}, message, lambda _: True))
+
+
+def told(world: World) -> list[type]:
+    return [type(event) for event in world.policy.events if isinstance(event, Busy | Idle)]
+
+
+@pytest.fixture
+def watched(world: World) -> tuple[World, ManagedTask, Library]:
+    managed, library = add(world)
+    world.decide(Decision({}, watch={managed.task.key: IDLE_S}))
+    world.run()
+    return world, managed, library
+
+
+def test_a_watched_task_is_busy_from_its_message_until_it_was_idle(
+    watched: tuple[World, ManagedTask, Library],
+) -> None:
+    world, managed, library = watched
+    assert library.asked
+    says_that_it_works(world, managed)
+    assert told(world) == [Busy]
+    for _ in range(10):
+        library.work()
+        world.pass_time(IDLE_S * 0.9)
+    assert told(world) == [Busy]
+    world.pass_time(2 * IDLE_S)
+    assert told(world) == [Busy, Idle]
+    says_that_it_works(world, managed)
+    assert told(world) == [Busy, Idle, Busy]
+
+
+def test_looks_take_a_small_part_of_the_time(watched: tuple[World, ManagedTask, Library]) -> None:
+    """However many are watched, and however long it takes to look at them."""
+    world, managed, library = watched
+    library.work(waiting=1)
+    takes_s = 0.002
+
+    def take() -> None:
+        world.clock.now += takes_s
+
+    library.on_look = take
+    says_that_it_works(world, managed)
+    library.looked, began = 0, world.clock.now
+    world.pass_time(0.5)
+    assert 5 <= library.looked <= (world.clock.now - began) / (5 * takes_s)
+
+
+def test_whoever_waits_for_the_gpu_is_not_idle(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    says_that_it_works(world, managed)
+    library.work(waiting=1)
+    world.pass_time(0.5)
+    assert told(world) == [Busy]
+    library.work(count=0)
+    world.pass_time(2 * IDLE_S)
+    assert told(world) == [Busy, Idle]
+
+
+def test_a_message_that_was_lost_is_made_up_for(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, _, library = watched
+    library.work()
+    world.pass_time(0.2)
+    world.run()
+    assert told(world) == [Busy]
+
+
+def test_messages_of_who_is_busy_or_not_watched_change_nothing(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    says_that_it_works(world, managed)
+    says_that_it_works(world, managed)
+    world.decide(Decision({}))
+    world.run()
+    assert not library.asked
+    says_that_it_works(world, managed)
+    world.pass_time(0.1)
+    assert told(world) == [Busy]
+
+
+def test_work_that_begins_as_it_is_found_idle_is_not_missed(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    says_that_it_works(world, managed)
+    library.on_ask = library.work
+    world.pass_time(0.05)
+    assert told(world) == [Busy]
+    library.on_ask = None
+    world.pass_time(2 * IDLE_S)
+    assert told(world) == [Busy, Idle]
+
+
+def test_a_task_that_tells_no_more_is_idle(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    says_that_it_works(world, managed)
+    library.told = None
+    world.pass_time(2 * IDLE_S)
+    assert told(world) == [Busy, Idle]
+    world.do(lambda: world.scheduler.remove(managed.task.key))
+    world.run()
+
+
+def test_a_policy_sees_what_latency_tasks_tell(world: World) -> None:
+    managed, library = add(world)
+    batch = world.add(2, BATCH)
+    world.pass_time(0.2)
+    world.run()
+    assert (managed.task.activity, batch.task.activity) == (Activity(), None)
+    library.work(5)
+    world.pass_time(0.2)
+    world.run()
+    assert managed.task.activity == Activity(5, 0.002, 0.0005)
+    library.told = Told(1 << 63, 0, (1 << 64) - 1, 0)
+    world.pass_time(0.2)
+    world.run()
+    assert managed.task.activity is not None
+    assert managed.task.activity.waited_s <= 1e9 * 20
+
+
+def test_the_background_is_off_for_a_request(world: World) -> None:
+    service, library = add(world)
+    world.add(2, BATCH)
+    world.use(load_policy(PolicySpec("priority", {"give_way": "request"})), "priority")
+    world.pass_time(0.2)
+    world.run()
+    assert library.asked
+    assert world.tenants[2].enabled
+    world.pass_time(0.005)
+    says_that_it_works(world, service)
+    assert not world.tenants[2].enabled
+    assert world.scheduler.why(next(key for key in world.scheduler.tasks if key.pid == 2)) == "kept off by a request"
+    world.pass_time(0.01)
+    assert world.tenants[2].enabled
+    says_that_it_works(world, service)
+    assert not world.tenants[2].enabled
+    world.do(lambda: world.scheduler.remove(service.task.key))
+    world.run()
+    assert world.tenants[2].enabled

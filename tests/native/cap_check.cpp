@@ -5,51 +5,14 @@
 #include <thread>
 #include <vector>
 
-#include "cap/context.hpp"
 #include "cap/cover.hpp"
-#include "cap/gate.hpp"
 #include "cap/host.hpp"
+#include "capped_gpu.hpp"
 #include "core/space.hpp"
-#include "region/region.hpp"
-#include "simulated_gpu.hpp"
 
 namespace {
 
-using namespace simulated;
-using namespace runlist;
-
-region::Limit cap_limit{};
-region::Limit own_cap{};  // the GPU's
-std::atomic<std::uint64_t> next_turn{};
-std::atomic<std::uint64_t> gpu_ns{};
-const cap::Calls driver = calls();
-
-CUstream stream(int number) { return reinterpret_cast<CUstream>(static_cast<std::uintptr_t>(0x1000 * (number + 1))); }
-
-const void* kind(int number) {
-    return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(0x5'0000 + 64 * number));
-}
-
-void sleep(Nanoseconds length) { gpu.now += length + kLateWake; }
-
-void set_cap(std::uint64_t percent, region::Limit& limit = cap_limit) {
-    region::write(limit, percent == 0 ? region::kNoLimit : percent * 100);
-}
-
-void launch(CUstream on, Nanoseconds length, int work, Nanoseconds host = kLaunch) {
-    if (!cap::on()) return gpu.launch(on, length, host);
-    cap::Turn turn(driver, on, false, kind(work));
-    gpu.launch(on, length, host);
-    turn.launched(true);
-}
-
-void begin(std::uint64_t percent) {
-    cap::destroyed(gpu.current);
-    gpu = Gpu{};
-    next_turn = gpu_ns = 0;
-    own_cap.value = own_cap.check = 0;
-    set_cap(percent);
-}
+using namespace capped;
 
 std::uint64_t random_state = 1;
 int random_below(int limit) {

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from runlist.model import Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies.parts.pace import reached
-from runlist.policies.parts.turns import TURN_US
+from runlist.policies.parts.turns import NEVER, TURN_US
 
 SWITCH_S = 0.28e-3
 """What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
@@ -73,8 +73,6 @@ MOST_LIES, FORGIVEN_S = 3, 60.0
 """Whoever says that it is busy, and in so many breaks in a row did not want the GPU for that part of them, is not
 believed for a minute.
 """
-
-NEVER = float("inf")
 
 
 class _Rest:

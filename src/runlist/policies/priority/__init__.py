@@ -27,6 +27,7 @@ from runlist.policies.parts.hints import Hints
 from runlist.policies.parts.options import no_more, number, word
 from runlist.policies.parts.slices import WeightedSlices
 from runlist.policies.parts.turns import HAS_THE_TURN, WeightedTurns
+from runlist.policies.parts.waiting import earliest
 
 FOREGROUNDS = (frozenset({TaskClass.DEADLINE, TaskClass.LATENCY}), frozenset({TaskClass.NORMAL}), frozenset(TaskClass))
 ALONE_US = {
@@ -35,9 +36,6 @@ ALONE_US = {
     TaskClass.NORMAL: 20_000,
     TaskClass.BATCH: 1,
 }
-
-
-NEVER = float("inf")
 
 
 class Priority(Policy):
@@ -84,9 +82,9 @@ class Priority(Policy):
             behind, turn_ends = self._turns.off(background, tasks, now, until), None
         else:
             behind, turn_ends = self._turns.shares(background, tasks, now)
-        times = [again, turn_ends, look if background else None, manner.look - now if manner.look < NEVER else None]
-        again = min((max(0.0, each) for each in times if each is not None), default=None)
-        return Decision(shares | behind, again, watch=manner.watch)
+        times = [again, turn_ends, look if background else None]
+        again = min((each for each in times if each is not None), default=None)
+        return earliest(now, Decision(shares | behind, again, watch=manner.watch), manner.look)
 
     def why(self, key: TaskKey) -> str:
         turn = self._turns.why(key)

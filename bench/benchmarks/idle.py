@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from bench.harness.cpu import cpu_s, resident_mb
+from bench.harness.cpu import Used, resident_mb
 from bench.harness.figures import AT_MOST, Figure
 from runlist.client import Client
 from runlist.workloads.process import WorkloadProcess
@@ -21,9 +21,9 @@ def measure(tasks: int = 50, seconds: float = 30.0) -> list[Figure]:
         status = client.status()
         pids = [status.pid, status.keeper_pid]
         time.sleep(3)  # the last attach has settled
-        before, began = cpu_s(pids), time.perf_counter()
+        used = Used(pids)
         time.sleep(seconds)
-        share = (cpu_s(pids) - before) / (time.perf_counter() - began)
+        share = used.share()
         memory = {name: resident_mb(pid) for name, pid in zip(("daemon", "keeper"), pids, strict=True)}
         for process in processes:
             client.detach(process.pid)

@@ -9,7 +9,7 @@ from unittest import mock
 
 from bench.harness import jobs
 from bench.harness.benchmark import Needs
-from bench.harness.cpu import cpu_s
+from bench.harness.cpu import Used
 from bench.harness.figures import AT_MOST, Figure, rounded
 from runlist.client import Client
 from runlist.emulated import EmulatedGpu
@@ -38,10 +38,9 @@ def measure(seconds: float = 10.0) -> list[Figure]:
             time.sleep(SETTLE_S)
             status = client.status()
             pids = {"daemon": [status.pid], "keeper": [status.keeper_pid]}
-            before, began = {name: cpu_s(each) for name, each in pids.items()}, time.perf_counter()
+            since = {name: Used(each) for name, each in pids.items()}
             windows = jobs.windows(tenants, seconds)
-            elapsed = time.perf_counter() - began
-            used = {name: (cpu_s(each) - before[name]) / elapsed * 100 for name, each in pids.items()}
+            used = {name: each.share() * 100 for name, each in since.items()}
             switches = sum(task.turns_per_s for task in client.ps())
     details = {
         "% of a core": {name: round(each, 3) for name, each in used.items()},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -17,6 +18,18 @@ def cpu_s(pids: Iterable[int]) -> float:
         return int(fields[11]) + int(fields[12])  # user and system time
 
     return sum(ticks(pid) for pid in pids) * _TICK_S
+
+
+class Used:
+    """The CPU time that processes use from now on, together."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._before, self._began = cpu_s(pids), time.perf_counter()
+
+    def share(self) -> float:
+        """The part of one core, so far."""
+        return (cpu_s(self._pids) - self._before) / (time.perf_counter() - self._began)
 
 
 def resident_mb(pid: int) -> float:

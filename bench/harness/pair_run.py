@@ -13,13 +13,13 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness import jobs
-from bench.harness.cpu import cpu_s
+from bench.harness.cpu import Used
 from bench.harness.mps import Mps
 from bench.harness.pair_programs import ALONE, DEFAULT, LOAD, MPS, RUNLIST, Pair, Program, environment
 from runlist.client import Client
 from runlist.errors import RunlistError
 from runlist.views.structs import TaskView
-from runlist.workloads.process import WorkloadError, WorkloadProcess
+from runlist.workloads.process import WorkloadError, WorkloadProcess, ask_all
 
 START_S, MANAGED_S, END_S = 150.0, 5.0, 5.0
 SETTLE_S = 1.0
@@ -267,10 +267,8 @@ class PairRun:
     def _beside_the_daemon(self, measure: Callable[[], _Windows]) -> tuple[_Windows, float]:
         """What was measured, and the part of a core that daemon and keeper used meanwhile."""
         status = self._client.status()
-        pids = [status.pid, status.keeper_pid]
-        before, began = cpu_s(pids), time.monotonic()
-        windows = measure()
-        return windows, (cpu_s(pids) - before) / (time.monotonic() - began)
+        used = Used([status.pid, status.keeper_pid])
+        return measure(), used.share()
 
     def _manage(self, options: Mapping[str, str], batches: int) -> None:
         """The policy with these options. Raises RuntimeError when not all of the programs are managed."""
@@ -301,9 +299,7 @@ def _measured(processes: Sequence[WorkloadProcess], seconds: float) -> list[dict
 def _end(processes: Sequence[WorkloadProcess]) -> bool:
     """End them, all at the same time; whether their results were right."""
     try:
-        for process in processes:
-            process.tell("quit")
-        results = [process.answer("end")["correct"] for process in processes]
+        results = [end["correct"] for end in ask_all(processes, "quit", "end")]
     except FAILURES:
         return False
     until = time.monotonic() + END_S

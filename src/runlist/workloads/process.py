@@ -169,28 +169,30 @@ class WorkloadProcess:
 
 def run_all(processes: Sequence[WorkloadProcess]) -> None:
     """All begin to work, at the same time."""
-    _all(processes, "run", "running")
+    ask_all(processes, "run", "running")
 
 
 def pause_all(processes: Sequence[WorkloadProcess], timeout: float = ANSWER_TIMEOUT_S) -> None:
     """All stop working."""
-    _all(processes, "pause", "paused", timeout)
+    ask_all(processes, "pause", "paused", timeout)
 
 
 def start_all(processes: Sequence[WorkloadProcess]) -> None:
     """All begin a measuring window."""
-    _all(processes, "start", "started")
+    ask_all(processes, "start", "started")
 
 
 def stop_all(processes: Sequence[WorkloadProcess], timeout: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
     """All end their windows; the windows, in the order of the processes."""
-    return _all(processes, "stop", "window", timeout)
+    return ask_all(processes, "stop", "window", timeout)
 
 
-def _all(
+def ask_all(
     processes: Sequence[WorkloadProcess], command: str, answer: str, timeout: float = ANSWER_TIMEOUT_S
 ) -> list[dict[str, Any]]:
-    """Nobody waits for another's burst: those that take turns answer one after the other."""
+    """A command for all, and their answers, in their order. Nobody waits for another's burst: those that take turns
+    answer one after the other.
+    """
     for process in processes:
         process.tell(command)
     return [process.answer(answer, timeout) for process in processes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -110,7 +110,8 @@ def details(measured: Measured) -> dict[str, Any]:
                 "requests/s": round(samples.rate, 3),
                 "batch, a second, by round": [rounded(each, 2) for each in samples.batch],
                 "timer late, µs": spread(samples.wakes),
-                "responses, µs, by round": [" ".join(f"{one:.0f}" for one in each) for each in samples.responses],
+                "responses, µs, by round": _lines(samples.responses),
+                "responses in the second before, µs, by round": _lines(samples.before),
             }
             for name, samples in measured.samples.items()
         ],
@@ -141,3 +142,7 @@ def summary(all_measured: Sequence[Measured], left_out: Mapping[str, str]) -> li
         name = "pairs worse than default time slicing on both sides"
         found.append(Figure(name, len(worse), AT_MOST, 0))
     return found
+
+
+def _lines(rounds: Iterable[Iterable[float]]) -> list[str]:
+    return [" ".join(f"{one:.0f}" for one in each) for each in rounds]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.harness import jobs
 from bench.harness.cpu import Used
@@ -23,14 +23,14 @@ from runlist.workloads.process import WorkloadError, WorkloadProcess, ask_all
 
 START_S, MANAGED_S, END_S = 150.0, 5.0, 5.0
 SETTLE_S = 1.0
-"""Between the beginning of the work and that of a window."""
+"""For how long everything works as in a window before it begins: schedulers may take that long to learn."""
 
 LENGTH_S, LENGTH_WINDOWS, LENGTH_REQUESTS = 1.0, 4, 10
 _FLAT_OUT = 1e6
 
 FAILURES = (RunlistError, RuntimeError, OSError, subprocess.SubprocessError)
 
-_Windows = list[dict[str, Any]]
+_Result = TypeVar("_Result")
 
 PLAIN = "plain"
 """The programs of the configurations `alone` and `default`."""
@@ -44,7 +44,7 @@ class NoAnswerError(WorkloadError):
 class Samples:
     """What the windows of one configuration gave, by round: response times in µs from the arrival on, without what the
     timer was late; what that was; requests a second; the rate of each batch program; and the CPU time of daemon and
-    keeper, as a part of a core.
+    keeper, as a part of a core; and the response times of the moment before each window.
     """
 
     responses: list[list[float]] = field(default_factory=list)
@@ -52,13 +52,16 @@ class Samples:
     rates: list[float] = field(default_factory=list)
     batch: list[list[float]] = field(default_factory=list)
     daemon: list[float] = field(default_factory=list)
+    before: list[list[float]] = field(default_factory=list)
 
-    def add_requests(self, window: Mapping[str, Any]) -> None:
-        """A window of the latency program. Raises NoAnswerError if nothing was answered in it."""
+    def add_requests(self, window: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """A window of the latency program, and what came before it. Raises NoAnswerError if nothing was answered in
+        the window.
+        """
         if not window["response_us"]:
             raise NoAnswerError(f"no request was answered in {window['seconds']:.1f} s")
-        responses = zip(window["response_us"], window["wake_us"], strict=True)
-        self.responses.append([response - wake for response, wake in responses])
+        self.responses.append(_responses(window))
+        self.before.append(_responses(before))
         self.wakes += window["wake_us"]
         self.rates.append(len(window["response_us"]) / window["seconds"])
 
@@ -252,19 +255,20 @@ class PairRun:
 
     def _window(self, group: Group, name: str, options: Mapping[str, str], seconds: float, samples: Samples) -> None:
         if name == ALONE:
-            samples.add_requests(_measured([group.latency], seconds)[0])
-            samples.batch.append([jobs.rate(each) for each in _measured(group.batches[:1], seconds / 2)])
+            (window,), before = _measured([group.latency], seconds)
+            samples.add_requests(window, before)
+            samples.batch.append([jobs.rate(each) for each in _measured(group.batches[:1], seconds / 2)[0]])
             return
         if group_of(name) == RUNLIST:
             self._manage(options, len(group.batches))
-            windows, used = self._beside_the_daemon(lambda: _measured(group.everyone, seconds))
+            (windows, before), used = self._beside_the_daemon(lambda: _measured(group.everyone, seconds))
             samples.daemon.append(used)
         else:
-            windows = _measured(group.everyone, seconds)
-        samples.add_requests(windows[0])
+            windows, before = _measured(group.everyone, seconds)
+        samples.add_requests(windows[0], before)
         samples.batch.append([jobs.rate(each) for each in windows[1:]])
 
-    def _beside_the_daemon(self, measure: Callable[[], _Windows]) -> tuple[_Windows, float]:
+    def _beside_the_daemon(self, measure: Callable[[], _Result]) -> tuple[_Result, float]:
         """What was measured, and the part of a core that daemon and keeper used meanwhile."""
         status = self._client.status()
         used = Used([status.pid, status.keeper_pid])
@@ -290,10 +294,15 @@ def unmanaged(tasks: Sequence[TaskView], batches: int) -> str:
     return "; ".join(reasons) or f"{len(managed)} tasks are managed, and {1 + batches} programs work"
 
 
-def _measured(processes: Sequence[WorkloadProcess], seconds: float) -> list[dict[str, Any]]:
+def _measured(processes: Sequence[WorkloadProcess], seconds: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A window of each, and what the first of them did before."""
     with jobs.working(processes):
-        jobs.wait(SETTLE_S)
-        return jobs.windows(processes, seconds)
+        before, *_ = jobs.windows(processes, SETTLE_S)
+        return jobs.windows(processes, seconds), before
+
+
+def _responses(window: Mapping[str, Any]) -> list[float]:
+    return [response - wake for response, wake in zip(window["response_us"], window["wake_us"], strict=True)]
 
 
 def _end(processes: Sequence[WorkloadProcess]) -> bool:

@@ -117,11 +117,12 @@ def test_every_target_is_one_of_a_pair_and_of_what_is_measured() -> None:
 
 def test_what_the_timer_was_late_is_no_part_of_a_response() -> None:
     found = Samples()
-    found.add_requests({"seconds": 2.0, "response_us": [150.0, 300.0], "wake_us": [50.0, 0.0]})
+    before = {"seconds": 1.0, "response_us": [900.0], "wake_us": [100.0]}
+    found.add_requests({"seconds": 2.0, "response_us": [150.0, 300.0], "wake_us": [50.0, 0.0]}, before)
     assert found.responses == [[100.0, 300.0]]
     assert (found.wakes, found.rate) == ([50.0, 0.0], 1.0)
     with pytest.raises(NoAnswerError, match=r"no request was answered in 2\.0 s"):
-        found.add_requests({"seconds": 2.0, "response_us": [], "wake_us": []})
+        found.add_requests({"seconds": 2.0, "response_us": [], "wake_us": []}, before)
 
 
 def test_the_rate_is_chosen_by_the_mean_length_and_the_gpu_time_by_who_knows_it() -> None:

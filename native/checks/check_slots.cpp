@@ -2,6 +2,7 @@
 // while they change; regions that are swept; the lock that children of all kinds find.
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -30,7 +31,8 @@ constexpr std::uint64_t kPiece = 1 << 20;
 constexpr std::uint64_t kLimit = 64 * kPiece;
 const char* self_path = nullptr;
 
-// Two ways between a process and its child.
+// Two ways between a process and its children. Neither waits for one that has failed: what does not hold is to be seen
+// at once, and a child that stayed would keep our output open.
 struct Pipes {
     int up[2];
     int down[2];
@@ -41,13 +43,23 @@ struct Pipes {
     void say(std::int64_t number) const { REQUIRE(::write(up[1], &number, sizeof(number)) == sizeof(number)); }
     std::int64_t hear() const {
         std::int64_t number = -1;
+        pollfd ready{.fd = up[0], .events = POLLIN, .revents = 0};
+        while (::poll(&ready, 1, 50) == 0) {
+            siginfo_t ended{};
+            const bool any = ::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0;
+            REQUIRE(!any || ended.si_status == 0);
+        }
         REQUIRE(::read(up[0], &number, sizeof(number)) == sizeof(number));
         return number;
     }
     void go_on() const { REQUIRE(::write(down[1], "", 1) == 1); }
+    // In each child: its wait ends with those who could let it go on.
+    void stay_below() const { ::close(down[1]); }
     void wait() const {
         char byte = 0;
-        REQUIRE(::read(down[0], &byte, 1) == 1);
+        const ssize_t got = ::read(down[0], &byte, 1);
+        if (got == 0) ::_exit(7);
+        REQUIRE(got == 1);
     }
 };
 
@@ -62,6 +74,7 @@ pid_t child_that(const Pipes& pipes, const Act& act) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child != 0) return child;
+    pipes.stay_below();
     pipes.say(act());
     pipes.wait();
     ::_exit(0);
@@ -74,6 +87,7 @@ pid_t contained_child_that(const Pipes& pipes, bool later, const Act& act, int k
     const pid_t outer = ::fork();
     REQUIRE(outer >= 0);
     if (outer != 0) return outer;
+    pipes.stay_below();
     if (::unshare(kinds | (later ? 0x80 : 0)) != 0) {  // CLONE_NEWTIME
         pipes.say(-errno);
         ::_exit(0);
@@ -244,6 +258,7 @@ void check_children_that_stay(const Region& region) {
     const Pipes pipes;
     const pid_t parent = ::fork();
     if (parent == 0) {
+        pipes.stay_below();
         const int index = claim_and_hold(region, kPiece);
         if (::fork() == 0) {
             pipes.wait();
@@ -264,6 +279,7 @@ void check_exec(const Folder& folder, const Region& region) {
     if (child == 0) {
         const int index = claim_and_hold(region, kPiece);
         REQUIRE(index >= 0);
+        pipes.stay_below();
         ::dup2(pipes.up[1], 100);
         ::dup2(pipes.down[0], 101);
         ::execl(self_path, self_path, "after-exec", folder.at("region").c_str(), nullptr);
@@ -292,8 +308,7 @@ int after_exec(const char* path) {
     const auto said = static_cast<std::int64_t>(used(region));
     REQUIRE(index >= 0 && ::write(100, &said, sizeof(said)) == sizeof(said));
     char byte = 0;
-    REQUIRE(::read(101, &byte, 1) == 1);
-    return 0;
+    return ::read(101, &byte, 1) == 1 ? 0 : 7;
 }
 
 // Another copy of the library starts in a process that has a slot already: also where no lock was to be had.

@@ -189,8 +189,10 @@ struct Allocate;
 template <Id id, int row, typename... Arguments>
 struct Allocate<id, row, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
-        const rm::Requested taken;
-        return call_real<id, row>(arguments...);
+        rm::Requested taken;
+        const CUresult result = call_real<id, row>(arguments...);
+        taken.ended(result == CUDA_SUCCESS);
+        return result;
     }
 };
 

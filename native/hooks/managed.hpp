@@ -31,7 +31,10 @@ struct ManagedAlloc<id, row, CUresult(CUdeviceptr*, size_t, Rest...)> {
         const Outermost outermost;
         if (outermost && region::quota.on()) made.device = current_device<row>();
         if (made.device < 0) return call_real<id, row>(pointer, bytes, rest...);
-        if (!region::quota.charge(made.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!region::quota.charge(made.device, bytes)) {
+            region::quota.count_refusal(made.device);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         const CUresult result = call_real<id, row>(pointer, bytes, rest...);
         region::quota.settle(made.device, bytes, result == CUDA_SUCCESS ? bytes : 0, false);
         if (result == CUDA_SUCCESS) {

@@ -120,9 +120,11 @@ bool Quota::charge(int device, std::uint64_t bytes) {
         return true;
     }
     bool full = false;
-    if (ask(device, use, bytes, full) || ask_again(device, use, bytes, full)) return true;
-    region_.device(device).refusals.fetch_add(1);
-    return false;
+    return ask(device, use, bytes, full) || ask_again(device, use, bytes, full);
+}
+
+void Quota::count_refusal(int device) {
+    if (on() && is_device(device)) region_.device(device).refusals.fetch_add(1);
 }
 
 // One attempt. `full`: there would be no room without the requests of others either.

@@ -48,6 +48,9 @@ class Quota {
     // After the driver's answer to what was charged with `asked`. `got` is 0 when it refused, and never above `asked`.
     void settle(int device, std::uint64_t asked, std::uint64_t got, bool overhead);
 
+    // Counts an allocation of the tree's as refused, where the GPU has an entry.
+    void count_refusal(int device);
+
     void refund(int device, std::uint64_t bytes, bool overhead);
 
     // What the tree holds, and one process of it as its slot tells (0 when it has none). Processes that ended are taken

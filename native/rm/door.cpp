@@ -19,7 +19,7 @@
 namespace runlist::rm {
 
 constinit std::atomic<bool> watching{true};
-[[gnu::tls_model("initial-exec")]] constinit thread_local bool requested = false;
+[[gnu::tls_model("initial-exec")]] constinit thread_local Wish wish;
 
 namespace {
 
@@ -135,16 +135,24 @@ void identify(const Request& request, std::uint32_t client, int device) {
     errno = saved;
 }
 
+// Answers for the driver that there is no room.
+int refuse(const MemoryQuestion& question, int device) {
+    if (wish.is_there) {
+        wish.refused_on = device;
+    } else {
+        quota.count_refusal(device);
+    }
+    *question.status = status::kNoMemory;
+    return 0;
+}
+
 int take_memory(const Request& request, const MemoryQuestion& question) {
     const int parent = devices.find(question.client, question.parent);
     identify(request, question.client, parent);
     const int device = devices.in_region(parent);
-    const bool is_overhead = !requested;
+    const bool is_overhead = !wish.is_there;
     std::uint64_t asked = expected_bytes(question);
-    if (!quota.charge(device, asked)) {
-        *question.status = status::kNoMemory;
-        return 0;
-    }
+    if (!quota.charge(device, asked)) return refuse(question, device);
     const int result = request.pass();
     if (result != 0 || *question.status != status::kOk) {
         quota.settle(device, asked, 0, is_overhead);
@@ -155,8 +163,7 @@ int take_memory(const Request& request, const MemoryQuestion& question) {
         if (!quota.charge(device, got - asked)) {
             free_again(request, question.client, question.parent, *question.object);
             quota.settle(device, asked, 0, is_overhead);
-            *question.status = status::kNoMemory;
-            return 0;
+            return refuse(question, device);
         }
         asked = got;
     }

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "region/quota.hpp"
+
 extern "C" int runlist_emulated_ioctl(int fd, unsigned long request, void* argument);
 
 namespace runlist::rm {
@@ -26,16 +28,35 @@ extern constinit std::atomic<bool> watching;  // false: everything goes straight
 
 // Device memory that this thread takes now is what the program asks for. Otherwise the driver takes it for itself, and
 // it is overhead: for contexts, code, stacks, streams. A program need not call anything that we see to make it do so.
-[[gnu::tls_model("initial-exec")]] extern constinit thread_local bool requested;
+struct Wish {
+    bool is_there = false;
+    std::int32_t refused_on = -1;  // a GPU by its index in the region, on which the driver was refused memory for it
+};
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Wish wish;
 
-struct Requested {
-    Requested() : before_(requested) { requested = true; }
-    ~Requested() { requested = before_; }
+// One call of the program. For it the driver may come to the door more than once: it asks again after a refusal, or one
+// of its functions calls another one. However often it was refused, that is one refusal, and none if it got what it
+// wanted in the end.
+class Requested {
+  public:
+    Requested() : outer_(wish) { wish = {.is_there = true}; }
+    ~Requested() { wish = outer_; }
     Requested(const Requested&) = delete;
     Requested& operator=(const Requested&) = delete;
 
+    // What the program is told. Whoever calls from within a call of the program only passes it on.
+    void ended(bool succeeded) {
+        if (succeeded || wish.refused_on < 0) [[likely]]
+            return;
+        if (outer_.is_there) {
+            outer_.refused_on = wish.refused_on;
+        } else {
+            region::quota.count_refusal(wish.refused_on);
+        }
+    }
+
   private:
-    bool before_;
+    Wish outer_;
 };
 
 }  // namespace runlist::rm

@@ -20,7 +20,7 @@ from runlist.planes.registry import choose_plane
 from runlist.planes.usage import Reading, Residency, UsageSource
 from tests.conftest import ON_NVIDIA
 from tests.emulated.raw import Running, Target
-from tests.fixtures.daemon import NOBODY, As, needs_root
+from tests.fixtures.daemon import NOBODY, As, needs_root, wait_for
 
 JOB = """
 module = begin({gpu})
@@ -30,31 +30,52 @@ put(state, bytes(132 * 1024))
 def work(kernels):
     for _ in range(kernels):
         launch(accumulate, (132,), (256,), (U64, U64, U32), state, 33792, {rounds})
-    ok(cu.cuCtxSynchronize())
-begun, ended = ok(cu.cuEventCreate(0)), ok(cu.cuEventCreate(0))
-work(2)
+def event():
+    return ok(cu.cuEventCreate(0))
+def record(event):
+    ok(cu.cuEventRecord(event, 0))
+    return event
+# The GPU's clock by the host's: an event whose time is known, as no more passed about it than `width`.
+width, anchor, origin = None, None, None
+for _ in range(200):
+    before, looked = time.time_ns(), record(event())
+    ok(cu.cuEventSynchronize(looked))
+    about = time.time_ns() - before
+    if width is None or about < width:
+        width, anchor, origin = about, looked, before + about // 2
+    if width < 200_000:
+        break
+def at(event):
+    return origin + int(ok(cu.cuEventElapsedTime(anchor, event)) * 1e6)
+begun, ended = event(), event()
+def stretch(kernels):  # kernels that come to the GPU without a gap, behind others: as long as the host is not too late
+    for _ in range(20):
+        work(10)
+        record(begun)
+        work(kernels)
+        record(ended)
+        in_time = code(cu.cuEventQuery(begun)) == 600
+        ok(cu.cuEventSynchronize(ended))
+        if in_time:
+            return
+    raise SystemExit("the host was too late each time")
+stretch(5)
+one_s = ok(cu.cuEventElapsedTime(begun, ended)) / 5e3
 say("ready")
 for line in sys.stdin:
     command, number = line.split()
-    if command == "work":  # so many kernels; answers ms by the GPU's clock, and when it began and ended
-        at = time.time_ns()
-        ok(cu.cuEventRecord(begun, 0))
-        for _ in range(int(number)):
-            launch(accumulate, (132,), (256,), (U64, U64, U32), state, 33792, {rounds})
-        ok(cu.cuEventRecord(ended, 0))
-        ok(cu.cuEventSynchronize(ended))
-        say(ok(cu.cuEventElapsedTime(begun, ended)), at, time.time_ns())
+    if command == "work":  # so many kernels; answers for how many seconds they were, and when they began and ended
+        stretch(int(number))
+        say(ok(cu.cuEventElapsedTime(begun, ended)) / 1e3, at(begun), at(ended))
     elif command == "half":  # so often a kernel, then as long a pause; answers as "work" does
-        at, busy = time.time_ns(), 0.0
+        record(begun)
         for _ in range(int(number)):
             start = time.monotonic()
-            ok(cu.cuEventRecord(begun, 0))
             work(1)
-            ok(cu.cuEventRecord(ended, 0))
-            ok(cu.cuEventSynchronize(ended))
-            busy += ok(cu.cuEventElapsedTime(begun, ended))
+            ok(cu.cuCtxSynchronize())
             time.sleep(time.monotonic() - start)
-        say(busy, at, time.time_ns())
+        ok(cu.cuEventSynchronize(record(ended)))
+        say(int(number) * one_s, at(begun), at(ended))
 """
 KERNEL_ROUNDS = 700_000  # about 10 ms
 KERNELS = 100
@@ -78,9 +99,11 @@ class Job:
         return self._program.answered
 
     def finished(self) -> tuple[float, int, int]:
-        """Of its work: seconds by the GPU's clock, and when it began and ended (CLOCK_REALTIME, ns)."""
-        milliseconds, begun, ended = self._program.line().split()
-        return float(milliseconds) / 1e3, int(begun), int(ended)
+        """Of its work: seconds, and when it began and ended (CLOCK_REALTIME, ns), all by the GPU's clock. When the host
+        gave it and heard of it is no matter.
+        """
+        seconds, begun, ended = self._program.line().split()
+        return float(seconds), int(begun), int(ended)
 
     def work(self, kernels: int = KERNELS) -> float:
         """Work alone; seconds."""
@@ -152,6 +175,14 @@ class Book:
             time.sleep(0.05)
             self.read()
 
+    def turns_between(self, pid: int, begun: int, ended: int) -> int:
+        """How often a process came to the GPU between two times; parts of one turn are one."""
+        turns = 0
+        for before, one in itertools.pairwise(self.residencies):
+            joins = one.pid == before.pid and one.start_ns == before.end_ns
+            turns += one.pid == pid and begun < one.start_ns < ended and not joins
+        return turns
+
     def held(self, pid: int, begun: int, ended: int) -> float:
         """Seconds that a process held the GPU between two times."""
         spans = [(max(one.start_ns, begun), min(one.end_ns, ended)) for one in self.residencies if one.pid == pid]
@@ -180,32 +211,39 @@ def test_two_jobs_of_known_length_that_compete(source: UsageSource, job: Start) 
     for tenant in tenants:
         tenant.tell(f"work {KERNELS}")
     book.read_while_busy(*tenants)
-    for tenant, seconds in zip(tenants, alone, strict=True):
-        _, begun, ended = tenant.finished()
+    done = [tenant.finished() for tenant in tenants]
+    for tenant, seconds, (_, begun, ended) in zip(tenants, alone, done, strict=True):
         assert book.held(tenant.pid, begun, ended) == pytest.approx(seconds, rel=0.01)
-        assert book.turns[tenant.pid] == pytest.approx(seconds / slice_s, rel=0.15)
+    both = max(begun for _, begun, _ in done), min(ended for _, _, ended in done)
+    for tenant in tenants:
+        held = book.held(tenant.pid, *both)
+        assert held > 0.5
+        assert book.turns_between(tenant.pid, *both) == pytest.approx(held / slice_s, rel=0.15)
 
 
 def test_residencies_are_in_order_and_leave_room_for_the_switch(source: UsageSource, job: Start) -> None:
     tenants = [job(), job()]
     book = Book(source)
-    for tenant in tenants:
-        tenant.tell(f"work {KERNELS // 2}")
-    book.read_while_busy(*tenants)
-    pairs = list(itertools.pairwise(book.residencies))
+    pairs: list[tuple[Residency, Residency]] = []
+    for _ in range(5):  # on a busy machine one may be through before the other begins
+        for tenant in tenants:
+            tenant.tell(f"work {KERNELS // 2}")
+        book.read_while_busy(*tenants)
+        for tenant in tenants:
+            tenant.finished()
+        pairs = list(itertools.pairwise(book.residencies))
+        if len(pairs) > 50:
+            break
     assert len(pairs) > 50
     for one, other in pairs:
         assert one.end_ns <= other.start_ns
         if one.pid != other.pid:
             assert 80_000 < other.start_ns - one.end_ns < 10_000_000
-    for tenant in tenants:
-        tenant.finished()
 
 
 def test_idle_time_of_a_lone_holder(source: UsageSource, job: Start) -> None:
     """It holds the GPU all the time, and idles when no kernel runs: half of it, and more where the host is slow."""
     tenant = job()
-    tenant.work(1)
     book = Book(source)
     tenant.tell("half 300")  # of which the last second may not be known yet
     book.read_while_busy(tenant)
@@ -223,7 +261,8 @@ def test_a_lone_job_at_work_is_not_idle(source: UsageSource, job: Start) -> None
     seconds, begun, ended = tenant.finished()
     assert seconds > 2.5
     assert book.held(tenant.pid, begun, ended) > 0.96 * seconds
-    assert book.idle_s[tenant.pid] < 0.05 * seconds
+    waited = book.seconds[tenant.pid] - seconds  # before its work and after it
+    assert book.idle_s[tenant.pid] < waited + 0.05 * seconds
 
 
 def test_nvml_as_the_source(on_device: None, job: Start) -> None:
@@ -231,13 +270,14 @@ def test_nvml_as_the_source(on_device: None, job: Start) -> None:
 
     source = NvmlUsage(Utilisation(choose_driver(), _uuids()[0]))
     tenant = job()
-    tenant.tell(f"work {3 * KERNELS}")
-    time.sleep(1.2)
+    tenant.tell(f"work {20 * KERNELS}")
+    wait_for(lambda: tenant.pid in source.read().usage, "NVML to have seen it")
+    time.sleep(0.5)
     since = source.read().until
     time.sleep(1.0)
     reading = source.read()
     assert 0.7 < reading.usage[tenant.pid].held_s / (reading.until - since) <= 1.05
-    tenant.finished()
+    assert not tenant.answered  # it was at work for all of that time
     source.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -139,6 +140,46 @@ def test_what_is_counted_is_what_the_driver_holds(caller: Caller) -> None:
     for client in clients:
         held = caller.free(client, client).held
     assert held == 0 == caller.counted()
+
+
+ASKS = """
+import ctypes, sys
+cuda, address, pitch = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(), ctypes.c_size_t()
+where, size, nothing = ctypes.byref(address), lambda mib: ctypes.c_size_t(mib << 20), ctypes.c_void_p()
+arguments = {
+    "cuMemAlloc_v2": lambda mib: (where, size(mib)),
+    "cuMemAllocPitch_v2": lambda mib: (where, ctypes.byref(pitch), size(1), ctypes.c_size_t(mib), 4),
+    "cuMemAllocAsync": lambda mib: (where, size(mib), nothing),
+    "cuMemAllocFromPoolAsync": lambda mib: (where, size(mib), nothing, nothing),
+    "cuCtxSynchronize": lambda mib: (),
+}[sys.argv[1]]
+assert cuda.cuInit(0) == 0
+for mib in sys.argv[2:]:
+    print(getattr(cuda, sys.argv[1])(*arguments(int(mib))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "results", "refusals"),
+    [
+        pytest.param("cuMemAlloc_v2", (16, 1000, 16), (0, 2, 0), 1, id="asked again"),
+        pytest.param("cuMemAlloc_v2", (1000, 1000), (2, 2), 2, id="two by the program"),
+        pytest.param("cuMemAllocPitch_v2", (16,), (0,), 0, id="had in another way"),
+        pytest.param("cuMemAllocPitch_v2", (1000,), (2,), 1, id="not had in another way"),
+        pytest.param("cuMemAllocAsync", (1000, 16), (2, 0), 1, id="by another function"),
+        pytest.param("cuMemAllocFromPoolAsync", (1000, 16), (2, 0), 1, id="by two other functions"),
+        pytest.param("cuCtxSynchronize", (0,), (0,), 2, id="for nothing that the program asked for"),
+    ],
+)
+def test_a_refusal_is_one_however_often_the_driver_asks(
+    guests: Guests, function: str, sizes: tuple[int, ...], results: tuple[int, ...], refusals: int
+) -> None:
+    region = guests.region(48 * MiB)
+    folder = str(guests.path("insistent/libcuda.so.1").parent)
+    preload = f"{guests.library}:{guests.path('driver.so')}"
+    env = guests.environment(region, preload, LD_LIBRARY_PATH=folder)
+    assert guests.lines(sys.executable, "-c", ASKS, function, *sizes, env=env) == [str(result) for result in results]
+    assert region.refusals() == refusals
 
 
 @pytest.mark.parametrize("form", ["grown", "packed"])

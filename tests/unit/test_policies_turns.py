@@ -323,6 +323,28 @@ def test_when_all_are_idle_all_are_enabled() -> None:
     assert looks == pytest.approx([0.04, *[0.08] * 4])  # more and more rarely
 
 
+def test_parked_tasks_that_do_a_little_are_looked_at_as_often_as_at_first() -> None:
+    book = parked()
+    book.decide(0.01)
+    for _ in range(5):
+        book.use(1, 0.0005)
+        assert book.decide(0.02) == [PARKED] * 3
+        assert book.again == pytest.approx(0.02)
+
+
+def test_what_a_task_holds_while_it_goes_off_counts_for_nothing() -> None:
+    """Suspending it takes a moment."""
+    book = Book(task(1), task(2))
+    book.decide()
+    book.part.off(book.tasks[1:], book.tasks, book.now, 2.0)
+    book.use(1, 0.03, turns=0)
+    book.part.off(book.tasks[1:], book.tasks, book.now + 0.03, 2.0)
+    book.decide(0.1)
+    assert book.decide(0.06) == [WAIT, TURN]
+    book.use(2, 0.02, turns=0)
+    assert book.decide(0.06) == [TURN, WAIT]
+
+
 def test_time_off_does_not_count_to_a_turn() -> None:
     book = Book(task(1), task(2))
     book.use(0, 0.001)

@@ -453,6 +453,48 @@ def test_who_tells_of_more_time_than_there_was_decides_for_nobody_else(says: str
     assert (gpu.part.way is Way.SLICE) == (bound == "by its host")
 
 
+def test_while_the_foreground_works_it_is_looked_at_once_in_a_window() -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=300, held=100e-6)
+    asked = gpu.asked
+    gpu.work(2, pauses=300, held=100e-6)
+    assert 7 <= gpu.asked - asked <= 9
+
+
+def test_another_program_under_the_same_number_finds_tiny_slices() -> None:
+    gpu = Gpu()
+    gpu.work(2, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    gpu.part.on_event(Vanish(gpu.key), gpu.now)
+    gpu.tell(Appear(gpu.foreground))
+    assert (gpu.part.way, gpu.manner.turn_us) == (Way.SWITCH, 1)
+
+
+def test_beside_one_that_does_not_tell_nobody_has_the_gpu_for_its_requests() -> None:
+    """It would find the background off or on by the requests of another."""
+    gpu, silent = Gpu(tells=True), task(3, LATENCY)
+    for _ in range(2_000):
+        gpu._use(1, 1e-3, 0.5e-3, 0.0)
+        silent = replace(silent, usage=Usage(silent.usage.held_s + 0.1e-3, silent.usage.turns + 1))
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: 1e-3, silent.key: 0.1e-3}), gpu.now)
+        manner = gpu.part.manner([gpu.foreground, silent], [gpu.background], gpu.now)
+        assert not manner.watch
+        assert gpu.part.way is Way.SWITCH
+
+
+def test_a_request_that_begins_in_the_break_of_another_is_none_of_a_liar() -> None:
+    part_of, batch = GiveWay("request", 0.1), task(2, BATCH)
+    both = [task(pid, LATENCY, activity=Activity()) for pid in (1, 3)]
+    part_of.manner(both, [batch], 10.0)
+    part_of.on_event(Busy(both[0].key), 10.0)
+    for now in (10.0, 10.0 + MOST_OFF_S):
+        manner = part_of.manner(both, [batch], now)
+    assert manner.off_until is None
+    part_of.on_event(Busy(both[1].key), 10.0 + MOST_OFF_S + BREAK_S / 2)
+    assert part_of.manner(both, [batch], 10.0 + MOST_OFF_S + BREAK_S).off_until is not None
+
+
 # Both sides of each bound.
 
 

@@ -251,6 +251,17 @@ def test_a_parked_task_with_work_comes_back() -> None:
     assert book.decide()[1] == PARKED
 
 
+def test_what_a_parked_task_holds_adds_up_however_often_anybody_asks() -> None:
+    book = parked()
+    seen = []
+    for _ in range(4):
+        book.use(1, 0.002)
+        book.use(3, 0.003)
+        seen.append(book.decide(0.0051)[0] == PARKED)
+    assert seen[0]
+    assert not seen[-1]
+
+
 def test_a_parked_task_that_does_little_stays_parked() -> None:
     book = parked()
     for _ in range(10):

@@ -33,6 +33,7 @@ def refused(commands: Commands, code: int, *words: str) -> str:
 def test_the_socket_is_for_its_owner_alone(daemon: Daemon, commands: Commands) -> None:
     found = commands.socket.stat()
     assert stat.S_IMODE(found.st_mode) == 0o600
+    assert stat.S_IMODE(commands.socket.with_suffix(".lock").stat().st_mode) == 0o600
     assert stat.S_IMODE(commands.folder.stat().st_mode) == 0o700
 
 

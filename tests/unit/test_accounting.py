@@ -186,6 +186,17 @@ def test_a_process_that_is_gone_is_forgotten(accounts: Accounting, source: FakeS
     assert accounts.of(1).usage == NO_USAGE
 
 
+def test_one_that_was_managed_is_kept_as_long_as_any_other(
+    accounts: Accounting, source: FakeSource, clock: Clock
+) -> None:
+    accounts.set_enabled(1, True)
+    accounts.forget(1)
+    second(accounts, source, clock, 1, held_s=0.5)
+    for _ in range(HISTORY_S):
+        second(accounts, source, clock, 2)
+    assert accounts.of(1).usage == NO_USAGE
+
+
 @pytest.mark.parametrize("error", [RunlistError("the log is gone"), OSError(5, "Input/output error")])
 def test_when_the_source_fails_the_book_goes_on(
     accounts: Accounting, source: FakeSource, clock: Clock, error: Exception

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.tree import adoption
 from runlist.errors import NoTargetError, RunlistError
 from tests.fixtures.adoption import (
     FOUND,
@@ -111,6 +114,25 @@ def test_a_policy_that_refuses_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(world.gpus.scheduler(UUIDS[0]), "refusal", lambda task: "it would not fit")
         with pytest.raises(RunlistError, match="is not managed: it would not fit"):
             await world.adopt(world.root())
+        assert world.nothing_is_left()
+        assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_without_a_descriptor_for_a_process_all_that_was_found_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+
+        def dup(fd: int) -> int:
+            if world.borrower.copies:  # it was looked at
+                raise OSError(errno.EMFILE, "Too many open files")
+            return os.dup(fd)
+
+        monkeypatch.setattr(adoption, "os", SimpleNamespace(dup=dup, close=os.close))
+        with pytest.raises(OSError, match="Too many open files"):
+            await world.adopt(world.root())
+        assert len(world.borrower.copies) == 1
         assert world.nothing_is_left()
         assert slices(client) == FOUND
 

@@ -240,3 +240,17 @@ def test_the_simulator_watches_whom_a_decision_names_until_the_next(make_host: M
     host.vanish(1)
     host.pass_time(0.05)
     assert policy.heard[2:] == [(0.111, Busy(TaskKey(1, GPU)))]
+
+
+def test_a_new_policy_is_told_of_nobody_whom_the_one_before_had_watched(make_host: MakeHost) -> None:
+    host, before, after = make_host("simulated"), Watcher(), Watcher()
+    assert isinstance(host, Simulated)
+    host.use(before, "before")
+    host.appear(1)
+    telling = host.telling(1)
+    before.watched = {1: 0.004}
+    host.run()
+    host.use(after, "after")
+    telling.submits(1, host.engine.now)
+    host.pass_time(0.05)
+    assert (before.heard, after.heard) == ([], [])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.daemon.tasks.managed import SuspendedBy
+from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.model import TaskClass
 from runlist.planes.process.region import create
@@ -260,12 +260,31 @@ def test_what_attach_took_is_told_of_all_that_it_found(monkeypatch: pytest.Monke
         world.borrower.meanwhile = lambda: time.sleep(0.03)
         with child() as one:
             world.tree([one])
+            started = time.perf_counter()
             outcome = await world.manager.attach(PID, {"class": "batch"}, False, ME)
+            took_ms = (time.perf_counter() - started) * 1e3
             assert {task.task.key.pid for task in outcome.tasks} == {PID, one}
             for task in outcome.tasks:
-                assert 30 <= task.discovery_ms < task.attach_ms
+                assert 30 <= task.discovery_ms < task.attach_ms <= took_ms
                 assert task.attach_ms >= 60
                 assert task.reached_by == "own right"
+
+    a_daemon(test)
+
+
+def test_the_first_process_is_attached_only_for_what_it_has_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        with pytest.raises(NoTargetError, match="every process here descends from it"):
+            await world.manager.attach(1, {}, True, 0)
+        assert world.processes.roots == {}
+
+        async def everything_of(root: Root) -> None:
+            """Of all processes that there are."""
+
+        monkeypatch.setattr(world.search, "everything_of", everything_of)
+        monkeypatch.setattr(world.adoption._finder, "may_have_work", lambda pid: pid == 1)
+        await world.manager.attach(1, {}, True, 0)
+        assert list(world.processes.roots) == [1]
 
     a_daemon(test)
 

@@ -142,3 +142,27 @@ def test_a_tenant_is_heard_if_it_is_managed_and_its_user_s() -> None:
         assert world.task().tail.p99_s(time.monotonic()) == 0.0025
 
     a_daemon(test)
+
+
+def test_descriptors_are_wanted_of_what_is_below_a_root_of_its_user() -> None:
+    async def test(world: Managed) -> None:
+        with child() as pid:
+            assert world.manager.wants(pid, ME) is False
+            await world.launched()
+            assert world.manager.wants(pid, ME) is True
+
+    a_daemon(test)
+
+
+def test_nothing_is_kept_of_who_joined() -> None:
+    async def test(world: Managed) -> None:
+        join = TenantMessage(Kind.JOIN, 0, 1, 7, descriptors=(4242,))
+        world.rm.copies[4242] = world.rm.file()
+        await world.launched()
+        assert world.manager.hear(PID, ME, join, lambda _: True)
+        (job,) = world.manager._joining
+        await asyncio.wait([job])
+        await asyncio.sleep(0)
+        assert not world.manager._joining
+
+    a_daemon(test)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from runlist.daemon.memory import quota as quota_module
 from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.memory.quota import Quota
@@ -408,3 +409,25 @@ def test_checking_asks_the_driver_only_for_trees_that_have_something(tree: World
     tree.quota.close()
     asyncio.run(tree.holding.check())
     assert asked == 1
+
+
+# -- looking at the region -------------------------------------------------------------------------
+
+
+def test_a_region_is_read_now_and_then(tree: World, region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, read, clock = [], region.read, SimpleNamespace(now=0.0)
+    monkeypatch.setattr(quota_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(region, "read", lambda: reads.append(clock.now) or read())
+    for clock.now in (50.0, 50.01, 51.0, 51.01):
+        tree.quota.look()
+    assert reads == [50.0, 51.0]
+    tree.quota.look(kept_s=0.0)
+    assert reads == [50.0, 51.0, 51.01]
+
+
+def test_a_limit_that_did_not_get_into_the_region_is_refused(tree: World, region: Region) -> None:
+    tree.quota.set_limit(2 * GiB)
+    os.ftruncate(region.fileno(), 10)
+    with pytest.raises(NotSupportedError, match=r"of no more use \(.*10 bytes"):
+        tree.quota.set_limit(GiB)
+    assert tree.quota.limit == 2 * GiB

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runlist.daemon.relay.channel import Datagram
 from runlist.daemon.requests.messages import MAX_PER_WAKEUP, Answer, Effect, Kind, Messages, TenantMessage, parse
 from runlist.errors import RunlistError, UsageError
 from tests.fixtures.daemon import NOBODY, As, needs_root, short_path
@@ -311,6 +312,16 @@ def test_what_somebody_sent_whom_nobody_manages_is_closed(ear: Ear, sender: sock
     ear.managed = True
     flushed(ear, sender)
     assert ear.messages.dropped["foreign"] >= 20
+    assert descriptors() == before
+
+
+def test_what_a_process_sent_that_has_no_number_here_is_closed(ear: Ear, sender: socket.socket) -> None:
+    """One of another pid namespace."""
+    before = descriptors()
+    sent = Datagram(joining(), 0, os.geteuid(), b"", (os.dup(sender.fileno()), os.dup(sender.fileno())))
+    ear.do(lambda: ear.messages._take(sent))
+    assert ear.messages.dropped == {"nobody": 1}
+    assert ear.heard.empty()
     assert descriptors() == before
 
 

@@ -91,6 +91,15 @@ def test_the_slice_stays_when_those_it_was_shared_with_are_only_suspended() -> N
     assert policy.decide(members[:1], 2.0).shares == {members[0].key: Share(1)}
 
 
+def test_what_was_held_behind_a_foreground_says_nothing_of_the_slices_in_it() -> None:
+    """Two batch tasks that share the GPU have turns while a latency task is there, for as long as anybody likes."""
+    policy, members, service = Priority({}), tasks(BATCH, BATCH), task(9, LATENCY)
+    assert shares(policy, members) == [LONG, LONG]
+    policy.decide([*members, service], 0.01)
+    held = [replace(each, usage=Usage(seconds, 20)) for each, seconds in zip(members, (1.8, 0.2), strict=True)]
+    assert shares(policy, held, 2.0) == [LONG, LONG]
+
+
 def test_a_new_latency_task_is_served_at_the_next_decision() -> None:
     policy, members = Priority({}), tasks(BATCH, BATCH, BATCH)
     shares(policy, members)

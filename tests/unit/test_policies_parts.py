@@ -49,6 +49,14 @@ def test_a_hint_ends_a_millisecond_after_the_task_came_on() -> None:
     assert hints.off_until(entitled(1), 1.0031) == (None, None)
 
 
+def test_a_hint_holds_as_long_as_the_task_has_not_come_on() -> None:
+    hints = Hints()
+    hints.note(Hint(KEY, 0.0), 1.0)
+    for step in range(5):
+        assert hints.off_until(entitled(7), 1.0 + step / 1e3)[0] == pytest.approx(1.005)
+    assert hints.off_until(entitled(8), 1.0045)[0] == pytest.approx(1.005)
+
+
 def test_hints_hold_the_background_off_for_no_more_than_half_of_the_time() -> None:
     hints, held, now = Hints(), 0, 1.0
     for step in range(10_000):

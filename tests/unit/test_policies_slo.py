@@ -177,6 +177,30 @@ def test_the_background_is_stopped_at_once_and_comes_back_when_there_is_room_for
     assert background not in loop.layer.decide(loop.tasks, loop.now).shares
 
 
+def test_one_service_of_several_that_is_late_stops_the_background() -> None:
+    loop = Loop(task(2), task(3, LATENCY, target_p99_us=10_000.0))
+    loop.pass_quarters(8, 5, used=0.3)
+    loop.layer.on_event(Report(loop.tasks[0].key, 0.02), loop.now)
+    decision = loop.layer.decide(loop.tasks, loop.now)
+    assert [key.pid for key, share in decision.shares.items() if not share.enabled] == [2]
+    assert "stopped" in loop.layer.why(TaskKey(2, "GPU-0"))
+
+
+def test_a_target_that_is_set_anew_is_not_judged_by_what_was_reported_before() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 20, used=0.8)
+    assert loop.below.seen[2].cap is not None
+    with_target = loop.tasks[0]
+    loop.tasks[0] = replace(with_target, target_p99_us=None)
+    loop.layer.decide(loop.tasks, loop.now)
+    assert loop.below.seen[2].cap is None
+    loop.tasks[0] = with_target
+    loop.now += 0.01
+    decision = loop.layer.decide(loop.tasks, loop.now)
+    assert loop.below.seen[2].cap is None
+    assert all(share.enabled for share in decision.shares.values())
+
+
 def test_with_nobody_to_stop_a_late_request_is_no_reason_to_decide() -> None:
     loop = Loop()
     loop.pass_quarters(8, 5)

@@ -104,6 +104,26 @@ def test_a_newcomer_starts_level() -> None:
     assert sorted(turns) == [1, 1, 2, 2, 3, 3]
 
 
+def test_a_newcomer_starts_level_with_the_one_of_its_group_that_has_had_the_least() -> None:
+    book = Book(task(1, group="a"), task(2, group="a"), task(4))
+    for pid, held in ((1, 0.20), (4, 0.50), (2, 0.30)):
+        book.decide()
+        book.use(pid, held)
+        book.now += 0.05
+    book.decide()
+    book.tasks.append(task(3, group="a"))
+    turns = []
+    for _ in range(16):
+        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
+        turns.append(who)
+        book.use(who, 0.05)
+        book.now += 0.05
+    of_a = [who for who in turns if who != 4]
+    assert len(of_a) == 8
+    assert of_a[:4] == [3, 1, 3, 1]  # level with the first one, which had a turn before; the second had more
+    assert sorted(of_a[4:]) in ([1, 1, 2, 3], [1, 2, 3, 3], [1, 2, 2, 3])
+
+
 def test_a_task_without_work_is_parked_after_a_look_and_the_turn_passes_on() -> None:
     book = Book(task(1), task(2))
     book.use(0, 0.001)
@@ -153,6 +173,52 @@ def test_a_task_that_is_switched_in_again_and_again_has_work() -> None:
     assert book.decide(0.01) == [TURN, WAIT]
 
 
+def test_one_that_was_switched_in_once_and_did_nothing_has_no_work() -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(1, 0.0001)
+    assert book.decide(0.011) == [PARKED, TURN]
+
+
+@pytest.mark.parametrize(("part", "works"), [(0.02, False), (0.08, True)])
+def test_a_little_of_what_the_others_left_is_work_and_next_to_nothing_is_none(part: float, works: bool) -> None:
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(0, 0.005)
+    book.use(1, part * 0.005)
+    assert (book.decide(0.01) == [TURN, WAIT]) is works
+
+
+def test_one_that_may_have_no_work_is_looked_at_again_as_soon_and_from_then_on() -> None:
+    """It had some at the first look, though not surely more to come."""
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    book.use(0, 0.005)
+    book.use(1, 0.002)
+    assert book.decide(0.01) == [TURN, WAIT]
+    assert book.again == pytest.approx(0.01)
+    book.use(0, 0.002)
+    book.use(1, 0.0001)  # it was on once, for nothing
+    assert book.decide(0.011) == [PARKED, TURN]
+
+
+def test_a_foreground_that_really_needs_its_time_leaves_nothing_to_judge_by() -> None:
+    """It takes as much as one that is idle on the GPU; which of them it is shows over a second."""
+    book = Book(task(1), task(2))
+    book.use(0, 0.001)
+    book.decide()
+    for number in range(24):  # a second in which both have some work
+        book.use(0, 0.0475)
+        book.use(1 + number % 2, 0.002)
+        assert PARKED not in book.decide(0.05)
+    for _ in range(4):
+        book.use(0, 0.0475)
+        assert PARKED not in book.decide(0.05)
+
+
 def test_nobody_is_parked_where_turns_are_not_known() -> None:
     book = Book(task(1), task(2))
     book.decide()
@@ -185,12 +251,67 @@ def test_a_parked_task_with_work_comes_back() -> None:
     assert book.decide()[1] == PARKED
 
 
+def test_what_a_parked_task_holds_adds_up_however_often_anybody_asks() -> None:
+    book = parked()
+    seen = []
+    for _ in range(4):
+        book.use(1, 0.002)
+        book.use(3, 0.003)
+        seen.append(book.decide(0.0051)[0] == PARKED)
+    assert seen[0]
+    assert not seen[-1]
+
+
 def test_a_parked_task_that_does_little_stays_parked() -> None:
     book = parked()
     for _ in range(10):
         book.use(1, 0.001)
         book.use(3, 0.018)
         assert book.decide(0.02)[:2] == [PARKED, PARKED]
+
+
+@pytest.mark.parametrize(("held_s", "comes"), [(0.003, False), (0.006, True)])
+def test_beside_a_foreground_that_leaves_little_a_few_milliseconds_are_work(held_s: float, comes: bool) -> None:
+    book = parked()
+    book.use(0, 0.010)
+    book.use(1, held_s)
+    assert (book.decide(0.02)[0] != PARKED) is comes
+
+
+@pytest.mark.parametrize(("held_s", "comes"), [(0.0035, False), (0.007, True)])
+def test_where_all_of_the_time_is_left_it_takes_more_to_be_at_work(held_s: float, comes: bool) -> None:
+    book = parked()
+    book.use(1, held_s)
+    book.use(3, 0.008)
+    assert (book.decide(0.02)[0] != PARKED) is comes
+
+
+@pytest.mark.parametrize(("held_s", "comes"), [(0.0005, False), (0.0017, True)])
+def test_of_several_that_start_those_with_next_to_nothing_stay_parked(held_s: float, comes: bool) -> None:
+    book = parked()
+    book.use(1, 0.010)
+    book.use(2, held_s)
+    one, other, _ = book.decide(0.02)
+    assert one != PARKED
+    assert (other != PARKED) is comes
+
+
+def test_a_parked_task_that_got_in_beside_a_foreground_that_leaves_nothing_has_work() -> None:
+    book = parked()
+    book.use(0, 1.0)
+    book.decide(1.0)  # the foreground works all the time, as is known now
+    book.use(0, 0.0195)
+    book.use(1, 0.0005)
+    assert book.decide(0.02)[:2] == [WAIT, PARKED]
+
+
+def test_one_that_is_left_alone_is_not_idle_any_more() -> None:
+    book = parked()
+    del book.tasks[2:]
+    assert book.decide(0.001) == [TURN]
+    assert book.part.why(TaskKey(1, "GPU-0")) == "has the turn"
+    book.tasks.append(task(4))
+    assert PARKED not in book.decide(0.001)
 
 
 def test_several_parked_tasks_that_start_together_all_come_back() -> None:
@@ -206,9 +327,33 @@ def test_when_all_are_idle_all_are_enabled() -> None:
     assert book.decide(0.01) == [PARKED] * 3
     assert book.again is not None
     assert 0.01 < book.again <= 0.021
+    looks = []
     for _ in range(5):
         book.decide(book.again)
-    assert book.again == pytest.approx(0.08)  # looked at more and more rarely
+        looks.append(book.again)
+    assert looks == pytest.approx([0.04, *[0.08] * 4])  # more and more rarely
+
+
+def test_parked_tasks_that_do_a_little_are_looked_at_as_often_as_at_first() -> None:
+    book = parked()
+    book.decide(0.01)
+    for _ in range(5):
+        book.use(1, 0.0005)
+        assert book.decide(0.02) == [PARKED] * 3
+        assert book.again == pytest.approx(0.02)
+
+
+def test_what_a_task_holds_while_it_goes_off_counts_for_nothing() -> None:
+    """Suspending it takes a moment."""
+    book = Book(task(1), task(2))
+    book.decide()
+    book.part.off(book.tasks[1:], book.tasks, book.now, 2.0)
+    book.use(1, 0.03, turns=0)
+    book.part.off(book.tasks[1:], book.tasks, book.now + 0.03, 2.0)
+    book.decide(0.1)
+    assert book.decide(0.06) == [WAIT, TURN]
+    book.use(2, 0.02, turns=0)
+    assert book.decide(0.06) == [TURN, WAIT]
 
 
 def test_time_off_does_not_count_to_a_turn() -> None:
@@ -265,7 +410,9 @@ def test_the_foregrounds_load_is_measured_once_a_second() -> None:
     assert load.share == pytest.approx(0.4)
     load.measure(busy(5.4), 12.0)
     assert load.share == 0.0
-    load.measure(busy(9.0), 14.0)
+    load.measure(busy(6.2), 14.0)
+    assert load.share == pytest.approx(0.4)  # of two seconds
+    load.measure(busy(9.0), 16.0)
     assert load.share == 1.0
 
 
@@ -343,3 +490,9 @@ def test_jobs_that_work_now_and_then_leave_most_to_the_others() -> None:
     assert held[2] + held[3] > 0.6
     assert held[4] + held[5] > 0.06
     assert gpu.decides < 100 * 8
+
+
+def test_one_that_starts_by_itself_makes_the_foreground_wait_for_little_more_than_a_millisecond() -> None:
+    served, took = service()
+    run(served, tenant(2), tenant(3, burst_s=0.002, wait_s=0.3), tenant(4, burst_s=0.002, wait_s=0.4), seconds=8)
+    assert max(took[len(took) // 4 :]) < 0.0018

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import time
@@ -14,8 +15,9 @@ import msgspec
 import pytest
 
 from runlist import wire
+from runlist.daemon import helper
 from runlist.daemon.relay import channel, relay, relays
-from runlist.daemon.relay.channel import Datagram
+from runlist.daemon.relay.channel import Datagram, Say
 from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.frames import Inbox
 from tests.fixtures.daemon import PATIENCE_S, running
@@ -314,6 +316,33 @@ def test_a_nursery_that_ends_takes_its_relays_along_and_is_replaced() -> None:
         await world.served(OTHER)
 
     run(test)
+
+
+def test_a_relay_that_fails_says_why_and_leaves_nothing_behind() -> None:
+    ours, theirs = channel.pair()
+    nursery = helper.start("runlist.daemon.relay", "emulated", ours, theirs)
+    end, handed = channel.pair()
+    messages = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, end, handed, messages[0], messages[1], open("/dev/null") as no_socket:
+        for each in (ours, end):
+            each.settimeout(PATIENCE_S)
+        channel.send(ours, Say.START, 7, fds=[handed.fileno(), messages[0].fileno()])
+        started = channel.receive(ours)
+        assert started is not None
+        assert (started.say, started.number, len(started.fds)) == (Say.STARTED, 7, 1)
+        process = pid_of(started.fds[0])
+        handed.close()
+        channel.send(end, Say.CONNECT, 1, fds=[no_socket.fileno()])
+        channel.send(end, Say.GO, 1)
+        said = channel.receive(end)
+        assert said is not None
+        assert (said.say, said.number) == (Say.BROKEN, 0)
+        assert "OSError" in said.body.decode()
+        assert channel.receive(end) is None
+        select.select(started.fds, [], [], PATIENCE_S)
+        started.close()
+        asyncio.run(until(lambda: not Path(f"/proc/{process}").exists()))  # nor as a zombie
+    assert nursery.wait(PATIENCE_S) == 0
 
 
 def test_datagrams_are_taken_or_dropped_and_then_the_next_may_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,11 +220,47 @@ def test_a_look_that_failed_is_repeated_and_not_for_ever(monkeypatch: pytest.Mon
     a_daemon(test)
 
 
+def test_after_a_look_that_went_well_as_many_may_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        looks: list[int] = []
+
+        async def fails(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append(pid)
+            if len(looks) != TRIES:  # one look of all goes well
+                raise RunlistError("it went while it was looked at")
+
+        monkeypatch.setattr(world.adoption, "adopt", fails)
+        with child() as one:
+            world.root(one)
+            for _ in range(TRIES):
+                await scans(world)
+            assert looks == [one] * TRIES
+            world.search.has_lent(one)
+            for _ in range(TRIES + 3):
+                await scans(world)
+            assert looks == [one] * (TRIES + 1 + TRIES)
+
+    a_daemon(test)
+
+
 RULES = """
 [[rule]]
 command = "sleep*"
 set = { class = "batch" }
 """
+
+
+def test_with_rules_any_process_may_be_wanted_next(tmp_path: Path, at: Callable[[float], None]) -> None:
+    (tmp_path / "rules.toml").write_text(RULES)
+
+    async def settled(world: Managed) -> None:
+        assert world.search.settled
+
+    async def not_settled(world: Managed) -> None:
+        assert not world.search.settled
+
+    a_daemon(settled)
+    a_daemon(not_settled, tmp_path / "rules.toml")
 
 
 def test_rules_name_the_processes_on_the_gpus_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

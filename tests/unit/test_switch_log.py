@@ -78,6 +78,17 @@ def test_being_lapped_before_the_first_record_was_read(count: int) -> None:
     assert gaps == ([(0, count - 8)] if count > 8 else [])
 
 
+@pytest.mark.parametrize("lost", range(1, 6))
+@pytest.mark.parametrize("after", range(1, 4))
+def test_each_lost_record_is_known(lost: int, after: int) -> None:
+    producer, ring = _filled(1)
+    ring.take()
+    producer.drop(lost)
+    _write(producer, after)
+    records, gaps = ring.take()
+    assert (len(records), gaps) == (after, [(0, lost)])
+
+
 def test_gaps_of_sequence_numbers() -> None:
     producer, ring = _filled(1)
     ring.take()

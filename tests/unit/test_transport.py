@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
+from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.nvidia.rm import transport
 from runlist.planes.nvidia.rm.status import ObjectNotFound
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
 from runlist.proc import borrow
@@ -107,13 +109,22 @@ def test_control_files_are_what_a_process_has_open_of_the_drivers_device(
 def test_the_kernels_driver_needs_nothing_and_an_emulated_gpu_says_where_it_is() -> None:
     nvidia, emulated = NvidiaDriver(), EmulatedDriver(Path("/gpu"))
     assert (nvidia.environment(), nvidia.state_dir(), nvidia.nvml_library()) == ({}, None, None)
-    assert all(path.name.startswith("nvidia") for path in nvidia.watch_paths())
-    assert emulated.state_dir() == Path("/gpu")
+    assert emulated.state_dir() == NvidiaPlane(emulated).state_dir() == Path("/gpu")
     assert {path.parent for path in emulated.watch_paths()} == {Path("/gpu")}
     assert "/gpu" in emulated.environment().values()
     library = emulated.nvml_library()
     assert library is not None
     assert library.is_file()
+
+
+def test_of_the_kernels_driver_all_devices_are_watched_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia-caps").mkdir()
+    (tmp_path / "nvidiactl").symlink_to("/dev/null")
+    (tmp_path / "nvidia0").symlink_to("/dev/zero")
+    monkeypatch.setattr(transport, "Path", lambda name: tmp_path if name == "/dev" else Path(name))
+    assert NvidiaDriver().watch_paths() == [tmp_path / "nvidia0", tmp_path / "nvidiactl"]
 
 
 def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:

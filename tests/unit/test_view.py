@@ -448,6 +448,9 @@ def test_memory_that_no_living_process_holds_is_nobodys(fake: FakeCensus, clock:
     assert memory.by_pid(GPU) == {living: (3 << 30) + (5 << 20)}
     assert memory.listed(GPU) == {living: 3 << 30, gone: 5 << 20}
     assert memory.unowned(GPU) == 7 << 20
+    fake.beside = -(1 << 20)  # counted a moment apart
+    asyncio.run(memory.refresh())
+    assert memory.unowned(GPU) == 0
     fake.error = CensusError("unknown error")
     clock.now += 10
     assert (memory.unowned(GPU), memory.answers(GPU)) == (None, False)

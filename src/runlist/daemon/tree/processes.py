@@ -230,7 +230,6 @@ class Processes:
             del self.roots[root.pid]
             for pid in root.heirs:
                 del self._heirs[pid]
-            root.heirs.clear()
             for process in self._of(root):
                 troubles += self.forget(process, restore=True)
             self._loop.remove_reader(root.pidfd)

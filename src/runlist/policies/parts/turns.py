@@ -232,8 +232,6 @@ class WeightedTurns:
     def _unpark_awake(self, background: Sequence[Task], now: float) -> None:
         """Take parked tasks that have work again back into the rotation."""
         parked = [task for task in background if self._members[task.key].parked]
-        if not parked:
-            return
         look = self._parked_look
         elapsed = now - look.last
         held = sum(self._members[task.key].held for task in parked)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from runlist.model import Appear, Busy, Event, GivingWay, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
-from runlist.policies.parts.pace import reached
-from runlist.policies.parts.turns import NEVER, TURN_US
+from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.turns import TURN_US
 
 SWITCH_S = 0.28e-3
 """What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""

@@ -36,6 +36,7 @@ lint: setup
 	@tools/make_ptx --check
 	@$(BIN)/python tools/make_protocol --check
 	@$(BIN)/python tools/make_guide --check
+	@$(BIN)/python tools/make_timelines --check
 	@$(BIN)/python tools/make_performance --check
 	@$(BIN)/python tools/make_functions --check
 	@$(BIN)/python tools/make_man --check

@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
-
 from runlist import interpreter
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.planes.interface import Limited, Plane
@@ -24,17 +22,10 @@ from runlist.proc import borrow
 from runlist.proc.inotify import OpenWatch
 from runlist.proc.process import capable
 from runlist.protocol import environment_autogen as names
+from runlist.views.finding import Finding
 
 _CAP_SYS_PTRACE = 19
 _RECORD_BYTES = 64  # at least as long as a tenant's message
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line of the report. `state` is ok, warn (works, with a limit) or fail (managing is not possible)."""
-
-    what: str
-    state: str
-    detail: str
 
 
 def examine(device: str | None) -> tuple[list[Finding], ExitCode]:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from runlist.client import Client
+from runlist.top.feed import Feed
+from runlist.top.rows import gpu_bars
 from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
 from tests.conftest import ON_NVIDIA, Tenant
@@ -23,6 +26,7 @@ STEPPED = ("--steps", "100", "--gap-us", "500", "--period-ms", "400", "--rounds"
 """Requests of a tenth of a second and more, with a synchronisation after each kernel."""
 ENDLESS = ("--steps", "100000", "--gap-us", "500", "--rounds", "1000")
 """One request that outlasts any test."""
+GPU_BOUND = ("--steps", "20", "--gap-us", "100", "--period-ms", "300", "--closed", "--rounds", "20000")
 HOST_BOUND = ("--steps", "1000", "--host-us", "500", "--period-ms", "1", "--rounds", "200")
 KEPT_OFF = "kept off by a request"
 
@@ -136,6 +140,69 @@ def test_a_program_that_was_attached_has_no_requests(
     program.run()
     daemon.client.attach(program.pid, "latency")
     assert all(task.enabled for task in look(daemon, batch.pid, 1))
+
+
+def advice(commands: Commands, pid: int) -> dict[str, str]:
+    """What `runlist doctor PID` says, by what it is about."""
+    (task,) = commands.json("doctor", str(pid))["tasks"]
+    assert task["observed"]["pid"] == pid
+    return {finding["what"]: f"{finding['state']} {finding['detail']}" for finding in task["findings"]}
+
+
+def test_people_see_the_way_in_force_and_what_fits(
+    daemon: Daemon, batch: WorkloadProcess, service: Service, commands: Commands
+) -> None:
+    def shown() -> str:
+        (gpu,) = gpu_bars(feed.look(), 80, 24)
+        return gpu
+
+    feed = Feed(lambda: Client.open(patience_s=5))
+    use(daemon, "request")
+    program = service(*GPU_BOUND)
+    pid = program.ready["pid"]
+    wait_for(lambda: task_of(daemon, pid).request_us is not None, "a request that ended")
+    said = advice(commands, pid)
+    assert said["work"].startswith("ok GPU-bound requests of about ")
+    assert said["library"].startswith("ok ")
+    assert said["way"].startswith("ok the background is off for each of its requests, switches cost ")
+    assert "request, switches " in shown()
+    assert "request, switches " in commands.ok("ps", "--gpus")
+    background = advice(commands, batch.pid)
+    assert background["class"].startswith("ok its class is batch")
+    assert "way" not in background
+    assert task_of(daemon, batch.pid).submissions is None
+    task = task_of(daemon, pid)
+    assert task.submissions
+    assert task.seconds_waited
+    program.kill()
+
+    use(daemon, "slice")
+    program = service(*HOST_BOUND)
+    pid = program.ready["pid"]
+    wait_for(lambda: "slice " in shown(), "slices on the screen")
+    said = advice(commands, pid)
+    assert said["work"].startswith("ok host-bound: ")
+    assert " the background has slices of " in said["way"]
+    feed.close()
+
+
+def test_advice_for_programs_that_do_not_fit(
+    daemon: Daemon, batch: WorkloadProcess, tenant: Tenant, commands: Commands
+) -> None:
+    busy = tenant("batch", "--kernel-ms", "200", environment=commands.environment)
+    busy.run()
+    daemon.client.attach(busy.pid, "latency")
+    wait_for(lambda: task_of(daemon, busy.pid).share_1s > 0.97, "it to have the GPU")
+    said = advice(commands, busy.pid)
+    assert said["work"].startswith("warn it never pauses")
+    assert f"`runlist set {busy.pid} cap=80`" in said["work"]
+    assert said["library"].startswith("warn not under the library")
+    commands.ok("set", str(busy.pid), "class=normal")
+    assert f"`runlist set {busy.pid} class=latency`" in advice(commands, busy.pid)["class"]
+    commands.ok("suspend", str(busy.pid))
+    assert list(advice(commands, busy.pid)) == ["state"]
+    commands.ok("detach", str(busy.pid))
+    assert f"process {busy.pid} is not managed" in commands.fails(4, "doctor", str(busy.pid))
 
 
 def kill_program(daemon: Daemon, program: WorkloadProcess) -> None:

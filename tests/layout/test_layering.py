@@ -97,7 +97,9 @@ FLOW: dict[str, set[str]] = {
     "trace": {"errors", "planes.interface", "planes.usage"},
     "doctor": {
         "client", "errors", "interpreter", "planes.interface", "planes.process", "planes.registry", "proc", "protocol",
+        "views",
     },
+    "advice": {"client", "errors", "proc", "text", "units", "views"},
     "demo": {
         "client", "emulated", "protocol", "errors", "planes.interface", "planes.registry", "statistics",
         "workloads",

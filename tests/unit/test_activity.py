@@ -11,10 +11,12 @@ import pytest
 
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
+from runlist.daemon.requests.view import views
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.model import Activity, Busy, Idle, TaskClass
 from runlist.planes.process.region import Activity as Told
 from runlist.policies import Decision, PolicySpec, load_policy
+from runlist.views.structs import TaskView
 from tests.fixtures.scheduler import World
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
@@ -192,3 +194,41 @@ def test_the_background_is_off_for_a_request(world: World) -> None:
     world.do(lambda: world.scheduler.remove(service.task.key))
     world.run()
     assert world.tenants[2].enabled
+
+
+def test_how_long_requests_are_is_learnt_and_shown(world: World) -> None:
+    service, library = add(world)
+    batch = world.add(2, BATCH)
+    world.use(load_policy(PolicySpec("priority", {"give_way": "request"})), "priority")
+    gpus: Any = SimpleNamespace(scheduler=lambda gpu: world.scheduler, read_usage=lambda kept_s: None)
+    census: Any = SimpleNamespace(by_pid=lambda gpu: {}, mps_clients=lambda gpu: set())
+    library.limit_on = library.look = lambda *_: None  # type: ignore[attr-defined]
+    library.refused, library.trouble = lambda gpu: 0, ""  # type: ignore[attr-defined]
+
+    def shown() -> list[TaskView]:
+        seen: list[TaskView] = []
+        world.do(lambda: seen.extend(views([service, batch], gpus, census)))
+        return seen
+
+    world.pass_time(0.2)
+    world.run()
+    assert [view.request_us for view in shown()] == [None, None]
+    for _ in range(3):
+        says_that_it_works(world, service)
+        for _ in range(20):
+            library.work()
+            world.pass_time(0.001)
+        world.pass_time(0.03)
+    told = world.scheduler.giving_way()
+    assert told is not None
+    assert told.way == "request"
+    assert told.requests_s[service.task.key] == pytest.approx(0.020, abs=0.003)
+    first, second = shown()
+    assert first.request_us == pytest.approx(20_000, abs=3_000)
+    assert (first.submissions, first.seconds_waited, first.seconds_launching) == (60, 0.002, 0.0005)
+    assert (second.request_us, second.submissions, second.seconds_waited) == (None, None, None)
+    library.told = Told(1 << 62, 0, (1 << 63) - 1, 0)
+    assert (shown()[0].seconds_waited or 0) <= 1e9
+    world.do(lambda: world.scheduler.remove(service.task.key))
+    told = world.scheduler.giving_way()
+    assert told is None or service.task.key not in told.requests_s

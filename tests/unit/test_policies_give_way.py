@@ -99,6 +99,23 @@ def test_rare_launches_need_no_other_way() -> None:
     assert gpu.part.why() == "gives way at each launch, switches cost 6 %"
     assert gpu.part.why_of(gpu.key) == "the background gives way at each launch, switches cost 6 %"
     assert gpu.part.why_of(gpu.background.key) == ""
+    told = gpu.part.told()
+    assert told is not None
+    assert (told.way, told.slice_us, told.budget) == ("switch", None, 0.1)
+    assert told.pauses_per_s == pytest.approx(200, rel=0.05)
+    assert told.cost == pytest.approx(200 * part.SWITCH_S, rel=0.05)
+
+
+def test_nobody_gives_way_where_there_is_nobody_else() -> None:
+    alone = GiveWay("auto", 0.1)
+    assert alone.told() is None
+    service = task(1, LATENCY)
+    alone.manner([service], [], 1.0)
+    assert alone.told() is None
+    alone.manner([service], [task(2, BATCH)], 2.0)
+    assert alone.told() is not None
+    alone.manner([service], [], 3.0)
+    assert alone.told() is None
 
 
 def test_a_program_that_waits_for_its_host_makes_the_background_have_slices() -> None:
@@ -107,6 +124,9 @@ def test_a_program_that_waits_for_its_host_makes_the_background_have_slices() ->
     assert gpu.part.way is Way.SLICE
     assert gpu.manner.turn_us >= 500
     assert gpu.manner.watch == {}
+    told = gpu.part.told()
+    assert told is not None
+    assert (told.way, told.slice_us) == ("slice", gpu.manner.turn_us)
 
 
 def test_whoever_has_a_target_is_not_made_to_wait_by_a_guess() -> None:

@@ -13,7 +13,7 @@ import pytest
 from runlist.daemon.gpu import gpus
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.errors import RunlistError, UsageError
-from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey
+from runlist.model import Appear, GivingWay, Hint, Share, Task, TaskClass, TaskKey
 from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Decision, PolicySpec
 from runlist.policies.parts.slices import BASE_US
@@ -179,3 +179,21 @@ def test_a_policy_file_that_never_ends_is_refused(
     bad.write_text("while True:\n    pass\n")
     with pytest.raises(UsageError, match=r"bad\.py: loading it took longer than 0\.05 s"):
         gpus.Gpus(FakeRm(), PolicySpec(str(bad)), lambda pid: None)  # type: ignore[arg-type]
+
+
+def not_a_number() -> GivingWay:
+    return GivingWay("slice", cost=float("nan"))
+
+
+@pytest.mark.parametrize("how", [fail, leave, lambda: "slice", lambda: GivingWay("slice", "long"), not_a_number])  # type: ignore[arg-type]
+def test_a_policy_that_tells_nonsense_of_giving_way_is_dropped(world: World, how: Callable[[], Any]) -> None:
+    world.add(1)
+    world.run()
+    world.policy.giving_way = lambda: GivingWay("politely", 1_500, 0.25, 0.5, 3.0, {KEY: 0.02})  # type: ignore[method-assign]
+    assert world.scheduler.giving_way() == GivingWay("politely", 1_500, 0.25, 0.5, 3.0, {KEY: 0.02})
+    world.policy.giving_way = how  # type: ignore[method-assign]
+    told: list[GivingWay | None] = []
+    world.do(lambda: told.append(world.scheduler.giving_way()))
+    assert told == [None]
+    assert world.scheduler.policy_name == "priority"
+    assert "was dropped" in world.scheduler.troubles()[0]

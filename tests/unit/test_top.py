@@ -9,8 +9,8 @@ from runlist.client import Client
 from runlist.errors import ExitCode, NoTargetError
 from runlist.top import actions
 from runlist.top.feed import Feed, Key, Snapshot
-from runlist.top.rows import ORDERS, fitting, headline, in_order, next_order
-from tests.fixtures.fake_daemon import FakeDaemon, StartFake, status, view
+from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, next_order, reason
+from tests.fixtures.fake_daemon import FakeDaemon, StartFake, gpu_view, status, view
 
 KEY = Key.of(view())
 
@@ -194,3 +194,35 @@ def test_the_headline() -> None:
         "2 tasks on 2 GPUs · 3 waiting for room · policy priority quantum_ms=20"
     )
     assert headline(Snapshot((view(),), status()), "pid").startswith("1 task on 1 GPU ·")
+
+
+BY_SLICE = gpu_view(gives_way="slice", gives_way_slice_us=1523, switches_share=0.091)
+
+
+def test_each_gpu_says_how_the_background_gives_way() -> None:
+    plain = gpu_view(gpu="GPU-2")
+    for width in range(73, 200):
+        first, second = gpu_bars(Snapshot((), status(gpus=[BY_SLICE, plain])), width, 24)
+        for word in ("4e3db026", "25.0 %", "3.0/140.0G", "slice 1.5 ms, switches 9 %"):
+            assert word in first
+        assert "█" in first
+        assert "switches" not in second
+        assert "3.0/140.0G" in second
+        assert max(len(first), len(second)) <= width - 2
+    (narrow,) = gpu_bars(Snapshot((), status(gpus=[BY_SLICE])), 64, 24)
+    assert "slice 1.5 ms, switches 9 %" in narrow
+    assert "█" not in narrow
+
+
+def test_a_reason_is_two_lines_at_most_and_ends_with_a_word() -> None:
+    why = "waits for the GPU in 98 % of its work: the background is off for each request, switches cost 1 %"
+    assert reason(view(why=why), 200) == f"process 42: {why}"
+    assert " ".join(reason(view(why=why), 80).splitlines()) == f"process 42: {why}"
+    for width in range(20, 200):
+        rows = reason(view(why=why), width).splitlines()
+        assert len(rows) <= 2
+        assert all(len(row) <= width - 2 for row in rows)
+        text = " ".join(rows)
+        assert text == f"process 42: {why}" or f"process 42: {why} ".startswith(text.removesuffix(" …") + " ")
+    assert reason(view(), 80) == ""
+    assert "\x1b" not in reason(view(why="\x1b[2J"), 80)

@@ -20,7 +20,7 @@ from runlist.client import Client
 from runlist.errors import ExitCode
 from runlist.top.app import TopApp
 from runlist.top.feed import Feed
-from tests.fixtures.fake_daemon import FakeDaemon, StartFake, status, view
+from tests.fixtures.fake_daemon import FakeDaemon, StartFake, gpu_view, status, view
 from tests.fixtures.screen import lines, text, until
 
 Steps = Callable[[Pilot[None]], Awaitable[None]]
@@ -148,6 +148,28 @@ def test_no_tasks(fake: FakeDaemon) -> None:
         await until(pilot, "no tasks", without="train.py")
 
     on_screen(steps)
+
+
+def test_eighty_columns_say_how_the_background_gives_way_and_why(fake: FakeDaemon) -> None:
+    fake.status = status(gpus=[gpu_view(gives_way="slice", gives_way_slice_us=1523, switches_share=0.091)])
+    turn = "has the turn; has slices of 1.5 ms, switches cost 9 %"
+    waits = "waits for the GPU in 14 % of its work: the background has slices of 1.5 ms, switches cost 9 %"
+    fake.tasks = [
+        view(pid=11485, why=turn, share_1s=0.8, command="python train.py --model a --epochs 900"),
+        view(pid=11375, why=waits, task_class="latency", share_1s=0.1, command="python serve.py --port 8000"),
+    ]
+
+    async def steps(pilot: Pilot[None]) -> None:
+        shown = await until(pilot, "slice 1.5 ms, switches 9 %", "25.0 %", "3.0/140.0G", f"process 11485: {turn}")
+        for word in ("PID", "CLASS", "SHARE", "STATE", "COMMAND", "python train.py", "python serve.py", "80.0 %"):
+            assert word in shown
+        await pilot.press("down")
+        shown = await until(pilot, "process 11375:", "switches cost 9 %", without=turn)
+        assert waits in " ".join(shown.split())
+        await pilot.resize_terminal(80, 8)  # no room for it: the table matters more
+        await until(pilot, "python serve.py", without="process 11375:")
+
+    on_screen(steps, (80, 24))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 6), (20, 4), (10, 2), (1, 1)])

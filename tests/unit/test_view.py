@@ -64,6 +64,9 @@ class Gpus:
     def why(self, key: TaskKey) -> str:
         return f"because of {key.pid}"
 
+    def giving_way(self) -> None:
+        return None
+
     def read_usage(self, *_: float) -> None:
         self.accounting.read(time.monotonic())
 

@@ -119,6 +119,14 @@ def test_gpus_as_a_table() -> None:
         ({"slices_put_back": 5}, "FIXED", "5"),
         ({"memory_size_bytes": None}, "SIZE", "-"),
         ({"usage_source": ""}, "HELD", "-"),
+        ({"gives_way": "switch", "switches_share": 0.028}, "GIVES WAY", "switch, switches 3 %"),
+        ({"gives_way": "request", "switches_share": 0.0}, "GIVES WAY", "request, switches 0 %"),
+        (
+            {"gives_way": "slice", "gives_way_slice_us": 1523, "switches_share": 0.091},
+            "GIVES WAY",
+            "slice 1.5 ms, switches 9 %",
+        ),
+        ({"gives_way": "of a later version"}, "GIVES WAY", "of a later version"),
     ],
 )
 def test_columns_of_gpus(values: dict[str, object], title: str, text: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from runlist.cli.tables import LONG_COLUMNS, REASON_COLUMNS, USUAL_COLUMNS, table
 from runlist.views.columns import COLUMNS, GPU_COLUMNS, chosen, columns_of
-from runlist.views.layout import FIRST_TO_GO, SHRINKING, cells, cut, fit, lines, padded
+from runlist.views.cutting import cells, cut, cut_at_word, padded
+from runlist.views.layout import FIRST_TO_GO, SHRINKING, fit, lines
 from tests.fixtures.fake_daemon import FakeDaemon, gpu_view, view
 
 BUSY = [
@@ -82,6 +83,39 @@ def test_texts_in_cells(text: str, size: int, made: str) -> None:
     assert padded(text, size) == made
     assert cells(padded(text, size)) == size
     assert cut(text, size) == made.rstrip(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "made"),
+    [
+        ("has the turn", 12, "has the turn"),
+        ("kept off by a request", 20, "kept off by a…"),
+        ("kept off by a request", 14, "kept off by a…"),
+        ("has the turn; is off for each request", 14, "has the turn…"),
+        ("it was unforeseeable", 14, "it was unfore…"),  # less than half would be left
+        ("p99 5 ms (of 9 ms)", 12, "p99 5 ms…"),
+        ("語語 語語 語語", 12, "語語 語語…"),
+        ("abc", 0, ""), ("", 3, ""),
+    ],
+)  # fmt: skip
+def test_sentences_are_cut_off_after_a_word(text: str, size: int, made: str) -> None:
+    assert cut_at_word(text, size) == made
+    assert cells(cut_at_word(text, size)) <= size
+
+
+WAITS = "waits for the GPU in 98 % of its work: the background is off for each request, switches cost 1 %"
+
+
+@pytest.mark.parametrize("width", [90, 100, 110, 120, 130])
+def test_a_long_reason_ends_in_a_whole_word(width: int) -> None:
+    columns = columns_of("PID", "CLASS", "WEIGHT", "SLICE", "STATE", "POLICY", "WHY", "COMMAND")
+    made = fit(columns, [view(why=WAITS)], width)
+    title, row = lines(made, [view(why=WAITS)])
+    at = title.index("WHY")
+    shown = row[at : title.index("COMMAND")].strip()
+    assert shown.endswith("…")
+    assert WAITS.startswith(shown[:-1])
+    assert WAITS[len(shown) - 1] in " :,"
 
 
 def test_numbers_stand_to_the_right() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from runlist.cli.common import print_json, say
 from runlist.views.columns import CONTROL_TITLES, Column, chosen, columns_of
-from runlist.views.layout import cut, fit, lines
+from runlist.views.cutting import cut
+from runlist.views.layout import fit, lines
 from runlist.views.structs import GpuView, TaskView
 
 USUAL_COLUMNS = columns_of(

@@ -2,6 +2,7 @@
 
 from runlist.model.activity import Activity
 from runlist.model.events import Appear, Busy, Event, Hint, Idle, Report, Segment, Tick, Used, Vanish
+from runlist.model.giving_way import GivingWay
 from runlist.model.gpu import SliceLimits
 from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
 from runlist.model.share import DEFAULT_SHARE, Share
@@ -20,6 +21,7 @@ __all__ = [
     "Deadline",
     "Engine",
     "Event",
+    "GivingWay",
     "Hint",
     "Idle",
     "Report",

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from runlist.model import Event, Share, Task, TaskKey
+from runlist.model import Event, GivingWay, Share, Task, TaskKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,10 @@ class Policy(ABC):
         del key
         return ""
 
+    def giving_way(self) -> GivingWay | None:
+        """How the background gives way to the foreground at present; None where there are no such two."""
+        return None
+
 
 STALL_S = 0.25
 """How long one call of a policy may take."""
@@ -96,3 +100,6 @@ class Layer(Policy):
 
     def why(self, key: TaskKey) -> str:
         return self.below.why(key)
+
+    def giving_way(self) -> GivingWay | None:
+        return self.below.giving_way()

@@ -10,7 +10,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from runlist.model import Appear, Busy, Event, Hint, Idle, Segment, Share, SliceLimits, Task, TaskKey, Tick, Used
+from runlist.model import (
+    Appear,
+    Busy,
+    Event,
+    GivingWay,
+    Hint,
+    Idle,
+    Segment,
+    Share,
+    SliceLimits,
+    Task,
+    TaskKey,
+    Tick,
+    Used,
+)
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_shares
@@ -106,6 +120,10 @@ class Loop:
     def why(self, key: TaskKey) -> str:
         """The policy's reason for a task's share."""
         return self._guarded(lambda policy: str(policy.why(key) or "")) or ""
+
+    def giving_way(self) -> GivingWay | None:
+        """How the policy's background gives way at present."""
+        return self._guarded(lambda policy: _checked_way(policy.giving_way()))
 
     def use(self, spec: PolicySpec, policy: Policy) -> None:
         """Switch to another policy; shares change at the next `run`."""
@@ -224,3 +242,17 @@ def _checked(share: object) -> Share:
         if until is None or (isinstance(until, int | float) and math.isfinite(until)):
             return Share(share.timeslice_us, bool(share.enabled), until)
     raise TypeError(f"{share!r} is no share with a finite time or None for `until`")
+
+
+def _checked_way(told: object) -> GivingWay | None:
+    """What a policy tells, in the right types. Raises an exception where it is something else."""
+    if told is None:
+        return None
+    if not isinstance(told, GivingWay):
+        raise TypeError(f"{told!r} is no GivingWay")
+    cost, budget, pauses = (float(each) for each in (told.cost, told.budget, told.pauses_per_s))
+    requests_s = {key: float(seconds) for key, seconds in dict(told.requests_s).items()}
+    if not all(map(math.isfinite, (cost, budget, pauses, *requests_s.values()))):
+        raise ValueError(f"{told!r} has a number that is none")
+    slice_us = None if told.slice_us is None else int(told.slice_us)
+    return GivingWay(str(told.way), slice_us, cost, budget, pauses, requests_s)

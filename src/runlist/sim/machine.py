@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from runlist.errors import UsageError
@@ -39,12 +39,21 @@ class Machine:
     those that found no room until the end.
     """
 
-    def __init__(self, trace: Trace, policy: PolicySpec, gpus: int, seconds: float, seed: int) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        policy: PolicySpec,
+        gpus: int,
+        seconds: float,
+        seed: int,
+        make_gpu: Callable[[Engine], Gpu] = Gpu,
+    ) -> None:
         """Raises UsageError for a policy that cannot be loaded."""
         self.engine = Engine()
         self.end = round(seconds * SECOND)
         self.controller = Controller(self.engine, seed)
         self.recorder = Recorder(self.engine, seconds)
+        self._make_gpu = make_gpu
         self.gpus = [self._place(index, policy) for index in range(gpus)]
         self.tenants: list[Tenant] = []
         self.refused: list[tuple[TenantSpec, str]] = []
@@ -70,7 +79,7 @@ class Machine:
     # -- tenants come and go -----------------------------------------------------------------------
 
     def _place(self, index: int, policy: PolicySpec) -> ScheduledGpu:
-        gpu = Gpu(self.engine)
+        gpu = self._make_gpu(self.engine)
         return ScheduledGpu(f"GPU-{index}", gpu, Scheduler(gpu, policy, self.controller))
 
     def _take_next_spec(self) -> None:

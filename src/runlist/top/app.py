@@ -15,8 +15,9 @@ from runlist.top import actions
 from runlist.top.feed import Feed, Key, Snapshot, Step
 from runlist.top.help import Help
 from runlist.top.question import Question
-from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, matching, next_order
+from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, matching, next_order, reason
 from runlist.views.layout import lines
+from runlist.views.structs import TaskView
 
 _ACTIONS: dict[str, actions.Action] = {
     "class": actions.next_class,
@@ -30,6 +31,10 @@ _QUESTIONS = {
 }
 
 
+_REASON_NEEDS = 10
+"""Lines of a screen that has room for it."""
+
+
 class TopApp(App[None]):
     """A table of the tasks, lines above on the whole, a line below for messages. Looks every `interval_s` seconds.
 
@@ -40,6 +45,7 @@ class TopApp(App[None]):
     CSS = """
     #headline { height: 1; text-style: reverse; padding: 0 1; }
     #gpus { height: auto; padding: 0 1; }
+    #reason { height: auto; max-height: 2; padding: 0 1; color: $text-muted; }
     #message { height: auto; max-height: 3; padding: 0 1; }
     #message.trouble { color: $text-error; }
     DataTable { height: 1fr; }
@@ -74,6 +80,7 @@ class TopApp(App[None]):
         yield Static(id="headline", markup=False)
         yield Static(id="gpus", markup=False)
         yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Static(id="reason", markup=False)
         yield Static(id="message", markup=False)
         yield Question()
         yield Footer(show_command_palette=False)
@@ -86,6 +93,10 @@ class TopApp(App[None]):
     def on_resize(self) -> None:
         self._show(self._snapshot)
 
+    def on_data_table_row_highlighted(self) -> None:
+        """The cursor is somewhere else."""
+        self._show_reason()
+
     def action_change(self, name: str) -> None:
         """Do something to the task under the cursor."""
         if (key := self._selected()) is not None:
@@ -95,7 +106,7 @@ class TopApp(App[None]):
         """Ask for a value for the task under the cursor, which may be gone when it is given."""
         words, old, change = _QUESTIONS[name]
         key = self._selected()
-        task = next((task for task in self._snapshot.tasks if Key.of(task) == key), None)
+        task = self._found(key)
         if key is None or task is None:
             return
 
@@ -133,6 +144,9 @@ class TopApp(App[None]):
     def _selected(self) -> Key | None:
         row = self._table().cursor_row
         return self._keys[row] if 0 <= row < len(self._keys) else None
+
+    def _found(self, key: Key | None) -> TaskView | None:
+        return next((task for task in self._snapshot.tasks if Key.of(task) == key), None)
 
     def _table(self) -> DataTable[Text]:
         table: DataTable[Text] = self.screen_stack[0].query_one(DataTable)
@@ -174,9 +188,18 @@ class TopApp(App[None]):
             bars = gpu_bars(snapshot, self.size.width, self.size.height)
             below.query_one("#gpus", Static).update("\n".join(bars))
             below.query_one("#gpus").display = bool(bars)
+            self._show_reason()
             message = below.query_one("#message", Static)
             message.update(snapshot.message or self._hint(bool(tasks)))
             message.set_class(snapshot.trouble, "trouble")
+
+    def _show_reason(self) -> None:
+        """Say why the task under the cursor has its share, where the screen has room for that."""
+        task = self._found(self._selected())
+        text = "" if task is None or self.size.height < _REASON_NEEDS else reason(task, self.size.width)
+        line = self.screen_stack[0].query_one("#reason", Static)
+        line.update(text)
+        line.display = bool(text)
 
     def _hint(self, any_tasks: bool) -> str:
         """What to say when there is no news."""

@@ -22,8 +22,11 @@ _TEXT = """\
  ctrl+z    back to the shell; `fg` returns
  q         quit
 
- The bars above show the time and the memory of each GPU that are in use.
- STATE says who is kept off the GPU now. `runlist policy show` says why.
+ The bars above show the time and the memory of each GPU that are in use. Beside
+ them stands how the background gives way to programs that pause (switch, request,
+ or slices of so long), and the part of the GPU that switches cost. The line below
+ the table says why the task under the cursor has its share.
+ `runlist doctor PID` says what fits a program.
 
  Any key closes this page."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from runlist.model import TaskClass
 from runlist.top.feed import Snapshot
 from runlist.units import part_of
-from runlist.views.columns import columns_of, percent
-from runlist.views.layout import Layout, cut, fit
+from runlist.views.columns import columns_of, giving_way, percent
+from runlist.views.cutting import cut
+from runlist.views.layout import Layout, fit
 from runlist.views.structs import TaskView
 
 _SHOWN = columns_of(
@@ -17,8 +19,10 @@ _SHOWN = columns_of(
     "SOURCE", "COMMAND",
 )  # fmt: skip
 
+(_WHY,) = columns_of("WHY")
 _SEARCHED = columns_of("PID", "USER", "GPU", "CLASS", "STATE", "GROUP", "COMMAND")
-_BAR, _BESIDE_BARS = 24, 45  # cells
+_BAR, _SHORTEST_BAR, _BESIDE_BARS = 24, 4, 37  # cells
+_REASON_LINES = 2
 _MARGINS = 2  # of a cell
 
 _CLASSES = [str(one) for one in TaskClass]
@@ -59,18 +63,32 @@ def matching(tasks: Sequence[TaskView], text: str) -> list[TaskView]:
 
 
 def gpu_bars(snapshot: Snapshot, width: int, height: int) -> list[str]:
-    """A line for each GPU with its time and its memory in use, in a quarter of a screen at most."""
+    """A line for each GPU with its time and its memory in use, and how the background gives way on it; in a quarter of
+    a screen at most. Where there is no room, bars go first.
+    """
     gpus = snapshot.status.gpus if snapshot.status is not None else []
-    length = max(4, min(_BAR, (width - _BESIDE_BARS) // 2))
+    ways = [giving_way(gpu) for gpu in gpus]
+    length = min(_BAR, (width - _BESIDE_BARS - max((len(way) + 2 for way in ways if way), default=0)) // 2)
+    length = length if length >= _SHORTEST_BAR else 0
     rows = []
-    for gpu in gpus:
+    for gpu, way in zip(gpus, ways, strict=True):
         line = f"{gpu.gpu.removeprefix('GPU-')[:8]:<8}  {_bar(gpu.share_1s, length)} {percent(gpu.share_1s):>7}"
         if gpu.memory_size_bytes:
             used = gpu.memory_used_bytes or 0
             line += f"  {_bar(used / gpu.memory_size_bytes, length)} {part_of(used, gpu.memory_size_bytes)}"
+        if way:
+            line += f"  {way}"
         rows.append(cut(line, max(0, width - 2)))
     room = height // 4 - 1
     return rows if len(rows) <= room else [*rows[: max(0, room - 1)], f"and {len(rows) - room + 1} GPUs more"][:room]
+
+
+def reason(task: TaskView, width: int) -> str:
+    """Why a task has its share, in a line or two."""
+    if not task.why:
+        return ""
+    text = f"process {task.pid}: {_WHY.text(task)}"
+    return "\n".join(textwrap.wrap(text, max(8, width - 2), max_lines=_REASON_LINES, placeholder=" …"))
 
 
 def _bar(part: float, length: int) -> str:

@@ -16,6 +16,7 @@ from runlist.planes.control import Control
 from runlist.planes.registry import controls
 from runlist.text import printable
 from runlist.units import duration, part_of, size
+from runlist.views.cutting import cut_at_word
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import GpuView, TaskView
 
@@ -27,7 +28,7 @@ GAP = "  "
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _BARS, _SECONDS_PER_BAR = 20, 3
-_WHY_IN_STATE = 20  # characters
+_WHY_IN_STATE = 22  # cells
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,17 @@ def state(task: TaskView) -> str:
         return "suspended"
     if task.enabled:
         return "enabled"
-    why = printable(task.why.partition(":")[0].partition(",")[0])[:_WHY_IN_STATE].strip()
+    why = cut_at_word(printable(task.why.partition(":")[0].partition(",")[0]).strip(), _WHY_IN_STATE)
     return f"waiting ({why})" if why else "waiting"
+
+
+def giving_way(gpu: GpuView) -> str:
+    """How the background of a GPU gives way, and what that costs; empty where nobody does."""
+    if not gpu.gives_way:
+        return ""
+    length = "" if gpu.gives_way_slice_us is None else f" {duration(round(gpu.gives_way_slice_us, -2))}"
+    cost = "" if gpu.switches_share is None else f", switches {100 * gpu.switches_share:.0f} %"
+    return printable(gpu.gives_way) + length + cost
 
 
 @cache
@@ -179,7 +189,7 @@ GPU_COLUMNS = (
     _gpu("HELD", "gpu_seconds_held"), _gpu("WORKED", "gpu_seconds_worked"), _gpu("SWITCHES", "switches"),
     _gpu("SUSPENDED", "suspensions"), _gpu("FIXED", "slices_put_back", usual="0"),
     _gpu("REFUSED", "memory_refusals", usual="0"), _gpu("LOST", "records_lost", usual="0"),
-    _gpu("SOURCE", "usage_source"),
+    Column("GIVES WAY", lambda gpu: giving_way(gpu) or NOTHING, usual=NOTHING), _gpu("SOURCE", "usage_source"),
 )  # fmt: skip
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from runlist.views.columns import CONTROL_TITLES, GAP, Column
+from runlist.views.cutting import cells, padded
 
 SHRINKING = {"CONTAINER": 8, "GROUP": 8, "RULE": 12, "ENFORCED": 12, "STATE": 9, "WHY": 16, "COMMAND": 16}
 """Columns whose texts are cut off where there is no room, and down to what width. The first ones get back first what
 is left over.
 """
 
+SENTENCES = {"WHY"}
+"""Columns whose texts are cut off after a word."""
+
 FIRST_TO_GO = (
     "GROUPS", "CONTAINER", "ENFORCED", "CAP BY", "TURNS/S", "SOURCE", "RULE", "POLICY", "LAST MINUTE", "OVERHEAD",
     "LOST", "REACHED BY", "FIXED", "REFUSED", "UNOWNED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER", "MINUTE",
-    "SEGMENT", "TOGETHER WITH", "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY", "GPU",
-    "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS",
+    "SEGMENT", "TOGETHER WITH", "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY",
+    "GPU", "GIVES WAY", "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS",
 )  # fmt: skip
 """Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
-
-_CUT = "…"
 
 
 @dataclass(frozen=True)
@@ -64,37 +65,11 @@ def lines(layout: Layout, views: Sequence[msgspec.Struct]) -> list[str]:
     rows += [[column.text(view) for column in layout.columns] for view in views]
     return [
         GAP.join(
-            padded(text, size, right=column.number)
+            padded(text, size, right=column.number, words=column.title in SENTENCES)
             for column, text, size in zip(layout.columns, row, layout.widths, strict=True)
         ).rstrip()
         for row in rows
     ]
-
-
-def cells(text: str) -> int:
-    """How many cells of a terminal a text takes: letters of East Asia take two, accents of their own none."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
-
-
-def cut(text: str, size: int) -> str:
-    """A text cut off after `size` cells, where a mark shows it."""
-    if cells(text) <= size:
-        return text
-    while text and cells(text) >= size:
-        text = text[: min(len(text) - 1, size)]
-    return text + _CUT if size > 0 else ""
-
-
-def padded(text: str, size: int, *, right: bool = False) -> str:
-    """A text in exactly `size` cells."""
-    text = cut(text, size)
-    blank = " " * (size - cells(text))
-    return blank + text if right else text + blank
 
 
 def _width(widths: Iterable[int]) -> int:

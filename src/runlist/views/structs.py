@@ -70,6 +70,16 @@ class TaskView(Measured, frozen=True):
     cgroup: Annotated[str, label("path of its cgroup (v2)")] = ""
     container: Annotated[str, label("id of the container that it is in")] = ""
     timeslice_set_us: Annotated[int | None, gauge("slice that was set by hand; null: the policy decides", "µs")] = None
+    submissions: Annotated[int | None, counter("pieces of work that it submitted; null: its library does not tell")] = (
+        None
+    )
+    seconds_waited: Annotated[float | None, counter("how long its threads waited for the GPU, told likewise", "s")] = (
+        None
+    )
+    seconds_launching: Annotated[
+        float | None, counter("how long they were at work from a first submission until they waited", "s")
+    ] = None
+    request_us: Annotated[float | None, gauge("how long its requests are, where that was seen", "µs")] = None
 
 
 class GpuView(Measured, frozen=True):
@@ -86,6 +96,11 @@ class GpuView(Measured, frozen=True):
         int | None,
         gauge("memory in use that no living process is known to hold: kept by descriptors, or managed", "bytes"),
     ] = None
+    gives_way: Annotated[str, label("how the background gives way: switch, request or slice; empty: nobody does")] = ""
+    gives_way_slice_us: Annotated[int | None, gauge("slices that the background has by slice", "µs")] = None
+    switches_share: Annotated[float | None, gauge("part of the GPU that goes into switches for that", "share")] = None
+    switch_budget_share: Annotated[float | None, gauge("part that these may cost", "share")] = None
+    pauses_per_s: Annotated[float | None, gauge("how often the foreground pauses", "1/s")] = None
 
 
 class DaemonView(msgspec.Struct, frozen=True, kw_only=True):

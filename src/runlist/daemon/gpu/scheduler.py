@@ -44,7 +44,7 @@ class Scheduler:
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.ended: Counter[Count] = Counter()
         self.loop = Loop(self, spec, policy, slices)
-        self.tell, self.why = self.loop.tell, self.loop.why
+        self.tell, self.why, self.giving_way = self.loop.tell, self.loop.why, self.loop.giving_way
         self._activity = ActivityWatch(self.tasks, self.tell)
         self.watch, self.worked = self._activity.watch, self._activity.worked
         self._watchdog = watchdog

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runlist.daemon.gpu.accounting import Accounting, mean_of_last
+from runlist.daemon.gpu.activity import LONGEST_S
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.requests.together import pids_together
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
+from runlist.model import GivingWay
 from runlist.planes.process.region import Enforced, Use
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import GpuView, Measured, TaskView
@@ -28,7 +30,8 @@ def views(tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus) -> l
     """One view per task, with usage of just now."""
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
-    return [_view(task, gpus.scheduler(task.task.key.gpu), census, room) for task in tasks]
+    ways = {gpu: gpus.scheduler(gpu).giving_way() for gpu in {task.task.key.gpu for task in tasks}}
+    return [_view(task, gpus.scheduler(task.task.key.gpu), ways[task.task.key.gpu], census, room) for task in tasks]
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -45,6 +48,7 @@ def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: 
     counts = sum((managed.counts for managed in scheduler.tasks.values()), scheduler.ended.copy())
     counts[Count.MEMORY_REFUSALS] += refused
     size = census.size_of(scheduler.gpu)
+    giving_way = scheduler.giving_way()
     return GpuView(
         gpu=scheduler.gpu,
         driver=driver,
@@ -54,8 +58,31 @@ def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: 
         memory_used_bytes=None if size is None else sum(census.by_pid(scheduler.gpu).values()),
         memory_unowned_bytes=None if size is None else census.unowned(scheduler.gpu),
         records_lost=scheduler.accounting.dropped,
+        **({} if giving_way is None else _gives_way(giving_way)),
         **_measured(scheduler.accounting, None, counts),
     )
+
+
+def _gives_way(told: GivingWay) -> dict[str, Any]:
+    return {
+        "gives_way": told.way,
+        "gives_way_slice_us": told.slice_us,
+        "switches_share": round(told.cost, 4),
+        "switch_budget_share": told.budget,
+        "pauses_per_s": round(told.pauses_per_s, 1),
+    }
+
+
+def _told(managed: ManagedTask) -> dict[str, Any]:
+    """What its library tells of its work. It can write any number."""
+    told = managed.told()
+    if told is None:
+        return {}
+    return {
+        "submissions": told.work,
+        "seconds_waited": min(told.waited_ns / 1e9, LONGEST_S),
+        "seconds_launching": min(told.launching_ns / 1e9, LONGEST_S),
+    }
 
 
 def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, int]) -> dict[str, Any]:
@@ -76,12 +103,15 @@ def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, in
     }
 
 
-def _view(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, room: int) -> TaskView:
+def _view(
+    managed: ManagedTask, scheduler: Scheduler, way: GivingWay | None, census: MemoryCensus, room: int
+) -> TaskView:
     task = managed.task
     refused = 0 if managed.root is None else managed.root.quota.refused(task.key.gpu)
     contexts = managed.contexts.values()
     inside = _inside(managed)
     p99_s = managed.tail.p99_s(time.monotonic())
+    length_s = None if way is None else way.requests_s.get(task.key)
     cap = inside.cap if task.cap is None else task.cap.fraction
     return TaskView(
         pid=task.key.pid,
@@ -120,6 +150,8 @@ def _view(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, room
         command_line=managed.command_line[:room],
         cgroup=managed.cgroup,
         container=managed.container,
+        request_us=None if length_s is None else round(length_s * 1e6, 1),
+        **_told(managed),
         **_measured(scheduler.accounting, task.key.pid, {**managed.counts, Count.MEMORY_REFUSALS: refused}),
     )
 

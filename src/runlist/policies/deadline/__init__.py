@@ -23,7 +23,7 @@ from itertools import repeat
 from runlist.model import Event, Segment, Task, TaskClass, TaskKey
 from runlist.policies.interface import Decision, Layer, Policy
 from runlist.policies.parts.options import no_more, number
-from runlist.policies.parts.pace import Pace
+from runlist.policies.parts.pace import NEVER, Pace
 from runlist.policies.parts.reservation import Reservation
 from runlist.policies.parts.segments import Segments
 from runlist.policies.parts.waiting import Waiting, earliest
@@ -33,7 +33,6 @@ SHORTEST_LOOK_S = 0.001
 MIN_BEHIND_US, MAX_BEHIND_US = 2_000, 20_000
 LOOKS_PER_S = 170.0
 ROUNDING = 1e-9
-NEVER = float("inf")
 
 
 class DeadlineLayer(Layer):

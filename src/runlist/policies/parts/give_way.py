@@ -17,9 +17,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runlist.model import Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
-from runlist.policies.parts.pace import reached
-from runlist.policies.parts.turns import NEVER, TURN_US
+from runlist.model import Appear, Busy, Event, GivingWay, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.turns import TURN_US
 
 SWITCH_S = 0.28e-3
 """What switching out and in again costs, in seconds of work: state is saved and restored, and caches are cold."""
@@ -220,6 +220,12 @@ class GiveWay:
             return Manner(look=look, watch=watch)
         off_until, again = self._requests.off_until(telling, now)
         return Manner(off_until=off_until, look=min(look, again), watch=watch)
+
+    def told(self) -> GivingWay | None:
+        """The way in force, as data; None where nobody gives way."""
+        slice_us = self._given_us if self.way is Way.SLICE else None
+        told = GivingWay(str(self.way), slice_us, self._seen.cost, self._budget, self._seen.gaps)
+        return told if self._foreground else None
 
     def why(self) -> str:
         """The way in force, and what it costs, in a few words; empty where there is nothing to say."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+NEVER = float("inf")
+"""The time of what will not happen by itself."""
+
 SLACK_S = 1e-4
 """Times nearer than this are the same: timers go off a little early."""
 

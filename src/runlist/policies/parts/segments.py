@@ -6,14 +6,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from runlist.model import Segment, Task, TaskClass, TaskKey
-from runlist.policies.parts.pace import reached
+from runlist.policies.parts.pace import NEVER, reached
 
 LONG_RUN_SHARE = 0.8
 """Segments keep the others off at most this part of the time in the long run."""
 RECOVERED = 0.25
 """When segments have used their part up, they count again once this part of the longest segment is saved up."""
-
-NEVER = float("inf")
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
-from runlist.policies.parts.pace import reached
+from runlist.policies.parts.pace import NEVER, reached
 
 TURN_US = 1
 """The foreground takes the GPU from a task with this slice within one context switch. Two such tasks must never be
@@ -33,7 +33,6 @@ part of the time that the foreground leaves; those with less than the third part
 WORKLOAD_S = 1.0
 """Over how long the foreground's load is measured: its idle time becomes known up to 1.3 s late."""
 REMEMBERED_S = 30.0
-NEVER = float("inf")
 
 HAS_THE_TURN = "has the turn"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from runlist.model import Share, Task, TaskKey
 from runlist.policies.interface import Decision, Policy
+from runlist.policies.parts.pace import NEVER
 
 LONGEST_WAIT_S = 9.5
 """The longest wait at a time, safely below the guard's; then the layer decides anew."""
@@ -38,7 +39,7 @@ class Waiting:
 
 def earliest(now: float, decision: Decision, look: float) -> Decision:
     """The decision, asked again at `look` (a time; infinity: no need) or when it says itself."""
-    if look == float("inf"):
+    if look == NEVER:
         return decision
     after = min(max(0.0, look - now), LONGEST_WAIT_S)
     if decision.again_after_s is not None:

@@ -19,11 +19,13 @@ Fails: when the foreground never pauses, the background starves; a cap on the fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from runlist.model import Event, Hint, Share, Task, TaskClass, TaskKey, Vanish
+from runlist.model import Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay
 from runlist.policies.parts.hints import Hints
+from runlist.policies.parts.lengths import RequestLengths
 from runlist.policies.parts.options import no_more, number, word
 from runlist.policies.parts.slices import WeightedSlices
 from runlist.policies.parts.turns import HAS_THE_TURN, WeightedTurns
@@ -60,6 +62,8 @@ class Priority(Policy):
         self._turns = WeightedTurns(quantum_ms / 1e3)
         self._hints = Hints()
         self._give_way = GiveWay(way, budget)
+        self._lengths = RequestLengths()
+        self._watched: Mapping[TaskKey, float] = {}
         self._off_for = ""
 
     def on_event(self, event: Event, now: float) -> bool:
@@ -67,6 +71,7 @@ class Priority(Policy):
             self._hints.note(event, now)
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
+        self._lengths.on_event(event, now, self._watched)
         return self._give_way.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
@@ -74,7 +79,7 @@ class Priority(Policy):
         shares, again = self._foreground(foreground, tasks, now)
         until, look = self._hints.off_until({task.key: task for task in foreground if _may_hint(task)}, now)
         manner = self._give_way.manner(foreground, background, now)
-        self._turns.turn_us = manner.turn_us
+        self._turns.turn_us, self._watched = manner.turn_us, manner.watch
         self._off_for = "a hint" if until is not None else "a request" if manner.off_until is not None else ""
         if until is None or (manner.off_until is not None and manner.off_until > until):
             until = manner.off_until
@@ -93,6 +98,10 @@ class Priority(Policy):
         if turn == HAS_THE_TURN and (way := self._give_way.why()):
             return f"{turn}; {way}"
         return turn or self._give_way.why_of(key)
+
+    def giving_way(self) -> GivingWay | None:
+        told = self._give_way.told()
+        return None if told is None else replace(told, requests_s=self._lengths.seconds)
 
     def _foreground(
         self, foreground: Sequence[Task], tasks: Sequence[Task], now: float

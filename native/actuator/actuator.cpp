@@ -77,7 +77,7 @@ void Actuator::disarm(std::uint64_t id) {
         std::erase_if(arms_, [id](const Arm& arm) { return arm.id == id; });
         changed();
     }
-    tell({.kind = Kind::kDisarmed, .word = 0, .id = id, .words = 0, .targets = 0, .error = 0});
+    tell({.kind = Kind::kDisarmed, .id = id});
 }
 
 // Has the other thread look at all of it anew.
@@ -162,12 +162,7 @@ void Actuator::fire(Arm& arm, std::uint32_t word) {
         return;
     }
     const std::vector<Result> results = arm.fire();
-    tell({.kind = Kind::kFired,
-          .word = word,
-          .id = arm.id,
-          .words = 0,
-          .targets = static_cast<std::uint32_t>(results.size()),
-          .error = 0},
+    tell({.kind = Kind::kFired, .word = word, .id = arm.id, .targets = static_cast<std::uint32_t>(results.size())},
          results);
 }
 
@@ -177,7 +172,7 @@ void Actuator::disturb(Arm& arm, std::uint32_t word) {
 
 void Actuator::drop(Arm& arm, std::uint32_t word) {
     arm.words[word].drop();
-    tell({.kind = Kind::kDropped, .word = word, .id = arm.id, .words = 0, .targets = 0, .error = 0});
+    tell({.kind = Kind::kDropped, .word = word, .id = arm.id});
 }
 
 // -- telling ---------------------------------------------------------------------------------------
@@ -188,12 +183,7 @@ bool Actuator::has_daemon() const {
 }
 
 void Actuator::tell_unable(int error) const {
-    tell({.kind = Kind::kUnable,
-          .word = 0,
-          .id = 0,
-          .words = 0,
-          .targets = 0,
-          .error = static_cast<std::uint32_t>(error)});
+    tell({.kind = Kind::kUnable, .error = static_cast<std::uint32_t>(error)});
 }
 
 void Actuator::tell(const Message& message, std::span<const Result> results) const {

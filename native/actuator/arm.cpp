@@ -91,7 +91,7 @@ std::vector<Result> Arm::fire() {
     std::vector<Result> results;
     const std::uint64_t woke_ns = now_ns();
     for (Suspended& target : targets) {
-        Result result{.woke_ns = woke_ns, .began_ns = now_ns(), .ended_ns = 0, .error = 0, .status = 0};
+        Result result{.woke_ns = woke_ns, .began_ns = now_ns()};
         for (Prepared& step : target.off) {
             const Outcome outcome = step.send(target.file.get());
             if (outcome.done()) continue;

@@ -1,10 +1,12 @@
 // The actuator between a daemon and a driver that are threads here: what it suspends, when, and what it undoes; files
 // that are cut short, words that are disturbed, and messages that make no sense.
 #include <linux/futex.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <mutex>
@@ -214,6 +216,32 @@ void it_fires_once_in_order_and_says_what_came_of_it() {
     REQUIRE((first.sent() == Numbers{kOff} && second.sent() == Numbers{kOff + 10}));  // what is disarmed stays
 }
 
+// What a driver's ioctl does is done here by one of a pipe, which writes how many bytes are in it.
+void a_step_can_be_an_ioctl() {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const auto ask = [&](int file) {
+        Prepared step{.head = {.form = Form::kIoctl,
+                               .request = FIONREAD,
+                               .argument_bytes = 16,
+                               .params_bytes = 4,
+                               .pointer_at = 8,
+                               .status_at = 0},
+                      .bytes = std::vector<std::byte>(20)};
+        REQUIRE(step.sound());
+        const Outcome outcome = step.send(file);
+        void* params = nullptr;
+        std::memcpy(&params, step.bytes.data() + 8, sizeof params);
+        REQUIRE(params == step.bytes.data() + 16);
+        return outcome;
+    };
+    REQUIRE(ask(ends[0]).done());
+    REQUIRE(::write(ends[1], "abc", 3) == 3);
+    REQUIRE(ask(ends[0]).status == 3);
+    for (const int end : ends) ::close(end);
+    REQUIRE(ask(ends[0]).error == EBADF);
+}
+
 void what_is_zero_already_fires_and_the_end_of_the_daemon_undoes_it() {
     Driver driver, other;
     const Shared shared(0), quiet(1);
@@ -309,6 +337,7 @@ void messages_that_are_nearly_in_order() {
 
 int main() {
     messages_that_are_nearly_in_order();
+    a_step_can_be_an_ioctl();
     if (Waiting::unable() != 0) return 0;  // an emulator of another processor may lack the call
     it_fires_once_in_order_and_says_what_came_of_it();
     what_is_zero_already_fires_and_the_end_of_the_daemon_undoes_it();

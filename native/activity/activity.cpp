@@ -1,5 +1,9 @@
 #include "activity/activity.hpp"
 
+#include <linux/futex.h>
+
+#include <climits>
+
 #include "core/guest.hpp"
 #include "core/pages.hpp"
 #include "region/quota.hpp"
@@ -46,7 +50,10 @@ bool Own::finish(Left left) {
 
 void say_work(Own& mine) {
     region::Slot* slot = mine.slot.load(std::memory_order_acquire);
-    if (slot != nullptr && slot->watch.exchange(0) != 0) on_work();
+    if (slot == nullptr || slot->watch.exchange(0) == 0) return;
+    // Its lower half is at its address: little-endian. First whoever acts at once, then whoever decides.
+    call(SYS_futex, &slot->watch, long{FUTEX_WAKE}, long{INT_MAX});
+    on_work();
 }
 
 Wait::Wait(Own& mine) : mine_(mine), slot_(claim(mine)), began_(monotonic_ns()) {

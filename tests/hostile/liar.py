@@ -29,6 +29,7 @@ from runlist.workloads.accumulator import Accumulator
 from runlist.workloads.gpu import Gpu
 
 WORK = RECORD.pack(MAGIC, VERSION, Kind.WORK, 0, 1, 0, Effect.UNTOLD)
+FUTEX, FUTEX_WAKE = 98 if os.uname().machine == "aarch64" else 202, 1
 ACTIVITY, WATCH = SLOT.offsets["activity"], SLOT.offsets["watch"]
 
 
@@ -40,6 +41,7 @@ class Liar:
         self.job.synchronize()
         self.messages = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.messages.setblocking(False)
+        self.libc = ctypes.CDLL(None)
         user = os.environ.get("RUNLIST_TEST_USER")
         self.file = os.open(os.environ["RUNLIST_REGION"], os.O_RDWR) if user is None else self.alone(int(user))
         self.region = mmap.mmap(self.file, FILE_BYTES)
@@ -133,6 +135,32 @@ class Liar:
         self.job.launch(1)
         self.job.synchronize()
         self.put(self.mine + WATCH, 0)
+
+    def wake(self) -> None:
+        """Wake whoever waits for its word."""
+        word = ctypes.c_char.from_buffer(self.region, self.mine + WATCH)
+        self.libc.syscall(FUTEX, ctypes.byref(word), FUTEX_WAKE, 1 << 30, None, None, 0)
+
+    def wakes(self) -> None:
+        """Wakes whoever waits for its word, and does not work."""
+        self.wake()
+
+    def toggles(self) -> None:
+        """Changes what it is asked, and does not work."""
+        for value in (3, 5):
+            self.put(self.mine + WATCH, value)
+            self.wake()
+
+    def empties(self) -> None:
+        """Takes back what it is asked at once, as if it worked."""
+        self.put(self.mine + WATCH, 0)
+        self.wake()
+
+    def shortens(self) -> None:
+        """Cuts the region short, and makes it as long again."""
+        os.ftruncate(self.file, SLOTS_AT)
+        time.sleep(0.001)
+        os.ftruncate(self.file, FILE_BYTES)
 
     def spins(self) -> None:
         """Has one kernel after the other."""

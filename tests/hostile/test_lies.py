@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from runlist.client import Client
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
+from tests.fixtures.actuator import actuators, armed, program
 from tests.fixtures.daemon import (
     NOBODY,
     PATIENCE_S,
@@ -107,25 +109,62 @@ def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[L
 
 
 @pytest.mark.parametrize(
-    "way", ["waits", "flood", "garbage", "counts", "hides", "scribbles", "cuts", "unwatches", "spins"]
+    "way",
+    [
+        "waits",
+        "flood",
+        "garbage",
+        "counts",
+        "hides",
+        "scribbles",
+        "cuts",
+        "unwatches",
+        "spins",
+        "wakes",
+        "toggles",
+        "empties",
+        "shortens",
+    ],
 )
 def test_whatever_it_does_the_others_and_the_daemon_go_on(
     daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]], way: str
 ) -> None:
     liar, batch = lying(way)
     began, before = time.monotonic(), cpu_s(daemon.pid)
+    acting = {pid: cpu_s(pid) for pid in actuators(daemon.pid)}
     batch.wait_for_progress(1)  # whatever uses the GPU all the time leaves it a part of each break
     while time.monotonic() < began + 1.5:
         daemon.client.status()
         time.sleep(0.02)
     took = (cpu_s(daemon.pid) - before) / (time.monotonic() - began)
     assert 100 * took < CPU_PERCENT
+    for pid in actuators(daemon.pid):
+        took = (cpu_s(pid) - acting.get(pid, 0.0)) / (time.monotonic() - began)
+        assert 100 * took < CPU_PERCENT / 3
     with contextlib.suppress(ProcessLookupError):
         os.kill(liar.pid, 9)
     wait_for(lambda: liar.pid not in tasks(daemon), "it to be forgotten")
     assert task_of(daemon, batch.pid).enabled
     batch.wait_for_progress(20)
     assert batch.quit()
+
+
+@pytest.mark.parametrize("way", ["wakes", "toggles", "cuts"])
+def test_the_requests_of_others_are_seen_as_soon_as_ever(
+    daemon: Daemon, commands: Commands, lying: Callable[[str], tuple[Liar, Worker]], way: str
+) -> None:
+    _, batch = lying(way)
+    with program(commands, daemon, "--steps", "100000", "--gap-us", "500", "--rounds", "1000") as honest:
+        time.sleep(0.3)  # some lies
+        armed(daemon)
+        wait_for(lambda: task_of(daemon, batch.pid).enabled)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            honest.run()
+            batch.assert_stopped()
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+    batch.wait_for_progress()
 
 
 def test_a_file_that_is_cut_short_ends_the_request(daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]]) -> None:

@@ -58,11 +58,13 @@ FLOW: dict[str, set[str]] = {
         "__init__", "daemon.helper", "daemon.rate", "errors", "frames", "planes.interface", "planes.process",
         "planes.registry", "wire",
     },
+    "daemon.actuator": {"daemon.helper", "errors", "planes.interface", "planes.process", "protocol", "structure"},
     "daemon.tasks": {
         "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
     },
     "daemon.gpu": {
-        "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "scheduling",
+        "daemon.actuator", "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies",
+        "scheduling",
     },
     "daemon.placement": {
         "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "text", "trusted",
@@ -78,8 +80,8 @@ FLOW: dict[str, set[str]] = {
         "proc", "protocol", "settings", "tenant", "units", "views", "wire",
     },
     "daemon.compose": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks", "daemon.tree",
-        "daemon.undo", "planes.interface", "policies",
+        "daemon.actuator", "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks",
+        "daemon.tree", "daemon.undo", "planes.interface", "policies",
     },
     "daemon.lean": set(),
     "daemon.log_limit": {"daemon.rate", "proc"},

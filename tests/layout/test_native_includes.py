@@ -20,7 +20,8 @@ FLOW: dict[str, set[str]] = {
     "cap": {"core", "region"},
     "hooks": {"activity", "cap", "core", "environment", "region", "resolve", "rm"},
     "preload": {"activity", "cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
-    "checks": {"cap", "core", "environment", "region", "rm"},
+    "actuator": {"core"},
+    "checks": {"actuator", "cap", "core", "environment", "region", "rm"},
 }
 """What each room includes besides itself, from the bottom to the top. `preload` puts the library together; `checks` are
 programs."""

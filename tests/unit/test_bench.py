@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.benchmarks import give_way
 from bench.harness import jobs
 from bench.harness.figures import AT_LEAST, AT_MOST, Figure
 from bench.harness.gpu_log import Span, points, worst_points
@@ -134,3 +135,8 @@ def test_all_that_was_managed_is_put_back_whatever_happens() -> None:
     with pytest.raises(RuntimeError, match="refused"), jobs.managed(refusing, dict.fromkeys(programs, jobs.BATCH)):
         pytest.fail("not reached")
     assert refusing.there == {}
+
+
+def test_a_launch_goes_with_the_first_control_behind_it() -> None:
+    controls = [(9.0, 9.1), (1.0002, 1.0012), (1.005, 1.006), (3.1, 3.2)]
+    assert give_way.matched([1.0, 2.0, 3.0], controls) == [(pytest.approx(0.0002), pytest.approx(0.001))]

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from runlist.model import Activity, Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts import give_way as part
 from runlist.policies.parts.give_way import BREAK_S, MOST_OFF_S, WINDOW_S, GiveWay, Manner, Way
 
@@ -276,6 +277,21 @@ def test_the_background_has_a_break_in_each_long_request() -> None:
         off += gpu.manner.off_until is not None
         assert gpu.manner.off_until is None or gpu.manner.off_until <= gpu.now + MOST_OFF_S
     assert off / 1050 == pytest.approx(MOST_OFF_S / (MOST_OFF_S + BREAK_S), abs=0.02)
+
+
+def test_the_background_goes_off_at_once_for_requests_alone_and_in_no_break() -> None:
+    gpu = Gpu("request", tells=True)
+    assert gpu.ask().at_once
+    gpu.tell(Busy(gpu.key))
+    assert not gpu.manner.at_once  # it is off
+    gpu.work(MOST_OFF_S + BREAK_S / 2, pauses=1000, held=STEP_S)
+    assert gpu.manner.off_until is None
+    gpu.tell(Idle(gpu.key))
+    assert not gpu.manner.at_once
+    gpu.now += BREAK_S
+    assert gpu.ask().at_once
+    for way in ("switch", "slice"):
+        assert not Gpu(way, tells=True).ask().at_once
 
 
 def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> None:
@@ -724,3 +740,15 @@ def test_it_takes_so_many_lies_in_a_row() -> None:
         assert not gpu.manner.watch
         gpu.now += part.FORGIVEN_S
         gpu.ask()
+
+
+def test_what_goes_off_at_once_is_the_background_that_is_on() -> None:
+    policy = load_policy(PolicySpec("priority", {"give_way": "request"}))
+    tasks = [task(1, LATENCY, activity=Activity()), task(2, BATCH), task(3, BATCH), task(4, BATCH, suspended=True)]
+    for one in tasks:
+        policy.on_event(Appear(one), 10.0)
+    decision = policy.decide(tasks, 10.0)
+    on = {one.key for one in tasks[1:3] if decision.shares[one.key].enabled}
+    assert decision.off_on_work == on != set()
+    policy.on_event(Busy(tasks[0].key), 10.1)
+    assert policy.decide(tasks, 10.1).off_on_work == frozenset()

@@ -19,6 +19,7 @@ from runlist.planes.nvidia.rm import transport
 from runlist.planes.nvidia.rm.status import ObjectNotFound
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
 from runlist.proc import borrow
+from runlist.protocol.actuator_autogen import Form
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +183,16 @@ def test_an_ioctl_carries_its_size_and_the_address_of_its_parameters(monkeypatch
     file.call(0x2A, bytearray(32), params, 16)
     assert params == b"answered"
     assert seen == [(file.fileno(), 0xC020462A)]  # _IOWR('F', 0x2A, 32 bytes)
+    file.close()
+
+
+def test_a_prepared_ioctl_has_all_that_an_actuator_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NvidiaDriver, "_PATH", Path("/dev/null"))
+    file = NvidiaDriver().open()
+    argument = bytes(range(32))
+    step = file.prepared(0x2A, argument, b"question", 16, 28)
+    assert struct.unpack_from("<6I", step) == (Form.IOCTL, 0xC020462A, 32, 8, 16, 28)
+    assert step[24:] == argument + b"question"
     file.close()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.driver_limits import DriverLimits
@@ -30,6 +31,7 @@ class Daemon:
     """All that lives as long as the daemon. `opened` is set when it is worth looking for new processes and contexts."""
 
     plane: Plane
+    actuator: ActuatorLink
     gpus: Gpus
     census: MemoryCensus
     placement: Placement
@@ -50,6 +52,7 @@ class Daemon:
         self.processes.close()
         self.adoption.close()
         self.gpus.close()
+        self.actuator.close()
         self.keeper.close()
         self.census.close()
 
@@ -58,7 +61,8 @@ def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless
     """A daemon over a plane, in the running event loop. `on_hopeless` is called when nothing can be managed safely any
     more. Raises RunlistError for a bad policy or bad rules, before anything starts.
     """
-    gpus = Gpus(plane, spec, lambda pid: processes.release(pid))  # noqa: PLW0108 (these are made below)
+    actuator = ActuatorLink(plane.name)
+    gpus = Gpus(plane, spec, lambda pid: processes.release(pid), actuator)  # noqa: PLW0108 (these are made below)
     census = MemoryCensus(plane.census)
     placement = Placement(rules_file, gpus, census)
     keeper = KeeperLink(plane.name, on_hopeless)
@@ -75,6 +79,6 @@ def compose(plane: Plane, spec: PolicySpec, rules_file: Path | None, on_hopeless
         search=search, guard=guard, descriptors=descriptors, opened=opened,
     )  # fmt: skip
     return Daemon(
-        plane, gpus, census, placement, keeper, processes, adoption, checks, Checkpoints(processes), search, guard,
-        descriptors, manager, opened,
+        plane, actuator, gpus, census, placement, keeper, processes, adoption, checks, Checkpoints(processes), search,
+        guard, descriptors, manager, opened,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Starting the processes that a daemon has beside it: the keeper, and the nursery of relays."""
+"""Starting the processes that a daemon has beside it: the keeper, the actuator, and the nursery of relays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from runlist.protocol import environment_autogen as names
 
 
 def start(module: str, plane: str, ours: socket.socket, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Run a module with `theirs` as its standard input, in a session of its own: a signal to the daemon's does not
+    """Run a module of ours, as `start_program` does."""
+    return start_program(interpreter.command(module), plane, ours, theirs)
+
+
+def start_program(words: list[str], plane: str, ours: socket.socket, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Run a program with `theirs` as its standard input, in a session of its own: a signal to the daemon's does not
     reach it. `theirs` is closed here, and `ours`, too, where the process cannot be started. Raises OSError.
     """
     with theirs:
         try:
             return subprocess.Popen(
-                interpreter.command(module),
+                words,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

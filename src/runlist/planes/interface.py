@@ -21,6 +21,17 @@ Undo = list[bytes]
 all second ones: slices come first, so that no two tasks run at tiny slices on the way.
 """
 
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Steps, as protocol/actuator.toml has them, that suspend a context and that resume it, for who knows nothing of it
+    but its file.
+    """
+
+    off: Sequence[bytes]
+    on: Sequence[bytes]
+
+
 Group = tuple[int, int]
 """A channel group: the client of the process that has it, and its handle there."""
 
@@ -110,6 +121,11 @@ class Context(Protocol):
 
     def resume(self) -> None:
         """Let it run."""
+
+    def prepared_suspend(self) -> Prepared | None:
+        """What suspends it, for the daemon's actuator to send on its file: the same object until something changed.
+        None where only `suspend` does.
+        """
 
     def preempt(self) -> None:
         """Take it off the GPU once; it competes again at once."""

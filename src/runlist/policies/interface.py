@@ -29,6 +29,9 @@ class Decision:
 
     `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
     begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle.
+
+    `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle begins to work. Where
+    that is possible they are off before the policy hears of it, and stay so until it decides.
     """
 
     shares: Mapping[TaskKey, Share]
@@ -36,6 +39,7 @@ class Decision:
     preempt: frozenset[TaskKey] = frozenset()
     segments: frozenset[TaskKey] = frozenset()
     watch: Mapping[TaskKey, float] = field(default_factory=dict)
+    off_on_work: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):

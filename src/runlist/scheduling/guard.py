@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 
 from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, SliceLimits, Task, TaskKey
@@ -66,6 +66,23 @@ def safe_shares(
             f"{key.pid} gets {slices.safe_us} µs"
         )
     return shares, notes
+
+
+def safe_off_on_work(
+    tasks: Sequence[Task], decided: Collection[TaskKey], shares: Mapping[TaskKey, Share], watch: Container[TaskKey]
+) -> frozenset[TaskKey]:
+    """Of the tasks that are to go off when another one begins to work, those that may: enabled ones, but none that is
+    watched itself, and of tasks that run together all or none.
+    """
+    decided = frozenset(decided)
+    if not decided:
+        return decided
+    fellows = _fellows(tasks)
+    return frozenset(
+        key
+        for key in decided & fellows.keys()
+        if all(one.key in decided and one.key not in watch and shares[one.key].enabled for one in fellows[key])
+    )
 
 
 def _fellows(tasks: Sequence[Task]) -> dict[TaskKey, list[Task]]:

@@ -27,7 +27,7 @@ from runlist.model import (
 )
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
-from runlist.scheduling.guard import safe_shares
+from runlist.scheduling.guard import safe_off_on_work, safe_shares
 
 SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long."""
@@ -68,9 +68,11 @@ class Host(Protocol):
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
 
-    def watch(self, tasks: Mapping[TaskKey, float]) -> None:
+    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
         """Call `Loop.tell` with Busy and Idle of these tasks from now on, and of no others: Idle after so many seconds
         without work. Those that do not tell of their activity are passed over.
+
+        The tasks `off_on_work` may go off as soon as one that is idle begins to work, before the policy is asked.
         """
 
     def note(self, text: str) -> None:
@@ -167,7 +169,7 @@ class Loop:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
         self.segments = decision.segments
-        host.watch(decision.watch)
+        host.watch(decision.watch, decision.off_on_work)
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -200,7 +202,9 @@ class Loop:
         watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
         if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
             raise ValueError(f"{watch!r} has no times after which a task is idle")
-        return Decision(shares, min(waits, default=None), frozenset(preempt), frozenset(segments), watch), notes
+        off_on_work = safe_off_on_work(tasks, decision.off_on_work, shares, watch)
+        again_after_s = min(waits, default=None)
+        return Decision(shares, again_after_s, frozenset(preempt), frozenset(segments), watch, off_on_work), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

@@ -174,7 +174,8 @@ class Scheduler:
                 managed.tenant.task = replace(managed.task, activity=managed.tenant.telling.activity)
         return used
 
-    def watch(self, tasks: Mapping[TaskKey, float]) -> None:
+    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
+        del off_on_work  # here the policy hears of work at once
         tellings = {key: self.tasks[key].tenant.telling for key in tasks}
         self._watch.set({key: (telling, tasks[key]) for key, telling in tellings.items() if telling is not None})
 

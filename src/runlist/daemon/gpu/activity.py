@@ -84,14 +84,20 @@ class ActivityWatch:
                 if (told := managed.told()) is not None:
                     self._watched[key] = _Watched(idle_s, (told.work, told.waited_ns), time.monotonic())
 
-    def worked(self, key: TaskKey) -> None:
-        """A task says that it begins to work."""
+    @property
+    def idle(self) -> list[TaskKey]:
+        """The watched tasks that did not begin to work yet."""
+        return [key for key, watched in self._watched.items() if not watched.busy]
+
+    def worked(self, key: TaskKey) -> bool:
+        """A task says that it begins to work. Returns whether that is news."""
         watched = self._watched.get(key)
         if watched is None or watched.busy:
-            return
+            return False
         watched.busy, watched.since = True, time.monotonic()
         self._look_soon()
         self._tell(Busy(key))
+        return True
 
     def close(self) -> None:
         """Watch nobody any more."""

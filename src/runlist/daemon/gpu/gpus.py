@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.choice import open_source
 from runlist.daemon.gpu.scheduler import Scheduler
@@ -32,12 +33,19 @@ class Gpus:
     `release` is called with the process id of a task that can no longer be controlled.
     """
 
-    def __init__(self, plane: Plane, spec: PolicySpec, release: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        spec: PolicySpec,
+        release: Callable[[int], None],
+        actuator: ActuatorLink | None = None,
+    ) -> None:
         self._watchdog = Watchdog(STALL_S)
         self._load(spec)  # a bad policy is refused at start
         self.spec = spec
         self._plane = plane
         self._release = release
+        self._actuator = actuator
         self._schedulers: dict[str, Scheduler] = {}
 
     def scheduler(self, gpu: str) -> Scheduler:
@@ -47,9 +55,14 @@ class Gpus:
             accounting = Accounting(gpu, choice.source, choice.refusals)
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(
-                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices
+                accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
             )
         return self._schedulers[gpu]
+
+    @property
+    def actuator_pid(self) -> int:
+        """Process id of what suspends tasks at once; 0 where there is none."""
+        return 0 if self._actuator is None else self._actuator.pid
 
     def all(self) -> list[Scheduler]:
         """The schedulers of all GPUs that have or had tasks."""

@@ -11,14 +11,16 @@ from typing import TypeVar
 
 import structlog
 
+from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.activity import ActivityWatch
+from runlist.daemon.gpu.arms import Arms, Fired
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
 from runlist.policies import Policy, PolicySpec
 from runlist.scheduling.apply import Failures
-from runlist.scheduling.loop import Loop
+from runlist.scheduling.loop import BUSY_KEPT_S, Loop
 
 _log = structlog.get_logger()
 _Result = TypeVar("_Result")
@@ -37,6 +39,7 @@ class Scheduler:
         watchdog: Watchdog,
         on_failure: Callable[[Failures], None],
         slices: SliceLimits,
+        actuator: ActuatorLink | None = None,
     ) -> None:
         self.gpu = accounting.gpu
         self.accounting = accounting
@@ -46,7 +49,9 @@ class Scheduler:
         self.loop = Loop(self, spec, policy, slices)
         self.tell, self.why, self.giving_way = self.loop.tell, self.loop.why, self.loop.giving_way
         self._activity = ActivityWatch(self.tasks, self.tell)
-        self.watch, self.worked = self._activity.watch, self._activity.worked
+        self.worked = self._activity.worked
+        self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
+        self._running = False
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._timer: asyncio.TimerHandle | None = None
@@ -70,6 +75,8 @@ class Scheduler:
 
     def remove(self, key: TaskKey) -> None:
         """Forget a task; the others get its share at the next `run`."""
+        if key in self.tasks:
+            self.tasks[key].settle()
         if (managed := self.tasks.pop(key, None)) is not None:
             self.ended.update(managed.counts)
             self.accounting.forget(key.pid)
@@ -116,9 +123,14 @@ class Scheduler:
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
         """Ask the policy now, with usage no older than `usage_kept_s`, and apply its decision."""
-        failures = self.loop.run(usage_kept_s)
+        self._running = True
+        try:
+            failures = self.loop.run(usage_kept_s)
+        finally:
+            self._running = False
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
+            managed.gave_way = False
             if managed.on_segment is not None:
                 managed.on_segment(key in self.loop.segments)
         return failures
@@ -126,8 +138,23 @@ class Scheduler:
     def close(self) -> None:
         """Stop the timer, and let go of the usage source."""
         self.stop_ringing()
+        self._arms.disarm()
         self._activity.close()
         self.accounting.close()
+
+    # -- what went off at once ---------------------------------------------------------------------
+
+    def _fired(self, fired: Fired) -> None:
+        for key in fired.off:
+            self.accounting.set_enabled(key.pid, self.tasks[key].share.enabled)
+        # In the middle of a run its decision is applied to what is in force now; else the policy has yet to decide.
+        asyncio.get_running_loop().call_soon(self._after_fired, fired, not self._running)
+
+    def _after_fired(self, fired: Fired, undecided: bool) -> None:
+        if fired.failures:
+            self._on_failure(fired.failures)
+        if not self._activity.worked(fired.worker) and undecided:
+            self.wake(BUSY_KEPT_S)
 
     # -- for the loop: its host --------------------------------------------------------------------
 
@@ -165,6 +192,10 @@ class Scheduler:
         for key, managed in there.items():
             managed.task = replace(managed.task, usage=self.accounting.of(key.pid).usage)
         return {key: usage[key.pid].held_s for key in there}
+
+    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
+        self._activity.watch(tasks)
+        self._arms.set(self._activity.idle, off_on_work)
 
     def note(self, text: str) -> None:
         _log.warning(text, gpu=self.gpu, policy=self.policy_name)

@@ -180,6 +180,15 @@ class Quota:
         except RegionError as error:
             self._drop(error)
 
+    def watched_at(self, pid: int) -> tuple[Region, int] | None:
+        """The file, and the place in it, where the library of a process looks whether to send one."""
+        try:
+            at = None if self._region is None else self._region.watched_at(pid)
+        except RegionError as error:
+            self._drop(error)
+            return None
+        return None if self._region is None or at is None else (self._region, at)
+
     # -- limits ------------------------------------------------------------------------------------
 
     def put_back(self) -> None:

@@ -75,6 +75,9 @@ class SuspendedBy(StrEnum):
     MEMORY = "memory"  # its tree is over its memory limit
 
 
+GAVE_WAY = "off at once: another task began to work"
+
+
 class Count(StrEnum):
     """What views count beside usage, for each task, and for a GPU over all tasks that it ever had."""
 
@@ -110,6 +113,8 @@ class ManagedTask:
     waiting: str = ""  # who waits to checkpoint it while it is suspended, in words
     on_segment: Callable[[bool], None] | None = None  # is told after each run whether its segment is in force
     outside: str = ""  # why it cannot be managed: then it is only shown
+    on_settle: Callable[[], None] | None = None  # it may be suspended at any moment, until this was called
+    gave_way: bool = False  # it is off before the policy could decide
 
     @property
     def group_ids(self) -> set[int]:
@@ -124,7 +129,8 @@ class ManagedTask:
     @property
     def remark(self) -> str:
         """Why it has its share, where the daemon decided that and not the policy; else empty."""
-        return self.outside or self.waiting or self.suspended_by.get(SuspendedBy.MEMORY, "")
+        held = self.outside or self.waiting or self.suspended_by.get(SuspendedBy.MEMORY, "")
+        return held or (GAVE_WAY if self.gave_way else "")
 
     def told(self) -> Activity | None:
         """What its library tells of its work, now; None where it tells nothing."""
@@ -134,6 +140,10 @@ class ManagedTask:
         """Have its library send a message when it next submits work, or none."""
         if self.root is not None:
             self.root.quota.ask_for_work(self.task.key.pid, asked=asked)
+
+    def watched_at(self) -> tuple[Handle, int] | None:
+        """The file, and the place in it, where its library looks whether to say that it works."""
+        return None if self.root is None else self.root.quota.watched_at(self.task.key.pid)
 
     def suspend_for(self, cause: SuspendedBy, why: str = "") -> None:
         """Keep it suspended from the scheduler's next run on, until every cause is gone."""
@@ -158,9 +168,28 @@ class ManagedTask:
 
     def set_enabled(self, enabled: bool) -> None:
         """Resume or suspend all channels."""
+        if self.on_settle is not None:
+            self.settle()
+            if not enabled and not self.share.enabled:  # it went off just now
+                return
         self.each(lambda context: context.resume() if enabled else context.suspend())
         self.counts[Count.SUSPENSIONS] += self.share.enabled and not enabled
         self.share = replace(self.share, enabled=enabled)
+
+    def settle(self) -> None:
+        """From here on nobody suspends it but us, and its share tells what is in force."""
+        if self.on_settle is not None:
+            self.on_settle()
+
+    def was_suspended(self) -> None:
+        """It is off: the actuator did it."""
+        self.counts[Count.SUSPENSIONS] += self.share.enabled
+        self.share = replace(self.share, enabled=False)
+        self.gave_way = True
+
+    def assert_enabled(self) -> None:
+        """Suspend it or resume it once more, as its share says: somebody may have done the other."""
+        self.each(lambda context: context.resume() if self.share.enabled else context.suspend())
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
         """Set a control of the driver in every context; None for its default. Where `undo` grows by it, `renew` is
@@ -239,7 +268,13 @@ class ManagedProcess:
 
     def put_back(self) -> list[str]:
         """Undo everything in every context; returns what could not be undone."""
+        self.settle()
         return [trouble for context in self.contexts() for trouble in context.put_back()]
+
+    def settle(self) -> None:
+        """From here on nobody suspends its tasks but us."""
+        for task in self.tasks.values():
+            task.settle()
 
     def close(self) -> None:
         """Close our copies. The process itself is untouched."""

@@ -244,6 +244,8 @@ class Adoption:
             task = process.root.come_back(TaskKey(process.pid, context.gpu))
             task = task or self._placement.new_task(process.pid, context.gpu, process.root)
             process.tasks[context.gpu] = task
+        task.settle()
+        undo.callback(task.settle)  # before it is put back: it may be armed by then
         task.contexts[key] = context
         task.recount()
         tiny = self._gpus.scheduler(context.gpu).slices.is_tiny(task.slice_us(task.share))

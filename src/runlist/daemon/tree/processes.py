@@ -92,8 +92,8 @@ class Processes:
         return pid in self.roots and not self.roots[pid].ended
 
     def is_ours(self, pid: int) -> bool:
-        """Whether a process is the daemon or its keeper."""
-        return pid in (os.getpid(), self._keeper.pid)
+        """Whether a process is the daemon, its keeper or its actuator."""
+        return pid in (os.getpid(), self._keeper.pid, self._gpus.actuator_pid)
 
     @staticmethod
     def tops(root: Root) -> list[int]:
@@ -271,6 +271,8 @@ class Processes:
         process. The others get its share at the next run. A task that closed its contexts `by_itself` keeps its
         settings until it has others.
         """
+        if keys := list(keys):
+            process.settle()
         for key in keys:
             self._keeper.unguard(key)
             for task in process.tasks.values():

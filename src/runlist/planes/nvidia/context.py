@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from runlist.model import MAX_TIMESLICE_US, Engine
-from runlist.planes.interface import Undo
+from runlist.planes.interface import Prepared, Undo
 from runlist.planes.nvidia import undo
 from runlist.planes.nvidia.controls import ROWS, RmControl
 from runlist.planes.nvidia.objects import GpuObjects, Group
@@ -34,6 +34,7 @@ class GpuContext:
         self.subdevice = objects.subdevice
         self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
         self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
+        self._at_once: Prepared | None = None
         self.original_us: dict[int, int] = self.timeslices()
         self._given_us: dict[int, int] = {}  # slices that we set
         self._ids = self._ask_ids()
@@ -65,6 +66,7 @@ class GpuContext:
 
     def forget_groups(self) -> None:
         self.groups.clear()
+        self._at_once = None
 
     # -- slices ------------------------------------------------------------------------------------
 
@@ -118,6 +120,12 @@ class GpuContext:
     def resume(self) -> None:
         """Enable all channels."""
         self._disable(False)
+
+    def prepared_suspend(self) -> Prepared:
+        if self._at_once is None:
+            on = self._disabling(False, [[group] for group in self._groups()])  # as in `undo_controls`
+            self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in (self._suspending(True), on)))
+        return self._at_once
 
     def preempt(self) -> None:
         """Take the compute groups off the GPU once; they compete again at once."""
@@ -187,6 +195,7 @@ class GpuContext:
     def _drop(self, group: Group) -> None:
         self.groups.pop(group.handle, None)
         self._prepared.clear()
+        self._at_once = None
 
     def _on_group(self, group: Group, name: str, **values: int) -> None:
         try:
@@ -200,9 +209,7 @@ class GpuContext:
 
     def _disable(self, disable: bool) -> None:
         def send_all() -> None:
-            if disable not in self._prepared:
-                self._prepared[disable] = self._disabling(disable, [self._groups()])
-            for control in self._prepared[disable]:
+            for control in self._suspending(disable):
                 self._send(control)
 
         try:
@@ -210,6 +217,11 @@ class GpuContext:
         except RmError:
             self.timeslices()  # one freed channel fails the whole list: drop the groups that are gone, and try again
             send_all()
+
+    def _suspending(self, disable: bool) -> list[RawControl]:
+        if disable not in self._prepared:
+            self._prepared[disable] = self._disabling(disable, [self._groups()])
+        return self._prepared[disable]
 
     def _disabling(self, disable: bool, lists: list[list[Group]]) -> list[RawControl]:
         """FIFO_DISABLE_CHANNELS for each list of groups, in as many controls as their channels need."""

@@ -17,14 +17,23 @@ def library() -> Path:
     """The shared library, librunlist.so. Raises FileNotFoundError when this installation has none,
     NoPermissionError for one that somebody else can write.
     """
+    return _built(_LIBRARY)
+
+
+def program(name: str) -> Path:
+    """A program that was built with it. Raises as `library` does."""
+    return _built(name)
+
+
+def _built(name: str) -> Path:
     named = os.environ.get(names.NATIVE_BUILD)
     if not named:
-        return _installed(_LIBRARY)
-    path = Path(named).absolute() / _LIBRARY
+        return _installed(name)
+    path = Path(named).absolute() / name
     if not path.is_file():
-        raise FileNotFoundError(f"{named} has no {_LIBRARY}: build it there, or unset {names.NATIVE_BUILD}")
+        raise FileNotFoundError(f"{named} has no {name}: build it there, or unset {names.NATIVE_BUILD}")
     try:
-        trusted.check(path)  # it will run in whatever is started
+        trusted.check(path)  # it will run in whatever is started, or as the daemon's
     except NoPermissionError as error:
         raise NoPermissionError(f"{names.NATIVE_BUILD} is refused: {error}") from None
     return path

@@ -109,13 +109,14 @@ WAYS = (*Way, AUTO)
 @dataclass(frozen=True, slots=True)
 class Manner:
     """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
-    `watch` whom to watch, as in a Decision.
+    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work.
     """
 
     turn_us: int = TURN_US
     off_until: float | None = None
     look: float = NEVER
     watch: Mapping[TaskKey, float] = field(default_factory=dict)
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,8 @@ class GiveWay:
         if self.way is Way.SWITCH:
             return Manner(look=look, watch=watch)
         off_until, again = self._requests.off_until(telling, now)
-        return Manner(off_until=off_until, look=min(look, again), watch=watch)
+        at_once = off_until is None and not self._requests.in_break(now)
+        return Manner(off_until=off_until, look=min(look, again), watch=watch, at_once=at_once)
 
     def told(self) -> GivingWay | None:
         """The way in force, as data; None where nobody gives way."""
@@ -469,6 +471,10 @@ class _Requests:
         self._break_ends = now + BREAK_S
         self._break = {task.key: task.usage for task in busy}
         return None, self._break_ends
+
+    def in_break(self, now: float) -> bool:
+        """Whether the background runs now, although somebody is busy."""
+        return not reached(self._break_ends, now)
 
     def _lets_on(self, now: float) -> None:
         if self._is_off:

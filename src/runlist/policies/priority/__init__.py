@@ -89,7 +89,9 @@ class Priority(Policy):
             behind, turn_ends = self._turns.shares(background, tasks, now)
         times = [again, turn_ends, look if background else None]
         again = min((each for each in times if each is not None), default=None)
-        return earliest(now, Decision(shares | behind, again, watch=manner.watch), manner.look)
+        off_on_work = {key for key, share in behind.items() if share.enabled} if manner.at_once else ()
+        decision = Decision(shares | behind, again, watch=manner.watch, off_on_work=frozenset(off_on_work))
+        return earliest(now, decision, manner.look)
 
     def why(self, key: TaskKey) -> str:
         turn = self._turns.why(key)

@@ -11,6 +11,7 @@ from runlist.protocol.rm_autogen import Class, Ioctl, Status
 from runlist.structure import Value
 
 _PARAMS_FIELD = NVOS54_CONTROL.offsets["params"]  # the same in NVOS21
+_STATUS_FIELD = NVOS54_CONTROL.offsets["status"]
 _STATUS_UNSET = Status.UNSET
 
 
@@ -33,13 +34,21 @@ class RmClient:
     def send(self, control: RawControl) -> tuple[int, bytearray]:
         """Send one control; returns NV_STATUS and the parameters as the driver left them. Raises OSError."""
         params = bytearray(control.params)
-        # Discovery makes thousands of these calls, so the fields of NVOS54_CONTROL go by position.
-        nvos54 = NVOS54_CONTROL.struct
-        argument = bytearray(
-            nvos54.pack(self.handle, control.object, control.command, 0, 0, len(params), _STATUS_UNSET)
-        )
+        argument = bytearray(self._argument(control))
         self.file.call(Ioctl.RM_CONTROL, argument, params, _PARAMS_FIELD)
-        return int(nvos54.unpack(argument)[-1]), params
+        return int(NVOS54_CONTROL.struct.unpack(argument)[-1]), params
+
+    def prepared(self, control: RawControl) -> bytes:
+        """A control as a step for an actuator."""
+        return self.file.prepared(
+            Ioctl.RM_CONTROL, self._argument(control), control.params, _PARAMS_FIELD, _STATUS_FIELD
+        )
+
+    def _argument(self, control: RawControl) -> bytes:
+        # Discovery makes thousands of these calls, so the fields of NVOS54_CONTROL go by position.
+        return NVOS54_CONTROL.struct.pack(
+            self.handle, control.object, control.command, 0, 0, len(control.params), _STATUS_UNSET
+        )
 
     def control(self, obj: int, name: str, **values: Value) -> dict[str, int | bytes | tuple[int, ...]]:
         """Send the control `name` of the table to an object; returns its parameters. Raises the status' own

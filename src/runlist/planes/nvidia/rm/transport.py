@@ -22,10 +22,13 @@ from typing import Protocol
 from runlist.errors import NotSupportedError, UsageError
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.commands import NVOS33_MAP_MEMORY, REGISTER_FD
-from runlist.protocol import emulator_autogen, rm_autogen
+from runlist.protocol import actuator_autogen, emulator_autogen, rm_autogen
 from runlist.protocol import environment_autogen as names
+from runlist.protocol.actuator_autogen import Form
 from runlist.protocol.rm_autogen import MAP_READ_ONLY, Ioctl
 from runlist.structure import Structure
+
+_STEP = Structure(actuator_autogen.STRUCTS["STEP"])
 
 
 class OpenFile(Protocol):
@@ -37,6 +40,11 @@ class OpenFile(Protocol):
     def call(self, number: int, argument: bytearray, params: bytearray, params_field: int) -> None:
         """Make one call; both buffers are updated in place. `params_field` is the offset of the pointer to `params` in
         `argument`. Raises OSError when the kernel, not RM, refuses.
+        """
+
+    def prepared(self, number: int, argument: bytes, params: bytes, params_field: int, status_field: int) -> bytes:
+        """The same call as one step for an actuator, as protocol/actuator.toml has it; `status_field` is the offset of
+        RM's status in `argument`.
         """
 
     def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
@@ -216,9 +224,12 @@ def _address(buffer: bytearray) -> int:
     return ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer)) if buffer else 0
 
 
+def _request(number: int, size: int) -> int:
+    return (3 << 30) | (size << 16) | (rm_autogen.MAGIC << 8) | number  # _IOWR('F', number, argument)
+
+
 def _ioctl(fd: int, number: int, argument: bytearray) -> None:
-    request = (3 << 30) | (len(argument) << 16) | (rm_autogen.MAGIC << 8) | number  # _IOWR('F', number, argument)
-    fcntl.ioctl(fd, request, argument, True)
+    fcntl.ioctl(fd, _request(number, len(argument)), argument, True)
 
 
 def _map_argument(client: int, memory: int, size: int, fd: int) -> bytearray:
@@ -249,6 +260,17 @@ class _IoctlFile:
         if params:
             struct.pack_into("<Q", argument, params_field, _address(params))
         _ioctl(self._fd, number, argument)
+
+    def prepared(self, number: int, argument: bytes, params: bytes, params_field: int, status_field: int) -> bytes:
+        head = _STEP.pack(
+            form=Form.IOCTL,
+            request=_request(number, len(argument)),
+            argument_bytes=len(argument),
+            params_bytes=len(params),
+            pointer_at=params_field,
+            status_at=status_field,
+        )
+        return bytes(head + argument + params)
 
     def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)  # an open file carries one mapping
@@ -284,6 +306,18 @@ class _DatagramFile:
         del params_field  # the parameters travel in the datagram
         self._exchange(number, argument, params)
 
+    def prepared(self, number: int, argument: bytes, params: bytes, params_field: int, status_field: int) -> bytes:
+        del params_field
+        whole = self._head(number, argument, params) + argument
+        head = _STEP.pack(
+            form=Form.DATAGRAM,
+            request=self._REPLY.offsets["error"],
+            argument_bytes=len(whole),
+            params_bytes=len(params),
+            status_at=self._REPLY.size + status_field,
+        )
+        return bytes(head + whole + params)
+
     def map_memory(self, client: int, memory: int, size: int) -> mmap.mmap:
         argument = _map_argument(client, memory, size, -1)
         fds = self._exchange(Ioctl.RM_MAP_MEMORY, argument, bytearray(), descriptors=1)
@@ -300,9 +334,7 @@ class _DatagramFile:
 
     def _exchange(self, number: int, argument: bytearray, params: bytearray, descriptors: int = 0) -> list[int]:
         """One request and its answer; returns the descriptors, up to so many, that came with the answer."""
-        head = self._REQUEST.pack(
-            magic=emulator_autogen.RM_MAGIC, number=number, argument_size=len(argument), params_size=len(params)
-        )
+        head = self._head(number, argument, params)
         size = self._REPLY.size + len(argument) + len(params)
         with self._one_at_a_time:
             socket.send_fds(self._connection, [head + argument + params], [self._theirs.fileno()], socket.MSG_NOSIGNAL)
@@ -317,6 +349,11 @@ class _DatagramFile:
                 os.close(fd)
             raise
         return fds
+
+    def _head(self, number: int, argument: bytes | bytearray, params: bytes | bytearray) -> bytearray:
+        return self._REQUEST.pack(
+            magic=emulator_autogen.RM_MAGIC, number=number, argument_size=len(argument), params_size=len(params)
+        )
 
     def _take(self, answer: bytes, argument: bytearray, params: bytearray) -> None:
         """Put an answer's parts in their places."""

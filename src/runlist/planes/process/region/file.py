@@ -308,10 +308,14 @@ class Region:
         """Have a process say when it submits work next, once; or not. Returns whether it has a slot. Where that was
         taken back a moment ago, another process of the tree may say it.
         """
-        at = self._activities.watch_at(pid)
+        at = self.watched_at(pid)
         if at is not None:
             self._pwrite(at, int(on))
         return at is not None
+
+    def watched_at(self, pid: int) -> int | None:
+        """Where `watch` writes for a process; None when it has no slot."""
+        return self._activities.watch_at(pid)
 
     def _settled_head(self) -> bytes:
         """Header and GPUs, at a moment at which nobody was writing a limit; at any, where that does not come."""

@@ -42,6 +42,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "apis": ("apis.c", CUDA),
     "racer": ("racer.c", CUDA),
     "activity": ("activity.c", CUDA),
+    "arrivals": ("arrivals.c", CUDA),
     "counter.so": ("counter.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),

@@ -29,6 +29,7 @@ class Decision:
 
     `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
     begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle.
+    Of those in `announcing`, watched or not, `on_event` gets Announce when they are about to work.
     """
 
     shares: Mapping[TaskKey, Share]
@@ -36,6 +37,7 @@ class Decision:
     preempt: frozenset[TaskKey] = frozenset()
     segments: frozenset[TaskKey] = frozenset()
     watch: Mapping[TaskKey, float] = field(default_factory=dict)
+    announcing: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):

@@ -47,6 +47,7 @@ class Scheduler:
         self.tell, self.why = self.loop.tell, self.loop.why
         self._activity = ActivityWatch(self.tasks, self.tell)
         self.watch, self.worked = self._activity.watch, self._activity.worked
+        self.announced = self._activity.announced
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._timer: asyncio.TimerHandle | None = None

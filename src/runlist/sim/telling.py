@@ -12,8 +12,8 @@ class Telling:
     """The counts of one tenant; its host says what it does. As in the library, a time is added up when it is over.
 
     `quiet_since` is when it last submitted work or ended a wait, `waits_since` when it began the present wait.
-    `on_work` is called at the next submission, once, and `on_announcement` with the nanoseconds until the first one of a
-    request.
+    `on_work` is called at the next submission, once, and `on_announcement` with the nanoseconds until the first one of
+    a request.
     """
 
     __slots__ = (

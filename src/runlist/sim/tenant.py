@@ -36,8 +36,8 @@ class Tenant:
     """
 
     __slots__ = (
-        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random", "_reports", "_say",
-        "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
+        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random", "_reports",
+        "_say", "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
         "latencies", "length", "spec", "task", "telling",
     )  # fmt: skip
 

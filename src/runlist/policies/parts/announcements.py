@@ -112,6 +112,9 @@ class Announcements:
                 looks.append(min(ends - now, LOOK_S if one.done is None else ends - now))
             else:
                 looks.append(one.begins - now)
+        owing = self._refill(now)
+        # Nothing else may happen until a task is listened to again.
+        looks += [(BURST_S - each.balance) * len(owing) / self._budget for each in owing if each.ignored]
         return wanted, min(looks, default=None)
 
     def why(self, key: TaskKey) -> str:
@@ -129,7 +132,8 @@ class Announcements:
             account.balance -= now - one.cost_from
         account.ignored |= account.balance <= 0
 
-    def _refill(self, now: float) -> None:
+    def _refill(self, now: float) -> list[_Account]:
+        """Save what may be spent since the last time; returns the accounts that owe something."""
         # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
         owing = [account for account in self._accounts.values() if account.balance < BURST_S]
         saved = self._budget * (now - self._refilled_at) / max(1, len(owing))
@@ -137,6 +141,7 @@ class Announcements:
         for account in owing:
             account.balance = min(BURST_S, account.balance + saved)
             account.ignored &= account.balance < BURST_S
+        return [account for account in owing if account.balance < BURST_S]
 
 
 def _has_begun(one: _Pending, task: Task) -> bool:

@@ -58,6 +58,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "few/few": ("few.c",),
     "left/libcuda.so.1": ("idle.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "left/left": ("left.c",),
+    "touched/libcuda.so.1": ("touched.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
 }
 """What is built of which sources, linked with what."""
 

@@ -103,9 +103,35 @@ static int says(const char* name) {
     return function();
 }
 
-static int hints(void) {
+static int hints(long microseconds) {
     int (*hint)(uint64_t) = (int (*)(uint64_t))(size_t)dlsym(RTLD_DEFAULT, "rl_hint_ns");
-    return hint(0);
+    return hint((uint64_t)microseconds * 1000);
+}
+
+static void hints_here(int number) {
+    (void)number;
+    got_in_handler = hints(0);
+}
+
+static int hints_in_a_handler(void) {
+    signal(SIGUSR1, hints_here);
+    raise(SIGUSR1);
+    signal(SIGUSR1, handles);
+    return got_in_handler;
+}
+
+/* In a thread that has no context of its own. */
+static void* hints_there(void* unused) {
+    (void)unused;
+    return (void*)(size_t)hints(0);
+}
+
+static int hints_elsewhere(void) {
+    pthread_t thread;
+    void* result;
+    pthread_create(&thread, NULL, hints_there, NULL);
+    pthread_join(thread, &result);
+    return (int)(size_t)result;
 }
 
 /* What reads cost, in nanoseconds each. */
@@ -142,7 +168,10 @@ static int does(const char* word) {
     if (!strcmp(word, "cost")) return costs();
     if (!strcmp(word, "begin")) return says("rl_request_begin");
     if (!strcmp(word, "end")) return says("rl_request_end");
-    if (!strcmp(word, "hint")) return hints();
+    if (!strcmp(word, "hint")) return hints(0);
+    if (!strncmp(word, "hint-", 5)) return hints(atoi(word + 5));
+    if (!strcmp(word, "handler-hint")) return hints_in_a_handler();
+    if (!strcmp(word, "thread-hint")) return hints_elsewhere();
     if (!strcmp(word, "launch")) return launch(kernel, memory, 256, 1, stream);
     if (!strcmp(word, "stream")) return cuStreamSynchronize(stream);
     if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);

@@ -116,7 +116,8 @@ void hinted(std::uint64_t nanoseconds) {
     activity::Own* own = activity::telling();
     if (own == nullptr || !arrivals::is_ours(*own)) return;
     own->asked_ns.store(monotonic_ns(), std::memory_order_relaxed);
-    if (nanoseconds <= static_cast<std::uint64_t>(activity::kAtOnceNs)) hooks::touch(static_cast<std::int64_t>(nanoseconds));
+    if (nanoseconds <= static_cast<std::uint64_t>(activity::kAtOnceNs))
+        hooks::touch(static_cast<std::int64_t>(nanoseconds));
 }
 
 __attribute__((constructor)) void loaded() {

@@ -80,8 +80,8 @@ void say_work(Own& mine);
 using OnWork = void (*)();
 extern const OnWork on_work;
 
-// Says ANNOUNCE if the daemon still waits to hear of anything: there will be work in so many nanoseconds. What is so far
-// ahead that nobody makes room for it yet leaves the daemon waiting to hear of work.
+// Says ANNOUNCE if the daemon still waits to hear of anything: there will be work in so many nanoseconds. What is so
+// far ahead that nobody makes room for it yet leaves the daemon waiting to hear of work.
 void announce(Own& mine, std::int64_t lead_ns);
 using OnAnnouncement = void (*)(std::int64_t lead_ns);
 extern const OnAnnouncement on_announcement;

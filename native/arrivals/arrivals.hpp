@@ -1,4 +1,5 @@
-// What comes in over sockets, and which of it leads to work for a GPU: that is announced before the program has read it.
+// What comes in over sockets, and which of it leads to work for a GPU: that is announced before the program has read
+// it.
 //
 // A message is known by where it came in and by its first bytes, so a health check is told from a request. The first
 // submission after one says that it led to work, and how soon; where there is none for a while it did not.

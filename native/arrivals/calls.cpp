@@ -1,5 +1,5 @@
-// What programs read from sockets with, and how connections come in: the C library's functions, called as they are. What
-// came is looked at afterwards, and only where somebody wants to know.
+// What programs read from sockets with, and how connections come in: the C library's functions, called as they are.
+// What came is looked at afterwards, and only where somebody wants to know.
 //
 // The forms with `_chk` are what programs call that were built with checks of sizes (_FORTIFY_SOURCE).
 #include <sys/socket.h>
@@ -110,9 +110,9 @@ HOOK ssize_t hooked_readv(int fd, const iovec* pieces, int count) __asm__("readv
 HOOK ssize_t hooked_recv(int fd, void* bytes, std::size_t size, int flags) __asm__("recv");
 HOOK ssize_t hooked_recv_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags) __asm__("__recv_chk");
 HOOK ssize_t hooked_recvfrom(int fd, void* bytes, std::size_t size, int flags, sockaddr* from,
-                        socklen_t* length) __asm__("recvfrom");
+                             socklen_t* length) __asm__("recvfrom");
 HOOK ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags, sockaddr* from,
-                            socklen_t* length) __asm__("__recvfrom_chk");
+                                 socklen_t* length) __asm__("__recvfrom_chk");
 HOOK ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) __asm__("recvmsg");
 HOOK int hooked_accept(int fd, sockaddr* peer, socklen_t* length) __asm__("accept");
 HOOK int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) __asm__("accept4");

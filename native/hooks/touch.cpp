@@ -14,9 +14,9 @@ namespace runlist::hooks {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::int64_t kAheadNs = 500'000;       // how long before the work a touch is best: a switch takes half of that
-constexpr std::int64_t kLongestNs = 2'000'000;   // that a touch is put off
-constexpr std::int64_t kShortestNs = 200'000;    // less is no matter
+constexpr std::int64_t kAheadNs = 500'000;      // how long before the work a touch is best: a switch takes half of that
+constexpr std::int64_t kLongestNs = 2'000'000;  // that a touch is put off
+constexpr std::int64_t kShortestNs = 200'000;   // less is no matter
 
 // Of a context that was touched, or is to be.
 struct Place {
@@ -90,8 +90,8 @@ void prepare_touch(const cap::Calls& calls) {
     if (!can(calls)) return;
     Touches* touches = made<Touches, Unwiped::kRefused>(all);
     CUcontext context = nullptr;
-    if (touches == nullptr || touches->off.load(kRelaxed) ||
-        calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) {
+    if (touches == nullptr || touches->off.load(kRelaxed) || calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+        context == nullptr) {
         return;
     }
     int index = find(*touches, context);

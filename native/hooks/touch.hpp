@@ -1,8 +1,8 @@
 // A touch: a tiny piece of work of the program's own, on a stream of ours, which has the GPU load the program's context
 // before its work is there.
 //
-// It is made in whatever thread reads from a socket, so nothing here waits: what cannot be had at once is left. Where the
-// driver refuses anything once, there are no touches any more.
+// It is made in whatever thread reads from a socket, so nothing here waits: what cannot be had at once is left. Where
+// the driver refuses anything once, there are no touches any more.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "activity/activity.hpp"
+#include "arrivals/arrivals.hpp"
 #include "cap/context.hpp"
 #include "core/guest.hpp"
 #include "core/say.hpp"
@@ -14,6 +15,7 @@
 #include "hooks/entries.hpp"
 #include "hooks/launch.hpp"
 #include "hooks/own_limits.hpp"
+#include "hooks/touch.hpp"
 #include "region/find.hpp"
 #include "region/quota.hpp"
 #include "region/region.hpp"
@@ -107,6 +109,17 @@ void client_made(int control_fd, std::uint32_t client) {
     region::quota.enforce(region::kMemory);
 }
 
+void announced(std::int64_t lead_ns) { say_announcement(lead_ns); }
+
+// A hint is what is touched for as well, from the next launch on.
+void hinted(std::uint64_t nanoseconds) {
+    activity::Own* own = activity::telling();
+    if (own == nullptr || !arrivals::is_ours(*own)) return;
+    own->asked_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    if (nanoseconds <= static_cast<std::uint64_t>(activity::kAtOnceNs))
+        hooks::touch(static_cast<std::int64_t>(nanoseconds));
+}
+
 __attribute__((constructor)) void loaded() {
     if (!is_hooking()) return;
     resolve::copy_of_base(resolve::Library::kCuda);
@@ -118,6 +131,9 @@ __attribute__((constructor)) void loaded() {
 constinit const rm::OnClient rm::on_client{.asked = start, .made = client_made};
 
 constinit const activity::OnWork activity::on_work = runlist::say_work;
+constinit const activity::OnAnnouncement activity::on_announcement = announced;
+constinit const arrivals::Touch arrivals::touch = hooks::touch;
+constinit const OnHint on_hint = hinted;
 
 constinit const resolve::Substitutes resolve::substitutes{
     .wanted = is_hooking,

@@ -46,6 +46,12 @@ enum Enforced : std::uint64_t {
     kCap = 4,
 };
 
+// What the daemon waits to hear of.
+enum Watch : std::uint64_t {
+    kWork = 1,
+    kAnnouncements = 2,
+};
+
 // A number that one writes and many read. `check` is ~`value`; a reader that finds them apart for long (the writer was
 // killed between the two) takes the smaller of both limits.
 struct Limit {
@@ -160,13 +166,22 @@ struct alignas(64) Activity {
     std::atomic<std::uint64_t> waited_ns;
     // From the first submission after a wait to the beginning of the next wait.
     std::atomic<std::uint64_t> launching_ns;
-    std::uint8_t reserved_32[32];
+    // Requests that the program said to have begun, and not to have ended.
+    std::atomic<std::uint64_t> open;
+    // How often the last of these ended.
+    std::atomic<std::uint64_t> ended;
+    // What `work` was when some was last announced.
+    std::atomic<std::uint64_t> before;
+    std::uint8_t reserved_56[8];
 };
 static_assert(sizeof(Activity) == 64 && alignof(Activity) == 64);
 static_assert(offsetof(Activity, work) == 0);
 static_assert(offsetof(Activity, waiting) == 8);
 static_assert(offsetof(Activity, waited_ns) == 16);
 static_assert(offsetof(Activity, launching_ns) == 24);
+static_assert(offsetof(Activity, open) == 32);
+static_assert(offsetof(Activity, ended) == 40);
+static_assert(offsetof(Activity, before) == 48);
 
 // A process.
 struct alignas(64) Slot {
@@ -185,7 +200,8 @@ struct alignas(64) Slot {
     std::atomic<std::uint64_t> locked;
     std::uint8_t reserved_48[16];
     Activity activity;
-    // Not 0: the daemon waits to hear of the next work. Whoever submits some makes it 0, and sends WORK.
+    // Bits of Watch: what the daemon waits to hear of next. Whoever submits such work, or announces it, makes all of it
+    // 0, and sends WORK or ANNOUNCE.
     std::atomic<std::uint64_t> watch;
     std::uint8_t reserved_136[56];
     Use use[16];

@@ -22,6 +22,9 @@ inline constexpr std::uint32_t kInForceMs = 50;
 // How long the beginning and the end of a segment wait for room in the daemon's queue. Nothing else waits.
 inline constexpr std::uint32_t kRoomMs = 10;
 
+// Work that is announced for no later than this is made room for at once.
+inline constexpr std::uint32_t kAtOnceMs = 3;
+
 // How long a daemon that is not there, or that did not answer, is left alone.
 inline constexpr std::uint32_t kLookAgainMs = 1'000;
 
@@ -35,6 +38,9 @@ enum class Kind : std::uint16_t {
     kJoin = 5,
     // Of the preloaded library alone: the process submits work for the first time since it was watched.
     kWork = 6,
+    // The process will submit work, `nanoseconds` from now: something came in that led to work before, or the program
+    // says that a request begins.
+    kAnnounce = 7,
 };
 
 // What the daemon says of a segment.
@@ -58,7 +64,7 @@ struct Record {
     // Of the segment that begins.
     std::int32_t priority = 0;
     std::uint32_t sequence = 0;
-    // The latency that is reported, or the lead time of a hint.
+    // The latency that is reported, or the lead time of a hint or an announcement.
     std::uint64_t nanoseconds = 0;
     // In an answer: of the segment.
     std::uint64_t effect = 0;

@@ -30,9 +30,13 @@ class Requests(RequestLoop):
     """
 
     def __init__(
-        self, request: Callable[[float], float], gpu_time: GpuTime | None, correct: Callable[[], bool]
+        self,
+        request: Callable[[float], float],
+        gpu_time: GpuTime | None,
+        correct: Callable[[], bool],
+        lead_s: float = 0.0,
     ) -> None:
-        super().__init__(request, 1 / _FIRST_RATE, jitter=JITTER, correct=correct)
+        super().__init__(request, 1 / _FIRST_RATE, jitter=JITTER, lead_s=lead_s, correct=correct)
         self._gpu_time = gpu_time
         self._gpu_us: float | None = None
 
@@ -48,11 +52,18 @@ class Requests(RequestLoop):
         return {**super().window(), **({} if self._gpu_us is None else {"gpu_us": self._gpu_us})}
 
 
-def requests(request: Callable[[float], float], gpu_time: GpuTime | None, correct: Callable[[], bool]) -> None:
-    """Serve requests, for as long as there are commands. `gpu_time` is None where nobody asked for it."""
+def requests(
+    request: Callable[[float], float],
+    gpu_time: GpuTime | None,
+    correct: Callable[[], bool],
+    lead_s: float = 0.0,
+) -> None:
+    """Serve requests, for as long as there are commands. `gpu_time` is None where nobody asked for it. A request begins
+    `lead_s` before its arrival.
+    """
     gc.collect()
     gc.disable()  # a collection would show as a slow request
-    protocol.run(Requests(request, gpu_time, correct), None, pid=os.getpid())
+    protocol.run(Requests(request, gpu_time, correct, lead_s), None, pid=os.getpid())
 
 
 def bursts(burst: Callable[[], None], kernels: int, correct: Callable[[], bool]) -> None:

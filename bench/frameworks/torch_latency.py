@@ -11,8 +11,10 @@ from bench.frameworks import served
 from bench.frameworks.decode import Decoder
 from bench.frameworks.resnet50 import resnet50
 from bench.frameworks.torch_tools import captured, finite, gpu_time, torch_of, waiter, warm
+from runlist.workloads.prepared import prepared_request
 
 TOKENS = 32
+PREPARES_S = 2e-3
 BLOCKS, WIDTH = 8, 4096  # of the compiled model: 2.1 GB of weights, read once a request
 
 
@@ -26,7 +28,17 @@ def _token_loop(arguments: argparse.Namespace) -> None:
     _decode(arguments, TOKENS)
 
 
-def _decode(arguments: argparse.Namespace, tokens: int) -> None:
+def _prepared_graph(arguments: argparse.Namespace) -> None:
+    """One step, for which the host works for a while once a byte came in."""
+    _decode(arguments, 1, PREPARES_S)
+
+
+def _hinted_graph(arguments: argparse.Namespace) -> None:
+    """The same, where the program says so by a hint."""
+    _decode(arguments, 1, PREPARES_S, hints=True)
+
+
+def _decode(arguments: argparse.Namespace, tokens: int, ahead_s: float = 0.0, *, hints: bool = False) -> None:
     torch = torch_of(arguments.device)
     wait = waiter(torch, arguments.device)
     replay, scores = captured(torch, arguments.device, Decoder(torch, arguments.device).step)
@@ -38,7 +50,8 @@ def _decode(arguments: argparse.Namespace, tokens: int) -> None:
             wait()
         return began
 
-    served.requests(request, gpu_time(torch, arguments, replay, tokens), lambda: finite(torch, scores))
+    ready = prepared_request(request, ahead_s, hints=hints) if ahead_s else request
+    served.requests(ready, gpu_time(torch, arguments, replay, tokens), lambda: finite(torch, scores), ahead_s)
 
 
 def _resnet(arguments: argparse.Namespace) -> None:
@@ -107,4 +120,12 @@ def _compiled(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    served.serve({"graph": _graph, "token-loop": _token_loop, "resnet": _resnet, "compiled": _compiled}, __doc__)
+    programs = {
+        "graph": _graph,
+        "prepared-graph": _prepared_graph,
+        "hinted-graph": _hinted_graph,
+        "token-loop": _token_loop,
+        "resnet": _resnet,
+        "compiled": _compiled,
+    }
+    served.serve(programs, __doc__)

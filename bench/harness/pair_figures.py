@@ -27,6 +27,8 @@ TARGETS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "eager-llm+matmul": {BATCH: (AT_LEAST, 0.75), P50_BETTER: (AT_MOST, 1.05), P99_BETTER: (AT_MOST, 1.05)},
     "resnet+matmul": {BATCH: (AT_LEAST, 0.88), P99: (AT_MOST, 1.15)},
     "graph+matmul": {P99: (AT_MOST, 1.30)},
+    "prepared-graph+matmul": {P99: (AT_MOST, 1.10)},
+    "hinted-graph+matmul": {P99: (AT_MOST, 1.05)},
     "http+matmul": {P99: (AT_MOST, 1.15), IDEAL: (AT_LEAST, 0.8)},
     "kernel+matmul": {P99_DEFAULT: (AT_MOST, 0.14)},
     "token-loop+bert-large": {IDEAL: (AT_LEAST, 0.93)},

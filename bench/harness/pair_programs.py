@@ -18,6 +18,10 @@ LOAD = 0.35
 """Of the time of one request alone: the part of all time that requests take, unless a program says another."""
 
 
+PREPARED_LOAD = 0.09
+"""Of programs that prepare their requests: 80 requests of 1.1 ms a second."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A program by its module and arguments. A workload of Runlist (`workload`) first measures how many rounds its
@@ -86,6 +90,8 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
     "nvidia": _named(
         _KERNEL,
         _served("graph", "torch_latency", "torch"),
+        _served("prepared-graph", "torch_latency", "torch", load=PREPARED_LOAD),
+        _served("hinted-graph", "torch_latency", "torch", load=PREPARED_LOAD),
         _served("token-loop", "torch_latency", "torch"),
         _served("eager-llm", "llm_latency", "torch", "transformers", load=0.6),
         _served("resnet", "torch_latency", "torch"),
@@ -98,6 +104,8 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
     ),
     "emulated": _named(
         _KERNEL,
+        _spinning("prepared-graph", 1, 1000, "--prepare-us", "2000", load=PREPARED_LOAD),
+        _spinning("hinted-graph", 1, 1000, "--say-us", "2000", load=PREPARED_LOAD),
         _spinning("token-loop", 8, 1000, "--gap-us", "30"),
         _spinning("eager-llm", 20, 50, "--host-us", "500", load=0.6),
         _bursts("matmul", KERNEL_MS, 4),
@@ -106,13 +114,25 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
 }
 """By device. Kernels that spin stand for some of the programs on the emulated GPU."""
 
-LATENCY = ("kernel", "graph", "token-loop", "eager-llm", "resnet", "compiled", "jax", "http")
+LATENCY = (
+    "kernel",
+    "graph",
+    "prepared-graph",
+    "hinted-graph",
+    "token-loop",
+    "eager-llm",
+    "resnet",
+    "compiled",
+    "jax",
+    "http",
+)
 BATCH = ("matmul", "bert-large", "small-kernels")
 
 PAIRS: Mapping[str, str] = {
-    "nvidia": "token-loop+matmul,eager-llm+matmul,resnet+matmul,graph+matmul,http+matmul,kernel+matmul,compiled+matmul,"
-    "jax+matmul,token-loop+bert-large,token-loop+small-kernels,token-loop+matmul*8",
-    "emulated": "token-loop+matmul,eager-llm+matmul,kernel+matmul",
+    "nvidia": "token-loop+matmul,eager-llm+matmul,resnet+matmul,graph+matmul,prepared-graph+matmul,hinted-graph+matmul,"
+    "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,token-loop+bert-large,token-loop+small-kernels,"
+    "token-loop+matmul*8",
+    "emulated": "token-loop+matmul,eager-llm+matmul,kernel+matmul,prepared-graph+matmul,hinted-graph+matmul",
 }
 
 ALONE, DEFAULT, MPS, RUNLIST = "alone", "default", "mps", "runlist"

@@ -6,6 +6,7 @@
 
 #include "core/guest.hpp"
 #include "core/pages.hpp"
+#include "region/process.hpp"
 #include "region/quota.hpp"
 
 namespace runlist::activity {
@@ -19,8 +20,18 @@ region::Slot* claim(Own& mine) {
     if (found != nullptr) return found;
     found = region::quota.own_slot();
     if (found == nullptr) found = &mine.nobodys;  // else each launch would look for one
+    mine.pid.store(region::own_pid(), std::memory_order_relaxed);
     mine.slot.store(found, std::memory_order_release);
     return found;
+}
+
+// Whether the daemon waited to hear of something; from now on it does not.
+bool take_watch(Own& mine) {
+    region::Slot* slot = mine.slot.load(std::memory_order_acquire);
+    if (slot == nullptr || slot->watch.exchange(0) == 0) return false;
+    // Its lower half is at its address: little-endian. First whoever acts at once, then whoever decides.
+    call(SYS_futex, &slot->watch, long{FUTEX_WAKE}, long{INT_MAX});
+    return true;
 }
 
 void add(std::atomic<std::uint64_t>& sum, std::int64_t nanoseconds) {
@@ -45,15 +56,18 @@ bool Own::finish(Left left) {
     region::Slot* mine = claim(*this);
     if (left == Left::kAll) mine->activity.work.fetch_add(1);
     if (first_ns.load(std::memory_order_relaxed) == 0) first_ns.store(monotonic_ns(), std::memory_order_relaxed);
-    return mine->watch.load() != 0;
+    return (mine->watch.load() & region::kWork) != 0;
 }
 
 void say_work(Own& mine) {
+    if (take_watch(mine)) on_work();
+}
+
+void announce(Own& mine, std::int64_t lead_ns) {
     region::Slot* slot = mine.slot.load(std::memory_order_acquire);
-    if (slot == nullptr || slot->watch.exchange(0) == 0) return;
-    // Its lower half is at its address: little-endian. First whoever acts at once, then whoever decides.
-    call(SYS_futex, &slot->watch, long{FUTEX_WAKE}, long{INT_MAX});
-    on_work();
+    if (slot == nullptr) return;
+    slot->activity.before.store(slot->activity.work.load(), std::memory_order_relaxed);
+    if (lead_ns > kAtOnceNs || take_watch(mine)) on_announcement(lead_ns);
 }
 
 Wait::Wait(Own& mine) : mine_(mine), slot_(claim(mine)), began_(monotonic_ns()) {
@@ -76,7 +90,9 @@ void Wait::end(void* wait) {
     waiting = false;
     // In a child of a fork that came meanwhile the wait is its parent's.
     if (one.mine_.slot.load(std::memory_order_acquire) != one.slot_) return;
-    add(one.slot_->activity.waited_ns, monotonic_ns() - one.began_);
+    const std::int64_t now = monotonic_ns();
+    add(one.slot_->activity.waited_ns, now - one.began_);
+    one.mine_.quiet_ns.store(now, std::memory_order_relaxed);
     one.mine_.first_ns.store(0, std::memory_order_relaxed);
     one.slot_->activity.waiting.fetch_sub(1);  // last: who finds nobody waiting finds the time, too
 }

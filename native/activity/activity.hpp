@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "protocol/tenant.autogen.hpp"
 #include "region/layout.hpp"
 
 namespace runlist::activity {
@@ -15,7 +16,7 @@ namespace runlist::activity {
 // What is left to do for a submission, out of the way of all others.
 enum class Left : std::uint8_t {
     kNothing,
-    kMore,  // it is counted; it is the first since a wait, or somebody waits to hear of it
+    kMore,  // it is counted; it is the first since a wait or since something came in, or somebody waits to hear of it
     kAll,
 };
 
@@ -23,6 +24,10 @@ enum class Left : std::uint8_t {
 struct Own {
     std::atomic<region::Slot*> slot;     // null until it is claimed
     std::atomic<std::int64_t> first_ns;  // of the first submission since the last wait ended; 0: there was none
+    std::atomic<std::uint64_t> pending;  // what came in, and no work followed yet (arrivals/arrivals.hpp); 0: nothing
+    std::atomic<std::int64_t> quiet_ns;  // when the last wait ended
+    std::atomic<std::int64_t> asked_ns;  // when announcements were last known to be wanted; 0: not of late
+    std::atomic<std::int32_t> pid;       // whose all this is: not a child's that shares our memory
     alignas(64) region::Slot nobodys;    // stands for it where the region has no slot left
 
     // First the count, then the look at `watch`; the daemon writes `watch` first and then reads the count. So one of
@@ -31,12 +36,20 @@ struct Own {
         region::Slot* mine = slot.load(std::memory_order_acquire);
         if (mine == nullptr) return Left::kAll;
         mine->activity.work.fetch_add(1);
-        const bool usual = first_ns.load(std::memory_order_relaxed) != 0 && mine->watch.load() == 0;
+        const bool usual = first_ns.load(std::memory_order_relaxed) != 0 &&
+                           pending.load(std::memory_order_relaxed) == 0 && (mine->watch.load() & region::kWork) == 0;
         return usual ? Left::kNothing : Left::kMore;
     }
 
     // Does what is left. True where somebody waits to hear of it.
     bool finish(Left left);
+
+    // Whether somebody wants to hear what is announced, or did so a moment ago.
+    bool attends() const {
+        const region::Slot* mine = slot.load(std::memory_order_acquire);
+        return mine != nullptr && ((mine->watch.load(std::memory_order_relaxed) & region::kAnnouncements) != 0 ||
+                                   asked_ns.load(std::memory_order_relaxed) != 0);
+    }
 };
 
 extern constinit std::atomic<Own*> own;
@@ -66,6 +79,13 @@ void start(const Cleanup& cleanup);
 void say_work(Own& mine);
 using OnWork = void (*)();
 extern const OnWork on_work;
+
+// Says ANNOUNCE if the daemon still waits to hear of anything: there will be work in so many nanoseconds. What is so
+// far ahead that nobody makes room for it yet leaves the daemon waiting to hear of work.
+void announce(Own& mine, std::int64_t lead_ns);
+using OnAnnouncement = void (*)(std::int64_t lead_ns);
+extern const OnAnnouncement on_announcement;
+inline constexpr std::int64_t kAtOnceNs = tenant::kAtOnceMs * std::int64_t{1'000'000};
 
 // Whether a wait of this thread is being counted: a call that another library handed on to us is the same wait.
 extern constinit thread_local bool waiting [[gnu::tls_model("initial-exec")]];

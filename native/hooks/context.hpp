@@ -4,6 +4,7 @@
 #include "cap/context.hpp"
 #include "hooks/launch.hpp"
 #include "hooks/managed.hpp"
+#include "hooks/touch.hpp"
 
 namespace runlist::hooks {
 
@@ -14,6 +15,7 @@ template <Id id, int row>
 struct ContextDestroy<id, row, CUresult(CUcontext)> {
     static CUresult CUDAAPI call(CUcontext context) {
         cap::destroyed(context);
+        forget_touch(context);
         const CUresult result = call_real<id, row>(context);
         if (result == CUDA_SUCCESS && has_managed()) refund_context(context);
         return result;
@@ -48,8 +50,10 @@ template <Id id, int row>
 struct PrimaryDrop<id, row, CUresult(CUdevice)> {
     static CUresult CUDAAPI call(CUdevice ordinal) {
         const CUcontext primary = has_managed() ? primary_of<row>(ordinal) : nullptr;
+        const NoTouch none;
         const CUresult result = call_real<id, row>(ordinal);
         if (result != CUDA_SUCCESS) return result;
+        none.forget(calls_in(row), ordinal);
         cap::released(calls_of(row), ordinal);
         if (primary != nullptr && primary_of<row>(ordinal) != primary) refund_context(primary);
         return result;

@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include "arrivals/arrivals.hpp"
+#include "hooks/touch.hpp"
 #include "region/quota.hpp"
 #include "resolve/elf.hpp"
 
@@ -9,8 +11,6 @@ namespace runlist::hooks {
 namespace {
 
 constinit cap::Calls calls[kRows]{};
-
-const cap::Calls& calls_in(int row) { return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row]; }
 
 template <typename Type>
 Type* next(const char* name) {
@@ -20,6 +20,8 @@ Type* next(const char* name) {
 }  // namespace
 
 constinit thread_local bool in_hook = false;
+
+const cap::Calls& calls_in(int row) { return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row]; }
 
 const cap::Calls& calls_of(int row) {
     static constinit std::atomic<bool> said{false};  // the cap may have come after the context
@@ -41,8 +43,14 @@ void say_enforced() {
 
 void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream, bool per_thread) {
     const int saved = errno;
-    if (own.finish(left) && !cap::is_capturing(calls_in(row), cap::stream_of(stream, per_thread))) {
-        activity::say_work(own);
+    const bool asked = own.finish(left);
+    const bool attends = own.attends();
+    const bool pending = own.pending.load(std::memory_order_relaxed) != 0;
+    const cap::Calls& calls = calls_in(row);
+    if ((asked || attends || pending) && !cap::is_capturing(calls, cap::stream_of(stream, per_thread))) {
+        if (asked) activity::say_work(own);
+        if (pending) arrivals::worked(own);
+        if (attends) prepare_touch(calls);
     }
     errno = saved;
 }

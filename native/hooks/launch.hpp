@@ -12,6 +12,7 @@ namespace runlist::hooks {
 
 // What the gate uses of the copy of libcuda in a row; who asks for it has a cap, and the region says so.
 const cap::Calls& calls_of(int row);
+const cap::Calls& calls_in(int row);  // for others than the gate
 void set_calls(int row, const resolve::Object& copy);
 
 // Says that queries, and the cap if there is one, are at work in this process, and begins to tell what it does.

@@ -68,6 +68,17 @@ RL_API int rl_report_latency_ns(uint64_t nanoseconds);
 /* Say that this process will want the GPU in so many nanoseconds; 0 is now. */
 RL_API int rl_hint_ns(uint64_t nanoseconds);
 
+/*
+ * A request begins that will need the GPU, or ends: around what a program does for one, from when its data came in
+ * until its answer is there. The GPU is taken for it before it is needed.
+ *
+ * Requests may overlap, in one thread and in several; a request within a request is the same one. Where the preloaded
+ * library is told that nobody waits to hear of it they cost some nanoseconds. A request that is never ended counts
+ * until the program was idle for a while. A child of fork starts outside of requests. -EINVAL: no request is open.
+ */
+RL_API int rl_request_begin(void);
+RL_API int rl_request_end(void);
+
 #ifdef __cplusplus
 }
 #endif

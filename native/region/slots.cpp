@@ -24,6 +24,9 @@ void empty(Activity& activity) {
     activity.waiting.store(0);
     activity.waited_ns.store(0);
     activity.launching_ns.store(0);
+    activity.open.store(0);
+    activity.ended.store(0);
+    activity.before.store(0);
 }
 
 // Makes a slot free that `holder` has. The namespace goes last: it tells how the holder is judged.

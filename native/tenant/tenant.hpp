@@ -50,4 +50,11 @@ class Tenant {
 // Says WORK for this process, if that can be said at once.
 void say_work();
 
+// Says ANNOUNCE, likewise. Results are those of runlist.h.
+int say_announcement(std::int64_t lead_ns);
+
+// Is called with what a hint says, so that it is used in the process as well. preload.cpp says how.
+using OnHint = void (*)(std::uint64_t nanoseconds);
+extern const OnHint on_hint;
+
 }  // namespace runlist

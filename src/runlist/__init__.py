@@ -1,6 +1,7 @@
 """Runlist: share an NVIDIA GPU between unmodified processes, on the stock driver.
 
-A program that wants to can say more of itself: `segment`, `report_latency`, `hint`. They are loaded when they are used.
+A program that wants to can say more of itself: `segment`, `request`, `report_latency`, `hint`. They are loaded when
+they are used.
 """
 
 __version__ = "0.6.0"
@@ -8,13 +9,14 @@ __version__ = "0.6.0"
 TYPE_CHECKING = False  # typing's own costs an import
 if TYPE_CHECKING:
     from runlist.planes.process.library import include, library
-    from runlist.tenant import hint, report_latency, segment
+    from runlist.tenant import hint, report_latency, request, segment
 else:
     _WHERE = {
         "hint": "runlist.tenant",
         "include": "runlist.planes.process.library",
         "library": "runlist.planes.process.library",
         "report_latency": "runlist.tenant",
+        "request": "runlist.tenant",
         "segment": "runlist.tenant",
     }
 
@@ -27,4 +29,4 @@ else:
         return value
 
 
-__all__ = ["__version__", "hint", "include", "library", "report_latency", "segment"]
+__all__ = ["__version__", "hint", "include", "library", "report_latency", "request", "segment"]

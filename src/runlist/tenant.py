@@ -6,6 +6,7 @@ All of it is optional, costs microseconds and never fails because of the daemon:
         segment.in_force                            # whether the daemon says so
         runlist.report_latency(0.0021)              # a request took 2.1 ms
     runlist.hint(0.0005)                            # in half a millisecond the GPU will be wanted
+    with runlist.request():                         # from here on to the answer: the GPU is taken before it is needed
 
 Messages are datagrams of one fixed record, so this module imports nothing else of Runlist but the protocol. `runlist.h`
 is the same for C.
@@ -14,6 +15,7 @@ is the same for C.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import socket
@@ -22,10 +24,14 @@ import threading
 import time
 from collections.abc import Iterator
 from operator import index
+from typing import TYPE_CHECKING
 
 from runlist.protocol import environment_autogen as names
 from runlist.protocol import tenant_autogen
 from runlist.protocol.tenant_autogen import MAGIC, VERSION, Effect, Kind
+
+if TYPE_CHECKING:  # it takes milliseconds, and most programs never need it
+    import ctypes
 
 RECORD = struct.Struct(tenant_autogen.RECORD)
 IN_FORCE_S = tenant_autogen.IN_FORCE_MS / 1000
@@ -80,7 +86,50 @@ def report_latency(seconds: float) -> None:
 
 def hint(in_seconds: float) -> None:
     """Say that this process will want the GPU in so many seconds; 0 is now."""
-    _tenant.say(Kind.HINT, _nanoseconds("the time of a hint", in_seconds))
+    nanoseconds = _nanoseconds("the time of a hint", in_seconds)
+    if (library := _preloaded()) is not None:
+        library.rl_hint_ns(nanoseconds)
+    else:
+        _tenant.say(Kind.HINT, nanoseconds)
+
+
+@contextlib.contextmanager
+def request() -> Iterator[None]:
+    """Around what is done for a request that will need the GPU, from when its data came in until its answer is there:
+    the GPU is taken before it is needed.
+
+    Requests may overlap, in one thread and in several; a request within a request is the same one. A child of fork
+    starts outside of requests.
+    """
+    library = _preloaded()
+    if library is None:
+        _tenant.say(Kind.ANNOUNCE, 0)
+        yield
+        return
+    pid = os.getpid()
+    library.rl_request_begin()
+    try:
+        yield
+    finally:
+        if os.getpid() == pid:
+            library.rl_request_end()
+
+
+@functools.cache
+def _preloaded() -> ctypes.CDLL | None:
+    """librunlist.so, where it is in this process: it knows whether anybody wants to hear of a request, and loads the
+    GPU's context.
+    """
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(None)
+        for name in ("rl_request_begin", "rl_request_end", "rl_hint_ns"):
+            getattr(library, name)
+    except (AttributeError, OSError):
+        return None
+    library.rl_hint_ns.argtypes = (ctypes.c_uint64,)
+    return library
 
 
 def _nanoseconds(what: str, seconds: float) -> int:

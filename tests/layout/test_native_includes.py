@@ -16,10 +16,11 @@ FLOW: dict[str, set[str]] = {
     "resolve": {"core"},
     "tenant": {"core", "include"},
     "activity": {"core", "region"},
+    "arrivals": {"activity", "core", "include", "region", "resolve", "tenant"},
     "rm": {"core", "region", "resolve"},
     "cap": {"core", "region"},
-    "hooks": {"activity", "cap", "core", "environment", "region", "resolve", "rm"},
-    "preload": {"activity", "cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
+    "hooks": {"activity", "arrivals", "cap", "core", "environment", "region", "resolve", "rm"},
+    "preload": {"activity", "arrivals", "cap", "core", "environment", "hooks", "region", "resolve", "rm", "tenant"},
     "actuator": {"core"},
     "checks": {"actuator", "cap", "core", "environment", "region", "rm"},
 }

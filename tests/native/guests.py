@@ -42,6 +42,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "apis": ("apis.c", CUDA),
     "racer": ("racer.c", CUDA),
     "activity": ("activity.c", CUDA),
+    "arrivals": ("arrivals.c", CUDA),
     "counter.so": ("counter.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),
@@ -58,6 +59,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "left/libcuda.so.1": ("idle.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "left/left": ("left.c",),
     "insistent/libcuda.so.1": ("insistent.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
+    "touched/libcuda.so.1": ("touched.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
 }
 """What is built of which sources, linked with what."""
 

@@ -201,6 +201,10 @@ inline runlist::cap::Calls calls() {
         .cuStreamGetCtx = [](CUstream, CUcontext* context) { return *context = gpu.current, CUDA_SUCCESS; },
         .cuCtxGetId = [](CUcontext, unsigned long long* id) { return *id = gpu.current_id, CUDA_SUCCESS; },
         .cuDevicePrimaryCtxGetState = nullptr,
+        .cuStreamCreate = nullptr,
+        .cuMemAlloc_v2 = nullptr,
+        .cuMemsetD8Async = nullptr,
+        .cuLaunchHostFunc = nullptr,
     };
 }
 

@@ -29,6 +29,7 @@ class Library:
 
     told: Told | None
     asked: bool = False
+    announced: bool = False
     on_ask: Any = None
     on_look: Callable[[], object] = bool
     looked: int = 0
@@ -38,8 +39,8 @@ class Library:
         self.on_look()
         return self.told
 
-    def ask_for_work(self, pid: int, *, asked: bool) -> None:
-        self.asked = asked
+    def ask_for_work(self, pid: int, *, asked: bool, announced: bool = False) -> None:
+        self.asked, self.announced = asked, announced
         if asked and self.on_ask is not None:
             self.on_ask()
 

@@ -1,7 +1,7 @@
 """Plain data about GPUs, tasks and shares, as policies see them: nothing of drivers or processes."""
 
 from runlist.model.activity import Activity
-from runlist.model.events import Appear, Busy, Event, Hint, Idle, Report, Segment, Tick, Used, Vanish
+from runlist.model.events import Announce, Appear, Busy, Event, Hint, Idle, Report, Segment, Tick, Used, Vanish
 from runlist.model.giving_way import GivingWay
 from runlist.model.gpu import SliceLimits
 from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
@@ -15,6 +15,7 @@ __all__ = [
     "MAX_TIMESLICE_US",
     "NO_USAGE",
     "Activity",
+    "Announce",
     "Appear",
     "Busy",
     "Cap",

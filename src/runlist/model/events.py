@@ -51,6 +51,16 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
+class Announce:
+    """Something came in at a task that led to work before, or it says that a request begins: it will submit work in so
+    many seconds.
+    """
+
+    key: TaskKey
+    in_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A task says how long one of its requests took, in seconds."""
 
@@ -72,4 +82,4 @@ class Idle:
     key: TaskKey
 
 
-Event = Appear | Vanish | Tick | Used | Segment | Hint | Report | Busy | Idle
+Event = Appear | Vanish | Tick | Used | Segment | Hint | Announce | Report | Busy | Idle

@@ -29,9 +29,11 @@ class Decision:
 
     `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
     begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle.
+    Of those in `announcing`, watched or not, `on_event` gets Announce when they are about to work.
 
-    `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle begins to work. Where
-    that is possible they are off before the policy hears of it, and stay so until it decides.
+    `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle begins to work, or one
+    announces that it is about to. Where that is possible they are off before the policy hears of it, and stay so until
+    it decides.
     """
 
     shares: Mapping[TaskKey, Share]
@@ -39,6 +41,7 @@ class Decision:
     preempt: frozenset[TaskKey] = frozenset()
     segments: frozenset[TaskKey] = frozenset()
     watch: Mapping[TaskKey, float] = field(default_factory=dict)
+    announcing: frozenset[TaskKey] = frozenset()
     off_on_work: frozenset[TaskKey] = frozenset()
 
 

@@ -45,6 +45,13 @@ class Enforced(IntFlag):
     CAP = 4
 
 
+class Watch(IntFlag):
+    """What the daemon waits to hear of."""
+
+    WORK = 1
+    ANNOUNCEMENTS = 2
+
+
 STRUCTS: dict[str, str] = {
     "LIMIT": "value:Q check:Q",
     "HEADER": (
@@ -56,7 +63,7 @@ STRUCTS: dict[str, str] = {
         "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q unseen:Q 40x"
     ),
     "USE": "held:Q overhead:Q asking:Q gpu_ns:Q",
-    "ACTIVITY": "work:Q waiting:Q waited_ns:Q launching_ns:Q 32x",
+    "ACTIVITY": "work:Q waiting:Q waited_ns:Q launching_ns:Q open:Q ended:Q before:Q 8x",
     "SLOT": "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q locked:Q 16x activity:64s watch:Q 56x use:64Q",
     "FILE": "header:128s devices:2048s slots:720896s",
 }

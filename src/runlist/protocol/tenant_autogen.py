@@ -19,6 +19,9 @@ IN_FORCE_MS = 50
 ROOM_MS = 10
 """How long the beginning and the end of a segment wait for room in the daemon's queue. Nothing else waits."""
 
+AT_ONCE_MS = 3
+"""Work that is announced for no later than this is made room for at once."""
+
 LOOK_AGAIN_MS = 1_000
 """How long a daemon that is not there, or that did not answer, is left alone."""
 
@@ -34,6 +37,10 @@ class Kind(IntEnum):
     """Of the preloaded library alone: descriptors come with it, and `nanoseconds` is the handle of an RM client."""
     WORK = 6
     """Of the preloaded library alone: the process submits work for the first time since it was watched."""
+    ANNOUNCE = 7
+    """The process will submit work, `nanoseconds` from now: something came in that led to work before, or the program
+    says that a request begins.
+    """
 
 
 class Effect(IntEnum):

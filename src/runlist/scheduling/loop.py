@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol, TypeVar
 
 from runlist.model import (
+    Announce,
     Appear,
     Busy,
     Event,
@@ -33,7 +35,9 @@ SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long."""
 
 BUSY_KEPT_S = 0.25
-"""How old usage may be when a task begins to work: others go off for it, and reading takes as long as half of that."""
+"""How old usage may be when a task begins to work, or announces some: others go off for it, and reading
+takes as long as half of that.
+"""
 
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
 """The bounds of a policy's own timer."""
@@ -68,11 +72,18 @@ class Host(Protocol):
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
 
-    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
+    def watch(
+        self,
+        tasks: Mapping[TaskKey, float],
+        announcing: AbstractSet[TaskKey] = frozenset(),
+        off_on_work: AbstractSet[TaskKey] = frozenset(),
+    ) -> None:
         """Call `Loop.tell` with Busy and Idle of these tasks from now on, and of no others: Idle after so many seconds
-        without work. Those that do not tell of their activity are passed over.
+        without work. Call it with Announce of those in `announcing`. Those that do not tell of their activity are
+        passed over.
 
-        The tasks `off_on_work` may go off as soon as one that is idle begins to work, before the policy is asked.
+        The tasks `off_on_work` may go off as soon as one that is idle begins to work, or announces that it will, before
+        the policy is asked.
         """
 
     def note(self, text: str) -> None:
@@ -98,8 +109,8 @@ class Loop:
 
     def tell(self, event: Event) -> None:
         """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
-        if self._heard(event) or isinstance(event, Hint | Segment | Busy | Idle):
-            self._soon(BUSY_KEPT_S if isinstance(event, Busy) else 0.0)
+        if self._heard(event) or isinstance(event, Hint | Announce | Segment | Busy | Idle):
+            self._soon(BUSY_KEPT_S if isinstance(event, Announce | Busy) else 0.0)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Renew usage that is older than `kept_s`, and tell the policy."""
@@ -169,7 +180,7 @@ class Loop:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
         self.segments = decision.segments
-        host.watch(decision.watch, decision.off_on_work)
+        host.watch(decision.watch, decision.announcing, decision.off_on_work)
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -198,13 +209,15 @@ class Loop:
             waits.append(float(decision.again_after_s))
         if any(map(math.isnan, waits)):
             raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
-        preempt, segments = (in_force.keys() & each for each in (decision.preempt, decision.segments))
+        preempt, segments, announcing = (
+            frozenset(in_force.keys() & each) for each in (decision.preempt, decision.segments, decision.announcing)
+        )
         watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
         if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
             raise ValueError(f"{watch!r} has no times after which a task is idle")
         off_on_work = safe_off_on_work(tasks, decision.off_on_work, shares, watch)
         again_after_s = min(waits, default=None)
-        return Decision(shares, again_after_s, frozenset(preempt), frozenset(segments), watch, off_on_work), notes
+        return Decision(shares, again_after_s, preempt, segments, watch, announcing, off_on_work), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

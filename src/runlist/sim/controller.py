@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -174,10 +175,16 @@ class Scheduler:
                 managed.tenant.task = replace(managed.task, activity=managed.tenant.telling.activity)
         return used
 
-    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
+    def watch(
+        self,
+        tasks: Mapping[TaskKey, float],
+        announcing: AbstractSet[TaskKey] = frozenset(),
+        off_on_work: AbstractSet[TaskKey] = frozenset(),
+    ) -> None:
         del off_on_work  # here the policy hears of work at once
-        tellings = {key: self.tasks[key].tenant.telling for key in tasks}
-        self._watch.set({key: (telling, tasks[key]) for key, telling in tellings.items() if telling is not None})
+        tellings = {key: telling for key in (*tasks, *announcing) if (telling := self.tasks[key].tenant.telling)}
+        self._watch.set({key: (tellings[key], idle_s) for key, idle_s in tasks.items() if key in tellings})
+        self._watch.hear({key: tellings[key] for key in announcing if key in tellings})
 
     def note(self, text: str) -> None:
         self.notes.append(f"{text} (at {self.now():.3f} s)")

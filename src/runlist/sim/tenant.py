@@ -12,10 +12,13 @@ from runlist.model import Event, Hint, Report, Segment, Task, TaskKey
 from runlist.sim.engine import Engine, Handler
 from runlist.sim.gpu import Context, Gpu
 from runlist.sim.telling import Telling
-from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, SECOND
+from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, MILLISECOND, SECOND
 from runlist.sim.workload import After, Closed, TenantSpec
 
 Say = Callable[["Tenant", Event], None]
+
+FALSE_ALARM = 2 * MILLISECOND
+"""After a request, before something comes in that is none."""
 
 
 class Tenant:
@@ -33,8 +36,8 @@ class Tenant:
     """
 
     __slots__ = (
-        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_random", "_reports", "_say",
-        "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
+        "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random", "_reports",
+        "_say", "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
         "latencies", "length", "spec", "task", "telling",
     )  # fmt: skip
 
@@ -47,6 +50,7 @@ class Tenant:
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._step_gap = round(spec.step_gap_us * MICROSECOND)
         self._host = round(spec.host_us * MICROSECOND)
+        self._prepare = round(spec.prepare_us * MICROSECOND)
         self._step = 0  # the kernel of the request that is launched next; with a wait after each, the one under way
         on_done: Callable[[], None] = self._done
         self._launched: Handler = self._launches_all
@@ -133,7 +137,9 @@ class Tenant:
             engine.at(max(engine.now, arrival - self._hint), self._hints, arrival)
         if self.spec.segment is not None:
             engine.at(begins, self._begins_segment)
-        engine.at(begins + self._launch_time(), self._launched)
+        if self._prepare and self.telling is not None:
+            engine.at(begins, self._announces)
+        engine.at(begins + self._prepare + self._launch_time(), self._launched)
 
     def _next_arrival(self) -> int | None:
         if self._gap is not None:
@@ -213,6 +219,8 @@ class Tenant:
             self._say(self, Segment(self.key, None))
         for follower in self.followers:
             follower.forerunner_done(self.spec.name)
+        if self.telling is not None and self.spec.false_alarms and self._random.random() < self.spec.false_alarms:
+            self._engine.at(now + FALSE_ALARM, self._announces)
         self._next_request()
 
     # -- what it says ------------------------------------------------------------------------------
@@ -220,6 +228,10 @@ class Tenant:
     def _hints(self, arrival: int) -> None:
         if self.ended is None:
             self._say(self, Hint(self.key, (arrival - self._engine.now) / SECOND))
+
+    def _announces(self, _: None) -> None:
+        if self.ended is None and self.telling is not None:
+            self.telling.announces(self._prepare)
 
     def _begins_segment(self, _: None) -> None:
         if self.ended is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from runlist.model import Busy, Event, Idle, TaskKey
+from runlist.model import Announce, Busy, Event, Idle, TaskKey
 from runlist.sim.engine import Engine
 from runlist.sim.telling import Telling
 from runlist.sim.timing import SECOND, WORK_MESSAGE
@@ -28,19 +28,20 @@ class _Watched:
 
 
 class Watch:
-    """The watched tenants of one GPU. `tell` gets Busy and Idle."""
+    """The watched tenants of one GPU. `tell` gets Busy and Idle, and Announce."""
 
     def __init__(self, engine: Engine, tell: Callable[[Event], None]) -> None:
         self._engine = engine
         self._tell = tell
         self._watched: dict[TaskKey, _Watched] = {}
+        self._announcing: dict[TaskKey, Telling] = {}
 
     def set(self, wanted: Mapping[TaskKey, tuple[Telling, float]]) -> None:
         """Watch these, each with the seconds that it has to be quiet, and no others. Who is watched already stays busy
         or idle; who is not counts as idle.
         """
         for key in [key for key in self._watched if key not in wanted]:
-            self.drop(key)
+            self._unwatch(key)
         for key, (telling, idle_s) in wanted.items():
             idle = round(idle_s * SECOND)
             watched = self._watched.get(key)
@@ -52,8 +53,35 @@ class Watch:
                 if watched.busy:
                     self._begin_looking(watched)
 
+    def hear(self, announcing: Mapping[TaskKey, Telling]) -> None:
+        """Hear what these announce while they are not busy, and no others."""
+        for key in self._announcing.keys() - announcing.keys():
+            self._announcing.pop(key).on_announcement = None
+        for key in announcing.keys() - self._announcing.keys():
+            self._announcing[key] = announcing[key]
+            self._listen(key, announcing[key])
+
+    def _listen(self, key: TaskKey, telling: Telling) -> None:
+        def announced(lead: int) -> None:
+            self._engine.at(self._engine.now + WORK_MESSAGE, self._on_announcement, (key, telling, lead))
+
+        telling.on_announcement = announced
+
+    def _on_announcement(self, announced: tuple[TaskKey, Telling, int]) -> None:
+        key, telling, lead = announced
+        watched = self._watched.get(key)
+        if self._announcing.get(key) is telling and (watched is None or not watched.busy):
+            self._tell(Announce(key, lead / SECOND))
+        else:
+            self._engine.stale += 1
+
     def drop(self, key: TaskKey) -> None:
         """Watch this one no more."""
+        if (telling := self._announcing.pop(key, None)) is not None:
+            telling.on_announcement = None
+        self._unwatch(key)
+
+    def _unwatch(self, key: TaskKey) -> None:
         if (watched := self._watched.pop(key, None)) is not None:
             watched.telling.on_work = None
 

@@ -101,6 +101,10 @@ class TenantSpec:
     the host where that is slower. A request of one kernel has neither, whatever is given. `tells`: its activity is
     told, as a program under librunlist.so does.
 
+    With `prepare_us` the host works for so long between the arrival of a request and its first launch, and where it
+    tells of its activity it announces the launch at the arrival. With the probability `false_alarms` something comes in
+    after a request that is taken for one, and is none.
+
     `gpu` fixes where it runs (None: where there is most room, each tenant taking `demand` of a GPU). `end_s` is when
     it goes away (None: never). `hint_us` before each request of an open loop it says that it will come. `segment` is
     the priority of the segment around each request. `timeslice_us` is a slice fixed by the user.
@@ -126,6 +130,8 @@ class TenantSpec:
     step_gap_us: float = 0.0
     host_us: float = 0.0
     tells: bool = False
+    prepare_us: float = 0.0
+    false_alarms: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
@@ -138,6 +144,8 @@ class TenantSpec:
         check("gap_us", self.gap_us, 0, MAX_KERNEL_US)
         check("step_gap_us", self.step_gap_us, 0, MAX_KERNEL_US)
         check("host_us", self.host_us, 0, MAX_KERNEL_US)
+        check("prepare_us", self.prepare_us, 0, MAX_KERNEL_US)
+        check("false_alarms", self.false_alarms, 0, 1)
         if self.step_gap_us and self.host_us:
             raise ValueError("step_gap_us, host_us: a host waits for each kernel or launches ahead: give one of them")
         check("start", self.start_s, 0, MAX_SECONDS)

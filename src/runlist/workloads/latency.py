@@ -16,6 +16,7 @@ from runlist.workloads import options, protocol
 from runlist.workloads.accumulator import Accumulator
 from runlist.workloads.gpu import Flag, Gpu
 from runlist.workloads.loops import RequestLoop
+from runlist.workloads.prepared import prepared_request
 
 _U32 = 0xFFFFFFFF
 
@@ -89,9 +90,16 @@ def _body() -> None:
                       help="wait for each of them, and let the host work this long before the next")  # fmt: skip
     pace.add_argument("--hint-us", type=options.positive, metavar="US",
                       help="take the GPU this long before each arrival")  # fmt: skip
+    ahead = parser.add_mutually_exclusive_group()
+    ahead.add_argument("--prepare-us", type=options.positive, metavar="US",
+                       help="let the host work this long before each arrival, once a byte came in")  # fmt: skip
+    ahead.add_argument("--say-us", type=options.positive, metavar="US",
+                       help="the same, and say so to Runlist instead (runlist.hint)")  # fmt: skip
     args = parser.parse_args()
     if args.hint_us is not None and args.steps > 1:
         parser.error("--hint-us is for requests of one kernel: leave out --steps")
+    if args.hint_us is not None and (args.prepare_us or args.say_us):
+        parser.error("--hint-us takes the GPU by itself: leave out --prepare-us and --say-us")
 
     gpu = Gpu(args.gpu)
     work = Accumulator(gpu, blocks=gpu.sm_count)
@@ -103,6 +111,9 @@ def _body() -> None:
     else:
         lead_s = args.hint_us / 1e6
         request = hinted_request(gpu, work, rounds, lead_s if args.closed else 0.0)
+    if (prepare_us := args.prepare_us or args.say_us) is not None:
+        lead_s = prepare_us / 1e6
+        request = prepared_request(request, lead_s, hints=args.say_us is not None)
     loop = RequestLoop(
         request, args.period_ms / 1e3, closed=args.closed, poisson=args.poisson, jitter=args.jitter,
         lead_s=lead_s, report=options.reporter(args.report), correct=work.correct,

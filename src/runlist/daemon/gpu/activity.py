@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.model import Activity, Busy, Event, Idle, TaskClass, TaskKey
+from runlist.model import Activity, Announce, Busy, Event, Idle, TaskClass, TaskKey
 
 LOOK_S = 0.1
 """How old the activity of a task may be that a policy sees."""
@@ -20,27 +21,34 @@ LOOK_S = 0.1
 REST = 10.0
 """After a look, so many times what it took passes before the next one, however many are watched."""
 
+OPEN_S = 0.05
+"""A program that says to be within a request is idle after so long, at the earliest."""
+
 LONGEST_S = 1e9
 """Longer sums are nonsense: a tenant can write anything."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that."""
+    """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that. `ended`
+    is how often requests ended, as it was when the task was last idle.
+    """
 
     idle_s: float
     seen: tuple[int, int]
     since: float
+    ended: int
     busy: bool = False
 
 
 class ActivityWatch:
-    """The activity of the tasks of one GPU, in the running event loop. `tell` gets Busy and Idle."""
+    """The activity of the tasks of one GPU, in the running event loop. `tell` gets Busy and Idle, and Announce."""
 
     def __init__(self, tasks: Mapping[TaskKey, ManagedTask], tell: Callable[[Event], None]) -> None:
         self._tasks = tasks
         self._tell = tell
         self._watched: dict[TaskKey, _Watched] = {}
+        self._announcing: AbstractSet[TaskKey] = frozenset()
         self._looked_at = 0.0
         self._look_took_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -50,17 +58,21 @@ class ActivityWatch:
         message came is taken up.
         """
         now = time.monotonic()
-        wanted = list(self._watched)
+        wanted = [*self._watched, *(self._announcing - self._watched.keys())]
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             wanted = [key for key, managed in self._tasks.items() if _may_tell(managed)]
+            for key in self._announcing:  # a message may have been lost
+                self._ask(key)
         missed = []
         for key in wanted:
             if (managed := self._tasks.get(key)) is None:
                 continue
             told = managed.told()
             activity = (
-                None if told is None else Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns))
+                None
+                if told is None
+                else Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns), told.before)
             )
             if activity != managed.task.activity:
                 managed.task = replace(managed.task, activity=activity)
@@ -70,24 +82,32 @@ class ActivityWatch:
         for key in missed:
             self.worked(key)
 
-    def watch(self, wanted: Mapping[TaskKey, float]) -> None:
-        """Watch these tasks, and no others, each until it was idle for so many seconds."""
+    def watch(self, wanted: Mapping[TaskKey, float], announcing: AbstractSet[TaskKey] = frozenset()) -> None:
+        """Watch these tasks, and no others, each until it was idle for so many seconds; and hear what is announced by
+        those in `announcing`.
+        """
+        changed = (announcing ^ self._announcing) | (self._watched.keys() - wanted.keys())
+        self._announcing = announcing
         for key in self._watched.keys() - wanted.keys():
             del self._watched[key]
-            if key in self._tasks:
-                self._tasks[key].ask_for_work(asked=False)
+        for key in changed - wanted.keys():
+            self._ask(key)
         for key, idle_s in wanted.items():
             if key in self._watched:
                 self._watched[key].idle_s = idle_s
+                if key in changed:
+                    self._ask(key)
             elif (managed := self._tasks.get(key)) is not None:
-                managed.ask_for_work(asked=True)
+                managed.ask_for_work(asked=True, announced=key in announcing)
                 if (told := managed.told()) is not None:
-                    self._watched[key] = _Watched(idle_s, (told.work, told.waited_ns), time.monotonic())
+                    seen = told.work, told.waited_ns
+                    self._watched[key] = _Watched(idle_s, seen, time.monotonic(), told.ended)
 
     @property
     def idle(self) -> list[TaskKey]:
-        """The watched tasks that did not begin to work yet."""
-        return [key for key, watched in self._watched.items() if not watched.busy]
+        """The tasks that say when they begin to work, or announce it, and did not yet."""
+        heard = {**dict.fromkeys(self._watched), **dict.fromkeys(self._announcing)}
+        return [key for key in heard if key not in self._watched or not self._watched[key].busy]
 
     def worked(self, key: TaskKey) -> bool:
         """A task says that it begins to work. Returns whether that is news."""
@@ -99,11 +119,35 @@ class ActivityWatch:
         self._tell(Busy(key))
         return True
 
+    def announced(self, key: TaskKey, in_s: float) -> bool:
+        """A task says that it will work in so many seconds. Returns whether that is news."""
+        watched = self._watched.get(key)
+        if key not in self._announcing or (watched is not None and watched.busy):
+            return False
+        self._ask(key)  # it had to take back that it is watched
+        self._tell(Announce(key, in_s))
+        return True
+
+    def fired(self, key: TaskKey) -> bool:
+        """A task took back that it is watched: it works, or will. Its message may be late, or never come. Returns
+        whether that is news.
+        """
+        watched, managed = self._watched.get(key), self._tasks.get(key)
+        told = None if managed is None else managed.told()
+        works = watched is not None and (told is None or told.work != watched.seen[0])
+        return self.worked(key) if works or key not in self._announcing else self.announced(key, 0.0)
+
     def close(self) -> None:
         """Watch nobody any more."""
         self.watch({})
         if self._timer is not None:
             self._timer.cancel()
+
+    def _ask(self, key: TaskKey) -> None:
+        """Have a task tell of what it is watched for. One that is busy is asked when it is idle."""
+        managed, watched = self._tasks.get(key), self._watched.get(key)
+        if managed is not None and (watched is None or not watched.busy):
+            managed.ask_for_work(asked=watched is not None, announced=key in self._announcing)
 
     def _look_soon(self) -> None:
         busy = [watched.idle_s for watched in self._watched.values() if watched.busy]
@@ -128,12 +172,14 @@ class ActivityWatch:
         if managed is None or told is None:  # it ended, or its region is of no more use
             return True
         seen = told.work, told.waited_ns
-        if told.waiting or seen != watched.seen:
+        over = told.ended != watched.ended and not told.open  # it says so itself
+        if told.waiting or (seen != watched.seen and not over):
             watched.seen, watched.since = seen, now
             return False
-        if now - watched.since < watched.idle_s:
+        if not over and now - watched.since < (max(OPEN_S, watched.idle_s) if told.open else watched.idle_s):
             return False
-        managed.ask_for_work(asked=True)
+        watched.seen, watched.since, watched.ended = seen, now, told.ended
+        managed.ask_for_work(asked=True, announced=key in self._announcing)
         again = managed.told()  # it may have begun just before we asked
         return again is None or again.work == seen[0]
 

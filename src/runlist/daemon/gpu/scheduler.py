@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
@@ -49,7 +50,7 @@ class Scheduler:
         self.loop = Loop(self, spec, policy, slices)
         self.tell, self.why, self.giving_way = self.loop.tell, self.loop.why, self.loop.giving_way
         self._activity = ActivityWatch(self.tasks, self.tell)
-        self.worked = self._activity.worked
+        self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
         self._running = False
         self._watchdog = watchdog
@@ -153,7 +154,7 @@ class Scheduler:
     def _after_fired(self, fired: Fired, undecided: bool) -> None:
         if fired.failures:
             self._on_failure(fired.failures)
-        if not self._activity.worked(fired.worker) and undecided:
+        if not self._activity.fired(fired.worker) and undecided:
             self.wake(BUSY_KEPT_S)
 
     # -- for the loop: its host --------------------------------------------------------------------
@@ -193,8 +194,13 @@ class Scheduler:
             managed.task = replace(managed.task, usage=self.accounting.of(key.pid).usage)
         return {key: usage[key.pid].held_s for key in there}
 
-    def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
-        self._activity.watch(tasks)
+    def watch(
+        self,
+        tasks: Mapping[TaskKey, float],
+        announcing: AbstractSet[TaskKey] = frozenset(),
+        off_on_work: AbstractSet[TaskKey] = frozenset(),
+    ) -> None:
+        self._activity.watch(tasks, announcing)
         self._arms.set(self._activity.idle, off_on_work)
 
     def note(self, text: str) -> None:

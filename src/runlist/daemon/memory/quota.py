@@ -172,11 +172,11 @@ class Quota:
             self._drop(error)
             return None
 
-    def ask_for_work(self, pid: int, *, asked: bool) -> None:
-        """Have the library of a process send a message when it next submits work, or none."""
+    def ask_for_work(self, pid: int, *, asked: bool, announced: bool = False) -> None:
+        """Have the library of a process send a message when it next submits work, or announces some, or none."""
         try:
             if self._region is not None:
-                self._region.watch(pid, asked)
+                self._region.watch(pid, asked, announced)
         except RegionError as error:
             self._drop(error)
 

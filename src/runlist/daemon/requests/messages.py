@@ -34,7 +34,7 @@ FLOOD_PAUSE_S = 0.002
 
 MAX_CLIENT = (1 << 32) - 1
 
-_WITH_NANOSECONDS = {Kind.REPORT_LATENCY, Kind.HINT, Kind.JOIN}
+_WITH_NANOSECONDS = {Kind.REPORT_LATENCY, Kind.HINT, Kind.ANNOUNCE, Kind.JOIN}
 
 _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
@@ -42,7 +42,7 @@ _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 @dataclass(frozen=True, slots=True)
 class TenantMessage:
     """One message. `priority` is that of a beginning segment; `nanoseconds` is the reported latency, the lead time of a
-    hint, or the handle of the RM client that joins. Fields that a kind does not use are 0.
+    hint or an announcement, or the handle of the RM client that joins. Fields that a kind does not use are 0.
 
     `sender` is the address that the kernel gave its socket (autobind); without one nothing can be answered. Whoever
     takes the message closes its `descriptors`.

@@ -33,6 +33,8 @@ def hear(tasks: Mapping[Scheduler, ManagedTask], message: TenantMessage, answer:
                 scheduler.tell(Report(key, seconds))
             case Kind.WORK:
                 scheduler.worked(key)
+            case Kind.ANNOUNCE:
+                scheduler.announced(key, message.nanoseconds / 1e9)
             case Kind.HINT:
                 scheduler.tell(Hint(key, message.nanoseconds / 1e9))
 

@@ -136,10 +136,10 @@ class ManagedTask:
         """What its library tells of its work, now; None where it tells nothing."""
         return None if self.root is None else self.root.quota.activity(self.task.key.pid)
 
-    def ask_for_work(self, *, asked: bool) -> None:
-        """Have its library send a message when it next submits work, or none."""
+    def ask_for_work(self, *, asked: bool, announced: bool = False) -> None:
+        """Have its library send a message when it next submits work, or announces some, or none."""
         if self.root is not None:
-            self.root.quota.ask_for_work(self.task.key.pid, asked=asked)
+            self.root.quota.ask_for_work(self.task.key.pid, asked=asked, announced=announced)
 
     def watched_at(self) -> tuple[Handle, int] | None:
         """The file, and the place in it, where its library looks whether to say that it works."""

@@ -109,7 +109,8 @@ WAYS = (*Way, AUTO)
 @dataclass(frozen=True, slots=True)
 class Manner:
     """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
-    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work.
+    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work, or of
+    all that may announce work does.
     """
 
     turn_us: int = TURN_US
@@ -197,13 +198,20 @@ class GiveWay:
             return works
         return False
 
-    def manner(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> Manner:
-        """What the background is to do now."""
+    def manner(
+        self,
+        foreground: Sequence[Task],
+        background: Sequence[Task],
+        now: float,
+        asked: Mapping[TaskKey, float] | None = None,
+    ) -> Manner:
+        """What the background is to do now. Tasks `asked` for it to be off before they begin, each until a time."""
+        asked = {} if asked is None else asked
         if not background or any(task.task_class == TaskClass.DEADLINE for task in foreground):
             self._is_open = self._worth_a_look = self._listens = False
             self._foreground, self._seen = frozenset(), _NOTHING
             self._requests.clear()
-            return Manner()
+            return Manner(off_until=max(asked.values(), default=None))
         if not self._known.issuperset(task.key for task in foreground):
             self._known.update(task.key for task in foreground)
             self._is_open = False
@@ -215,13 +223,12 @@ class GiveWay:
             telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
         watch = {task.key: self._requests.idle_s(task.key) for task in telling}
         self._requests.keep(watch)
-        if self.way is Way.SLICE:
-            return Manner(turn_us=self._given_us, look=look)
-        if self.way is Way.SWITCH:
-            return Manner(look=look, watch=watch)
-        off_until, again = self._requests.off_until(telling, now)
-        at_once = off_until is None and not self._requests.in_break(now)
-        return Manner(off_until=off_until, look=min(look, again), watch=watch, at_once=at_once)
+        wants = telling if self.way is Way.REQUEST else []
+        off_until, again = self._requests.off_until(wants, foreground, asked, now)
+        # While one only listens to requests, nobody goes off for them.
+        at_once = (self.way is Way.REQUEST or not watch) and off_until is None and not self._requests.in_break(now)
+        turn_us = self._given_us if self.way is Way.SLICE else TURN_US
+        return Manner(turn_us=turn_us, off_until=off_until, look=min(look, again), watch=watch, at_once=at_once)
 
     def told(self) -> GivingWay | None:
         """The way in force, as data; None where nobody gives way."""
@@ -453,23 +460,30 @@ class _Requests:
         """Whether a task's word does not count at present."""
         return key in self._liars
 
-    def off_until(self, telling: Sequence[Task], now: float) -> tuple[float | None, float]:
-        """Until when the background is off at the latest (None: it is not), and when to ask again."""
-        self._end_break(telling, now)
+    def off_until(
+        self, telling: Sequence[Task], foreground: Sequence[Task], asked: Mapping[TaskKey, float], now: float
+    ) -> tuple[float | None, float]:
+        """Until when the background is off at the latest (None: it is not), and when to ask again: for those of the
+        `telling` ones that are busy, and for who `asked` for it before it begins.
+        """
+        self._end_break(foreground, now)
+        asked = {key: until for key, until in asked.items() if key not in self._liars and not reached(until, now)}
         busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
-        if not busy or not reached(self._break_ends, now):
+        if not (busy or asked) or not reached(self._break_ends, now):
             self._lets_on(now)
-            return None, self._break_ends if busy else NEVER
+            return None, self._break_ends if busy or asked else NEVER
         if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
             self._off_since = now
-            self._at_off = {task.key: task.usage for task in telling}
+            self._at_off = {task.key: task.usage for task in foreground}
         until = self._off_since + MOST_OFF_S
         if not reached(until, now):
             self._is_off = True
+            until = until if busy else min(until, max(asked.values()))
             return until, until
         self._lets_on(now)
         self._break_ends = now + BREAK_S
-        self._break = {task.key: task.usage for task in busy}
+        keys = asked.keys() | {task.key for task in busy}
+        self._break = {task.key: task.usage for task in foreground if task.key in keys}
         return None, self._break_ends
 
     def in_break(self, now: float) -> bool:
@@ -480,13 +494,13 @@ class _Requests:
         if self._is_off:
             self._is_off, self._on_since = False, now
 
-    def _end_break(self, telling: Sequence[Task], now: float) -> None:
+    def _end_break(self, foreground: Sequence[Task], now: float) -> None:
         """See who did not want the GPU in a break, although it said that it was busy. Whose request ended in the break
         is to have used the GPU before, at least.
         """
         if not self._break or not reached(self._break_ends, now):
             return
-        for task in telling:
+        for task in foreground:
             if (before := self._break.get(task.key)) is None:
                 continue
             if task.key not in self._busy:

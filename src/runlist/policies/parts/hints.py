@@ -45,6 +45,10 @@ class Hints:
         """The task is gone."""
         self._announced.pop(key, None)
 
+    def wanting(self) -> list[TaskKey]:
+        """For whom the others went off."""
+        return [key for key, announced in self._announced.items() if announced.turns >= 0]
+
     def off_until(self, entitled: Mapping[TaskKey, Task], now: float) -> tuple[float | None, float | None]:
         """Until when the background is off (None: it is not), and in how many seconds to ask again (None: no need).
 

@@ -10,7 +10,8 @@ Beside a deadline task, which runs as long as its budget lasts, latency tasks ha
 context switch, and it gets whatever the foreground leaves. Turns go by weight; tasks without work are passed over.
 - Where the foreground pauses so often that switches cost more than a part of the GPU (`switch_budget`), the background
 gives way in another way: it is off for each request, or has longer slices (`parts/give_way.py`).
-- A latency task that says when it will want the GPU (a hint) finds the background off.
+- A latency task that says when it will want the GPU (a hint) finds the background off, and so does one for which data
+came in that led to work before (an announcement). Wrong announcements may take a part of the time (`announce_budget`).
 
 Good for: protecting latency-critical services from any number of batch jobs.
 Fails: when the foreground never pauses, the background starves; a cap on the foreground helps.
@@ -21,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runlist.model import Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
+from runlist.model import Announce, Busy, Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
-from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay
+from runlist.policies.parts.announcements import Announcements
+from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay, Way
 from runlist.policies.parts.hints import Hints
 from runlist.policies.parts.lengths import RequestLengths
 from runlist.policies.parts.options import no_more, number, word
@@ -43,12 +45,13 @@ ALONE_US = {
 class Priority(Policy):
     """Classes by slices, the background by turns. Options: `quantum_ms`, how long a turn is (default 100); `give_way`,
     how the background gives way to programs that pause (default auto); `switch_budget`, the part of the GPU that
-    switches may cost (default 0.1).
+    switches may cost (default 0.1); `announce_budget`, the part of the time for which the background may be off for
+    announcements that were wrong (default 0.02; 0: nobody is asked to announce anything).
     """
 
     summary = (
         "classes latency / normal / batch; background tasks take turns "
-        "(options quantum_ms, give_way switch|request|slice|auto, switch_budget)"
+        "(options quantum_ms, give_way switch|request|slice|auto, switch_budget, announce_budget)"
     )
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -57,10 +60,12 @@ class Priority(Policy):
         quantum_ms = number(values, "quantum_ms", 100.0, 5.0, 10_000.0, ms=True)
         way = word(values, "give_way", AUTO, WAYS)
         budget = number(values, "switch_budget", 0.1, 0.005, 0.5)
-        no_more(values, "quantum_ms", "give_way", "switch_budget")
+        announce_budget = number(values, "announce_budget", 0.02, 0.0, 0.5)
+        no_more(values, "quantum_ms", "give_way", "switch_budget", "announce_budget")
         self._slices = WeightedSlices()
         self._turns = WeightedTurns(quantum_ms / 1e3)
         self._hints = Hints()
+        self._announcements = Announcements(announce_budget)
         self._give_way = GiveWay(way, budget)
         self._lengths = RequestLengths()
         self._watched: Mapping[TaskKey, float] = {}
@@ -69,28 +74,42 @@ class Priority(Policy):
     def on_event(self, event: Event, now: float) -> bool:
         if isinstance(event, Hint):
             self._hints.note(event, now)
+        elif isinstance(event, Announce):
+            self._announcements.note(event, now)
+        elif isinstance(event, Busy) and self._give_way.way is Way.REQUEST:
+            self._announcements.worked(event.key)
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
+            self._announcements.drop(event.key)
         self._lengths.on_event(event, now, self._watched)
         return self._give_way.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
         foreground, background = _divide(tasks)
         shares, again = self._foreground(foreground, tasks, now)
-        until, look = self._hints.off_until({task.key: task for task in foreground if _may_hint(task)}, now)
-        manner = self._give_way.manner(foreground, background, now)
+        may_ask = {task.key: task for task in foreground if _may_hint(task)}
+        hinted, look = self._hints.off_until(may_ask, now)
+        announced, look_again = self._announced(may_ask, foreground, background, now)
+        asked = dict(announced)
+        if hinted is not None:
+            asked |= {key: max(hinted, asked.get(key, hinted)) for key in self._hints.wanting()}
+        manner = self._give_way.manner(foreground, background, now, asked)
         self._turns.turn_us, self._watched = manner.turn_us, manner.watch
-        self._off_for = "a hint" if until is not None else "a request" if manner.off_until is not None else ""
-        if until is None or (manner.off_until is not None and manner.off_until > until):
-            until = manner.off_until
-        if until is not None:
-            behind, turn_ends = self._turns.off(background, tasks, now, until), None
+        if manner.off_until is not None:
+            behind, turn_ends = self._turns.off(background, tasks, now, manner.off_until), None
         else:
             behind, turn_ends = self._turns.shares(background, tasks, now)
-        times = [again, turn_ends, look if background else None]
+        self._off_for = ""
+        if manner.off_until is not None:
+            self._off_for = "a hint" if hinted is not None else "an announcement" if announced else "a request"
+        times = [again, turn_ends, look if background else None, look_again]
         again = min((each for each in times if each is not None), default=None)
-        off_on_work = {key for key, share in behind.items() if share.enabled} if manner.at_once else ()
-        decision = Decision(shares | behind, again, watch=manner.watch, off_on_work=frozenset(off_on_work))
+        heard = self._announcements.heard(may_ask, now) if self._makes_room(foreground, background) else frozenset()
+        at_once = manner.at_once and (manner.watch or heard)
+        off_on_work = (
+            frozenset(key for key, share in behind.items() if share.enabled) if at_once else frozenset[TaskKey]()
+        )
+        decision = Decision(shares | behind, again, watch=manner.watch, announcing=heard, off_on_work=off_on_work)
         return earliest(now, decision, manner.look)
 
     def why(self, key: TaskKey) -> str:
@@ -99,7 +118,20 @@ class Priority(Policy):
             return f"kept off by {self._off_for}"
         if turn == HAS_THE_TURN and (way := self._give_way.why()):
             return f"{turn}; {way}"
-        return turn or self._give_way.why_of(key)
+        return turn or "; ".join(filter(None, (self._announcements.why(key), self._give_way.why_of(key))))
+
+    def _makes_room(self, foreground: Sequence[Task], background: Sequence[Task]) -> bool:
+        """Whether the background goes off for announcements. Whoever has slices of it notices nothing."""
+        deadlines = any(task.task_class == TaskClass.DEADLINE for task in foreground)
+        return bool(background) and not deadlines and self._give_way.way is not Way.SLICE
+
+    def _announced(
+        self, entitled: Mapping[TaskKey, Task], foreground: Sequence[Task], background: Sequence[Task], now: float
+    ) -> tuple[dict[TaskKey, float], float | None]:
+        if not self._makes_room(foreground, background):
+            self._announcements.clear()
+            return {}, None
+        return self._announcements.off_until(entitled, now)
 
     def giving_way(self) -> GivingWay | None:
         told = self._give_way.told()

@@ -113,6 +113,8 @@ def _settings(fields: Fields) -> dict[str, Any]:
         "step_gap_us": fields.number("step_gap_us", 0.0),
         "host_us": fields.number("host_us", 0.0),
         "tells": fields.flag("tells"),
+        "prepare_us": fields.number("prepare_us", 0.0),
+        "false_alarms": fields.number("false_alarms", 0.0),
         "start_s": fields.number("start", 0.0),
         "end_s": fields.number("end", None),
         "hint_us": fields.number("hint_us", None),

@@ -28,12 +28,17 @@ MOST_MOVES = 3
 class Activity:
     """What a process says that it does on the GPUs: `work` it submitted so far, threads `waiting` for a GPU now, how
     long threads waited, and how long they were at work from the first submission after a wait until the next one (ns).
+    Requests that it said to be `open` now, how often the last of them `ended`, and the `work` that was there `before`
+    it last announced some.
     """
 
     work: int = 0
     waiting: int = 0
     waited_ns: int = 0
     launching_ns: int = 0
+    open: int = 0
+    ended: int = 0
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from runlist.planes.process.region.format import (
     VERSION,
     Enforced,
     SlotState,
+    Watch,
 )
 from runlist.proc.process import pid_namespace, start_of
 
@@ -304,13 +305,13 @@ class Region:
         """
         return self._activities.of(pid)
 
-    def watch(self, pid: int, on: bool) -> bool:
-        """Have a process say when it submits work next, once; or not. Returns whether it has a slot. Where that was
-        taken back a moment ago, another process of the tree may say it.
+    def watch(self, pid: int, work: bool, announcements: bool = False) -> bool:
+        """Have a process say when it submits work next, or announces some, once; or not. Returns whether it has a slot.
+        Where that was taken back a moment ago, another process of the tree may say it.
         """
         at = self.watched_at(pid)
         if at is not None:
-            self._pwrite(at, int(on))
+            self._pwrite(at, Watch.WORK * work | Watch.ANNOUNCEMENTS * announcements)
         return at is not None
 
     def watched_at(self, pid: int) -> int | None:

@@ -12,12 +12,13 @@ from runlist.protocol.region_autogen import (
     VERSION,
     Enforced,
     SlotState,
+    Watch,
 )
 from runlist.structure import Structure
 
 __all__ = [
     "ACTIVITY", "CAP_UNIT", "DEVICE", "DEVICES", "DEVICES_AT", "FILE_BYTES", "HEADER", "MAGIC", "NO_LIMIT", "SLOT",
-    "SLOTS", "SLOTS_AT", "TAKEN", "USE", "VERSION", "Enforced", "SlotState",
+    "SLOTS", "SLOTS_AT", "TAKEN", "USE", "VERSION", "Enforced", "SlotState", "Watch",
 ]  # fmt: skip
 
 HEADER, DEVICE, USE, ACTIVITY, SLOT, _FILE = (

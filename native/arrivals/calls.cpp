@@ -1,0 +1,164 @@
+// What programs read from sockets with, and how connections come in: the C library's functions, called as they are.
+// What came is looked at afterwards, and only where somebody wants to know.
+//
+// The forms with `_chk` are what programs call that were built with checks of sizes (_FORTIFY_SOURCE).
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+
+#include "activity/activity.hpp"
+#include "arrivals/arrivals.hpp"
+#include "resolve/elf.hpp"
+
+namespace runlist::arrivals {
+namespace {
+
+// A function of a library that is preloaded behind us, or of the C library; looked for once.
+template <typename Type>
+struct Real {
+    const char* name;
+    std::atomic<void*> known{nullptr};
+
+    Type* find() {
+        void* found = known.load(std::memory_order_relaxed);
+        if (found == nullptr) [[unlikely]] {
+            found = resolve::next(name);
+            known.store(found, std::memory_order_relaxed);
+        }
+        return reinterpret_cast<Type*>(found);
+    }
+};
+
+constinit Real<ssize_t(int, void*, std::size_t)> real_read{"read"};
+constinit Real<ssize_t(int, void*, std::size_t, std::size_t)> real_read_chk{"__read_chk"};
+constinit Real<ssize_t(int, const iovec*, int)> real_readv{"readv"};
+constinit Real<ssize_t(int, void*, std::size_t, int)> real_recv{"recv"};
+constinit Real<ssize_t(int, void*, std::size_t, std::size_t, int)> real_recv_chk{"__recv_chk"};
+constinit Real<ssize_t(int, void*, std::size_t, int, sockaddr*, socklen_t*)> real_recvfrom{"recvfrom"};
+constinit Real<ssize_t(int, void*, std::size_t, std::size_t, int, sockaddr*, socklen_t*)> real_recvfrom_chk{
+    "__recvfrom_chk"};
+constinit Real<ssize_t(int, msghdr*, int)> real_recvmsg{"recvmsg"};
+constinit Real<int(int, sockaddr*, socklen_t*)> real_accept{"accept"};
+constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
+
+// In a child of fork the dynamic linker's lock may be taken for ever, by a thread that the child does not have.
+[[gnu::constructor]] void find_real_ones() {
+    real_read.find();
+    real_read_chk.find();
+    real_readv.find();
+    real_recv.find();
+    real_recv_chk.find();
+    real_recvfrom.find();
+    real_recvfrom_chk.find();
+    real_recvmsg.find();
+    real_accept.find();
+    real_accept4.find();
+}
+
+constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE;
+
+// Calls the real function, and `look` at what it gave where somebody wants to know. Who wants to may have changed while
+// it waited. Where nobody ever does, it is a jump.
+template <typename Type, typename Look, typename... Arguments>
+[[gnu::always_inline]] inline auto call(Real<Type>& real, const Look& look, Arguments... arguments)
+    -> decltype(real.find()(arguments...)) {
+    Type* function = real.find();
+    if (function == nullptr) [[unlikely]] {
+        errno = ENOSYS;
+        return -1;
+    }
+    activity::Own* own = activity::telling();
+    if (own == nullptr) [[likely]]
+        return function(arguments...);
+    const auto result = function(arguments...);
+    if (result >= 0 && own->attends()) [[unlikely]]
+        look(*own, result);
+    return result;
+}
+
+template <typename Type, typename... Arguments>
+[[gnu::always_inline]] inline ssize_t read_into(Real<Type>& real, int flags, int fd, void* bytes,
+                                                Arguments... arguments) {
+    const auto look = [=](activity::Own& own, ssize_t got) {
+        if ((flags & kNoMessage) == 0) came(own, fd, bytes, static_cast<std::size_t>(got));
+    };
+    return call(real, look, fd, bytes, arguments...);
+}
+
+// The first piece has the first bytes, in all that matters here.
+void came_in_pieces(activity::Own& own, int fd, const iovec* pieces, std::size_t count, ssize_t got) {
+    if (pieces == nullptr || count == 0) return;
+    came(own, fd, pieces->iov_base, std::min(pieces->iov_len, static_cast<std::size_t>(got)));
+}
+
+}  // namespace
+}  // namespace runlist::arrivals
+
+using namespace runlist::arrivals;
+
+// Under names of our own, as headers may have functions of those of the C library already.
+#define HOOK [[gnu::used, gnu::visibility("default")]]
+extern "C" {
+HOOK ssize_t hooked_read(int fd, void* bytes, std::size_t size) __asm__("read");
+HOOK ssize_t hooked_read_chk(int fd, void* bytes, std::size_t size, std::size_t room) __asm__("__read_chk");
+HOOK ssize_t hooked_readv(int fd, const iovec* pieces, int count) __asm__("readv");
+HOOK ssize_t hooked_recv(int fd, void* bytes, std::size_t size, int flags) __asm__("recv");
+HOOK ssize_t hooked_recv_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags) __asm__("__recv_chk");
+HOOK ssize_t hooked_recvfrom(int fd, void* bytes, std::size_t size, int flags, sockaddr* from,
+                             socklen_t* length) __asm__("recvfrom");
+HOOK ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags, sockaddr* from,
+                                 socklen_t* length) __asm__("__recvfrom_chk");
+HOOK ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) __asm__("recvmsg");
+HOOK int hooked_accept(int fd, sockaddr* peer, socklen_t* length) __asm__("accept");
+HOOK int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) __asm__("accept4");
+
+ssize_t hooked_read(int fd, void* bytes, std::size_t size) { return read_into(real_read, 0, fd, bytes, size); }
+
+ssize_t hooked_read_chk(int fd, void* bytes, std::size_t size, std::size_t room) {
+    return read_into(real_read_chk, 0, fd, bytes, size, room);
+}
+
+ssize_t hooked_recv(int fd, void* bytes, std::size_t size, int flags) {
+    return read_into(real_recv, flags, fd, bytes, size, flags);
+}
+
+ssize_t hooked_recv_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags) {
+    return read_into(real_recv_chk, flags, fd, bytes, size, room, flags);
+}
+
+ssize_t hooked_recvfrom(int fd, void* bytes, std::size_t size, int flags, sockaddr* from, socklen_t* length) {
+    return read_into(real_recvfrom, flags, fd, bytes, size, flags, from, length);
+}
+
+ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags, sockaddr* from,
+                            socklen_t* length) {
+    return read_into(real_recvfrom_chk, flags, fd, bytes, size, room, flags, from, length);
+}
+
+ssize_t hooked_readv(int fd, const iovec* pieces, int count) {
+    const auto look = [=](runlist::activity::Own& own, ssize_t got) {
+        came_in_pieces(own, fd, pieces, static_cast<std::size_t>(std::max(count, 0)), got);
+    };
+    return call(real_readv, look, fd, pieces, count);
+}
+
+ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) {
+    const auto look = [=](runlist::activity::Own& own, ssize_t got) {
+        if ((flags & kNoMessage) == 0) came_in_pieces(own, fd, message->msg_iov, message->msg_iovlen, got);
+    };
+    return call(real_recvmsg, look, fd, message, flags);
+}
+
+int hooked_accept(int fd, sockaddr* peer, socklen_t* length) {
+    return call(real_accept, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length);
+}
+
+int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) {
+    return call(real_accept4, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length, flags);
+}
+}

@@ -1,0 +1,30 @@
+// Which descriptors are sockets of those who ask for something, and where they came in.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace runlist::arrivals {
+
+// What tells where a message came in; 0: at no socket that counts.
+using Door = std::uint32_t;
+
+// A fixed table. What it says of a descriptor is believed for a second or two, as descriptors are closed and made anew
+// without our hearing of it.
+class Sockets {
+  public:
+    Door door(int fd, std::int64_t now_ns);
+
+    // It came in just now, at a listening socket.
+    void accepted(int fd);
+
+    // Between unnamed sockets of one program, single bytes are how threads wake one another.
+    static constexpr Door kUnnamed = 1;
+
+  private:
+    static constexpr unsigned kRoom = 4096;
+    std::array<std::atomic<std::uint64_t>, kRoom> known_;  // fd:22 second:9 accepted:1 door:32; 0: nothing is known
+};
+
+}  // namespace runlist::arrivals

@@ -1,0 +1,155 @@
+"""Announcements: keeping the GPU free for a task that is about to work, by what the library in it has learnt or what it
+says itself. Wrong ones cost the others little: each task has a budget for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runlist.model import Announce, Task, TaskKey
+from runlist.policies.parts.pace import reached
+
+AT_ONCE_S = 3e-3
+"""Room is made at once for what is announced for no later than this; the library goes by it, too."""
+AHEAD_S = 1.5e-3
+"""For what comes later, so long before: suspending a task takes up to 0.75 ms."""
+WAIT_S = 5e-3
+"""Who has not begun so long after the time that it announced was wrong."""
+GRACE_S = 1e-3
+"""Who has begun has the GPU for itself for so long."""
+FARTHEST_S = 1.0
+LOOK_S = 1e-3
+
+BURST_S = 0.05
+"""How much time wrong announcements may take at once; then a task is not listened to until all of it is saved again."""
+WORTH_SAYING = 3
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Work that was announced for `at`. The others are off from `begins` on; `done` is when they come back, once it was
+    right.
+    """
+
+    at: float
+    begins: float
+    cost_from: float | None = None
+    done: float | None = None
+    seen: tuple[int, float] | None = None  # turns and time on the GPU, of a task that tells nothing else
+
+
+@dataclass(slots=True)
+class _Account:
+    """How much time a task may still take by wrong announcements; and how many there were."""
+
+    balance: float = BURST_S
+    ignored: bool = False
+    told: int = 0
+    wrong: int = 0
+
+
+class Announcements:
+    """Whom the background has to be off for. `budget` is the part of the time that wrong announcements may take, of all
+    tasks together in the long run.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self._budget = budget
+        self._pending: dict[TaskKey, _Pending] = {}
+        self._accounts: dict[TaskKey, _Account] = {}
+        self._refilled_at = 0.0
+
+    def note(self, event: Announce, now: float) -> None:
+        """A task announced work. What makes no sense is ignored, and what comes before the last one is settled."""
+        if not 0 <= event.in_s <= FARTHEST_S or self._budget <= 0:
+            return
+        self._refill(now)
+        account = self._accounts.setdefault(event.key, _Account())
+        if account.ignored or event.key in self._pending:
+            return
+        account.told += 1
+        ahead = event.in_s if event.in_s <= AT_ONCE_S else AHEAD_S
+        self._pending[event.key] = _Pending(now + event.in_s, now + event.in_s - ahead)
+
+    def worked(self, key: TaskKey) -> None:
+        """A task began to work, and is given way to for that: what it announced is settled."""
+        self._pending.pop(key, None)
+
+    def drop(self, key: TaskKey) -> None:
+        """The task is gone."""
+        self._pending.pop(key, None)
+        self._accounts.pop(key, None)
+
+    def clear(self) -> None:
+        """Nobody makes room for anybody now."""
+        self._pending.clear()
+
+    def heard(self, tasks: Iterable[TaskKey], now: float) -> frozenset[TaskKey]:
+        """Those of the tasks whose announcements count."""
+        if self._budget <= 0:
+            return frozenset()
+        self._refill(now)
+        ignored = {key for key, account in self._accounts.items() if account.ignored}
+        return frozenset(key for key in tasks if key not in ignored)
+
+    def off_until(self, entitled: Mapping[TaskKey, Task], now: float) -> tuple[dict[TaskKey, float], float | None]:
+        """For whom the background has to be off, each with until when; and in how many seconds to ask again."""
+        wanted: dict[TaskKey, float] = {}
+        looks: list[float] = []
+        for key, one in list(self._pending.items()):
+            task = entitled.get(key)
+            ends = one.at + WAIT_S if one.done is None else one.done
+            if task is not None and one.done is None and _has_begun(one, task):
+                one.done = ends = min(ends, now + GRACE_S)
+            if reached(ends, now) or task is None:
+                del self._pending[key]
+                if one.done is None:
+                    self._charge(key, one, now)
+            elif reached(one.begins, now):
+                one.cost_from = now if one.cost_from is None else one.cost_from
+                wanted[key] = ends
+                looks.append(min(ends - now, LOOK_S if one.done is None else ends - now))
+            else:
+                looks.append(one.begins - now)
+        owing = self._refill(now)
+        # Nothing else may happen until a task is listened to again.
+        looks += [(BURST_S - each.balance) * len(owing) / self._budget for each in owing if each.ignored]
+        return wanted, min(looks, default=None)
+
+    def why(self, key: TaskKey) -> str:
+        """What came of a task's announcements, in a few words; empty where there is nothing to say."""
+        account = self._accounts.get(key)
+        if account is None or account.told < WORTH_SAYING:
+            return ""
+        said = f"{account.wrong} of {account.told} were wrong"
+        return f"its announcements are ignored: {said}" if account.ignored else f"announces its work: {said}"
+
+    def _charge(self, key: TaskKey, one: _Pending, now: float) -> None:
+        account = self._accounts.setdefault(key, _Account())
+        account.wrong += 1
+        if one.cost_from is not None:
+            account.balance -= now - one.cost_from
+        account.ignored |= account.balance <= 0
+
+    def _refill(self, now: float) -> list[_Account]:
+        """Save what may be spent since the last time; returns the accounts that owe something."""
+        # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
+        owing = [account for account in self._accounts.values() if account.balance < BURST_S]
+        saved = self._budget * (now - self._refilled_at) / max(1, len(owing))
+        self._refilled_at = now
+        for account in owing:
+            account.balance = min(BURST_S, account.balance + saved)
+            account.ignored &= account.balance < BURST_S
+        return [account for account in owing if account.balance < BURST_S]
+
+
+def _has_begun(one: _Pending, task: Task) -> bool:
+    """Whether work came after an announcement: as the task tells, else by its turns on the GPU."""
+    if task.activity is not None and task.activity.before:
+        return task.activity.work > task.activity.before
+    if task.activity is not None:
+        return task.activity.work > 0
+    seen = task.usage.turns, task.usage.held_s
+    one.seen = one.seen or seen
+    return seen != one.seen

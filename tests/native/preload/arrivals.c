@@ -1,0 +1,201 @@
+/* A server that does what it is told: reads words from its input, and answers each with `WORD RESULT` once it is done.
+   Its connections come over TCP to a port that it says first, or are a pair of its own. errno must stay as it was. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "guest.h"
+
+static CUstream stream;
+static CUdeviceptr memory;
+static CUgraph graph;
+static CUcontext context;
+static CUfunction kernel;
+static int listener, connection = -1, other = -1;
+static char bytes[4096];
+static volatile int got_in_handler;
+
+static int listens(void) {
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = 0};
+    socklen_t length = sizeof(here);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (struct sockaddr*)&here, length) || listen(listener, 100)) exit(4);
+    getsockname(listener, (struct sockaddr*)&here, &length);
+    return ntohs(here.sin_port);
+}
+
+static int takes(int made) {
+    if (connection >= 0) close(connection);
+    connection = made;
+    return made < 0;
+}
+
+static int pairs(void) {
+    int both[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, both)) return 1;
+    other = both[1];
+    return takes(both[0]);
+}
+
+static int reads(const char* way) {
+    struct iovec piece = {bytes, sizeof(bytes)};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (!strcmp(way, "recv")) return (int)recv(connection, bytes, sizeof(bytes), 0);
+    if (!strcmp(way, "peek")) return (int)recv(connection, bytes, sizeof(bytes), MSG_PEEK);
+    if (!strcmp(way, "recvfrom")) return (int)recvfrom(connection, bytes, sizeof(bytes), 0, NULL, NULL);
+    if (!strcmp(way, "recvmsg")) return (int)recvmsg(connection, &message, 0);
+    if (!strcmp(way, "readv")) return (int)readv(connection, &piece, 1);
+    if (!strcmp(way, "checked")) {
+        ssize_t (*read_chk)(int, void*, size_t, size_t) =
+            (ssize_t(*)(int, void*, size_t, size_t))(size_t)dlsym(RTLD_DEFAULT, "__read_chk");
+        return (int)read_chk(connection, bytes, sizeof(bytes), sizeof(bytes));
+    }
+    return (int)read(connection, bytes, sizeof(bytes));
+}
+
+static void handles(int number) {
+    (void)number;
+    got_in_handler = (int)read(connection, bytes, sizeof(bytes));
+}
+
+static int in_a_handler(void) {
+    raise(SIGUSR1);
+    return got_in_handler;
+}
+
+static void* waits(void* unused) {
+    (void)unused;
+    return (void*)(size_t)read(connection, bytes, sizeof(bytes));
+}
+
+/* A thread that waits for bytes is cancelled. */
+static int cancels(void) {
+    pthread_t thread;
+    void* result;
+    pthread_create(&thread, NULL, waits, NULL);
+    usleep(50000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    return result != PTHREAD_CANCELED;
+}
+
+static int a_child_reads(int child) {
+    int status;
+    if (child == 0) _exit((int)read(connection, bytes, sizeof(bytes)));
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+}
+
+static int pauses(long milliseconds) {
+    struct timespec length = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+    return nanosleep(&length, NULL);
+}
+
+static int says(const char* name) {
+    int (*function)(void) = (int (*)(void))(size_t)dlsym(RTLD_DEFAULT, name);
+    return function();
+}
+
+static int hints(long microseconds) {
+    int (*hint)(uint64_t) = (int (*)(uint64_t))(size_t)dlsym(RTLD_DEFAULT, "rl_hint_ns");
+    return hint((uint64_t)microseconds * 1000);
+}
+
+static void hints_here(int number) {
+    (void)number;
+    got_in_handler = hints(0);
+}
+
+static int hints_in_a_handler(void) {
+    signal(SIGUSR1, hints_here);
+    raise(SIGUSR1);
+    signal(SIGUSR1, handles);
+    return got_in_handler;
+}
+
+/* In a thread that has no context of its own. */
+static void* hints_there(void* unused) {
+    (void)unused;
+    return (void*)(size_t)hints(0);
+}
+
+static int hints_elsewhere(void) {
+    pthread_t thread;
+    void* result;
+    pthread_create(&thread, NULL, hints_there, NULL);
+    pthread_join(thread, &result);
+    return (int)(size_t)result;
+}
+
+/* What reads cost, in nanoseconds each. */
+static int costs(void) {
+    struct timespec from, to;
+    enum { kTurns = 100, kTimes = 200 };
+    char one = 'x';
+    long best = 1000000;
+    for (int turn = 0; turn < kTurns; ++turn) {
+        long sum = 0;
+        for (int times = 0; times < kTimes; ++times) {
+            if (write(other, &one, 1) != 1) return -1;
+            clock_gettime(CLOCK_MONOTONIC, &from);
+            if (read(connection, bytes, sizeof(bytes)) != 1) return -1;
+            clock_gettime(CLOCK_MONOTONIC, &to);
+            sum += (to.tv_sec - from.tv_sec) * 1000000000L + to.tv_nsec - from.tv_nsec;
+        }
+        if (sum / kTimes < best) best = sum / kTimes;
+    }
+    return (int)best;
+}
+
+static int does(const char* word) {
+    if (!strcmp(word, "accept")) return takes(accept(listener, NULL, NULL));
+    if (!strcmp(word, "accept4")) return takes(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+    if (!strcmp(word, "pair")) return pairs();
+    if (!strcmp(word, "wake")) return write(other, "", 1) != 1;
+    if (!strcmp(word, "file")) return dup2(open("/dev/zero", O_RDONLY), connection) < 0;
+    if (!strncmp(word, "read-", 5)) return reads(word + 5);
+    if (!strcmp(word, "handler")) return in_a_handler();
+    if (!strcmp(word, "cancel")) return cancels();
+    if (!strcmp(word, "fork")) return a_child_reads(fork());
+    if (!strcmp(word, "vfork")) return a_child_reads(vfork());
+    if (!strcmp(word, "cost")) return costs();
+    if (!strcmp(word, "begin")) return says("rl_request_begin");
+    if (!strcmp(word, "end")) return says("rl_request_end");
+    if (!strcmp(word, "hint")) return hints(0);
+    if (!strncmp(word, "hint-", 5)) return hints(atoi(word + 5));
+    if (!strcmp(word, "handler-hint")) return hints_in_a_handler();
+    if (!strcmp(word, "thread-hint")) return hints_elsewhere();
+    if (!strcmp(word, "launch")) return launch(kernel, memory, 256, 1, stream);
+    if (!strcmp(word, "stream")) return cuStreamSynchronize(stream);
+    if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    if (!strcmp(word, "captured")) return cuStreamEndCapture(stream, &graph);
+    if (!strcmp(word, "reset")) return cuDevicePrimaryCtxReset(0);
+    if (!strncmp(word, "pause-", 6)) return pauses(atoi(word + 6));
+    return -1;
+}
+
+int main(void) {
+    char word[64];
+    signal(SIGUSR1, handles);
+    context = begin();
+    kernel = accumulate();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&memory, 4096));
+    printf("ready %d\n", listens());
+    fflush(stdout);
+    while (scanf("%63s", word) == 1) {
+        errno = 77;
+        const int result = does(word);
+        if (errno != 77) printf("errno-after-%s %d\n", word, errno);
+        printf("%s %d\n", word, result);
+        fflush(stdout);
+    }
+    _exit(0);
+}

@@ -1,0 +1,127 @@
+"""Servers that do what they are told (preload/arrivals.c), and what they say to a daemon."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.requests.messages import Kind
+from tests.fixtures.ear import Ear
+from tests.native.guests import Guests
+from tests.native.regions import Region
+
+WORK, ANNOUNCEMENTS = 1, 2
+GENERATE, HEALTH = b"POST /generate HTTP/1.1\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"
+PREPARES_MS = 2
+PAUSE_MS = 60
+"""After which nothing that came in is still to lead to work."""
+
+
+class Server:
+    """A program that serves as it is told, its slot, and a client of it."""
+
+    def __init__(self, process: object, region: Region, ear: Ear) -> None:
+        self._process = process
+        self.region = region
+        self.ear = ear
+        self.pid: int = process.pid  # type: ignore[attr-defined]
+        word, port = self.line().split()
+        assert word == "ready"
+        self.address = "127.0.0.1", int(port)
+        self.client = socket.socket()
+
+    def line(self) -> str:
+        return str(self._process.stdout.readline().strip())  # type: ignore[attr-defined]
+
+    def tell(self, word: str) -> None:
+        self._process.stdin.write(word + "\n")  # type: ignore[attr-defined]
+        self._process.stdin.flush()  # type: ignore[attr-defined]
+
+    def do(self, *words: str) -> int:
+        """Has it do these one by one; the result of the last. errno stayed."""
+        result = 0
+        for word in words:
+            self.tell(word)
+            said, number = self.line().split()
+            assert said == word, number
+            result = int(number)
+        return result
+
+    def connect(self, by: str = "accept") -> None:
+        self.client = socket.create_connection(self.address)
+        assert self.do(by) == 0
+
+    def reads(self, text: bytes, way: str = "read") -> None:
+        """Something comes in."""
+        self.client.sendall(text)
+        assert self.do(f"read-{way}") == len(text)
+
+    def serves(self, text: bytes, way: str = "read", prepares_ms: int = PREPARES_MS) -> None:
+        """A request comes in, which leads to work."""
+        self.watch()
+        self.reads(text, way)
+        self.do(f"pause-{prepares_ms}", "launch", "stream")
+
+    def ignores(self, text: bytes) -> None:
+        """Something comes in that leads to none."""
+        self.watch()
+        self.reads(text)
+        self.do(f"pause-{PAUSE_MS}")
+
+    def learns(self, text: bytes = GENERATE, way: str = "read", times: int = 10) -> None:
+        for _ in range(times):
+            self.serves(text, way)
+            self.do("pause-3")
+        self.forget()
+
+    def watch(self, bits: int = WORK | ANNOUNCEMENTS) -> None:
+        self.region.watch(self.pid, bits)
+
+    def watched(self) -> int:
+        return self.region.watched()[self.pid]
+
+    def forget(self) -> None:
+        """What it said so far."""
+        time.sleep(0.1)
+        while not self.ear.heard.empty():
+            self.ear.heard.get()
+
+    def said(self) -> list[tuple[Kind, float]]:
+        """What it said by now, and the milliseconds in that."""
+        time.sleep(0.1)
+        found = []
+        while not self.ear.heard.empty():
+            message = self.ear.heard.get().message
+            found.append((message.kind, message.nanoseconds / 1e6))
+        return found
+
+    def announced(self) -> list[float]:
+        """The leads of what it announced by now, in ms."""
+        return [lead for kind, lead in self.said() if kind is Kind.ANNOUNCE]
+
+
+@contextmanager
+def served(guests: Guests, ear: Ear, **more: str) -> Iterator[Server]:
+    region = guests.region()
+    env = guests.environment(region, RUNLIST_MESSAGES=str(ear.path), **more)
+    with guests.started("arrivals", env=env) as process:
+        one = Server(process, region, ear)
+        one.forget()
+        yield one
+
+
+@pytest.fixture
+def ear(short_path: Path) -> Iterator[Ear]:
+    with Ear(short_path / "messages.sock") as one:
+        yield one
+
+
+@pytest.fixture
+def server(guests: Guests, ear: Ear) -> Iterator[Server]:
+    with served(guests, ear) as one:
+        yield one

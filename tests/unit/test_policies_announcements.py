@@ -1,0 +1,268 @@
+"""Announcements: the background is off for a task that is about to work, and wrong ones cost it no more than a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
+from runlist.policies import Decision, PolicySpec, load_policy
+from runlist.policies.parts import announcements as part
+from runlist.policies.parts.give_way import BREAK_S, MOST_OFF_S
+from runlist.protocol import tenant_autogen
+
+LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
+STEP_S = 0.0005
+
+
+def task(pid: int, task_class: TaskClass, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), task_class, f"program{pid}", 1000, 0.0, **values)
+
+
+class Gpu:
+    """Latency tasks and one of the background under `priority`, asked when it wants to be, and at each event."""
+
+    def __init__(self, *, tells: bool = True, many: int = 1, **options: str) -> None:
+        self.policy = load_policy(PolicySpec("priority", options=options))
+        self.now = 10.0
+        activity = Activity() if tells else None
+        self.tasks = {pid: task(pid, LATENCY, activity=activity) for pid in range(1, many + 1)}
+        self.batch = task(100, BATCH)
+        self.decision = Decision({})
+        self.due = self.now
+        self.off_s = 0.0
+        self.longest_off = 0.0
+        self._off = 0.0
+        for each in (*self.tasks.values(), self.batch):
+            self.policy.on_event(Appear(each), self.now)
+        self.ask()
+
+    def ask(self) -> None:
+        self.decision = self.policy.decide([*self.tasks.values(), self.batch], self.now)
+        after = self.decision.again_after_s
+        self.due = float("inf") if after is None else self.now + after
+
+    @property
+    def off(self) -> bool:
+        return not self.decision.shares[self.batch.key].enabled
+
+    def heard(self, pid: int = 1) -> bool:
+        return self.tasks[pid].key in self.decision.announcing
+
+    def why(self, pid: int) -> str:
+        return self.policy.why(TaskKey(pid, "GPU-0"))
+
+    def run(self, seconds: float, step: Callable[[], object] = lambda: None) -> None:
+        """Lets time pass; `step` is what happens in each bit of it."""
+        ends = self.now + seconds
+        while self.now < ends - 1e-9:
+            self.now += STEP_S
+            self.off_s += STEP_S * self.off
+            self._off = self._off + STEP_S if self.off else 0.0
+            self.longest_off = max(self.longest_off, self._off)
+            step()
+            if self.now >= self.due - 1e-9:
+                self.ask()
+
+    def announce(self, in_s: float = 0.002, pid: int = 1) -> None:
+        if not self.heard(pid):
+            return
+        one = self.tasks[pid]
+        if one.activity is not None:
+            self.tasks[pid] = replace(one, activity=replace(one.activity, before=one.activity.work))
+        self.policy.on_event(Announce(one.key, in_s), self.now)
+        self.ask()
+
+    def work(self, pid: int = 1) -> None:
+        """A request is served: the task works, and has the GPU for it."""
+        one = self.tasks[pid]
+        activity = one.activity and replace(one.activity, work=one.activity.work + 1)
+        usage = Usage(one.usage.held_s + 0.0002, one.usage.turns + 1)
+        self.tasks[pid] = replace(one, usage=usage, activity=activity)
+        self.policy.on_event(Used({one.key: 0.0002}), self.now)
+
+
+@pytest.mark.parametrize("way", ["switch", "request"])
+@pytest.mark.parametrize("in_s", [0.0, 0.002, part.AT_ONCE_S])
+def test_the_background_is_off_at_once_for_what_comes_soon(way: str, in_s: float) -> None:
+    gpu = Gpu(give_way=way)
+    assert not gpu.off
+    gpu.announce(in_s)
+    assert gpu.off
+    assert gpu.why(100) == "kept off by an announcement"
+
+
+def test_soon_is_the_same_in_the_library() -> None:
+    assert tenant_autogen.AT_ONCE_MS / 1e3 == part.AT_ONCE_S
+
+
+def test_for_what_comes_later_it_is_off_a_little_before() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.announce(0.02)
+    gpu.run(0.02 - part.AHEAD_S - 0.001)
+    assert not gpu.off
+    gpu.run(0.002)
+    assert gpu.off
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_it_comes_back_soon_after_the_work_began(tells: bool) -> None:
+    gpu = Gpu(give_way="switch", tells=tells)
+    gpu.announce()
+    gpu.run(0.002)
+    gpu.work()
+    gpu.run(part.GRACE_S + 2 * part.LOOK_S)
+    assert not gpu.off
+    assert "wrong" not in gpu.why(1)
+
+
+def test_by_request_it_stays_off_until_the_task_is_idle() -> None:
+    gpu = Gpu(give_way="request")
+    gpu.announce()
+    gpu.run(0.002)
+    gpu.policy.on_event(Busy(gpu.tasks[1].key), gpu.now)
+    gpu.ask()
+    gpu.run(0.02)
+    assert gpu.off
+    gpu.policy.on_event(Idle(gpu.tasks[1].key), gpu.now)
+    gpu.ask()
+    assert not gpu.off
+
+
+def test_where_nothing_follows_it_comes_back() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.announce()
+    gpu.run(0.002 + part.WAIT_S + STEP_S)
+    assert not gpu.off
+
+
+def test_at_slices_nobody_is_asked_and_nobody_goes_off() -> None:
+    gpu = Gpu(give_way="slice")
+    assert not gpu.heard()
+    gpu.policy.on_event(Announce(gpu.tasks[1].key, 0.0), gpu.now)
+    gpu.ask()
+    assert not gpu.off
+
+
+def test_without_a_background_nobody_is_asked() -> None:
+    gpu = Gpu()
+    decision = gpu.policy.decide([gpu.tasks[1]], gpu.now)
+    assert decision.announcing == frozenset()
+
+
+def test_without_a_budget_nobody_is_asked() -> None:
+    gpu = Gpu(announce_budget="0")
+    assert not gpu.heard()
+    gpu.policy.on_event(Announce(gpu.tasks[1].key, 0.0), gpu.now)
+    gpu.ask()
+    assert not gpu.off
+
+
+@pytest.mark.parametrize("budget", [0.01, 0.02, 0.1])
+@pytest.mark.parametrize("many", [1, 5])
+def test_who_announces_all_the_time_and_never_works_costs_its_budget(budget: float, many: int) -> None:
+    gpu = Gpu(announce_budget=str(budget), give_way="switch", many=many)
+    seconds = 60.0
+    ignored = []
+
+    def step() -> None:
+        for pid in gpu.tasks:
+            gpu.announce(0.0, pid)
+        ignored.append(not gpu.heard())
+
+    gpu.run(seconds, step)
+    most = budget * seconds + many * (part.BURST_S + part.WAIT_S + part.LOOK_S)
+    assert 0 < gpu.off_s <= most
+    assert any(ignored)
+    assert "were wrong" in gpu.why(1)
+    gpu.run(part.BURST_S / budget * many + 1)
+    assert gpu.heard()
+
+
+def test_it_says_that_it_does_not_listen() -> None:
+    gpu = Gpu(give_way="switch")
+    for _ in range(20):
+        gpu.announce(0.0)
+        gpu.run(0.01)
+    assert not gpu.heard()
+    words = gpu.why(1).split()
+    assert gpu.why(1).startswith("its announcements are ignored: ")
+    assert words[4] == words[6], "all of them were wrong"
+
+
+def test_who_is_right_is_listened_to_for_ever() -> None:
+    gpu = Gpu(give_way="switch")
+    for _ in range(500):
+        gpu.announce(0.002)
+        assert gpu.off
+        gpu.run(0.002)
+        gpu.work()
+        gpu.run(0.0105)
+        assert not gpu.off
+    assert "0 of 500 were wrong" in gpu.why(1)
+
+
+def test_who_says_that_it_works_and_does_not_use_the_gpu_is_not_believed() -> None:
+    gpu = Gpu(give_way="switch")
+
+    def step() -> None:
+        gpu.announce(0.0)
+        one = gpu.tasks[1]
+        assert one.activity is not None
+        gpu.tasks[1] = replace(one, activity=replace(one.activity, work=one.activity.work + 1))
+
+    gpu.run(20, step)
+    assert gpu.longest_off <= MOST_OFF_S + 0.01
+    assert gpu.off_s < 2
+
+
+def test_a_task_that_is_gone_keeps_nobody_off() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.announce(0.0)
+    gone = gpu.tasks.pop(1)
+    gpu.policy.on_event(Vanish(gone.key), gpu.now)
+    gpu.ask()
+    assert gpu.decision.shares[gpu.batch.key].enabled
+
+
+@pytest.mark.parametrize("in_s", [-1.0, 2.0, 1e9, float("nan"), float("inf")])
+def test_times_that_make_no_sense_are_ignored(in_s: float) -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.policy.on_event(Announce(gpu.tasks[1].key, in_s), gpu.now)
+    gpu.ask()
+    assert not gpu.off
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_said_nobody_is_off_without_an_end(seed: int) -> None:
+    """Requests, hints and announcements together, true ones and lies, lost and late ones."""
+    random = Random(seed)
+    way = random.choice(["switch", "request", "slice", "auto"])
+    gpu = Gpu(give_way=way, tells=random.random() < 0.8, many=random.choice([1, 3]))
+
+    def step() -> None:
+        pid = random.choice(list(gpu.tasks))
+        key = gpu.tasks[pid].key
+        event = random.choice(
+            [
+                lambda: gpu.announce(random.choice([0.0, 0.001, 0.003, 0.01, 0.5]), pid),
+                lambda: gpu.policy.on_event(Announce(key, 0.0), gpu.now),
+                lambda: gpu.policy.on_event(Busy(key), gpu.now),
+                lambda: gpu.policy.on_event(Idle(key), gpu.now) if random.random() < 0.1 else None,
+                lambda: gpu.policy.on_event(Hint(key, random.choice([0.0, 0.002])), gpu.now),
+                lambda: gpu.work(pid) if random.random() < 0.3 else None,
+                lambda: None,
+            ]
+        )
+        event()
+        if random.random() < 0.5:
+            gpu.ask()
+
+    gpu.run(3, step)
+    assert gpu.longest_off <= MOST_OFF_S + 2 * BREAK_S
+    gpu.run(1)
+    assert not gpu.off or way in ("request", "auto"), "only who says to be busy still is"
+    assert gpu.off_s < 3.9

@@ -109,8 +109,8 @@ WAYS = (*Way, AUTO)
 @dataclass(frozen=True, slots=True)
 class Manner:
     """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
-    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work, or of
-    all that may announce work does.
+    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work,
+    or one of all announces that it will.
     """
 
     turn_us: int = TURN_US

@@ -185,7 +185,8 @@ struct alignas(64) Slot {
     std::atomic<std::uint64_t> locked;
     std::uint8_t reserved_48[16];
     Activity activity;
-    // Not 0: the daemon waits to hear of the next work. Whoever submits some makes it 0, and sends WORK.
+    // Not 0: the daemon waits to hear of the next work. Whoever submits some makes it 0, wakes who waits for its lower
+    // 32 bits (FUTEX_WAKE, shared), and sends WORK.
     std::atomic<std::uint64_t> watch;
     std::uint8_t reserved_136[56];
     Use use[16];

@@ -194,6 +194,8 @@ class Scheduler:
         return {key: usage[key.pid].held_s for key in there}
 
     def watch(self, tasks: Mapping[TaskKey, float], off_on_work: frozenset[TaskKey] = frozenset()) -> None:
+        self._running = False  # the shares are applied: what goes off from here on is news
+        self._arms.keep(tasks)  # a word is cleared by us, too, where nobody is to be watched any more
         self._activity.watch(tasks)
         self._arms.set(self._activity.idle, off_on_work)
 

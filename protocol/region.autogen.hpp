@@ -201,7 +201,7 @@ struct alignas(64) Slot {
     std::uint8_t reserved_48[16];
     Activity activity;
     // Bits of Watch: what the daemon waits to hear of next. Whoever submits such work, or announces it, makes all of it
-    // 0, and sends WORK or ANNOUNCE.
+    // 0, wakes who waits for its lower 32 bits (FUTEX_WAKE, shared), and sends WORK or ANNOUNCE.
     std::atomic<std::uint64_t> watch;
     std::uint8_t reserved_136[56];
     Use use[16];

@@ -138,8 +138,10 @@ def test_what_it_did_is_in_the_books_before_the_policy_is_asked(armed: World, ac
     assert {task.remark for task in tasks} == {GAVE_WAY}
     assert suspensions(armed) == [1, 1]
     armed.decide(decision(on=(1,)))
+    armed.pass_time(IDLE_S / 4)
+    armed.do(lambda: armed.scheduler.worked(key(1)))  # its message
+    assert armed.policy.events.count(Busy(key(1))) == 1
     armed.pass_time(0.01)
-    assert Busy(key(1)) in armed.policy.events
     assert len(armed.policy.asked) > asked
     assert {task.remark for task in tasks} == {""}
     assert suspensions(armed) == [1, 1]
@@ -180,6 +182,32 @@ def test_its_word_that_comes_while_it_is_disarmed_counts(armed: World, actuator:
     assert [armed.shares()[pid][1] for pid in (2, 3)] == [False, True]
     assert suspensions(armed) == [1, 1]
     assert armed.tenants[2].file.calls == []
+
+
+def test_what_goes_off_while_it_is_not_watched_any_more_comes_on_again(armed: World, actuator: Actuator) -> None:
+    """The decision is applied by then, and nobody is told of the work of whom nobody watches."""
+
+    def fire(number: int) -> None:
+        for pid in (2, 3):
+            armed.tenants[pid].context.suspend()
+        actuator.fire(DONE, DONE)
+
+    actuator.on_disarm = fire
+    armed.decide(decision(watch=()))
+    armed.run()
+    actuator.on_disarm = lambda number: None
+    armed.pass_time(0.01)
+    assert all(enabled for _, enabled in armed.shares().values())
+    assert all(managed.share.enabled for managed in armed.scheduler.tasks.values())
+
+
+def test_a_word_is_let_go_of_before_the_daemon_clears_it(armed: World, actuator: Actuator) -> None:
+    cleared: list[int] = []
+    library: Any = armed.scheduler.tasks[key(1)].root.quota  # type: ignore[union-attr]
+    library.ask_for_work = lambda pid, *, asked: None if asked else cleared.append(len(actuator.armed))
+    armed.decide(decision(watch=()))
+    armed.run()
+    assert cleared == [0]
 
 
 @pytest.mark.parametrize("act", ["set_enabled", "remove", "close", "settle"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runlist.daemon.actuator.link import MOST_WORDS, ActuatorLink
@@ -81,6 +81,11 @@ class Arms:
             self._armed = {key: self._tasks[key] for key, _, _ in targets}
             for managed in self._armed.values():
                 managed.on_settle = self.disarm
+
+    def keep(self, workers: Container[TaskKey]) -> None:
+        """Disarm unless all that are armed for are among these."""
+        if any(key not in workers for key, _, _ in self._words):
+            self.disarm()
 
     def disarm(self) -> None:
         """Suspend nothing any more. What was suspended is in the books when this returns."""

@@ -200,6 +200,10 @@ class Scheduler:
         announcing: AbstractSet[TaskKey] = frozenset(),
         off_on_work: AbstractSet[TaskKey] = frozenset(),
     ) -> None:
+        self._running = False  # the shares are applied: what goes off from here on is news
+        self._arms.keep(
+            tasks.keys() | announcing
+        )  # a word is cleared by us, too, where nobody is to be watched any more
         self._activity.watch(tasks, announcing)
         self._arms.set(self._activity.idle, off_on_work)
 

@@ -203,7 +203,7 @@ class Scheduler:
         self._running = False  # the shares are applied: what goes off from here on is news
         self._arms.keep(
             tasks.keys() | announcing
-        )  # a word is cleared by us, too, where nobody is to be watched any more
+        )  # else we clear a word for which it acts
         self._activity.watch(tasks, announcing)
         self._arms.set(self._activity.idle, off_on_work)
 

@@ -30,7 +30,9 @@ from runlist.workloads.gpu import Gpu
 
 WORK = RECORD.pack(MAGIC, VERSION, Kind.WORK, 0, 1, 0, Effect.UNTOLD)
 FUTEX, FUTEX_WAKE = 98 if os.uname().machine == "aarch64" else 202, 1
+ANNOUNCE = RECORD.pack(MAGIC, VERSION, Kind.ANNOUNCE, 0, 1, 0, Effect.UNTOLD)
 ACTIVITY, WATCH = SLOT.offsets["activity"], SLOT.offsets["watch"]
+OPEN, BEFORE = (ACTIVITY + region.format.ACTIVITY.offsets[name] for name in ("open", "before"))
 
 
 class Liar:
@@ -105,6 +107,27 @@ class Liar:
         """Says that it begins to work, and does not."""
         self.say()
         time.sleep(0.003)
+
+    def foretells(self) -> None:
+        """Announces work all the time, and does none."""
+        self.say(ANNOUNCE)
+        time.sleep(0.0005)
+
+    def pretends(self) -> None:
+        """Announces work, and says that it came."""
+        work = self.get(self.mine + ACTIVITY)
+        self.put(self.mine + BEFORE, work)
+        self.say(ANNOUNCE)
+        time.sleep(0.0005)
+        self.put(self.mine + ACTIVITY, work + 1)
+
+    def opens(self) -> None:
+        """Is within a request for ever, and works a little now and then."""
+        self.put(self.mine + OPEN, 1)
+        self.say(ANNOUNCE)
+        self.job.launch(1)
+        self.job.synchronize()
+        time.sleep(0.02)
 
     def counts(self) -> None:
         """Counts up, and tells sums that no clock can."""

@@ -124,6 +124,9 @@ def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[L
         "toggles",
         "empties",
         "shortens",
+        "foretells",
+        "pretends",
+        "opens",
     ],
 )
 def test_whatever_it_does_the_others_and_the_daemon_go_on(
@@ -165,6 +168,22 @@ def test_the_requests_of_others_are_seen_as_soon_as_ever(
         finally:
             os.kill(daemon.pid, signal.SIGCONT)
     batch.wait_for_progress()
+
+
+@pytest.mark.parametrize("give_way", ["switch", "request"])
+def test_who_announces_all_the_time_is_ignored_and_named(
+    daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]], give_way: str
+) -> None:
+    liar, batch = lying("foretells")
+    daemon.client.use_policy("priority", {"give_way": give_way})
+    wait_for(lambda: "announcements are ignored" in task_of(daemon, liar.pid).why, "the liar to be found out")
+    looked, off, ends = 0, 0, time.monotonic() + 3
+    while time.monotonic() < ends:
+        looked += 1
+        off += not task_of(daemon, batch.pid).enabled
+        time.sleep(0.005)
+    assert off / looked < 0.25, "2 % in the long run, and 50 ms at once"
+    batch.wait_for_progress(20)
 
 
 def test_a_file_that_is_cut_short_ends_the_request(daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]]) -> None:

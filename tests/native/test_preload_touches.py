@@ -1,4 +1,4 @@
-"""A touch loads a context before there is work for it: when it is made, beside a driver that keeps what it is asked."""
+"""A touch loads a context before there is work for it: when it is made, beside a driver that writes down each call."""
 
 from __future__ import annotations
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from runlist.daemon.gpu import activity
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.view import views
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.model import Activity, Busy, Idle, TaskClass
+from runlist.model import Activity, Announce, Busy, Idle, TaskClass
 from runlist.planes.process.region import Activity as Told
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.views.structs import TaskView
@@ -233,3 +234,117 @@ def test_how_long_requests_are_is_learnt_and_shown(world: World) -> None:
     world.do(lambda: world.scheduler.remove(service.task.key))
     told = world.scheduler.giving_way()
     assert told is None or service.task.key not in told.requests_s
+
+
+# What is announced.
+
+
+def announces(world: World, managed: ManagedTask, milliseconds: int = 2) -> None:
+    message = TenantMessage(Kind.ANNOUNCE, 0, 1, milliseconds * 1_000_000)
+    world.do(lambda: hear({world.scheduler: managed}, message, lambda _: True))
+
+
+def announced(world: World) -> list[float]:
+    return [event.in_s for event in world.policy.events if isinstance(event, Announce)]
+
+
+@pytest.fixture(params=[True, False], ids=["watched", "unwatched"])
+def heard(world: World, request: pytest.FixtureRequest) -> tuple[World, ManagedTask, Library]:
+    managed, library = add(world)
+    watch = {managed.task.key: IDLE_S} if request.param else {}
+    world.decide(Decision({}, watch=watch, announcing=frozenset({managed.task.key})))
+    world.run()
+    assert (library.asked, library.announced) == (request.param, True)
+    return world, managed, library
+
+
+def test_what_is_announced_is_told_and_asked_for_again(heard: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = heard
+    asked = library.asked
+    for _ in range(2):
+        library.asked = library.announced = False
+        announces(world, managed)
+        assert (library.asked, library.announced) == (asked, True)
+    assert announced(world) == [0.002, 0.002]
+
+
+def test_who_is_not_asked_announces_nothing(world: World) -> None:
+    managed, library = add(world)
+    world.run()
+    announces(world, managed)
+    assert announced(world) == []
+    assert not library.announced
+
+
+def test_who_is_busy_announces_nothing(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    world.decide(Decision({}, watch={managed.task.key: IDLE_S}, announcing=frozenset({managed.task.key})))
+    world.run()
+    says_that_it_works(world, managed)
+    library.announced = False
+    announces(world, managed)
+    assert announced(world) == []
+    library.work()
+    world.pass_time(3 * IDLE_S)
+    assert library.announced, "once it is idle"
+    announces(world, managed)
+    assert announced(world) == [0.002]
+
+
+def test_an_announcement_that_is_lost_is_not_the_last(heard: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = heard
+    asked = library.asked
+    library.asked = library.announced = False  # it took that back, and its message did not arrive
+    world.pass_time(0.2)
+    world.run()
+    assert (library.asked, library.announced) == (asked, True)
+    announces(world, managed)
+    assert announced(world) == [0.002]
+
+
+def test_who_is_no_longer_asked_hears_so(heard: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = heard
+    world.decide(Decision({}))
+    world.run()
+    assert (library.asked, library.announced) == (False, False)
+    announces(world, managed)
+    assert announced(world) == []
+
+
+def test_the_policy_sees_what_was_there_before_an_announcement(heard: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = heard
+    library.told = Told(7, before=5)
+    world.run()
+    assert managed.task.activity == Activity(7, before=5)
+
+
+def test_a_request_that_the_program_ends_is_over_at_once(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    world.decide(Decision({}, watch={managed.task.key: 1.0}))
+    world.run()
+    library.told = Told(1, open=1)
+    says_that_it_works(world, managed)
+    world.pass_time(0.6)
+    assert told(world) == [Busy]
+    library.told = Told(2, open=0, ended=1)
+    world.pass_time(0.6)
+    assert told(world) == [Busy, Idle]
+
+
+def test_within_a_request_a_pause_is_no_end_for_a_while(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    library.told = Told(1, open=1)
+    says_that_it_works(world, managed)
+    world.pass_time(0.8 * activity.OPEN_S)
+    assert told(world) == [Busy]
+    world.pass_time(activity.OPEN_S)
+    assert told(world) == [Busy, Idle], "one that is never ended"
+
+
+def test_a_wait_that_goes_on_outlasts_the_end_of_a_request(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    library.told = Told(1, waiting=1, open=1)
+    says_that_it_works(world, managed)
+    library.told = Told(1, waiting=1, ended=1)
+    world.pass_time(0.2)
+    assert told(world) == [Busy]

@@ -305,6 +305,31 @@ def test_a_policy_that_would_livelock_is_put_right_and_told(tmp_path: Path) -> N
     assert result.utilisation > 0.5
 
 
+def prepared(announce_budget: str, false_alarms: float = 0.0) -> dict[str, TenantResult]:
+    """A service that prepares its requests for 2 ms, beside a batch job."""
+    service = tenant(
+        "service", task_class=TaskClass.LATENCY, kernel_us=(1_000.0,), load=Periodic(40.0, 0.0), tells=True,
+        prepare_us=2_000.0, false_alarms=false_alarms,
+    )  # fmt: skip
+    trace = Trace("prepared", 10.0, [service, tenant("job", task_class=TaskClass.BATCH, kernel_us=(5_000.0,))])
+    policy = PolicySpec("priority", options={"announce_budget": announce_budget})
+    return by_name(simulate(trace, policy).result)
+
+
+def test_a_request_that_is_announced_finds_the_background_off() -> None:
+    unheard, heard = prepared("0"), prepared("0.02")
+    late, soon = (one["service"].latency_us for one in (unheard, heard))
+    assert late is not None
+    assert soon is not None
+    assert 3_000 < soon.p99 < late.p99, "nobody has to be switched away when it launches"
+    assert heard["job"].requests_per_s > 0.75 * unheard["job"].requests_per_s
+
+
+def test_false_alarms_cost_the_background_no_more_than_their_budget() -> None:
+    right, wrong = prepared("0.02"), prepared("0.02", 1.0)
+    assert wrong["job"].requests_per_s > 0.93 * right["job"].requests_per_s
+
+
 def test_a_capped_tenant_needs_the_daemon() -> None:
     """Nothing holds a cap but the policy: under the driver alone it means nothing."""
     (free,) = run("none", tenant("a", cap=Cap.of_percent(30))).tenants

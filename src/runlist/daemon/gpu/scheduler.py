@@ -201,9 +201,7 @@ class Scheduler:
         off_on_work: AbstractSet[TaskKey] = frozenset(),
     ) -> None:
         self._running = False  # the shares are applied: what goes off from here on is news
-        self._arms.keep(
-            tasks.keys() | announcing
-        )  # else we clear a word for which it acts
+        self._arms.keep(tasks.keys() | announcing)  # else we clear a word for which it acts
         self._activity.watch(tasks, announcing)
         self._arms.set(self._activity.idle, off_on_work)
 

@@ -36,7 +36,7 @@ class _Pending:
     begins: float
     cost_from: float | None = None
     done: float | None = None
-    seen: tuple[int, float] | None = None  # turns and time on the GPU, of a task that tells nothing else
+    seen: tuple[float, ...] | None = None  # what the task had done when it was first looked at
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class _Account:
     ignored: bool = False
     told: int = 0
     wrong: int = 0
+    work: int = 0  # of the task, when its last announcement was settled
 
 
 class Announcements:
@@ -100,12 +101,15 @@ class Announcements:
         for key, one in list(self._pending.items()):
             task = entitled.get(key)
             ends = one.at + WAIT_S if one.done is None else one.done
-            if task is not None and one.done is None and _has_begun(one, task):
+            account = self._accounts[key]
+            if task is not None and one.done is None and _has_begun(one, task, account):
                 one.done = ends = min(ends, now + GRACE_S)
             if reached(ends, now) or task is None:
                 del self._pending[key]
+                if task is not None and task.activity is not None:
+                    account.work = task.activity.work
                 if one.done is None:
-                    self._charge(key, one, now)
+                    _charge(account, one, now)
             elif reached(one.begins, now):
                 one.cost_from = now if one.cost_from is None else one.cost_from
                 wanted[key] = ends
@@ -125,13 +129,6 @@ class Announcements:
         said = f"{account.wrong} of {account.told} were wrong"
         return f"its announcements are ignored: {said}" if account.ignored else f"announces its work: {said}"
 
-    def _charge(self, key: TaskKey, one: _Pending, now: float) -> None:
-        account = self._accounts.setdefault(key, _Account())
-        account.wrong += 1
-        if one.cost_from is not None:
-            account.balance -= now - one.cost_from
-        account.ignored |= account.balance <= 0
-
     def _refill(self, now: float) -> list[_Account]:
         """Save what may be spent since the last time; returns the accounts that owe something."""
         # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
@@ -144,12 +141,20 @@ class Announcements:
         return [account for account in owing if account.balance < BURST_S]
 
 
-def _has_begun(one: _Pending, task: Task) -> bool:
-    """Whether work came after an announcement: as the task tells, else by its turns on the GPU."""
-    if task.activity is not None and task.activity.before:
-        return task.activity.work > task.activity.before
-    if task.activity is not None:
-        return task.activity.work > 0
-    seen = task.usage.turns, task.usage.held_s
+def _charge(account: _Account, one: _Pending, now: float) -> None:
+    account.wrong += 1
+    if one.cost_from is not None:
+        account.balance -= now - one.cost_from
+    account.ignored |= account.balance <= 0
+
+
+def _has_begun(one: _Pending, task: Task, account: _Account) -> bool:
+    """Whether work came after an announcement. The task tells what there was before it; where that is older than the
+    last announcement, or it tells nothing, what was there at the first look counts.
+    """
+    activity = task.activity
+    if activity is not None and activity.before >= account.work:
+        return activity.work > activity.before
+    seen = (task.usage.turns, task.usage.held_s) if activity is None else (activity.work,)
     one.seen = one.seen or seen
     return seen != one.seen

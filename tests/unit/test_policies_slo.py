@@ -78,7 +78,8 @@ def test_when_it_is_in_danger_the_background_gets_less_at_once() -> None:
     got = loop.pass_quarters(1, 9.5, used=0.4)
     assert got[1] is None
     assert got[2] == got[3] == pytest.approx(0.8 * 0.7 / 2, abs=0.03)
-    assert loop.again == pytest.approx(0.25)
+    loop.layer.on_event(Report(loop.tasks[0].key, 0.005), loop.now)  # nothing queues any more
+    assert loop.layer.decide(loop.tasks, loop.now).again_after_s == pytest.approx(0.25)
     assert loop.layer.why(TaskKey(2, "GPU-0")) == "as below, p99 9.5 ms of 10 ms: background at 56 %"
 
 

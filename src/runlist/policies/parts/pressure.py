@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-PRESSED, CALM = 0.1, 0.05
-"""Pressure begins with a request that took longer than usual by the first part of the room up to the target, and ends
-with one that took longer by less than the second.
+PRESSED, PRESSED_TIGHT, PRESSED_OF_USUAL = 0.3, 0.1, 0.06
+"""Pressure begins with a request that took longer than usual by this part of the room up to the target; by less of it
+while it is tight. By the third part of what is usual at least, which is not known better.
 """
-PRESSED_OF_USUAL, CALM_OF_USUAL = 0.06, 0.04
-"""Or by these parts of what is usual, where that is more: what is usual is known no better."""
+CALM = 0.6
+"""It ends with a request that took longer by less than this part of that."""
 LASTS = 4.0
 """Without another report it ends after so many times the target."""
 USUAL_STEP = 1.02
@@ -38,20 +38,22 @@ class Pressure:
         self._paid_until = float("-inf")  # stops are paid for by time
 
     def add(self, latency_s: float, target_s: float, now: float, *, tight: bool) -> bool:
-        """A request ended. Returns whether that begins pressure, or lets it end earlier. `tight`: there was too much
-        of late, so that others rest before they come back, for twice as long each time that this was too soon.
+        """A request ended. Returns whether that begins pressure, or lets it end earlier. `tight`: there was too
+        little room of late, so that others rest before they come back, for twice as long each time that this was too
+        soon.
         """
         usual_s = max(LEAST_S, latency_s if self._usual_s is None else self._usual_s)
         self._usual_s = usual_s * USUAL_STEP if latency_s > usual_s else usual_s / USUAL_STEP
         excess_s, room_s = latency_s - self._usual_s, target_s - self._usual_s
-        if room_s > 0 and excess_s > max(PRESSED * room_s, PRESSED_OF_USUAL * self._usual_s):
+        bound_s = max((PRESSED_TIGHT if tight else PRESSED) * room_s, PRESSED_OF_USUAL * self._usual_s)
+        if room_s > 0 and excess_s > bound_s:
             begins = now >= self.until
             if begins:
                 self._learn(now - self.until, tight)
                 self._paid_until = max(self._paid_until, now) + 1 / STOPS_PER_S
             self.until, self._queues = now + LASTS * target_s, True
             return begins
-        if self._queues and (room_s <= 0 or excess_s < max(CALM * room_s, CALM_OF_USUAL * self._usual_s)):
+        if self._queues and (room_s <= 0 or excess_s < CALM * bound_s):
             rest_s = max(self._rest_s, self._paid_until - now - AT_ONCE_S)
             self.until, self._queues = min(self.until, now + rest_s), False
             return True

@@ -102,6 +102,8 @@ class SloLayer(Layer):
             if self._tails:
                 self._forget()
             return self.below.decide(tasks, now)
+        if not self._tails:
+            self._lowered = now + INTERVAL_S  # earlier requests suffered from earlier shares
         self._tails = {task.key: self._tails.get(task.key) or Tail() for task in targets}
         self._brakes = {task.key: self._brakes.get(task.key) or Brake(now) for task in targets}
         self._pressures = {task.key: self._pressures.get(task.key) or Pressure() for task in targets}

@@ -3,12 +3,12 @@
 Tasks with a target (p99) report how long their requests took. Four times a second the p99 of the last second is
 compared with the target: when it comes near, all tasks of lower classes that have no target of their own get a smaller
 part of the GPU together, at once (times 0.7); while it is well below, a little more (3 % of the GPU). Near a part that
-failed the steps are small and rare. Caps keep the part. Before more than one request in a hundred of a second took too
-long, the background is stopped at once, until more late requests are affordable.
+failed the steps are small and rare. Caps keep the part. While requests queue, the background is stopped. Before more
+than one request in a hundred of a second took too long, it is stopped at once, until more late requests are affordable.
 
 Good for: a service with a latency target beside batch jobs that should get all that is left.
 Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
-background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none.
+background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none. The p99 of single seconds varies: one that alone comes near the target is missed at times.
 """
 
 from __future__ import annotations

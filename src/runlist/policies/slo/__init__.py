@@ -8,7 +8,8 @@ than one request in a hundred of a second took too long, it is stopped at once, 
 
 Good for: a service with a latency target beside batch jobs that should get all that is left.
 Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
-background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none. The p99 of single seconds varies: one that alone comes near the target is missed at times.
+background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none.
+The p99 of single seconds varies: one that alone comes near the target is missed at times.
 """
 
 from __future__ import annotations

@@ -308,6 +308,27 @@ def test_a_target_takes_from_the_background_what_it_needs(daemon: Daemon, worker
     assert_correct([job])
 
 
+def test_requests_that_queue_stop_the_background_before_one_is_late(daemon: Daemon, worker: Start, jobs: Jobs) -> None:
+    (job,) = jobs(1)
+    service = worker()
+    service.do("pause")
+    daemon.client.attach(service.pid, "latency", settings={"p99": "2s"})
+    daemon.client.attach(job.pid, "batch")
+    for _ in range(30):
+        service.do("report 100000")
+
+    def queues() -> bool:
+        service.do("report 900000")
+        task = task_of(daemon, job.pid)
+        return not task.enabled and "stopped for a moment" in task.why
+
+    wait_for(queues)
+    service.do("report 100000")
+    wait_for(lambda: task_of(daemon, job.pid).enabled)
+    assert "background at 100 %" in task_of(daemon, job.pid).why  # no smaller part
+    assert_correct([job])
+
+
 # -- policies --------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runlist.model import Cap, Report, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
@@ -78,7 +80,8 @@ def test_when_it_is_in_danger_the_background_gets_less_at_once() -> None:
     got = loop.pass_quarters(1, 9.5, used=0.4)
     assert got[1] is None
     assert got[2] == got[3] == pytest.approx(0.8 * 0.7 / 2, abs=0.03)
-    assert loop.again == pytest.approx(0.25)
+    loop.layer.on_event(Report(loop.tasks[0].key, 0.005), loop.now)  # nothing queues any more
+    assert loop.layer.decide(loop.tasks, loop.now).again_after_s == pytest.approx(0.25)
     assert loop.layer.why(TaskKey(2, "GPU-0")) == "as below, p99 9.5 ms of 10 ms: background at 56 %"
 
 
@@ -115,6 +118,83 @@ def test_between_the_two_bounds_nothing_changes() -> None:
     loop.pass_quarters(8, 5, used=0.8)
     low = loop.pass_quarters(1, 9.5, used=0.8)
     assert loop.pass_quarters(20, 8.5, used=0.5) == low
+
+
+def test_what_was_slow_before_it_could_do_anything_is_no_reason() -> None:
+    for first_s, keeps_all in ((0.0, True), (0.2, False)):
+        loop = Loop(task(2))
+        loop.layer.decide(loop.tasks, loop.now)
+        for number in range(20):
+            loop.layer.on_event(Report(loop.tasks[0].key, 0.02), loop.now + first_s + number / 100)
+        loop.now += first_s + 0.2
+        assert (loop.pass_quarters(4, 5, used=0.8)[2] is None) is keeps_all
+
+
+def test_while_requests_queue_the_background_is_off_and_then_comes_back() -> None:
+    """Long before any is late, and without a smaller part."""
+    loop = Loop(task(2), task(3, NORMAL), task(4, LATENCY))
+    loop.pass_quarters(8, 3, used=0.3)
+    service = loop.tasks[0].key
+
+    def off() -> set[int]:
+        shares_now = loop.layer.decide(loop.tasks, loop.now).shares
+        return {key.pid for key, share in shares_now.items() if not share.enabled}
+
+    assert off() == set()
+    assert loop.layer.on_event(Report(service, 0.006), loop.now)
+    assert off() == {2, 3}
+    assert "stopped for a moment" in loop.layer.why(TaskKey(2, "GPU-0"))
+    assert not loop.layer.on_event(Report(service, 0.006), loop.now + 0.001)
+    assert loop.layer.on_event(Report(service, 0.003), loop.now + 0.002)
+    loop.now += 0.002
+    assert off() == set()
+    assert loop.pass_quarters(4, 3, used=0.3)[2] is None
+
+
+def test_when_the_reports_stop_in_a_queue_the_background_comes_back() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 3, used=0.3)
+    loop.layer.on_event(Report(loop.tasks[0].key, 0.006), loop.now)
+    again = loop.layer.decide(loop.tasks, loop.now)
+    assert not again.shares[loop.tasks[1].key].enabled
+    assert again.again_after_s == pytest.approx(0.04)
+    loop.now += 0.041
+    assert loop.tasks[1].key not in loop.layer.decide(loop.tasks, loop.now).shares
+
+
+def test_nonsense_is_not_heard() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 3, used=0.3)
+    for latency_s in (float("inf"), float("nan"), -1.0):
+        assert not loop.layer.on_event(Report(loop.tasks[0].key, latency_s), loop.now)
+        assert loop.tasks[1].key not in loop.layer.decide(loop.tasks, loop.now).shares
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([5, 50, 400]), st.floats(0.0, 0.05))
+def test_whoever_lies_stops_lower_classes_alone_and_leaves_them_a_least_part(
+    seed: int, per_s: int, longest_s: float
+) -> None:
+    """Random latencies, at random times."""
+    rnd = random.Random(seed)
+    loop = Loop(task(2), task(3, NORMAL), task(4, LATENCY))
+    on_s, off, asked = 0.0, False, loop.now
+    while loop.now < 22.0:
+        report_at = loop.now + rnd.expovariate(per_s)
+        while asked < report_at:
+            on_s += (asked - loop.now) * (not off) * (loop.now > 12.0)
+            loop.now = asked
+            decision = loop.layer.decide(loop.tasks, loop.now)
+            assert all(decision.shares.get(loop.tasks[at].key) is None for at in (0, 3))
+            off = loop.tasks[1].key in decision.shares
+            cap = loop.below.seen[2].cap
+            assert cap is None or cap.fraction >= 0.01
+            asked = loop.now + max(1e-3, min(0.25, decision.again_after_s or 0.25))
+        on_s += (report_at - loop.now) * (not off) * (loop.now > 12.0)
+        loop.now = report_at
+        if loop.layer.on_event(Report(loop.tasks[0].key, rnd.uniform(0, longest_s)), loop.now):
+            asked = loop.now
+    assert on_s >= 0.008 * 10
 
 
 def test_a_single_slow_request_of_hundreds_is_no_reason() -> None:

@@ -3,12 +3,13 @@
 Tasks with a target (p99) report how long their requests took. Four times a second the p99 of the last second is
 compared with the target: when it comes near, all tasks of lower classes that have no target of their own get a smaller
 part of the GPU together, at once (times 0.7); while it is well below, a little more (3 % of the GPU). Near a part that
-failed the steps are small and rare. Caps keep the part. Before more than one request in a hundred of a second took too
-long, the background is stopped at once, until more late requests are affordable.
+failed the steps are small and rare. Caps keep the part. While requests queue, the background is stopped. Before more
+than one request in a hundred of a second took too long, it is stopped at once, until more late requests are affordable.
 
 Good for: a service with a latency target beside batch jobs that should get all that is left.
 Fails: when the target cannot be kept even alone, the background ends at 1 % for nothing. A request that comes while the
 background runs waits for one context switch, whatever its part: a target below that is kept only by nearly none.
+The p99 of single seconds varies: one that alone comes near the target is missed at times.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from dataclasses import replace
 
 from runlist.model import Cap, Event, Report, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Layer, Policy
-from runlist.policies.parts.aimd import Aimd
+from runlist.policies.parts.aimd import LOWEST, Aimd
 from runlist.policies.parts.brake import Brake
+from runlist.policies.parts.floor import Floor
 from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.pace import reached
+from runlist.policies.parts.pressure import Pressure
 from runlist.policies.parts.tail import Tail
 from runlist.policies.parts.waiting import Waiting, earliest
 
@@ -33,6 +36,8 @@ LEAST_QUOTA_US, QUOTA_OF_TARGET = 1_500, 0.4
 come in long periods; periods below the first cost too many controls.
 """
 BRAKED_LOOK_S = 0.05
+BREAK_S = 0.005
+"""Whatever is reported, the background has LOWEST of the time, so much at a time."""
 COMFORT = 2.5
 """The background gets more while the p99 leaves this many times the headroom."""
 NEARLY_ALL = 0.98
@@ -59,8 +64,11 @@ class SloLayer(Layer):
         no_more(values, "step", "backoff", "headroom")
         self._tails: dict[TaskKey, Tail] = {}
         self._brakes: dict[TaskKey, Brake] = {}
+        self._pressures: dict[TaskKey, Pressure] = {}
         self._targets_s: dict[TaskKey, float] = {}
         self._waiting = Waiting(below)
+        self._floor = Floor(LOWEST, BREAK_S)
+        self._stopped = False
         self._background: frozenset[TaskKey] = frozenset()
         self._held: dict[TaskKey, float] = {}
         self._active = 1  # groups of the background that had the GPU of late
@@ -70,16 +78,24 @@ class SloLayer(Layer):
         self._why = ""
 
     def on_event(self, event: Event, now: float) -> bool | None:
-        stop = False
+        changes = False
         if isinstance(event, Report):
-            if event.key in self._tails:
-                self._tails[event.key].add(event.latency_s, now)
-                stop = self._brakes[event.key].add(event.latency_s > self._targets_s[event.key], now)
-                if stop:
-                    self._lower(now)
+            if event.key in self._tails and 0 <= event.latency_s < math.inf:
+                changes = self._hear(event, now)
         elif isinstance(event, Vanish):
             self._tails.pop(event.key, None)
-        return self.below.on_event(event, now) or (stop and bool(self._background))
+        return self.below.on_event(event, now) or (changes and bool(self._background))
+
+    def _hear(self, report: Report, now: float) -> bool:
+        """Returns whether the background is to be stopped by it, or let go."""
+        key, latency_s = report.key, report.latency_s
+        target_s = self._targets_s[key]
+        self._tails[key].add(latency_s, now)
+        late = self._brakes[key].add(latency_s > target_s, now)
+        if late:
+            self._lower(now)
+        tight = self._aimd.share < NEARLY_ALL
+        return self._pressures[key].add(latency_s, target_s, now, tight=tight) or late
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
         targets = [task for task in tasks if task.target_p99_us is not None]
@@ -87,35 +103,49 @@ class SloLayer(Layer):
             if self._tails:
                 self._forget()
             return self.below.decide(tasks, now)
+        if not self._tails:
+            self._lowered = now + INTERVAL_S  # earlier requests suffered from earlier shares
         self._tails = {task.key: self._tails.get(task.key) or Tail() for task in targets}
         self._brakes = {task.key: self._brakes.get(task.key) or Brake(now) for task in targets}
+        self._pressures = {task.key: self._pressures.get(task.key) or Pressure() for task in targets}
         self._targets_s = {task.key: (task.target_p99_us or 0.0) / 1e6 for task in targets}
         lowest = min(RANK[task.task_class] for task in targets)
         background = [task for task in tasks if task.target_p99_us is None and RANK[task.task_class] > lowest]
         self._background = frozenset(task.key for task in background)
         if all(tail.silent(now) for tail in self._tails.values()):
             self._aimd.reset()
-            self._why, self._looked = "", now
+            self._why, self._looked, self._stopped = "", now, False
             return earliest(now, self.below.decide(tasks, now), now + SILENT_LOOK_S)
         if reached(self._looked + INTERVAL_S, now):
             self._measure(background, now)
             self._adjust(targets, now)
             self._looked = now
+        look = self._stop_until(now)
+        interrupted = self._floor.ends(look is not None, now)
+        if interrupted is not None:
+            look, background = interrupted, []
+        self._stopped = look is not None and interrupted is None
+        off = {task.key: look for task in background if look is not None and not task.suspended}
+        look = self._looked + INTERVAL_S if look is None else min(look, self._looked + INTERVAL_S)
+        return earliest(now, self._waiting.decide(self._capped(tasks), off, now), look)
+
+    def _stop_until(self, now: float) -> float | None:
+        """Until when the background is stopped, as far as is known; None: it is not."""
         for brake in self._brakes.values():
             brake.look(now)
-        braked = any(brake.on for brake in self._brakes.values())
-        look = now + BRAKED_LOOK_S if braked else self._looked + INTERVAL_S
-        off = {task.key: look for task in background if braked and not task.suspended}
-        return earliest(now, self._waiting.decide(self._capped(tasks), off, now), look)
+        pressed = max((pressure.until for pressure in self._pressures.values()), default=now)
+        if any(brake.on for brake in self._brakes.values()):
+            pressed = max(pressed, now + BRAKED_LOOK_S)
+        return min(pressed, now + BRAKED_LOOK_S) if pressed > now else None
 
     def why(self, key: TaskKey) -> str:
         concerned = self._why and (key in self._background or key in self._tails)
-        stopped = "stopped for a moment" if any(brake.on for brake in self._brakes.values()) else ""
+        stopped = "stopped for a moment" if self._stopped else ""
         return ", ".join(filter(None, (self.below.why(key), *((self._why, stopped) if concerned else ()))))
 
     def _forget(self) -> None:
         self._aimd.reset()
-        self._tails, self._brakes, self._held, self._background = {}, {}, {}, frozenset()
+        self._tails, self._brakes, self._pressures, self._held, self._background = {}, {}, {}, {}, frozenset()
         self._looked = self._lowered = float("-inf")
         self._why = ""
 
@@ -179,6 +209,8 @@ def _ms(seconds: float) -> str:
 
 def _cap(share: float, target_us: float) -> Cap:
     quota_us = max(LEAST_QUOTA_US, QUOTA_OF_TARGET * target_us)
+    if share <= LOWEST:
+        quota_us = max(quota_us, 1e6 * BREAK_S)  # lasts a break
     period_us = round(min(LONGEST_PERIOD_US, max(SHORTEST_PERIOD_US, quota_us / share)))
     return Cap(max(math.ceil(period_us / 100), round(period_us * share)), period_us)
 

@@ -39,12 +39,17 @@ void say_enforced() {
                      .pop = next<activity::Cleanup::Pop>("_pthread_cleanup_pop")});
 }
 
-void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream, bool per_thread) {
+void count_rest(activity::Own& own, activity::Left left) {
     const int saved = errno;
-    if (own.finish(left) && !cap::is_capturing(calls_in(row), cap::stream_of(stream, per_thread))) {
-        activity::say_work(own);
-    }
+    if (own.finish(left)) activity::say_work(own);
     errno = saved;
+}
+
+bool is_captured(int row, CUstream stream, bool per_thread) {
+    const int saved = errno;
+    const bool captured = cap::is_capturing(calls_in(row), cap::stream_of(stream, per_thread));
+    errno = saved;
+    return captured;
 }
 
 }  // namespace runlist::hooks

@@ -21,7 +21,7 @@ from tests.native.regions import ACTIVITY, ACTIVITY_AT, SLOT_BYTES, SLOTS, SLOTS
 __all__ = ["short_path"]
 
 
-ILLEGAL_STATE, UNSUPPORTED, INVALIDATED = 401, 900, 901
+ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 401, 900, 901, 908
 """Results of CUDA."""
 
 
@@ -95,9 +95,11 @@ def test_what_is_captured_is_no_work_and_what_follows_is(program: Program, launc
     assert program.do("captured", launch, "fill").work == 5
 
 
-def test_a_capture_that_fails_or_is_ended_by_another_stream(program: Program) -> None:
+def test_a_capture_that_fails_or_is_ended_by_somebody_else(program: Program) -> None:
     program.do("capture", "launch")
     program.do("end-aside", result=ILLEGAL_STATE)
+    program.do("end-elsewhere")
+    program.do("join", result=WRONG_THREAD)
     assert program.do("launch").work == 0
     program.do("stream", result=UNSUPPORTED)  # which spoils the capture
     assert program.do("aside").work == 1

@@ -30,6 +30,7 @@ static void CUDA_CB shut(void* unused) {
 static CUresult sync_stream(void) { return cuStreamSynchronize(stream); }
 static CUresult sync_event(void) { return cuEventSynchronize(event); }
 static CUresult sync_context(void) { return cuCtxSynchronize(); }
+static CUresult ends(void) { return cuStreamEndCapture(stream, &graph); }
 static CUresult sync_copy(void) {
     uint32_t word;
     return cuMemcpyDtoH(&word, memory, sizeof(word));
@@ -61,8 +62,8 @@ static CUresult works(void) { return launch(kernel, memory, 256, 1, stream); }
 
 /* By the function that the driver finds, as the CUDA runtime does. */
 static CUresult works_found(void) {
-    CUresult (*found)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**,
-                      void**) = NULL;
+    CUresult (*found)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                      void**, void**) = NULL;
     uint64_t count = 256;
     uint32_t rounds = 1;
     void* parameters[] = {&memory, &count, &rounds};
@@ -112,7 +113,8 @@ static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "graph")) return graph_of_two();
     if (!strcmp(word, "launch-graph")) return cuGraphLaunch(executable, stream);
     if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    if (!strcmp(word, "captured")) return cuStreamEndCapture(stream, &graph);
+    if (!strcmp(word, "captured")) return ends();
+    if (!strcmp(word, "end-elsewhere")) return starts(ends, NULL);
     if (!strcmp(word, "aside")) return launch(kernel, memory, 256, 1, aside);
     if (!strcmp(word, "end-aside")) return cuStreamEndCapture(aside, &graph);
     if (!strcmp(word, "fill")) return cuMemsetD32Async(memory, 0, 16, stream);

@@ -41,6 +41,7 @@ void add(std::atomic<std::uint64_t>& sum, std::int64_t nanoseconds) {
 }  // namespace
 
 constinit std::atomic<Own*> own{nullptr};
+constinit std::atomic<std::int32_t> captures{0};
 constinit thread_local bool waiting = false;
 
 void start(const Cleanup& cleanup) {

@@ -54,6 +54,10 @@ struct Own {
 
 extern constinit std::atomic<Own*> own;
 
+// Streams that capture, or more: one that ended otherwise than by its end stays. What is captured is no work yet, and
+// only while this is not 0 a launch asks whether it is.
+extern constinit std::atomic<std::int32_t> captures;
+
 // nullptr: nobody is told anything, in a process without a region.
 inline Own* telling() { return own.load(std::memory_order_acquire); }
 

@@ -41,18 +41,19 @@ void say_enforced() {
                      .pop = next<activity::Cleanup::Pop>("_pthread_cleanup_pop")});
 }
 
-void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream, bool per_thread) {
+void count_rest(activity::Own& own, activity::Left left, int row) {
     const int saved = errno;
-    const bool asked = own.finish(left);
-    const bool attends = own.attends();
-    const bool pending = own.pending.load(std::memory_order_relaxed) != 0;
-    const cap::Calls& calls = calls_in(row);
-    if ((asked || attends || pending) && !cap::is_capturing(calls, cap::stream_of(stream, per_thread))) {
-        if (asked) activity::say_work(own);
-        if (pending) arrivals::worked(own);
-        if (attends) prepare_touch(calls);
-    }
+    if (own.finish(left)) activity::say_work(own);
+    if (own.pending.load(std::memory_order_relaxed) != 0) arrivals::worked(own);
+    if (own.attends()) prepare_touch(calls_in(row));
     errno = saved;
+}
+
+bool is_captured(int row, CUstream stream, bool per_thread) {
+    const int saved = errno;
+    const bool captured = cap::is_capturing(calls_in(row), cap::stream_of(stream, per_thread));
+    errno = saved;
+    return captured;
 }
 
 }  // namespace runlist::hooks

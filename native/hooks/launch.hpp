@@ -43,18 +43,22 @@ struct Named {
 // Whether the default stream of this form is the thread's own.
 constexpr bool is_per_thread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
 
-// Does what is left of counting a submission: the first of a stretch, or one that somebody waits to hear of. What is
-// captured into a graph is no work yet, and nobody hears of it.
-[[gnu::noinline, gnu::cold]] void count_rest(activity::Own& own, activity::Left left, int row, CUstream stream,
-                                             bool per_thread);
+// Does what is left of counting a submission: the first of a stretch, or one that somebody waits to hear of.
+[[gnu::noinline, gnu::cold]] void count_rest(activity::Own& own, activity::Left left, int row);
+
+// Whether any stream captures.
+inline bool any_capture() { return activity::captures.load(std::memory_order_relaxed) != 0; }
+
+// Whether what a stream is given is captured into a graph, which makes it no work yet; also where that cannot be said.
+[[gnu::noinline, gnu::cold]] bool is_captured(int row, CUstream stream, bool per_thread);
 
 // Counts a submission that is made now.
 inline void count(int row, CUstream stream, bool per_thread) {
     activity::Own* own = activity::telling();
-    if (own == nullptr) return;
+    if (own == nullptr || (any_capture() && is_captured(row, stream, per_thread))) return;
     const activity::Left left = own->submit();
     if (left != activity::Left::kNothing) [[unlikely]]
-        count_rest(*own, left, row, stream, per_thread);
+        count_rest(*own, left, row);
 }
 
 // Calls a real function of a row when it is its turn. One for all functions of a type, as it is large.
@@ -73,9 +77,17 @@ template <typename... Arguments>
 
 // Calls a real function of a row after what is left of counting it was done.
 template <typename... Arguments>
-[[gnu::noinline, gnu::cold]] CUresult call_counted(CUresult (*real)(Arguments...), int row, bool per_thread,
-                                                   activity::Own* own, activity::Left left, Arguments... arguments) {
-    count_rest(*own, left, row, Named(arguments...).stream, per_thread);
+[[gnu::noinline, gnu::cold]] CUresult call_counted(CUresult (*real)(Arguments...), int row, activity::Own* own,
+                                                   activity::Left left, Arguments... arguments) {
+    count_rest(*own, left, row);
+    return real(arguments...);
+}
+
+// Calls a real function of a row while streams capture.
+template <typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult call_beside_captures(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                                           Arguments... arguments) {
+    count(row, Named(arguments...).stream, per_thread);
     return real(arguments...);
 }
 
@@ -97,9 +109,11 @@ template <int row, typename... Arguments>
     activity::Own* own = activity::telling();
     if (own == nullptr || in_hook) return real(arguments...);
     if constexpr (row == kLinked) return call_linked(real, per_thread, arguments...);
+    if (any_capture()) [[unlikely]]
+        return call_beside_captures(real, row, per_thread, arguments...);
     const activity::Left left = own->submit();
     if (left != activity::Left::kNothing) [[unlikely]]
-        return call_counted(real, row, per_thread, own, left, arguments...);
+        return call_counted(real, row, own, left, arguments...);
     return real(arguments...);
 }
 
@@ -113,6 +127,36 @@ struct Work<id, row, CUresult(Arguments...)> {
         if (function == nullptr) [[unlikely]]
             return absent<CUresult>();
         return submit<row>(function, is_per_thread(Function<id>::kName), arguments...);
+    }
+};
+
+// What has a stream capture what it is given.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct BeginCapture;
+
+template <Id id, int row, typename... Arguments>
+struct BeginCapture<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        const Outermost outermost;
+        const CUresult result = call_real<id, row>(arguments...);
+        if (outermost && result == CUDA_SUCCESS) activity::captures.fetch_add(1);
+        return result;
+    }
+};
+
+// What ends that. A capture that failed goes on until it is ended, and may be ended by somebody who must not.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct EndCapture;
+
+template <Id id, int row>
+struct EndCapture<id, row, CUresult(CUstream, CUgraph*)> {
+    static CUresult CUDAAPI call(CUstream stream, CUgraph* graph) {
+        constexpr bool kPerThread = is_per_thread(Function<id>::kName);
+        const Outermost outermost;
+        const bool captured = outermost && any_capture() && is_captured(row, stream, kPerThread);
+        const CUresult result = call_real<id, row>(stream, graph);
+        if (captured && !is_captured(row, stream, kPerThread)) activity::captures.fetch_sub(1);
+        return result;
     }
 };
 

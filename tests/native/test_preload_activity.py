@@ -21,6 +21,10 @@ from tests.native.regions import ACTIVITY, ACTIVITY_AT, SLOT_BYTES, SLOTS, SLOTS
 __all__ = ["short_path"]
 
 
+ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 401, 900, 901, 908
+"""Results of CUDA."""
+
+
 class Program:
     """One that does what it is told, and its slot."""
 
@@ -75,8 +79,35 @@ def test_work_is_counted_and_waits_are_not_work(program: Program) -> None:
     assert program.do("launch", "fill", "launch").work == 3
     assert program.do("stream", "record", "event", "context", "ask").work == 3
     assert program.do("copy").work == 4
-    assert program.do("graph").work == 6
-    assert program.do("launch-graph", "stream").work == 7
+    assert program.do("graph").work == 4
+    assert program.do("launch-graph", "stream").work == 5
+
+
+@pytest.mark.parametrize("launch", ["launch", "launch-found"])
+def test_what_is_captured_is_no_work_and_what_follows_is(program: Program, launch: str) -> None:
+    before = program.do(launch, "stream")
+    assert program.do("capture", launch, "fill", launch).work == 1
+    time.sleep(0.5)
+    after = program.do("captured", launch, "stream")
+    assert after.work == 2
+    assert after.launching_ns - before.launching_ns < 0.4e9  # not from the first that was captured on
+    assert program.do("capture", launch, "aside").work == 3  # which is another stream
+    assert program.do("captured", launch, "fill").work == 5
+
+
+def test_a_capture_that_fails_or_is_ended_by_somebody_else(program: Program) -> None:
+    program.do("capture", "launch")
+    program.do("end-aside", result=ILLEGAL_STATE)
+    program.do("end-elsewhere")
+    program.do("join", result=WRONG_THREAD)
+    assert program.do("launch").work == 0
+    program.do("stream", result=UNSUPPORTED)  # which spoils the capture
+    assert program.do("aside").work == 1
+    program.do("captured", result=INVALIDATED)
+    assert program.do("launch", "stream").work == 2
+    program.do("captured", result=ILLEGAL_STATE)
+    assert program.do("launch").work == 3
+    assert program.do("capture", "launch", "captured").work == 3
 
 
 @pytest.mark.parametrize("way", ["stream", "event", "context"])
@@ -295,6 +326,7 @@ def test_what_is_captured_is_no_work_yet(heard: Program, ear: Ear) -> None:
     heard.do("graph")
     heard.region.watch(heard.pid)
     heard.do("capture", "launch", "fill", "captured")
+    assert heard.now().work == 0
     assert said(ear) == []
     assert heard.region.watched() == {heard.pid: 1}
     heard.do("launch-graph")

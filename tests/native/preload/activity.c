@@ -10,6 +10,7 @@
 #include "guest.h"
 
 static CUstream stream;
+static CUstream aside;
 static CUevent event;
 static CUdeviceptr memory;
 static CUgraph graph;
@@ -29,6 +30,7 @@ static void CUDA_CB shut(void* unused) {
 static CUresult sync_stream(void) { return cuStreamSynchronize(stream); }
 static CUresult sync_event(void) { return cuEventSynchronize(event); }
 static CUresult sync_context(void) { return cuCtxSynchronize(); }
+static CUresult ends(void) { return cuStreamEndCapture(stream, &graph); }
 static CUresult sync_copy(void) {
     uint32_t word;
     return cuMemcpyDtoH(&word, memory, sizeof(word));
@@ -58,10 +60,22 @@ static CUresult joins(void) {
 
 static CUresult works(void) { return launch(kernel, memory, 256, 1, stream); }
 
+/* By the function that the driver finds, as the CUDA runtime does. */
+static CUresult works_found(void) {
+    CUresult (*found)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                      void**, void**) = NULL;
+    uint64_t count = 256;
+    uint32_t rounds = 1;
+    void* parameters[] = {&memory, &count, &rounds};
+    MUST(cuGetProcAddress("cuLaunchKernel", (void**)&found, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
+    return found(kernel, 1, 1, 1, 256, 1, 1, 0, stream, parameters, NULL);
+}
+
 static CUresult prepare(void) {
     kernel = accumulate();
     MUST(sem_init(&gate, 0, 0));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&aside, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&event, CU_EVENT_DEFAULT));
     MUST(cuMemAlloc(&memory, 4096));
     return CUDA_SUCCESS;
@@ -95,10 +109,14 @@ static CUresult forks(void) {
 
 static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "launch")) return works();
+    if (!strcmp(word, "launch-found")) return works_found();
     if (!strcmp(word, "graph")) return graph_of_two();
     if (!strcmp(word, "launch-graph")) return cuGraphLaunch(executable, stream);
     if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    if (!strcmp(word, "captured")) return cuStreamEndCapture(stream, &graph);
+    if (!strcmp(word, "captured")) return ends();
+    if (!strcmp(word, "end-elsewhere")) return starts(ends, NULL);
+    if (!strcmp(word, "aside")) return launch(kernel, memory, 256, 1, aside);
+    if (!strcmp(word, "end-aside")) return cuStreamEndCapture(aside, &graph);
     if (!strcmp(word, "fill")) return cuMemsetD32Async(memory, 0, 16, stream);
     if (!strcmp(word, "record")) return cuEventRecord(event, stream);
     if (!strcmp(word, "ask")) return asks();

@@ -12,8 +12,9 @@ from runlist.daemon.requests import manager as module
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, RunlistError
+from runlist.model import TaskClass
 from runlist.proc.borrow import OwnRight
-from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, NO_PROCESS, Managed, a_daemon
 
@@ -166,3 +167,28 @@ def test_nothing_is_kept_of_who_joined() -> None:
         assert not world.manager._joining
 
     a_daemon(test)
+
+
+def test_tasks_for_which_there_is_no_room_are_refused_or_batch(short_path: Path) -> None:
+    async def as_batch(world: Managed) -> None:
+        world.tenant()
+        await world.adopt(world.root(**{"class": "latency"}))
+        with child() as pid:
+            world.tenant(pid, OF_CHILD)
+            await world.adopt(world.processes.roots[PID], pid)
+            assert world.task(PID).task.task_class is TaskClass.LATENCY
+            assert (world.task(pid).task.task_class, world.task(pid).task.suspended) == (TaskClass.BATCH, False)
+
+    async def refused(world: Managed) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        with child() as pid:
+            client = world.tenant(pid, OF_CHILD)
+            with pytest.raises(RunlistError, match=f"process {pid} is not managed: GPU .* has 1 tasks"):
+                await world.adopt(root, pid)
+            assert slices(client) == FOUND
+            assert list(world.processes.managed) == [PID]
+
+    a_daemon(as_batch, limited(short_path, "batch"))
+    a_daemon(refused, limited(short_path, "refuse"))

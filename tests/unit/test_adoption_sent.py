@@ -79,6 +79,15 @@ def test_the_file_of_a_client_that_is_managed_already_is_of_no_use() -> None:
     in_a_daemon(test)
 
 
+def test_the_file_of_a_process_that_has_ended_is_of_no_use() -> None:
+    async def test(world: World) -> None:
+        file = File()
+        assert not world.adoption.take_sent(world.root(), 1 << 22, 1, Sent(file, None))
+        assert file.closed == 1
+
+    in_a_daemon(test)
+
+
 def test_lent_files_are_closed_at_the_end() -> None:
     async def test(world: World) -> None:
         files.append(File())

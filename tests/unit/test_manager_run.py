@@ -125,6 +125,18 @@ def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
     a_daemon(test)
 
 
+def test_what_a_launcher_leaves_behind_is_of_its_tree() -> None:
+    async def test(world: Managed) -> None:
+        with child() as left:
+            root = await world.launched()
+            await world.manager.launcher_gone(PID)
+            assert left in root.heirs
+            assert world.opened.is_set()
+            assert world.processes.root_of(left) is root
+
+    a_daemon(test)
+
+
 # -- what tenants say ------------------------------------------------------------------------------
 
 
@@ -155,16 +167,19 @@ def test_descriptors_are_wanted_of_what_is_below_a_root_of_its_user() -> None:
     a_daemon(test)
 
 
-def test_nothing_is_kept_of_who_joined() -> None:
+def test_who_joined_is_looked_at_and_nothing_else_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: Managed) -> None:
         join = TenantMessage(Kind.JOIN, 0, 1, 7, descriptors=(4242,))
         world.rm.copies[4242] = world.rm.file()
+        looked_for: list[int] = []
+        monkeypatch.setattr(world.search, "has_lent", looked_for.append)
         await world.launched()
         assert world.manager.hear(PID, ME, join, lambda _: True)
         (job,) = world.manager._joining
         await asyncio.wait([job])
         await asyncio.sleep(0)
         assert not world.manager._joining
+        assert looked_for == [PID]
 
     a_daemon(test)
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import adoption
 from runlist.errors import NoTargetError, RunlistError
 from tests.fixtures.adoption import (
@@ -104,6 +105,34 @@ def test_settings_that_cannot_be_leave_nothing() -> None:
             await world.adopt(world.root(burst="5ms"))
         assert world.nothing_is_left()
         assert slices(client) == FOUND
+
+    in_a_daemon(test)
+
+
+def test_one_that_comes_to_a_tree_with_too_much_memory_is_suspended_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        world.tenant(gpu=UUIDS[1])
+        root = world.root()
+        monkeypatch.setattr(root.quota, "is_over", lambda gpu: gpu == UUIDS[0])
+        await world.adopt(root)
+        over, other = (world.processes.managed[PID].tasks[gpu] for gpu in UUIDS[:2])
+        assert list(over.suspended_by) == [SuspendedBy.MEMORY]
+        assert over.remark == "suspended: its tree holds more memory than its limit"
+        assert (over.share.enabled, other.share.enabled, other.remark) == (False, True, "")
+
+    in_a_daemon(test)
+
+
+def test_who_opened_nothing_of_the_gpu_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        finder = world.adoption._finder
+        monkeypatch.setattr(finder, "may_have_work", lambda pid: False)
+        monkeypatch.setattr(finder, "find", lambda *_, **__: pytest.fail("it is not to be looked at"))
+        root = world.root()
+        root.old = True
+        await world.adopt(root, new_only=True)
+        assert root.old  # the first look is still to come
 
     in_a_daemon(test)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from runlist.daemon.tree.descriptors import Sent
+from runlist.errors import NoPermissionError
 from runlist.planes.process.region import Region, create
 from tests.fixtures.adoption import PID, World, in_a_daemon, own_usage
+from tests.fixtures.fake_rm import FakeFile
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -54,13 +57,70 @@ def test_a_file_is_lent_once_for_each_client(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         root = world.root()
         first, again, other = File(), File(), File()
-        world.adoption.take_sent(root, PID, 1, Sent(first, None))
-        world.adoption.take_sent(root, PID, 1, Sent(again, None))
-        world.adoption.take_sent(root, PID, 2, Sent(other, None))
+        assert world.adoption.take_sent(root, PID, 1, Sent(first, None))
+        assert not world.adoption.take_sent(root, PID, 1, Sent(again, None))
+        assert world.adoption.take_sent(root, PID, 2, Sent(other, None))
         assert (first.closed, again.closed, other.closed) == (0, 1, 0)
         assert PID in world.adoption.lending
         world.adoption.lending.drop(PID)
         assert (first.closed, other.closed) == (1, 1)
+
+    in_a_daemon(test)
+
+
+def test_the_file_of_a_client_that_is_managed_already_is_of_no_use() -> None:
+    async def test(world: World) -> None:
+        client, root, file = world.tenant(), world.root(), File()
+        await world.adopt(root)
+        assert not world.adoption.take_sent(root, PID, client.handle, Sent(file, None))
+        assert file.closed == 1
+        assert PID not in world.adoption.lending
+
+    in_a_daemon(test)
+
+
+def test_the_file_of_a_process_that_has_ended_is_of_no_use() -> None:
+    async def test(world: World) -> None:
+        file = File()
+        assert not world.adoption.take_sent(world.root(), 1 << 22, 1, Sent(file, None))
+        assert file.closed == 1
+
+    in_a_daemon(test)
+
+
+def test_lent_files_are_closed_at_the_end() -> None:
+    async def test(world: World) -> None:
+        files.append(File())
+        assert world.adoption.take_sent(world.root(), PID, 1, Sent(files[0], None))
+
+    files: list[File] = []
+    in_a_daemon(test)
+    assert files[0].closed == 1
+
+
+def test_who_may_not_be_borrowed_from_is_an_error_unless_it_lends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client, root, file = world.tenant(), world.root(), File()
+
+        def denied(pid: int, pidfd: int, fd: int) -> int:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(world.borrower, "borrow", denied)
+        with pytest.raises(NoPermissionError):
+            await world.adopt(root)
+        assert world.nothing_is_left()
+
+        def adopt(fd: int) -> FakeFile:
+            os.close(fd)
+            copy = world.rm.file()
+            copy.clients = world.rm.processes[PID][8].clients
+            return copy
+
+        monkeypatch.setattr(world.rm, "adopt", adopt)
+        assert world.adoption.take_sent(root, PID, client.handle, Sent(file, None))
+        await world.adopt(root)
+        (task,) = world.tasks()
+        assert (task.task.key.pid, task.reached_by) == (PID, "lent")
 
     in_a_daemon(test)
 

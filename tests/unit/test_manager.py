@@ -272,6 +272,32 @@ def test_what_attach_took_is_told_of_all_that_it_found(monkeypatch: pytest.Monke
     a_daemon(test)
 
 
+@needs_root
+def test_only_its_user_and_root_attach_a_process() -> None:
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as pid:
+            with pytest.raises(NoPermissionError, match=f"process {pid} belongs to user {NOBODY}"):
+                await world.manager.attach(pid, {}, True, 1000)
+            assert world.processes.roots == {}
+            await world.manager.attach(pid, {}, True, NOBODY)
+            assert list(world.processes.roots) == [pid]
+
+    a_daemon(test)
+
+
+def test_to_attach_what_is_managed_below_another_is_a_change() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            world.tree([one])
+            root = await world.launched()
+            await world.adopt(root, one)
+            (task,) = (await world.manager.attach(one, {"weight": "8"}, False, ME)).tasks
+            assert (task.task.key.pid, task.task.weight) == (one, 8)
+            assert list(world.processes.roots) == [PID]
+
+    a_daemon(test)
+
+
 def test_the_first_process_is_attached_only_for_what_it_has_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: Managed) -> None:
         with pytest.raises(NoTargetError, match="every process here descends from it"):

@@ -12,8 +12,9 @@ from runlist.daemon.requests import manager as module
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, RunlistError
+from runlist.model import TaskClass
 from runlist.proc.borrow import OwnRight
-from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, NO_PROCESS, Managed, a_daemon
 
@@ -124,6 +125,18 @@ def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
     a_daemon(test)
 
 
+def test_what_a_launcher_leaves_behind_is_of_its_tree() -> None:
+    async def test(world: Managed) -> None:
+        with child() as left:
+            root = await world.launched()
+            await world.manager.launcher_gone(PID)
+            assert left in root.heirs
+            assert world.opened.is_set()
+            assert world.processes.root_of(left) is root
+
+    a_daemon(test)
+
+
 # -- what tenants say ------------------------------------------------------------------------------
 
 
@@ -154,15 +167,43 @@ def test_descriptors_are_wanted_of_what_is_below_a_root_of_its_user() -> None:
     a_daemon(test)
 
 
-def test_nothing_is_kept_of_who_joined() -> None:
+def test_who_joined_is_looked_at_and_nothing_else_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: Managed) -> None:
         join = TenantMessage(Kind.JOIN, 0, 1, 7, descriptors=(4242,))
         world.rm.copies[4242] = world.rm.file()
+        looked_for: list[int] = []
+        monkeypatch.setattr(world.search, "has_lent", looked_for.append)
         await world.launched()
         assert world.manager.hear(PID, ME, join, lambda _: True)
         (job,) = world.manager._joining
         await asyncio.wait([job])
         await asyncio.sleep(0)
         assert not world.manager._joining
+        assert looked_for == [PID]
 
     a_daemon(test)
+
+
+def test_tasks_for_which_there_is_no_room_are_refused_or_batch(short_path: Path) -> None:
+    async def as_batch(world: Managed) -> None:
+        world.tenant()
+        await world.adopt(world.root(**{"class": "latency"}))
+        with child() as pid:
+            world.tenant(pid, OF_CHILD)
+            await world.adopt(world.processes.roots[PID], pid)
+            assert world.task(PID).task.task_class is TaskClass.LATENCY
+            assert (world.task(pid).task.task_class, world.task(pid).task.suspended) == (TaskClass.BATCH, False)
+
+    async def refused(world: Managed) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        with child() as pid:
+            client = world.tenant(pid, OF_CHILD)
+            with pytest.raises(RunlistError, match=f"process {pid} is not managed: GPU .* has 1 tasks"):
+                await world.adopt(root, pid)
+            assert slices(client) == FOUND
+            assert list(world.processes.managed) == [PID]
+
+    a_daemon(as_batch, limited(short_path, "batch"))
+    a_daemon(refused, limited(short_path, "refuse"))

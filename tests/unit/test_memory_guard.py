@@ -431,3 +431,29 @@ def test_a_limit_that_did_not_get_into_the_region_is_refused(tree: World, region
     with pytest.raises(NotSupportedError, match=r"of no more use \(.*10 bytes"):
         tree.quota.set_limit(GiB)
     assert tree.quota.limit == 2 * GiB
+    assert not tree.quota.has_region
+
+
+@pytest.mark.parametrize("use", [lambda quota: quota.activity(PID), lambda quota: quota.ask_for_work(PID, asked=True)])
+def test_a_region_that_was_cut_short_is_dropped_whoever_looks(
+    tree: World, region: Region, use: Callable[[Quota], object]
+) -> None:
+    os.ftruncate(region.fileno(), 10)
+    assert use(tree.quota) is None
+    assert not tree.quota.has_region
+    assert "cut short" in tree.quota.trouble
+
+
+def test_a_tree_that_is_gone_has_no_region_open(tree: World, region: Region) -> None:
+    fd = region.fileno()
+    tree.quota.close()
+    assert not os.path.realpath(f"/proc/self/fd/{fd}").endswith(".region")
+    tree.quota.close()  # again: nothing
+
+
+def test_a_limit_of_the_rules_holds_for_what_is_there(tree: World) -> None:
+    assert not tree.quota.take_note(GPU, 3 * GiB)
+    tree.quota.tighten(2 * GiB)
+    assert tree.quota.take_note(GPU, 3 * GiB)
+    tree.quota.tighten(4 * GiB)  # no more than before
+    assert tree.quota.limit == 2 * GiB

@@ -752,3 +752,73 @@ def test_what_goes_off_at_once_is_the_background_that_is_on() -> None:
     assert decision.off_on_work == on != set()
     policy.on_event(Busy(tasks[0].key), 10.1)
     assert policy.decide(tasks, 10.1).off_on_work == frozenset()
+
+
+@pytest.mark.parametrize(("pauses", "set_anew"), [(390, False), (450, True)])
+def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_anew: bool) -> None:
+    """By 9 and by 26 %."""
+    gpu = Gpu("slice")
+    gpu.work(WINDOW_S + 0.05, pauses=pauses, held=100e-6)
+    assert (gpu.manner.turn_us != round(part.FIRST_SLICE_US)) is set_anew
+
+
+def test_before_anything_was_seen_there_is_nothing_to_tell() -> None:
+    gpu = Gpu()
+    assert (gpu.part.why(), gpu.part.why_of(gpu.key)) == ("", "")
+    assert Gpu("slice").part.why().endswith("switches cost 0 %")
+
+
+def test_tasks_that_are_switched_among_each_other_do_not_pause() -> None:
+    gpu, other = Gpu(), task(3, LATENCY)
+    for number in range(2_000):
+        gpu._use(2, 0.5e-3, 0.0, 0.0)
+        other = replace(other, usage=Usage(other.usage.held_s + 0.5e-3, other.usage.turns + 2))
+        gpu.background = replace(gpu.background, usage=Usage(0.0, number // 100))
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: 0.5e-3}), gpu.now)
+        gpu.part.manner([gpu.foreground, other], [gpu.background], gpu.now)
+        assert gpu.part.way is Way.SWITCH
+    assert gpu.part.why() == ""
+
+
+def test_slices_that_would_fade_stay_for_a_while() -> None:
+    """The program may only have paused."""
+    gpu = Gpu()
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=60e-6)
+    gpu.work(1.7, pauses=50, held=60e-6)
+    assert (gpu.part.way, gpu.manner.turn_us) == (Way.SLICE, part.MIN_SLICE_US)
+    gpu.work(0.6, pauses=50, held=60e-6)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_who_becomes_bound_by_the_gpu_just_after_slices_were_chosen_is_seen() -> None:
+    gpu = Gpu()
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=100e-6)
+    gpu.work(0.6, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_after_a_program_was_bound_by_the_gpu_slices_are_looked_at_as_soon_as_at_first() -> None:
+    gpu = Gpu()
+    gpu.work(35, pauses=1500, held=100e-6)  # looked at after 10 and after 30 s
+    gpu.work(2, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+    gpu.work(5, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    before = len(gpu.ways)
+    gpu.work(8, pauses=1500, held=100e-6)
+    assert gpu.ways[before:] == [Way.SWITCH, Way.SLICE]
+
+
+def test_who_came_on_in_its_breaks_is_believed_however_little_it_did() -> None:
+    gpu = Gpu("request", tells=True)
+    for _ in range(2 * part.MOST_LIES):
+        gpu.tell(Busy(gpu.key))
+        while gpu.manner.off_until is not None:
+            gpu.work(STEP_S, pauses=0, held=0)
+        gpu._use(1, 1e-6, 0.0, 0.0)
+        gpu.now = gpu.manner.look
+        gpu.ask()
+        assert gpu.ask().watch

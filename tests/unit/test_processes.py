@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from pathlib import Path
@@ -122,9 +123,13 @@ def test_the_id_of_a_root_that_ended_may_be_anothers() -> None:
             assert world.processes.root_of(left) is before
             assert world.processes.chain(before) == [before]
             assert world.processes.roots == {one: now, before.pid: before}
+            assert before.pid < 0  # no process has such an id
             assert world.processes.tops(now) == [one]
             world.processes.remove_root(before)
             assert world.processes.roots == {one: now}
+            assert world.processes.root_of(left) is None
+            world.processes.inherit(now, [left])
+            assert world.processes.root_of(left) is now
             world.processes.remove_root(now)
 
     in_a_daemon(test)
@@ -135,11 +140,56 @@ def test_a_user_has_so_many_heirs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def test(world: World) -> None:
         with child() as one, child() as a, child() as b, child() as c:
+            for at_once in ([[a], [a, b, c]], [[a, b, c]]):
+                root = world.root(one)
+                for pids in at_once:
+                    world.processes.inherit(root, pids)
+                assert list(root.heirs) == [a, b]
+                world.processes.remove_root(root)
+
+    in_a_daemon(test)
+
+
+def test_the_end_of_each_root_is_noticed_though_descriptors_are_used_again() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other:
+            before = world.root(one)
+            world.processes.remove_root(before)
+            now = world.root(other)
+            os.kill(other, 9)
+            await until(lambda: now.ended)
+            assert world.processes.roots == {}
+            assert not before.ended
+
+    in_a_daemon(test)
+
+
+def test_a_tree_may_be_let_go_while_its_heirs_are_looked_at() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as heir:
             root = world.root(one)
-            world.processes.inherit(root, [a])
-            world.processes.inherit(root, [a, b, c])
-            assert list(root.heirs) == [a, b]
+            world.processes.inherit(root, [heir])
+            os.kill(heir, 9)
+            await until(lambda: start_of(heir) is None)
+            looking = asyncio.create_task(world.processes.forget_heirs())
+            await asyncio.sleep(0)
             world.processes.remove_root(root)
+            await looking
+            assert world.processes.root_of(heir) is None
+
+    in_a_daemon(test)
+
+
+def test_whose_a_client_is_and_what_is_released_is_not_expected_back() -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            mine, its = await two(world, one)
+            assert world.processes.owner_of_client(mine.handle) == PID
+            assert world.processes.owner_of_client(its.handle) == one
+            assert world.processes.owner_of_client(its.handle + 1) is None
+            world.processes.release(one)
+            assert world.processes.owner_of_client(its.handle) is None
+            assert world.processes.expected == set()
 
     in_a_daemon(test)
 

@@ -337,14 +337,20 @@ def test_a_look_that_was_cut_short_goes_on_while_the_tree_is_wanted(monkeypatch:
 
         monkeypatch.setattr(finder, "find", counted)
         monkeypatch.setattr(finder, "is_unfinished", lambda pid: rest.pop(0))
-        world.tenant()
         root = world.root()
+        world.tenant()
         await world.adopt(root)
         assert (looks, rest) == ([PID] * 3, [])
+        for file in world.rm.processes[PID].values():
+            file.clients.clear()
+        world.processes.release(PID)
+        rest[:] = [True, True, False]  # nothing was found yet
+        await world.adopt(root)
+        assert (looks, rest) == ([PID] * 6, [])
         rest[:] = [True] * 9
         root.excluded.add(PID)
         await world.adopt(root)
-        assert looks == [PID] * 4
+        assert looks == [PID] * 7
 
     a_daemon(test)
 

@@ -1,0 +1,177 @@
+"""The parts of the daemon's process: what it logs, tells its starter, leaves out, and when it ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon import __main__ as module
+from runlist.errors import RunlistError, UsageError
+
+
+def test_its_starter_is_told_once() -> None:
+    reader, writer = os.pipe()
+    ready = module._Ready(writer)
+    ready.say("ready")
+    ready.say("again")
+    with open(reader, encoding="utf-8") as pipe:
+        assert pipe.read() == "ready\n"
+    module._Ready(None).say("nobody asked")
+    reader, writer = os.pipe()
+    os.close(reader)
+    module._Ready(writer).say("nobody listens any more")
+
+
+def test_what_cannot_be_logged_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[int, bytes]] = []
+
+    def write(fd: int, data: bytes) -> int:
+        said.append((fd, data))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.os, "write", write)
+    module._Log().write("a name with \udcff")
+    assert said == [(2, b"a name with \\udcff")]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_a_round_without_descriptors_or_memory_is_left_out(error: Exception) -> None:
+    with module._going_on():
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "Bad file descriptor"), ValueError("a mistake")])
+def test_other_errors_are_not_passed_over(error: Exception) -> None:
+    with pytest.raises(type(error)), module._going_on():
+        raise error
+
+
+def test_the_named_rules_or_the_usual_ones_where_there_are_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usual = tmp_path / "usual.toml"
+    monkeypatch.setattr(module.paths, "rules_file", lambda: usual)
+    assert module._rules_file(None) is None
+    assert module._rules_file(Path("mine.toml")) == Path("mine.toml")
+    usual.touch()
+    assert module._rules_file(None) == usual
+    assert module._rules_file(Path("mine.toml")) == Path("mine.toml")
+
+
+@pytest.mark.parametrize("text", ["name", "=value", ""])
+def test_an_option_is_a_name_and_a_value(text: str) -> None:
+    assert module._option("a=b=c") == ("a", "b=c")
+    assert module._option("a=") == ("a", "")
+    with pytest.raises(UsageError, match="write NAME=VALUE"):
+        module._option(text)
+
+
+def test_it_ends_once_nobody_wanted_it_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last who did; and from then on nobody can connect."""
+    clock, slept = SimpleNamespace(now=0.0), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.now += seconds
+        server.busy = 4 < clock.now < 6
+
+    server: Any = SimpleNamespace(busy=False, close=lambda: closed.append(clock.now))
+    closed: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    asyncio.run(module._end_when_idle(server, 5.0))
+    assert closed == [10.0]
+    assert set(slept) == {1.0}
+    closed.clear()
+    asyncio.run(module._end_when_idle(server, 0.25))
+    assert closed == [10.25]
+
+
+def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, looks = SimpleNamespace(now=100.0), []
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+        guard.hurries = clock.now > 110
+        if clock.now > 113:
+            raise KeyboardInterrupt
+
+    async def check() -> None:
+        looks.append(clock.now)
+
+    guard = SimpleNamespace(hurries=False, check=check)
+    daemon: Any = SimpleNamespace(guard=guard)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._guard(daemon))
+    calm, hurried = [at for at in looks if at <= 110], [at for at in looks if at > 110]
+    assert 7 <= len(calm) <= 10
+    assert 8 <= len(hurried) <= 11
+
+
+def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
+    monkeypatch: pytest.MonkeyPatch, short_path: Path
+) -> None:
+    path = short_path / "folder" / "daemon.sock"
+    monkeypatch.setattr(module.paths, "daemon_socket", lambda plane: path)
+    plane: Any = SimpleNamespace()
+    with module._listening(plane, None):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600
+        assert path.with_suffix(".lock").read_text() == str(os.getpid())
+        with (
+            pytest.raises(RunlistError, match=rf"a daemon runs already \(process {os.getpid()}, "),
+            module._listening(plane, None),
+        ):
+            pass
+        assert path.is_socket()
+    assert not path.exists()
+    path.write_text("precious")
+    with pytest.raises(UsageError, match="is not a socket"), module._listening(plane, None):
+        pass
+    assert path.read_text() == "precious"
+    path.unlink()
+    with module._listening(plane, None):  # each of them let go of the lock
+        pass
+
+
+def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+
+    async def sleep(seconds: float) -> None:
+        said.append(f"waited {seconds}")
+        if said.count(f"waited {seconds}") > 6:
+            raise KeyboardInterrupt
+
+    async def nothing() -> None:
+        said.append("looked")
+
+    processes = SimpleNamespace(forget_heirs=nothing, expected=set())
+    daemon: Any = SimpleNamespace(
+        gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
+        checks=SimpleNamespace(check=lambda *, slices: said.append(slices)),
+        processes=processes,
+        checkpoints=SimpleNamespace(look=nothing),
+        opened=SimpleNamespace(set=lambda: said.append("opened")),
+    )
+    limit: Any = SimpleNamespace(say_left_out=lambda: said.append("left out"))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._check(daemon, limit))
+    assert [each for each in said if isinstance(each, bool)] == [False, False, True] * 2
+    assert said.count("left out") == said.count(("usage", True)) == 6
+    assert said.count("looked") == 12
+    assert "opened" not in said
+    said.clear()
+    processes.expected.add(7)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._check(daemon, limit))
+    assert said.count("opened") == 6  # it may have a context again at any moment

@@ -14,12 +14,12 @@ import pytest
 
 from runlist.client import Client
 from runlist.errors import RunlistError
-from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, wait_for
+from tests.fixtures.effort import TIMES
 
 Start = Callable[..., Worker]
 
-KILLS = 10 if ON_NVIDIA else 15
+KILLS = 8 * TIMES
 """`python -m bench` has the same with a count: 200 for a release."""
 
 
@@ -147,7 +147,7 @@ def test_a_tenant_that_ended_is_not_kept_alive_by_the_keeper(daemon: Daemon, wor
     wait_for(lambda: not daemon.client.ps())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * TIMES)
 def test_killed_at_random_moments_nothing_is_lost(
     start_daemon: Callable[..., Daemon], worker: Start, slices: Slices
 ) -> None:

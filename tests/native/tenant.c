@@ -1,6 +1,7 @@
 /* A tenant that does what its input says, and prints what the library returned. C11, and C++ as well. */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,6 +48,30 @@ static int in_threads(void) {
         if (pthread_create(&threads[index], NULL, work, (void*)(intptr_t)(index + 1))) return -1;
     for (int index = 0; index < kThreads; ++index) pthread_join(threads[index], NULL);
     return 0;
+}
+
+/* Another thread, which is in a segment of its own until it is let go. */
+static pthread_t other;
+static sem_t has_begun, may_end;
+
+static void* stay(void* argument) {
+    rl_segment_begin((int)(intptr_t)argument);
+    sem_post(&has_begun);
+    sem_wait(&may_end);
+    rl_segment_end();
+    return NULL;
+}
+
+static int beside(int priority) {
+    sem_init(&has_begun, 0, 0);
+    sem_init(&may_end, 0, 0);
+    if (pthread_create(&other, NULL, stay, (void*)(intptr_t)priority)) return -1;
+    return sem_wait(&has_begun);
+}
+
+static int apart(void) {
+    sem_post(&may_end);
+    return pthread_join(other, NULL);
 }
 
 /* Reports under a timer whose handler reports, too. */
@@ -110,6 +135,8 @@ int main(void) {
         if (!strcmp(word, "hint")) result = rl_hint_ns((uint64_t)number);
         const int after = errno;
         if (!strcmp(word, "threads")) result = in_threads();
+        if (!strcmp(word, "beside")) result = beside((int)number);
+        if (!strcmp(word, "apart")) result = apart();
         if (!strcmp(word, "signals")) result = under_signals();
         if (!strcmp(word, "fork")) result = in_child();
         if (!strcmp(word, "cost")) result = cost_ns(rl_report_latency_ns);

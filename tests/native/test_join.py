@@ -35,6 +35,7 @@ class Joined(NamedTuple):
     before: int
     after: int
     nanoseconds: int
+    processor_ns: int
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_a_descriptor_that_is_none_is_not_sent(short_path: Path, program: Path, 
 @pytest.mark.parametrize("messages", [None, "/nowhere/messages.sock", "x" * 200, "/"])
 def test_without_a_daemon_it_costs_microseconds(program: Path, files: tuple[Path, Path], messages: str | None) -> None:
     path = Path(messages) if messages is not None else None
-    best = min(join(program, path, *files, 1000).nanoseconds for _ in range(3))
+    best = min(join(program, path, *files, 1000).processor_ns for _ in range(3))
     assert best < 100_000
 
 

@@ -166,6 +166,16 @@ def test_the_inner_priority_holds_then_the_outer_one_again(ear: Ear, tenant: Pro
     assert said == [("SEGMENT_BEGIN", 3), ("SEGMENT_BEGIN", 1), ("SEGMENT_BEGIN", 3), ("SEGMENT_END", 0)]
 
 
+def test_the_highest_priority_of_all_threads_holds(ear: Ear, tenant: Program) -> None:
+    assert tenant.do("begin", 3) == 0
+    for priority in (7, 1):
+        assert tenant.do("beside", priority) == 0
+        assert tenant.do("apart") == 0
+    assert tenant.do("end") == 0
+    said = [ear.said() for _ in range(4)]
+    assert said == [("SEGMENT_BEGIN", 3), ("SEGMENT_BEGIN", 7), ("SEGMENT_BEGIN", 3), ("SEGMENT_END", 0)]
+
+
 def test_there_is_room_for_so_many_segments(ear: Ear, tenant: Program) -> None:
     assert [tenant.do("begin", 1) for _ in range(65)] == [0] * 64 + [-errno.ENOSPC]
     assert [tenant.do("end") for _ in range(65)] == [0] * 64 + [-errno.EINVAL]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from runlist.model import Activity, Busy, Event, Hint, Idle, Report, Segment, Share, Task, TaskKey
 from runlist.policies import Decision, Policy
 from runlist.scheduling import loop
+from tests.fixtures.effort import TIMES
 from tests.fixtures.hosts import Host, MakeHost, Simulated
 from tests.fixtures.scheduler import GPU, START_S
 
@@ -181,7 +182,7 @@ class Plain(Policy):
 
 @given(script=_script, steps=st.lists(st.tuples(_step, _gaps_ms), min_size=10, max_size=40))
 @settings(
-    max_examples=150,
+    max_examples=50 * TIMES,
     deadline=None,
     phases=(Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

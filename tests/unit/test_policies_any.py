@@ -30,9 +30,10 @@ from runlist.model import (
 from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import LAYERS, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.scheduling.guard import LONGEST_WAIT_S, safe_shares
+from tests.fixtures.effort import TIMES
 
 BASES = [name for name in builtin_policies() if name not in LAYERS]
-RUNS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RUNS = settings(max_examples=30 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CHANGES = {
     "task_class": lambda rnd: rnd.choice(list(TaskClass)),
@@ -155,7 +156,7 @@ def test_no_policy_stops_everything_or_fails(base: str, seed: int) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10 * TIMES, deadline=None)
 def test_no_policy_asks_too_often(base: str, seed: int) -> None:
     """Left alone with any tasks, and asked whenever it wants to be, no policy is busy with itself."""
     life = Life(base, seed)
@@ -171,7 +172,7 @@ def test_no_policy_asks_too_often(base: str, seed: int) -> None:
 
 @pytest.mark.parametrize("base", ["priority", "fair"])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10 * TIMES, deadline=None)
 def test_nobody_starves(base: str, seed: int) -> None:
     """With weights that are not far apart, caps, and batch tasks behind a foreground that leaves half of the time,
     everybody gets something in 30 s.

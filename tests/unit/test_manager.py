@@ -11,7 +11,7 @@ import pytest
 
 from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError, UsageError
-from runlist.model import TaskClass
+from runlist.model import Appear, Event, TaskClass
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
 from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, levels, own_usage, slices
@@ -132,6 +132,31 @@ def test_a_change_that_one_of_a_tree_refuses_is_of_none(tmp_path: Path) -> None:
             assert root.settings == {"weight": "30", "memory": "2G", "interleave": "medium"}
             world.manager.change(PID, {"weight": "99"}, ME)  # and all of it goes on
             assert world.task(one).task.weight == 99
+
+    a_daemon(test)
+
+
+def test_the_policy_is_told_of_each_change_and_of_one_that_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        await world.adopt(await world.launched(weight="30"))
+        scheduler, told = world.gpus.scheduler(UUIDS[0]), []
+        tell = scheduler.tell
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Appear):
+                told.append(event.task.weight)
+            tell(event)
+
+        monkeypatch.setattr(scheduler, "tell", hear)
+        world.manager.change(PID, {"weight": "40"}, ME)
+        assert told == [40]
+        world.task().contexts[1].handle.on_control = (  # type: ignore[attr-defined]
+            lambda call: INVALID_ARGUMENT if call.params[:8] == (7_000).to_bytes(8, "little") else None
+        )
+        with pytest.raises(RunlistError):
+            world.manager.change(PID, {"weight": "50", "timeslice": "7000"}, ME)
+        assert told == [40, 50, 40]
 
     a_daemon(test)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.tasks.managed import Root, SuspendedBy
-from runlist.daemon.tree import look_schedule, processes
+from runlist.daemon.tree import look_schedule, processes, search
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.search import TRIES
 from runlist.errors import RunlistError
@@ -239,6 +239,45 @@ def test_after_a_look_that_went_well_as_many_may_fail_again(monkeypatch: pytest.
             for _ in range(TRIES + 3):
                 await scans(world)
             assert looks == [one] * (TRIES + 1 + TRIES)
+
+    a_daemon(test)
+
+
+def test_a_look_puts_back_what_a_process_set_itself_meanwhile() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            client = world.tree([one])[one]
+            world.root(one, timeslice="5000").borrowers = (world.borrower,)
+            await scans(world)
+            assert slices(client)[0] == 5_000
+            for node in client.objects.values():
+                node.slice_us = node.slice_us and 9_000
+            world.search.has_lent(one)
+            await scans(world)
+            assert slices(client)[0] == 5_000
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize(
+    ("count", "lent_for", "expected"), [(-1, -1.0, False), (-1, QUIET_S / 2, False), (-1, 1.0, True), (0, 1.0, False)]
+)
+def test_where_open_files_cannot_be_counted_lent_ones_tell(
+    count: int, lent_for: float, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: Managed) -> None:
+        monkeypatch.setattr(search, "descriptor_count", lambda pid: count)
+        monkeypatch.setattr(world.adoption.lending, "lent_for", lambda pid: lent_for)
+        looks = []
+
+        async def adopt(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append(pid)
+
+        monkeypatch.setattr(world.adoption, "adopt", adopt)
+        with child() as one:
+            world.root(one)
+            await world.search.scan()
+        assert looks == ([one] if expected else [])
 
     a_daemon(test)
 

@@ -21,6 +21,7 @@ from tests.fixtures.actuator import (
     armed,
     files,
     program,
+    watched,
     without_futex_waitv,
 )
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
@@ -46,10 +47,10 @@ def service(commands: Commands, daemon: Daemon) -> Iterator[Service]:
     """Starts latency programs that wait until they are told to work."""
     with ExitStack() as stack:
 
-        def start(*words: str) -> WorkloadProcess:
+        def start(*words: str, by_request: bool = True) -> WorkloadProcess:
             process = program(commands, daemon, *(words or ENDLESS))
             stack.callback(process.kill)
-            return process
+            return watched(process) if by_request else process
 
         yield start
 
@@ -91,8 +92,8 @@ def test_it_is_started_with_the_first_arm_and_ends_with_the_daemon(
 ) -> None:
     job = worker()
     daemon.client.attach(job.pid, "batch")
-    use(daemon, "switch")
-    service()
+    use(daemon, "slice")
+    service(by_request=False)
     time.sleep(0.3)
     assert actuators(daemon.pid) == []
     use(daemon, "request")

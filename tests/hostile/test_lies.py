@@ -17,7 +17,7 @@ import pytest
 from runlist.client import Client
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.actuator import actuators, armed, program
+from tests.fixtures.actuator import actuators, armed, program, watched
 from tests.fixtures.daemon import (
     NOBODY,
     PATIENCE_S,
@@ -159,6 +159,7 @@ def test_the_requests_of_others_are_seen_as_soon_as_ever(
     _, batch = lying(way)
     with program(commands, daemon, "--steps", "100000", "--gap-us", "500", "--rounds", "1000") as honest:
         time.sleep(0.3)  # some lies
+        watched(honest)
         armed(daemon)
         wait_for(lambda: task_of(daemon, batch.pid).enabled)
         os.kill(daemon.pid, signal.SIGSTOP)

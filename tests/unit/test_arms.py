@@ -66,7 +66,7 @@ class Library:
     def activity(self, pid: int) -> Activity:
         return Activity()
 
-    def ask_for_work(self, pid: int, *, asked: bool) -> None:
+    def ask_for_work(self, pid: int, *, asked: bool, announced: bool = False) -> None:
         pass
 
     def watched_at(self, pid: int) -> tuple[Any, int]:
@@ -204,7 +204,7 @@ def test_what_goes_off_while_it_is_not_watched_any_more_comes_on_again(armed: Wo
 def test_a_word_is_let_go_of_before_the_daemon_clears_it(armed: World, actuator: Actuator) -> None:
     cleared: list[int] = []
     library: Any = armed.scheduler.tasks[key(1)].root.quota  # type: ignore[union-attr]
-    library.ask_for_work = lambda pid, *, asked: None if asked else cleared.append(len(actuator.armed))
+    library.ask_for_work = lambda pid, *, asked, announced: None if asked else cleared.append(len(actuator.armed))
     armed.decide(decision(watch=()))
     armed.run()
     assert cleared == [0]

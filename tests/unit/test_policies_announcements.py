@@ -11,7 +11,7 @@ import pytest
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.policies.parts import announcements as part
-from runlist.policies.parts.give_way import BREAK_S, MOST_OFF_S
+from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 from runlist.protocol import tenant_autogen
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH

@@ -11,7 +11,9 @@ import pytest
 from runlist.model import Activity, Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts import give_way as part
-from runlist.policies.parts.give_way import BREAK_S, MOST_OFF_S, WINDOW_S, GiveWay, Manner, Way
+from runlist.policies.parts import requests
+from runlist.policies.parts.give_way import WINDOW_S, GiveWay, Manner, Way
+from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 
 LATENCY, NORMAL, BATCH, DEADLINE = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH, TaskClass.DEADLINE
 STEP_S = 0.001
@@ -260,12 +262,12 @@ def test_a_pause_within_a_request_is_learnt() -> None:
         gpu.work(0.020, pauses=100, held=1e-3)
         gpu.tell(Idle(gpu.key))
         gpu.now += 0.0005
-    assert gpu.manner.watch[gpu.key] == pytest.approx(min(part.MAX_IDLE_S, before * part.IDLE_GROWS**4))
-    for _ in range(100 * part.CALM):
+    assert gpu.manner.watch[gpu.key] == pytest.approx(min(requests.MAX_IDLE_S, before * requests.IDLE_GROWS**4))
+    for _ in range(100 * requests.CALM):
         gpu.tell(Busy(gpu.key))
         gpu.tell(Idle(gpu.key))
         gpu.now += 0.1
-    assert gpu.manner.watch[gpu.key] == pytest.approx(part.MIN_IDLE_S)
+    assert gpu.manner.watch[gpu.key] == pytest.approx(requests.MIN_IDLE_S)
 
 
 def test_the_background_has_a_break_in_each_long_request() -> None:
@@ -290,8 +292,10 @@ def test_the_background_goes_off_at_once_for_requests_alone_and_in_no_break() ->
     assert not gpu.manner.at_once
     gpu.now += BREAK_S
     assert gpu.ask().at_once
-    for way in ("switch", "slice"):
-        assert not Gpu(way, tells=True).ask().at_once
+    assert not Gpu("slice", tells=True).ask().at_once
+    switch = Gpu("switch", tells=True).ask()
+    assert switch.at_once, "for what is announced"
+    assert not switch.watch
 
 
 def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> None:
@@ -302,7 +306,7 @@ def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> N
     assert "did not want the GPU" in gpu.part.why_of(gpu.key)
     gpu.work(10, pauses=0, held=0)
     assert gpu.manner.off_until is None
-    gpu.now += part.FORGIVEN_S
+    gpu.now += requests.FORGIVEN_S
     gpu.ask()
     gpu.tell(Busy(gpu.key))
     assert gpu.manner.off_until is not None
@@ -398,7 +402,7 @@ def test_who_idles_in_its_breaks_alone_is_not_believed_either() -> None:
         gpu.tell(Idle(gpu.key))
         gpu.work(0.006, pauses=0, held=0)
         gpu.ask()  # somebody else's request may have it asked at any time
-    assert off * STEP_S < 2 * part.MOST_LIES * MOST_OFF_S
+    assert off * STEP_S < 2 * requests.MOST_LIES * MOST_OFF_S
     assert "did not want the GPU" in gpu.part.why_of(gpu.key)
 
 
@@ -446,7 +450,7 @@ def test_a_liar_is_not_watched() -> None:
     gpu.tell(Busy(gpu.key))
     gpu.work(1, pauses=0, held=0)
     assert gpu.manner.watch == {}
-    gpu.now += part.FORGIVEN_S
+    gpu.now += requests.FORGIVEN_S
     assert gpu.key in gpu.ask().watch
     assert gpu.manner.off_until is None
 
@@ -721,7 +725,7 @@ def broken(gpu: Gpu, held: float) -> None:
 @pytest.mark.parametrize(("part_of_break", "believed"), [(0.1, False), (0.3, True)])
 def test_who_wanted_the_gpu_for_a_part_of_its_breaks_is_believed(part_of_break: float, believed: bool) -> None:
     gpu = Gpu("request", tells=True)
-    for _ in range(part.MOST_LIES):
+    for _ in range(requests.MOST_LIES):
         broken(gpu, part_of_break * BREAK_S)
     assert bool(gpu.manner.watch) is believed
 
@@ -729,16 +733,16 @@ def test_who_wanted_the_gpu_for_a_part_of_its_breaks_is_believed(part_of_break: 
 def test_it_takes_so_many_lies_in_a_row() -> None:
     gpu = Gpu("request", tells=True)
     for _ in range(3):
-        for _ in range(part.MOST_LIES - 1):
+        for _ in range(requests.MOST_LIES - 1):
             broken(gpu, 0.0)
         broken(gpu, BREAK_S)
         assert gpu.manner.watch
     for _ in range(2):  # and as many again, once it is forgiven
-        for _ in range(part.MOST_LIES):
+        for _ in range(requests.MOST_LIES):
             assert gpu.manner.watch
             broken(gpu, 0.0)
         assert not gpu.manner.watch
-        gpu.now += part.FORGIVEN_S
+        gpu.now += requests.FORGIVEN_S
         gpu.ask()
 
 
@@ -814,7 +818,7 @@ def test_after_a_program_was_bound_by_the_gpu_slices_are_looked_at_as_soon_as_at
 
 def test_who_came_on_in_its_breaks_is_believed_however_little_it_did() -> None:
     gpu = Gpu("request", tells=True)
-    for _ in range(2 * part.MOST_LIES):
+    for _ in range(2 * requests.MOST_LIES):
         gpu.tell(Busy(gpu.key))
         while gpu.manner.off_until is not None:
             gpu.work(STEP_S, pauses=0, held=0)

@@ -1,0 +1,159 @@
+"""Requests: who is busy with one, and when the background has to be off for that.
+
+Nobody keeps it off for long, whatever is said: after a while it has a break, and who then did not want the GPU lied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+
+from runlist.model import Task, TaskKey, Usage
+from runlist.policies.parts.pace import NEVER, reached
+
+FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 4.0e-3
+FALSE_END_S = 1.0e-3
+"""A request that begins so soon after another one's end was the same."""
+IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
+
+MOST_OFF_S, BREAK_S = 0.1, 0.005
+"""A request keeps the background off for so long at a time. Then it runs, at tiny slices, for the second."""
+WANTED = 0.2
+MOST_LIES, FORGIVEN_S = 3, 60.0
+"""Whoever says that it is busy, and in so many breaks in a row did not want the GPU for that part of them, is not
+believed for a minute.
+"""
+
+
+class Requests:
+    """Who is busy with a request, and when the background has to be off for that."""
+
+    def __init__(self) -> None:
+        self._idle_s: dict[TaskKey, float] = {}
+        self._busy: set[TaskKey] = set()
+        self._ended: dict[TaskKey, float] = {}
+        self._begun, self._busy_s, self._busy_since = 0, 0.0, -NEVER
+        self._calm: Counter[TaskKey] = Counter()
+        self._off_since, self._on_since = -NEVER, -NEVER
+        self._is_off = False
+        self._break_ends = -NEVER
+        self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
+        self._at_off: dict[TaskKey, Usage] = {}  # of all, when the background went off
+        self._lies: dict[TaskKey, int] = {}
+        self._liars: dict[TaskKey, float] = {}  # and until when they are not believed
+
+    @property
+    def any_busy(self) -> bool:
+        return bool(self._busy)
+
+    def begins(self, key: TaskKey, now: float) -> None:
+        """A request begins, or goes on after a pause that was taken for its end."""
+        if not self._busy:
+            self._busy_since = now
+        self._busy.add(key)
+        self._begun += 1
+        self._calm[key] += 1
+        if now - self._ended.get(key, -NEVER) < FALSE_END_S:
+            self._idle_s[key], self._calm[key] = min(MAX_IDLE_S, IDLE_GROWS * self.idle_s(key)), 0
+        elif self._calm[key] % CALM == 0:
+            self._idle_s[key] = max(MIN_IDLE_S, IDLE_SHRINKS * self.idle_s(key))
+
+    def idle_s(self, key: TaskKey) -> float:
+        """After how long without work a program counts as idle."""
+        return self._idle_s.get(key, FIRST_IDLE_S)
+
+    def ends(self, key: TaskKey, now: float) -> None:
+        """The program is idle."""
+        self._settle(now)
+        self._busy.discard(key)
+        self._ended[key] = now
+
+    def drop(self, key: TaskKey) -> None:
+        """The task is gone."""
+        self._busy.discard(key)
+        for each in (self._idle_s, self._calm, self._ended, self._break, self._lies, self._liars):
+            each.pop(key, None)
+
+    def clear(self) -> None:
+        """Nobody is watched any more. What was learnt stays."""
+        self._busy.clear()
+        self._break.clear()
+        self._is_off, self._break_ends = False, -NEVER
+        self._begun, self._busy_s = 0, 0.0
+
+    def believed(self, telling: Sequence[Task], now: float) -> list[Task]:
+        """Those of them whose word counts."""
+        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        return [task for task in telling if task.key not in self._liars]
+
+    def keep(self, watched: Container[TaskKey]) -> None:
+        """Of nobody else will it be told when they are idle."""
+        self._busy = {key for key in self._busy if key in watched}
+
+    def take(self, now: float) -> tuple[int, float]:
+        """How many requests began since the last call, and for how many seconds there were any."""
+        self._settle(now)
+        taken = self._begun, self._busy_s
+        self._begun, self._busy_s = 0, 0.0
+        return taken
+
+    def _settle(self, now: float) -> None:
+        if self._busy:
+            self._busy_s += now - self._busy_since
+            self._busy_since = now
+
+    def is_liar(self, key: TaskKey) -> bool:
+        """Whether a task's word does not count at present."""
+        return key in self._liars
+
+    def off_until(
+        self, telling: Sequence[Task], foreground: Sequence[Task], asked: Mapping[TaskKey, float], now: float
+    ) -> tuple[float | None, float]:
+        """Until when the background is off at the latest (None: it is not), and when to ask again: for those of the
+        `telling` ones that are busy, and for who `asked` for it before it begins.
+        """
+        self._end_break(foreground, now)
+        asked = {key: until for key, until in asked.items() if key not in self._liars and not reached(until, now)}
+        busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
+        if not (busy or asked) or not reached(self._break_ends, now):
+            self._lets_on(now)
+            return None, self._break_ends if busy or asked else NEVER
+        if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
+            self._off_since = now
+            self._at_off = {task.key: task.usage for task in foreground}
+        until = self._off_since + MOST_OFF_S
+        if not reached(until, now):
+            self._is_off = True
+            until = until if busy else min(until, max(asked.values()))
+            return until, until
+        self._lets_on(now)
+        self._break_ends = now + BREAK_S
+        keys = asked.keys() | {task.key for task in busy}
+        self._break = {task.key: task.usage for task in foreground if task.key in keys}
+        return None, self._break_ends
+
+    def in_break(self, now: float) -> bool:
+        """Whether the background runs now, although somebody is busy."""
+        return not reached(self._break_ends, now)
+
+    def _lets_on(self, now: float) -> None:
+        if self._is_off:
+            self._is_off, self._on_since = False, now
+
+    def _end_break(self, foreground: Sequence[Task], now: float) -> None:
+        """See who did not want the GPU in a break, although it said that it was busy. Whose request ended in the break
+        is to have used the GPU before, at least.
+        """
+        if not self._break or not reached(self._break_ends, now):
+            return
+        for task in foreground:
+            if (before := self._break.get(task.key)) is None:
+                continue
+            if task.key not in self._busy:
+                before = self._at_off.get(task.key, before)
+            wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
+            self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
+            if self._lies[task.key] >= MOST_LIES:
+                self._lies[task.key] = 0
+                self._liars[task.key] = now + FORGIVEN_S
+        self._break = {}

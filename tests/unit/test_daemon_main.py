@@ -14,6 +14,7 @@ import pytest
 
 from runlist.daemon import __main__ as module
 from runlist.errors import RunlistError, UsageError
+from tests.fixtures.daemon import PATIENCE_S
 
 
 def test_its_starter_is_told_once() -> None:
@@ -23,6 +24,14 @@ def test_its_starter_is_told_once() -> None:
     ready.say("again")
     with open(reader, encoding="utf-8") as pipe:
         assert pipe.read() == "ready\n"
+    another, same = os.pipe()
+    os.dup2(same, writer)  # the descriptor is somebody else's now
+    ready.say("again")
+    os.set_blocking(another, False)
+    with pytest.raises(BlockingIOError):
+        os.read(another, 1)
+    for fd in {another, same, writer}:
+        os.close(fd)
     module._Ready(None).say("nobody asked")
     reader, writer = os.pipe()
     os.close(reader)
@@ -175,3 +184,70 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit))
     assert said.count("opened") == 6  # it may have a context again at any moment
+
+
+class Watch:
+    """Of the GPU's files, which nobody opens: `opened` is set by the test."""
+
+    works = False
+    closed = 0
+
+    def __init__(self, paths: object) -> None:
+        pass
+
+    def close(self) -> None:
+        Watch.closed += 1
+
+
+def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OpenWatch", Watch)
+    monkeypatch.setattr(module, "FIRST_LOOK_S", 0.001)
+    monkeypatch.setattr(module, "SCAN_EVERY_S", 600.0)
+
+    async def main() -> None:
+        walks: list[bool] = []
+
+        async def scan(*, walk: bool) -> None:
+            walks.append(walk)
+
+        async def scanned(more: int) -> None:
+            before = len(walks)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(walks) < before + more:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+
+        search = SimpleNamespace(scan=scan, settled=False)
+        daemon: Any = SimpleNamespace(
+            plane=SimpleNamespace(watch_paths=list),
+            opened=asyncio.Event(),
+            processes=SimpleNamespace(roots={}),
+            placement=SimpleNamespace(rules=[]),
+            search=search,
+        )
+        looking = asyncio.create_task(module._look(daemon))
+        await asyncio.sleep(0.05)
+        assert walks == []  # there is nobody to look for
+        daemon.processes.roots[1] = object()
+        await scanned(2)
+        assert not any(walks)  # nobody opened anything
+        daemon.opened.set()
+        await scanned(2)
+        assert walks.count(True) == 1
+        assert not daemon.opened.is_set()
+        search.settled = True
+        await scanned(1)
+        await asyncio.sleep(0.02)
+        before = len(walks)
+        await asyncio.sleep(0.05)
+        assert len(walks) == before  # all is at rest
+        daemon.processes.roots.clear()
+        daemon.placement.rules = [object()]
+        daemon.opened.set()
+        await scanned(1)
+        assert walks[-1]
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    before = Watch.closed
+    asyncio.run(main())
+    assert Watch.closed == before + 1

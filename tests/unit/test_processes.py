@@ -130,7 +130,13 @@ def test_the_id_of_a_root_that_ended_may_be_anothers() -> None:
             assert world.processes.root_of(left) is None
             world.processes.inherit(now, [left])
             assert world.processes.root_of(left) is now
+            world.processes._root_ended(now)
+            last = world.root(one)
+            assert world.processes.roots == {one: last, now.pid: now}
+            assert now.pid < 0
+            assert now.pid != before.pid
             world.processes.remove_root(now)
+            world.processes.remove_root(last)
 
     in_a_daemon(test)
 
@@ -160,6 +166,31 @@ def test_the_end_of_each_root_is_noticed_though_descriptors_are_used_again() -> 
             await until(lambda: now.ended)
             assert world.processes.roots == {}
             assert not before.ended
+
+    in_a_daemon(test)
+
+
+def test_what_a_root_leaves_at_work_is_its_heir() -> None:
+    async def test(world: World) -> None:
+        with child() as top, child() as busy:
+            world.tenant(busy, OF_CHILD)
+            root = world.root(top)
+            await world.adopt(root, busy)
+            os.kill(top, 9)
+            await until(lambda: root.ended)
+            world.processes.release(busy)  # for now it has nothing on the GPU
+            assert world.processes.root_of(busy) is root
+            world.processes.remove_root(root)
+
+    in_a_daemon(test)
+
+
+def test_a_process_that_ends_as_it_is_named_is_no_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        monkeypatch.setattr(processes, "owner_of", lambda pid: None)
+        with pytest.raises(NoTargetError):
+            world.root()
+        assert world.processes.roots == {}
 
     in_a_daemon(test)
 

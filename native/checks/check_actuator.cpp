@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -338,12 +339,14 @@ void messages_that_are_nearly_in_order() {
 int main() {
     messages_that_are_nearly_in_order();
     a_step_can_be_an_ioctl();
-    if (Waiting::unable() != 0) return 0;  // an emulator of another processor may lack the call
-    it_fires_once_in_order_and_says_what_came_of_it();
-    what_is_zero_already_fires_and_the_end_of_the_daemon_undoes_it();
-    after_the_answer_nothing_is_done();
-    a_file_that_is_cut_short_keeps_no_other_from_it();
-    who_disturbs_is_left_out();
-    nonsense_ends_it_and_undoes_nothing();
+    if (Waiting::unable() == 0) {  // an emulator of another processor may lack the call
+        it_fires_once_in_order_and_says_what_came_of_it();
+        what_is_zero_already_fires_and_the_end_of_the_daemon_undoes_it();
+        after_the_answer_nothing_is_done();
+        a_file_that_is_cut_short_keeps_no_other_from_it();
+        who_disturbs_is_left_out();
+        nonsense_ends_it_and_undoes_nothing();
+    }
+    std::puts("ok");
     return 0;
 }

@@ -187,20 +187,32 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
 
 
 class Watch:
-    """Of the GPU's files, which nobody opens: `opened` is set by the test."""
+    """Of the GPU's files: an open is a byte in a pipe."""
 
-    works = False
-    closed = 0
+    works = True
 
-    def __init__(self, paths: object) -> None:
-        pass
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        self.closed = 0
+
+    def opens(self) -> None:
+        os.write(self._writer, b"x")
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def drain(self) -> None:
+        os.read(self._reader, 64)
 
     def close(self) -> None:
-        Watch.closed += 1
+        self.closed += 1
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OpenWatch", Watch)
+    watch = Watch()
+    monkeypatch.setattr(module, "OpenWatch", lambda paths: watch)
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.001)
     monkeypatch.setattr(module, "SCAN_EVERY_S", 600.0)
 
@@ -230,8 +242,8 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         daemon.processes.roots[1] = object()
         await scanned(2)
         assert not any(walks)  # nobody opened anything
-        daemon.opened.set()
-        await scanned(2)
+        watch.opens()
+        await scanned(3)
         assert walks.count(True) == 1
         assert not daemon.opened.is_set()
         search.settled = True
@@ -248,6 +260,5 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         looking.cancel()
         await asyncio.wait([looking])
 
-    before = Watch.closed
     asyncio.run(main())
-    assert Watch.closed == before + 1
+    assert watch.closed == 1

@@ -95,6 +95,52 @@ def test_the_background_is_off_at_once_for_what_comes_soon(way: str, in_s: float
     assert gpu.why(100) == "kept off by an announcement"
 
 
+@pytest.mark.parametrize(("a_second", "heard"), [(80, True), (240, False)])
+def test_so_many_that_they_cost_more_than_they_bring_are_not_listened_to(a_second: int, heard: bool) -> None:
+    gpu = Gpu(give_way="switch")
+    due = gpu.now
+
+    def serve() -> None:
+        nonlocal due
+        if gpu.now >= due:
+            due += 1 / a_second
+            gpu.announce(0.0)
+            gpu.work()
+
+    gpu.run(3.0, serve)
+    assert gpu.heard() is heard
+    assert ("so many" in gpu.why(1)) is not heard
+    before = gpu.off_s
+    gpu.run(5.0, serve)
+    assert (gpu.off_s > before) is heard
+    gpu.run(4.0)  # it is calm: it is listened to again
+    assert gpu.heard()
+
+
+def test_how_long_nobody_is_listened_to_gets_longer_and_is_short_again_after_a_calm_time() -> None:
+    announcements = part.Announcements(0.02)
+    key, now = TaskKey(1, "GPU-0"), 10.0
+
+    def rest() -> float:
+        """How long nobody is listened to after too many in a row."""
+        nonlocal now
+        while announcements.heard([key], now):
+            announcements.note(Announce(key, 0.0), now)
+            announcements.worked(key)
+            now += 0.001
+        began = now
+        while not announcements.heard([key], now):
+            now += 0.1
+        return now - began
+
+    rests = [rest() for _ in range(5)]
+    assert rests == pytest.approx([part.REST_S, 2 * part.REST_S, 4 * part.REST_S, 60, 60], abs=0.2)
+    announcements.note(Announce(key, 0.0), now)
+    announcements.worked(key)
+    now += 2 * part.WINDOW_S
+    assert rest() == pytest.approx(part.REST_S, abs=0.2)
+
+
 def test_soon_is_the_same_in_the_library() -> None:
     assert tenant_autogen.AT_ONCE_MS / 1e3 == part.AT_ONCE_S
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runlist.model import Announce, Task, TaskKey
-from runlist.policies.parts.pace import reached
+from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.rest import Rest
 
 AT_ONCE_S = 3e-3
 """Room is made at once for what is announced for no later than this; the library goes by it, too."""
@@ -24,6 +25,12 @@ LOOK_S = 1e-3
 BURST_S = 0.05
 """How much time wrong announcements may take at once; then a task is not listened to until all of it is saved again."""
 WORTH_SAYING = 3
+
+COST_S, MOST_COST = 1.6e-3, 0.2
+"""What a right announcement costs the background, and which part of the time that may take: a service of 240 requests a
+second left a batch job half of its rate by them, and was no quicker (H200).
+"""
+WINDOW_S, REST_S = 1.0, 10.0
 
 
 @dataclass(slots=True)
@@ -60,6 +67,9 @@ class Announcements:
         self._pending: dict[TaskKey, _Pending] = {}
         self._accounts: dict[TaskKey, _Account] = {}
         self._refilled_at = 0.0
+        self._counted_from, self._count = -NEVER, 0
+        self._rest = Rest(REST_S)
+        self._resting = False
 
     def note(self, event: Announce, now: float) -> None:
         """A task announced work. What makes no sense is ignored, and what comes before the last one is settled."""
@@ -67,9 +77,10 @@ class Announcements:
             return
         self._refill(now)
         account = self._accounts.setdefault(event.key, _Account())
-        if account.ignored or event.key in self._pending:
+        if account.ignored or event.key in self._pending or not self._rest.over(now):
             return
         account.told += 1
+        self._count_one(now)
         ahead = event.in_s if event.in_s <= AT_ONCE_S else AHEAD_S
         self._pending[event.key] = _Pending(now + event.in_s, now + event.in_s - ahead)
 
@@ -88,7 +99,8 @@ class Announcements:
 
     def heard(self, tasks: Iterable[TaskKey], now: float) -> frozenset[TaskKey]:
         """Those of the tasks whose announcements count."""
-        if self._budget <= 0:
+        self._resting = not self._rest.over(now)
+        if self._budget <= 0 or self._resting:
             return frozenset()
         self._refill(now)
         ignored = {key for key, account in self._accounts.items() if account.ignored}
@@ -119,6 +131,8 @@ class Announcements:
         owing = self._refill(now)
         # Nothing else may happen until a task is listened to again.
         looks += [(BURST_S - each.balance) * len(owing) / self._budget for each in owing if each.ignored]
+        if not self._rest.over(now):
+            looks.append(self._rest.until - now)
         return wanted, min(looks, default=None)
 
     def why(self, key: TaskKey) -> str:
@@ -127,7 +141,19 @@ class Announcements:
         if account is None or account.told < WORTH_SAYING:
             return ""
         said = f"{account.wrong} of {account.told} were wrong"
+        if self._resting:
+            return f"its announcements are ignored for a while, since there are so many: {said}"
         return f"its announcements are ignored: {said}" if account.ignored else f"announces its work: {said}"
+
+    def _count_one(self, now: float) -> None:
+        """Listen to nobody for a while where there are more than it is worth."""
+        if reached(self._counted_from + WINDOW_S, now):
+            if self._count * COST_S <= MOST_COST * WINDOW_S:
+                self._rest.forget()
+            self._counted_from, self._count = now, 0
+        self._count += 1
+        if self._count * COST_S > MOST_COST * WINDOW_S:
+            self._rest.begin(now)
 
     def _refill(self, now: float) -> list[_Account]:
         """Save what may be spent since the last time; returns the accounts that owe something."""

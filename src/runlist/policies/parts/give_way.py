@@ -19,6 +19,7 @@ from enum import StrEnum
 from runlist.model import Appear, Busy, Event, GivingWay, Idle, Task, TaskClass, TaskKey, Used, Vanish
 from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.requests import Requests
+from runlist.policies.parts.rest import LONGEST_S, Rest
 from runlist.policies.parts.turns import TURN_US
 
 SWITCH_S = 0.28e-3
@@ -49,7 +50,7 @@ as for more than the second.
 FADES = 0.3
 """Below this part of the budget, slices are not worth what they make a launch wait."""
 
-LOOK_S, LONGEST_S = 10.0, 60.0
+LOOK_S = 10.0
 """How long slices last before the GPU is looked at anew at tiny slices, and how long requests are not tried again once
 they did not fit: twice as long each time.
 """
@@ -60,25 +61,6 @@ it is not any more."""
 
 HELD_UP = 0.75
 """A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
-
-
-class _Rest:
-    """A time in which something is not tried again: twice as long each time."""
-
-    def __init__(self, first_s: float) -> None:
-        self.until = -NEVER
-        self._first_s = self._next_s = first_s
-
-    def begin(self, now: float) -> None:
-        self.until = now + self._next_s
-        self._next_s = min(2 * self._next_s, LONGEST_S)
-
-    def over(self, now: float) -> bool:
-        return reached(self.until, now)
-
-    def forget(self) -> None:
-        """It is short again, from its next beginning on."""
-        self._next_s = self._first_s
 
 
 class Way(StrEnum):
@@ -162,8 +144,8 @@ class GiveWay:
     def _start_afresh(self) -> None:
         """What is known of other programs says nothing of a new one."""
         self.way = Way.SWITCH if self._asked == AUTO else Way(self._asked)
-        self._look = _Rest(LOOK_S)  # at tiny slices, from longer ones
-        self._no_requests = _Rest(LOOK_S)
+        self._look = Rest(LOOK_S)  # at tiny slices, from longer ones
+        self._no_requests = Rest(LOOK_S)
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them

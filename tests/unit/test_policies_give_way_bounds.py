@@ -1,0 +1,336 @@
+"""How the background gives way at both sides of each bound, and what is forgotten, believed and told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runlist.model import Activity, Appear, Busy, Idle, TaskClass, Usage, Used
+from runlist.policies import PolicySpec, load_policy
+from runlist.policies.parts import give_way as part
+from runlist.policies.parts import requests
+from runlist.policies.parts.give_way import WINDOW_S, GiveWay, Way
+from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
+from tests.unit.test_policies_give_way import STEP_S, Gpu, task
+
+LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
+
+
+def at_requests() -> Gpu:
+    """The background is off for each request, of which one is under way."""
+    gpu = Gpu(tells=True)
+    gpu.work(WINDOW_S + 0.05, pauses=600, held=1e-3)
+    gpu.tell(Busy(gpu.key))
+    gpu.work(WINDOW_S, pauses=600, held=1e-3, waits=0.9)
+    assert gpu.part.way is Way.REQUEST
+    return gpu
+
+
+def test_a_request_that_is_under_way_when_requests_are_chosen_counts() -> None:
+    assert at_requests().manner.off_until is not None
+
+
+@pytest.mark.parametrize(("waits", "way"), [(0.3, Way.SWITCH), (0.65, Way.REQUEST)])
+def test_requests_have_the_gpu_where_they_wait_for_it_for_most_of_their_time(waits: float, way: Way) -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(WINDOW_S + 0.05, pauses=600, held=1e-3, waits=waits)
+    gpu.tell(Busy(gpu.key))
+    gpu.work(WINDOW_S, pauses=600, held=1e-3, waits=waits)
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("waits", "way"), [(0.25, Way.SWITCH), (0.6, Way.REQUEST)])
+def test_requests_keep_the_gpu_as_long_as_they_wait_for_it_for_a_good_part(waits: float, way: Way) -> None:
+    """Ten of 20 ms in each window."""
+    gpu = at_requests()
+    for _ in range(40):
+        gpu.work(0.020, pauses=40, held=10e-3, waits=waits)
+        gpu.tell(Idle(gpu.key))
+        gpu.work(0.005, pauses=40, held=10e-3)
+        gpu.tell(Busy(gpu.key))
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("each_s", "way"), [(0.016, Way.REQUEST), (0.008, Way.SWITCH)])
+def test_requests_keep_the_gpu_as_long_as_they_are_worth_their_controls(each_s: float, way: Way) -> None:
+    gpu = at_requests()
+    while gpu.now < 12:
+        gpu.work(each_s, pauses=40, held=10e-3, waits=0.9)
+        gpu.tell(Idle(gpu.key))
+        gpu.tell(Busy(gpu.key))
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("each_s", "way"), [(0.010, Way.REQUEST), (0.005, Way.SWITCH)])
+def test_requests_get_the_gpu_where_their_controls_cost_less_than_the_switches(each_s: float, way: Way) -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(WINDOW_S + 0.05, pauses=600, held=1e-3)
+    while gpu.manner.watch and gpu.part.way is Way.SWITCH:
+        gpu.tell(Busy(gpu.key))
+        gpu.work(each_s, pauses=600, held=1e-3, waits=0.9)
+        gpu.tell(Idle(gpu.key))
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("pauses", "way"), [(500, Way.REQUEST), (950, Way.SWITCH)])
+def test_requests_that_switch_as_much_as_before_are_given_up(pauses: float, way: Way) -> None:
+    gpu = at_requests()
+    gpu.work(1, pauses=pauses, held=0.5e-3, waits=0.9)
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("waits", "way"), [(0.15, Way.SLICE), (0.4, Way.REQUEST)])
+def test_a_program_that_waits_for_its_host_at_requests_gets_slices(waits: float, way: Way) -> None:
+    gpu = at_requests()
+    gpu.tell(Idle(gpu.key))
+    gpu.work(1, pauses=200, held=1e-3, waits=waits, launches=1 - waits)
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("held", "way"), [(50e-6, Way.SLICE), (1e-3, Way.SWITCH)])
+def test_between_the_bounds_it_is_by_what_a_program_does_at_a_time(held: float, way: Way) -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(1, pauses=600, held=held, waits=0.4, launches=0.6)
+    assert gpu.part.way is way
+
+
+@pytest.mark.parametrize(("pauses", "asks"), [(30, False), (110, True)])
+def test_requests_are_listened_to_where_switches_cost_something(pauses: float, asks: bool) -> None:
+    gpu, listened = Gpu(tells=True), False
+    for _ in range(100):
+        gpu.work(0.01, pauses=pauses, held=1e-3)
+        listened |= bool(gpu.manner.watch)
+    assert listened is asks
+
+
+def test_whoever_begins_no_request_has_the_gpu_for_none() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(3, pauses=600, held=1e-3)
+    assert gpu.ways == [Way.SWITCH]
+
+
+def test_requests_that_were_given_up_are_not_tried_again_for_a_while() -> None:
+    gpu = at_requests()
+    gpu.work(1, pauses=950, held=0.5e-3, waits=0.9)
+    assert gpu.part.way is Way.SWITCH
+    gave_up, listened = gpu.now, []
+    while gpu.now < gave_up + part.LOOK_S + 1:
+        gpu.work(0.05, pauses=600, held=1e-3, waits=0.9)
+        listened += [gpu.now] if gpu.manner.watch else []
+    assert listened
+    assert part.LOOK_S - 1 < listened[0] - gave_up < part.LOOK_S + 1
+
+
+@pytest.mark.parametrize(("pauses", "way"), [(50, Way.SWITCH), (180, Way.SLICE)])
+def test_slices_that_are_worth_nothing_are_given_up(pauses: float, way: Way) -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=1500, held=60e-6)
+    assert gpu.part.way is Way.SLICE
+    gpu.work(5, pauses=pauses, held=60e-6)
+    assert gpu.part.way is way
+
+
+def test_one_with_a_target_among_others_is_not_made_to_wait_by_a_guess_either() -> None:
+    gpu, beside = Gpu(), task(3, LATENCY, target_p99_us=2_000.0)
+    ways = set()
+    for _ in range(2_000):
+        gpu._use(1, 100e-6, 0.0, 0.0)
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: 100e-6}), gpu.now)
+        gpu.part.manner([gpu.foreground, beside], [gpu.background], gpu.now)
+        ways.add(gpu.part.way)
+    assert ways == {Way.SWITCH}
+
+
+def test_what_was_in_vain_for_one_program_says_nothing_of_the_next() -> None:
+    """The next one comes a moment after slices were chosen, and it is soon bound by the GPU."""
+    gpu = Gpu()
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=100e-6)
+    gpu.foreground = task(9, LATENCY)
+    gpu.tell(Appear(gpu.foreground))
+    assert gpu.part.way is Way.SWITCH
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=100e-6)
+    gpu.work(0.6, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_what_was_in_vain_for_a_while_is_forgiven() -> None:
+    gpu = Gpu(tells=True)
+    for _ in range(round(20 / WINDOW_S)):
+        waits, launches = (0.6, 0.1) if gpu.part.way is Way.SLICE else (0.1, 0.6)
+        gpu.work(WINDOW_S, pauses=1000, held=100e-6, waits=waits, launches=launches)
+    gpu.work(20, pauses=400, held=1.5e-3, waits=0.9)
+    assert gpu.part.way is Way.SWITCH
+    gpu.work(1, pauses=1000, held=100e-6, waits=0.1, launches=0.6)
+    assert gpu.part.way is Way.SLICE
+    gpu.work(0.6, pauses=400, held=1.5e-3, waits=0.9)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_the_reason_is_told_where_it_matters() -> None:
+    gpu = Gpu()
+    gpu.work(1, pauses=20, held=1e-3)
+    assert gpu.part.why() == ""
+    sliced = Gpu("slice")
+    sliced.work(1, pauses=20, held=1e-3)
+    assert sliced.part.why().startswith("has slices of")
+
+
+def test_a_request_that_was_under_way_when_the_background_left_is_not_known_to_go_on() -> None:
+    """Nobody is watched without a background."""
+    part_of, batch, one = GiveWay("request", 0.1), task(2, BATCH), task(1, LATENCY, activity=Activity())
+    part_of.manner([one], [batch], 10.0)
+    part_of.on_event(Busy(one.key), 10.0)
+    assert part_of.manner([one], [batch], 10.0).off_until is not None
+    assert part_of.manner([one], [], 10.01).off_until is None
+    assert part_of.manner([one], [batch], 10.02).off_until is None
+
+
+def broken(gpu: Gpu, held: float) -> None:
+    """A request lasts until after its break, in which it holds the GPU for so long."""
+    gpu.tell(Busy(gpu.key))
+    while gpu.manner.off_until is not None:
+        gpu.work(STEP_S, pauses=0, held=0)
+    assert gpu.manner.look == pytest.approx(gpu.now + BREAK_S)
+    gpu._use(0, held, 0.0, 0.0)
+    gpu.now = gpu.manner.look
+    gpu.ask()
+    gpu.ask()  # whoever was found out counts from the next time on
+
+
+@pytest.mark.parametrize(("part_of_break", "believed"), [(0.1, False), (0.3, True)])
+def test_who_wanted_the_gpu_for_a_part_of_its_breaks_is_believed(part_of_break: float, believed: bool) -> None:
+    gpu = Gpu("request", tells=True)
+    for _ in range(requests.MOST_LIES):
+        broken(gpu, part_of_break * BREAK_S)
+    assert bool(gpu.manner.watch) is believed
+
+
+def test_it_takes_so_many_lies_in_a_row() -> None:
+    gpu = Gpu("request", tells=True)
+    for _ in range(3):
+        for _ in range(requests.MOST_LIES - 1):
+            broken(gpu, 0.0)
+        broken(gpu, BREAK_S)
+        assert gpu.manner.watch
+    for _ in range(2):  # and as many again, once it is forgiven
+        for _ in range(requests.MOST_LIES):
+            assert gpu.manner.watch
+            broken(gpu, 0.0)
+        assert not gpu.manner.watch
+        gpu.now += requests.FORGIVEN_S
+        gpu.ask()
+
+
+@pytest.mark.parametrize(("pauses", "set_anew"), [(390, False), (450, True)])
+def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_anew: bool) -> None:
+    """By 9 and by 26 %."""
+    gpu = Gpu("slice")
+    gpu.work(WINDOW_S + 0.05, pauses=pauses, held=100e-6)
+    assert (gpu.manner.turn_us != round(part.FIRST_SLICE_US)) is set_anew
+
+
+def test_before_anything_was_seen_there_is_nothing_to_tell() -> None:
+    gpu = Gpu()
+    assert (gpu.part.why(), gpu.part.why_of(gpu.key)) == ("", "")
+    assert Gpu("slice").part.why().endswith("switches cost 0 %")
+
+
+def test_tasks_that_are_switched_among_each_other_do_not_pause() -> None:
+    gpu, other = Gpu(), task(3, LATENCY)
+    for number in range(2_000):
+        gpu._use(2, 0.5e-3, 0.0, 0.0)
+        other = replace(other, usage=Usage(other.usage.held_s + 0.5e-3, other.usage.turns + 2))
+        gpu.background = replace(gpu.background, usage=Usage(0.0, number // 100))
+        gpu.now += STEP_S
+        gpu.part.on_event(Used({gpu.key: 0.5e-3}), gpu.now)
+        gpu.part.manner([gpu.foreground, other], [gpu.background], gpu.now)
+        assert gpu.part.way is Way.SWITCH
+    assert gpu.part.why() == ""
+
+
+def test_slices_that_would_fade_stay_for_a_while() -> None:
+    """The program may only have paused."""
+    gpu = Gpu()
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=60e-6)
+    gpu.work(1.7, pauses=50, held=60e-6)
+    assert (gpu.part.way, gpu.manner.turn_us) == (Way.SLICE, part.MIN_SLICE_US)
+    gpu.work(0.6, pauses=50, held=60e-6)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_who_becomes_bound_by_the_gpu_just_after_slices_were_chosen_is_seen() -> None:
+    gpu = Gpu()
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1500, held=100e-6)
+    gpu.work(0.6, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+
+
+def test_after_a_program_was_bound_by_the_gpu_slices_are_looked_at_as_soon_as_at_first() -> None:
+    gpu = Gpu()
+    gpu.work(35, pauses=1500, held=100e-6)  # looked at after 10 and after 30 s
+    gpu.work(2, pauses=400, held=1.5e-3)
+    assert gpu.part.way is Way.SWITCH
+    gpu.work(5, pauses=1500, held=100e-6)
+    assert gpu.part.way is Way.SLICE
+    before = len(gpu.ways)
+    gpu.work(8, pauses=1500, held=100e-6)
+    assert gpu.ways[before:] == [Way.SWITCH, Way.SLICE]
+
+
+def test_who_came_on_in_its_breaks_is_believed_however_little_it_did() -> None:
+    gpu = Gpu("request", tells=True)
+    for _ in range(2 * requests.MOST_LIES):
+        gpu.tell(Busy(gpu.key))
+        while gpu.manner.off_until is not None:
+            gpu.work(STEP_S, pauses=0, held=0)
+        gpu._use(1, 1e-6, 0.0, 0.0)
+        gpu.now = gpu.manner.look
+        gpu.ask()
+        assert gpu.ask().watch
+
+
+def test_nobody_gives_way_where_there_is_nobody_else() -> None:
+    alone = GiveWay("auto", 0.1)
+    assert alone.told() is None
+    service = task(1, LATENCY)
+    alone.manner([service], [], 1.0)
+    assert alone.told() is None
+    alone.manner([service], [task(2, BATCH)], 2.0)
+    assert alone.told() is not None
+    alone.manner([service], [], 3.0)
+    assert alone.told() is None
+
+
+def test_the_background_goes_off_at_once_for_requests_alone_and_in_no_break() -> None:
+    gpu = Gpu("request", tells=True)
+    assert gpu.ask().at_once
+    gpu.tell(Busy(gpu.key))
+    assert not gpu.manner.at_once  # it is off
+    gpu.work(MOST_OFF_S + BREAK_S / 2, pauses=1000, held=STEP_S)
+    assert gpu.manner.off_until is None
+    gpu.tell(Idle(gpu.key))
+    assert not gpu.manner.at_once
+    gpu.now += BREAK_S
+    assert gpu.ask().at_once
+    assert not Gpu("slice", tells=True).ask().at_once
+    switch = Gpu("switch", tells=True).ask()
+    assert switch.at_once, "for what is announced"
+    assert not switch.watch
+
+
+def test_what_goes_off_at_once_is_the_background_that_is_on() -> None:
+    policy = load_policy(PolicySpec("priority", {"give_way": "request"}))
+    tasks = [task(1, LATENCY, activity=Activity()), task(2, BATCH), task(3, BATCH), task(4, BATCH, suspended=True)]
+    for one in tasks:
+        policy.on_event(Appear(one), 10.0)
+    decision = policy.decide(tasks, 10.0)
+    on = {one.key for one in tasks[1:3] if decision.shares[one.key].enabled}
+    assert decision.off_on_work == on != set()
+    policy.on_event(Busy(tasks[0].key), 10.1)
+    assert policy.decide(tasks, 10.1).off_on_work == frozenset()

@@ -4,7 +4,7 @@ A program that wants to can say more of itself: `segment`, `request`, `report_la
 they are used.
 """
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 TYPE_CHECKING = False  # typing's own costs an import
 if TYPE_CHECKING:

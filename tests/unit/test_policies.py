@@ -113,8 +113,8 @@ def test_a_hint_takes_the_background_off_in_time_and_back_when_the_task_was_ther
     shares(policy, members, 1.0)
     policy.on_event(Hint(members[0].key, 0.010), 1.0)
     decision = policy.decide(members, 1.0)
-    assert decision.again_after_s == pytest.approx(0.0085)
-    during = policy.decide(members, 1.0085)
+    assert decision.again_after_s == pytest.approx(0.0075)
+    during = policy.decide(members, 1.0075)
     assert [during.shares[member.key].enabled for member in members] == [True, False, False]
     assert during.shares[members[1].key].until == pytest.approx(1.015)
     assert policy.why(members[1].key) == "kept off by a hint"

@@ -11,6 +11,7 @@ import pytest
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.policies.parts import announcements as part
+from runlist.policies.parts.hints import AHEAD_S
 from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 from runlist.protocol import tenant_autogen
 
@@ -148,7 +149,7 @@ def test_soon_is_the_same_in_the_library() -> None:
 def test_for_what_comes_later_it_is_off_a_little_before() -> None:
     gpu = Gpu(give_way="switch")
     gpu.announce(0.02)
-    gpu.run(0.02 - part.AHEAD_S - 0.001)
+    gpu.run(0.02 - AHEAD_S - 0.001)
     assert not gpu.off
     gpu.run(0.002)
     assert gpu.off

@@ -35,8 +35,8 @@ def entitled(turns: int = 0) -> dict[TaskKey, Task]:
 def test_a_hint_holds_from_shortly_before_to_shortly_after() -> None:
     hints = Hints()
     hints.note(Hint(KEY, 0.1), 1.0)
-    assert hints.off_until(entitled(), 1.0) == (None, pytest.approx(0.0985))
-    until, look = hints.off_until(entitled(), 1.0985)
+    assert hints.off_until(entitled(), 1.0) == (None, pytest.approx(0.0975))
+    until, look = hints.off_until(entitled(), 1.0976)
     assert (until, look) == (pytest.approx(1.105), pytest.approx(0.002))
     assert hints.off_until(entitled(), 1.1051) == (None, None)
 

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runlist.model import Announce, Task, TaskKey
+from runlist.policies.parts.hints import AHEAD_S
 from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.rest import Rest
 
 AT_ONCE_S = 3e-3
-"""Room is made at once for what is announced for no later than this; the library goes by it, too."""
-AHEAD_S = 1.5e-3
-"""For what comes later, so long before: suspending a task takes up to 0.75 ms."""
+"""Room is made at once for what is announced for no later than this, and AHEAD_S before what comes later. The library
+goes by it, too.
+"""
 WAIT_S = 5e-3
 """Who has not begun so long after the time that it announced was wrong."""
 GRACE_S = 1e-3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import UsageError
-from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage
+from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage, Vanish
 from runlist.policies import Decision, Layer, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.policies.cap import CapLayer
 from runlist.policies.deadline import DeadlineLayer
@@ -121,6 +121,15 @@ def test_a_hint_takes_the_background_off_in_time_and_back_when_the_task_was_ther
     there = [replace(members[0], usage=Usage(0.001, 1)), *members[1:]]
     assert not policy.decide(there, 1.0105).shares[members[1].key].enabled
     assert policy.decide(there, 1.0116).shares[members[1].key] == Share(1)
+
+
+def test_a_hint_of_a_task_that_is_gone_is_none_of_the_next_one() -> None:
+    policy, members = Priority({}), tasks(LATENCY, BATCH)
+    policy.on_event(Hint(members[0].key, 0.0), 1.0)
+    assert not shares(policy, members, 1.0)[1].enabled
+    policy.on_event(Vanish(members[0].key), 1.001)
+    policy.on_event(Appear(members[0]), 1.001)
+    assert shares(policy, members, 1.001)[1].enabled
 
 
 def test_hints_of_other_classes_change_nothing() -> None:

@@ -1,5 +1,7 @@
 #include "cuda/context/context.hpp"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "cuda/execution/capture.hpp"
@@ -14,8 +16,10 @@
 namespace emulator::cuda {
 namespace {
 
+// Its handle stays the same whether or not it is made, and again when it is made anew: so do those of NVIDIA's driver.
 struct Primary {
-    Context* context = nullptr;
+    Context* const place = std::allocator<Context>().allocate(1);
+    Context* context = nullptr;  // `place` while it is made
     unsigned uses = 0;
     unsigned flags = 0;
 };
@@ -54,11 +58,14 @@ CUresult destroy_context(Driver& driver, Context& context) {
     const CUresult result = driver.connection.call({.call = wire::Call::kCloseContext, .context = context.slot});
     objects().contexts.erase(&context);
     std::erase(context_stack(), &context);
-    delete &context;
+    const bool primary = context.primary;
+    std::destroy_at(&context);
+    if (!primary) std::allocator<Context>().deallocate(&context, 1);
     return result;
 }
 
-CUresult make_context(Driver& driver, CUdevice device, unsigned flags, bool primary, Context*& made) {
+// In `place`, which is a primary context's; else anywhere.
+CUresult make_context(Driver& driver, CUdevice device, unsigned flags, Context* place, Context*& made) {
     const auto gpu = static_cast<std::uint32_t>(device);
     std::vector<DeviceMemory> overhead;
     EMULATOR_TRY(take_overhead(driver, gpu, overhead));
@@ -69,28 +76,33 @@ CUresult make_context(Driver& driver, CUdevice device, unsigned flags, bool prim
         give_overhead(driver, overhead);
         return result;
     }
-    made = new Context{reply.value, gpu, flags, primary, std::move(node), std::move(overhead)};
+    driver.connection.rm.repeat_made();
+    const bool primary = place != nullptr;
+    if (!primary) place = std::allocator<Context>().allocate(1);
+    made = new (place) Context{reply.value, gpu, flags, primary, std::move(node), std::move(overhead)};
     objects().contexts.insert(made);
     const CUresult result = make_stream(driver, *made, 0, CU_STREAM_DEFAULT, made->legacy);
     if (result != CUDA_SUCCESS) destroy_context(driver, *std::exchange(made, nullptr));
     return result;
 }
 
-Context* from(CUcontext handle) { return named(objects().contexts, handle); }
 CUcontext to(Context* context) { return reinterpret_cast<CUcontext>(context); }
+Context* from(CUcontext handle) { return named(objects().contexts, handle); }
+
+// What is wrong with a handle that names no context: that of a primary one may be known before it is made, and after.
+CUresult without_context(CUcontext handle) {
+    const auto names = [&](const auto& one) { return to(one.second.place) == handle; };
+    return std::ranges::any_of(kept<std::map<CUdevice, Primary>>(), names) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                                           : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 }  // namespace
 
-CUresult retain_primary(CUcontext* handle, CUdevice device) {
+CUresult name_primary(CUcontext* handle, CUdevice device) {
     EMULATOR_ENTER();
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
-    Primary& primary = primary_of(device);
-    if (!primary.context) {
-        EMULATOR_TRY(make_context(driver, device, primary.flags, true, primary.context));
-    }
-    ++primary.uses;
-    *handle = to(primary.context);
+    *handle = to(primary_of(device).place);
     return CUDA_SUCCESS;
 }
 
@@ -99,7 +111,18 @@ CUresult retain_primary(CUcontext* handle, CUdevice device) {
 using namespace emulator;
 using namespace emulator::cuda;
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) { return retain_primary(handle, device); }
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
+    EMULATOR_ENTER();
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
+    Primary& primary = primary_of(device);
+    if (!primary.context) {
+        EMULATOR_TRY(make_context(driver, device, primary.flags, primary.place, primary.context));
+    }
+    ++primary.uses;
+    *handle = to(primary.context);
+    return CUDA_SUCCESS;
+}
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
     EMULATOR_ENTER();
@@ -142,7 +165,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* handle, unsigned flags, CUdevice devi
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     Context* made = nullptr;
-    EMULATOR_TRY(make_context(driver, device, flags, false, made));
+    EMULATOR_TRY(make_context(driver, device, flags, nullptr, made));
     context_stack().push_back(made);
     *handle = to(made);
     return CUDA_SUCCESS;
@@ -163,7 +186,7 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
     EMULATOR_ENTER();
     Context* context = from(handle);
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context) return without_context(handle);
     context_stack().push_back(context);
     return CUDA_SUCCESS;
 }
@@ -178,7 +201,7 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext* handle) {
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
     EMULATOR_ENTER();
     Context* context = from(handle);
-    if (handle && !context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (handle && !context) return without_context(handle);
     std::vector<Context*>& stack = context_stack();
     if (!stack.empty()) stack.pop_back();
     if (context) stack.push_back(context);

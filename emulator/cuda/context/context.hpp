@@ -5,7 +5,8 @@
 
 namespace emulator::cuda {
 
-// cuDevicePrimaryCtxRetain, for calls out of this library: nothing that is preloaded stands before it.
-CUresult retain_primary(CUcontext* handle, CUdevice device);
+// The handle of a GPU's primary context, which need not be made: until cuDevicePrimaryCtxRetain makes it, and after its
+// end, what uses the handle fails (709). Seen on an H200 with driver 580.159.04.
+CUresult name_primary(CUcontext* handle, CUdevice device);
 
 }  // namespace emulator::cuda

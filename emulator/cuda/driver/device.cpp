@@ -1,5 +1,7 @@
 // Devices: how many, and what they are like.
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -37,7 +39,6 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000},
     {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6144},
     {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560},
-    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, timing::kProcessors},
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, timing::kWarpsPerProcessor * timing::kWarp},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, timing::kBlocksPerProcessor},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
@@ -58,6 +59,15 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
 };
+
+// A client of MPS may be given a part of the SMs, and sees that: rounded up to whole pairs of them.
+int processors() {
+    const char* percent = std::getenv(names::kMpsPercentage);
+    if (!std::getenv(names::kMpsPipes) || !percent) return timing::kProcessors;
+    const double part = std::clamp(std::strtod(percent, nullptr), 0.0, 100.0) / 100 * timing::kProcessors;
+    const int pairs = static_cast<int>(std::ceil(part / 2));
+    return pairs > 0 ? std::min<int>(2 * pairs, timing::kProcessors) : timing::kProcessors;
+}
 
 }  // namespace
 
@@ -114,6 +124,10 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = device + 1;
+        return CUDA_SUCCESS;
+    }
+    if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) {
+        *value = processors();
         return CUDA_SUCCESS;
     }
     // What is not listed, the emulated GPU does not have.

@@ -1,9 +1,12 @@
 #include "cuda/driver/door.hpp"
 
+#include <fcntl.h>
 #include <linux/ioctl.h>
+#include <sys/ioctl.h>
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -43,6 +46,16 @@ std::span<std::byte> parameters_of(std::uint32_t number, std::span<const std::by
     return {};
 }
 
+// The file on which answered requests are repeated as true ioctls, for whoever watches those in the kernel; -1 for
+// none.
+int twin() {
+    static const int descriptor = [] {
+        const char* path = std::getenv(names::kEmulatedTwin);
+        return path ? ::open(path, O_RDWR | O_CLOEXEC) : -1;
+    }();
+    return descriptor;
+}
+
 // 0 or an errno.
 int call(int descriptor, std::uint32_t number, std::span<std::byte> argument) {
     const std::span<std::byte> parameters = parameters_of(number, argument);
@@ -72,6 +85,13 @@ int call(int descriptor, std::uint32_t number, std::span<std::byte> argument) {
 }
 
 }  // namespace
+
+bool has_twin() { return twin() >= 0; }
+
+void repeat_on_twin(unsigned long request, void* argument) {
+    if (has_twin()) ::ioctl(twin(), request, argument);
+}
+
 }  // namespace emulator::cuda
 
 int runlist_emulated_ioctl(int descriptor, unsigned long request, void* argument) {
@@ -81,7 +101,10 @@ int runlist_emulated_ioctl(int descriptor, unsigned long request, void* argument
     }
     const int error =
         emulator::cuda::call(descriptor, _IOC_NR(request), {static_cast<std::byte*>(argument), _IOC_SIZE(request)});
-    if (error == 0) return 0;
+    if (error == 0) {
+        emulator::cuda::repeat_on_twin(request, argument);
+        return 0;
+    }
     errno = error;
     return -1;
 }

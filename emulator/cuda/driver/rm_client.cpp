@@ -85,6 +85,36 @@ std::uint32_t RmClient::allocate(std::uint32_t parent, std::uint32_t& handle, st
     return argument.status;
 }
 
+void RmClient::repeat_made() {
+    constexpr std::uint32_t kGap = 0x100;  // that is longer than any in a context's part
+    if (!has_twin()) return;
+    const auto ask = [&](std::uint32_t handle, std::uint32_t index) {
+        rm::GetHandleInfo info{.object = handle, .index = index};
+        rm::Nvos54Control argument{.client = handle_,
+                                   .object = handle_,
+                                   .command = rm::control::kGetHandleInfo.number,
+                                   .params = &info,
+                                   .params_size = sizeof info,
+                                   .status = status::kNoMemory};
+        const bool done =
+            rm_ioctl(descriptor_, rm::number::kRmControl, argument) == 0 && argument.status == status::kOk;
+        return done ? static_cast<std::uint32_t>(info.result) : 0;
+    };
+    std::uint32_t last = std::max(repeated_, base_ + rm::kGpuSpan * gpus_);
+    for (std::uint32_t handle = last + 1; handle - last < kGap; ++handle) {
+        const std::uint32_t cls = ask(handle, rm::kHandleInfoClass);
+        if (cls == 0) continue;
+        last = handle;
+        rm::Nvos64Alloc made{.root = handle_,
+                             .parent = ask(handle, rm::kHandleInfoParent),
+                             .new_ = handle,
+                             .class_ = cls,
+                             .status = status::kOk};
+        repeat_on_twin(_IOC(_IOC_READ | _IOC_WRITE, rm::kMagic, rm::number::kRmAlloc, sizeof made), &made);
+    }
+    repeated_ = last;
+}
+
 CUresult RmClient::take(std::uint32_t gpu, std::uint64_t bytes, DeviceMemory& memory) {
     rm::MemoryParameters parameters{.owner = handle_, .size = bytes};
     std::uint32_t handle = choose_handle();

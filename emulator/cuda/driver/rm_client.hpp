@@ -28,6 +28,10 @@ class RmClient {
     CUresult take(std::uint32_t gpu, std::uint64_t bytes, DeviceMemory& memory);
     void give(const DeviceMemory& memory);
 
+    // Says what the device has made for this client since the last time, as the requests by which CUDA has it made.
+    // Only for who watches those in the kernel (door.hpp).
+    void repeat_made();
+
     // A handle for an object of device memory that is made in another way; and back, if it was not made.
     std::uint32_t choose_handle();
     void return_handle(std::uint32_t handle) { free_.insert(handle); }
@@ -41,6 +45,7 @@ class RmClient {
     int descriptor_ = -1;
     std::uint32_t handle_ = 0;
     std::uint32_t gpus_ = 0;
+    std::uint32_t repeated_ = 0;  // the handle up to which objects were repeated
     std::uint32_t base_ = 0;
     std::uint32_t next_ = 0;        // handle of device memory that has not been used yet
     std::set<std::uint32_t> free_;  // that have, and are free again

@@ -1,8 +1,9 @@
 // cuGetExportTable: functions of a driver that have a place in a table instead of a name.
 //
-// One table is here, by which NVIDIA's CUDA runtime gets the primary context: so a program reaches the driver in a way
-// that nothing between the two sees. Identifier and place are as CUDA's runtimes 12.1 to 13.5 ask for them. The runtime
-// itself starts on NVIDIA's driver alone, which proves to it what it is by another table: docs/emulated-gpu.md.
+// One table is here, by which NVIDIA's CUDA runtime learns the primary context: so a program reaches the driver in a
+// way that nothing between the two sees. Identifier and place are as CUDA's runtimes 12.1 to 13.5 ask for them. The
+// runtime itself starts on NVIDIA's driver alone, which proves to it what it is by another table:
+// docs/emulated-gpu.md.
 #include <cstddef>
 #include <cstring>
 
@@ -21,7 +22,7 @@ union Place {
 const Place kRuntimeTable[3] = {
     {.bytes = sizeof kRuntimeTable},
     {.function = nullptr},
-    {.function = &emulator::cuda::retain_primary},
+    {.function = &emulator::cuda::name_primary},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <utility>
@@ -43,7 +44,9 @@ CUresult wait(Driver& driver, const Context& context, Point point) {
             ::sched_yield();  // the device may be waiting for this very processor
         }
         const timespec limit{.tv_sec = 0, .tv_nsec = kCheckLost};
+        const int saved = errno;  // a word that has just changed is no error
         ::syscall(SYS_futex, &state.wake, FUTEX_WAIT, seen, &limit, nullptr, 0);
+        errno = saved;
         if (!is_done(driver, point) && driver.connection.lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     return context_error(driver, context);

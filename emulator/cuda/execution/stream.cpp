@@ -119,6 +119,13 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags, in
     return result;
 }
 
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    EMULATOR_ENTER_CONTEXT();
+    if (least) *least = kLeastPriority;
+    if (greatest) *greatest = kGreatestPriority;
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
     return cuStreamCreateWithPriority(stream, flags, kLeastPriority);
 }
@@ -152,6 +159,10 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
     return ask(handle, priority, [](const Stream& stream) { return stream.priority; });
 }
 
+CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
+    return ask(handle, flags, [](const Stream& stream) { return stream.flags; });
+}
+
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
     return ask(handle, context, [](const Stream& stream) { return reinterpret_cast<CUcontext>(stream.context); });
 }
@@ -172,7 +183,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
     if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
-    if (stream->capture || !event->recorded || is_done(driver, event->point)) return CUDA_SUCCESS;
-    EMULATOR_TRY(begin_work(driver, *stream));
+    if (stream->capture || !event->recorded) return CUDA_SUCCESS;
+    EMULATOR_TRY(begin_work(driver, *stream));  // also where there is nothing left to wait for
     return append_wait(driver, *stream, event->point);
 }

@@ -46,8 +46,10 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     const std::shared_ptr<Capture> capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id())
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
+        end_capture(*capture);  // as the driver does, 580.159.04
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     if (capture->origin != stream) {
         capture->valid = false;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

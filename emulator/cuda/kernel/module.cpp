@@ -136,3 +136,22 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, cons
     *function = reinterpret_cast<CUfunction>(found->second.get());
     return CUDA_SUCCESS;
 }
+
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
+    EMULATOR_ENTER();
+    const Function* function = find_function(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    *name = kKernels[function->kernel].name.data();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* size) {
+    EMULATOR_ENTER();
+    const Function* function = find_function(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!offset || index >= function->parameter_sizes.size()) return CUDA_ERROR_INVALID_VALUE;
+    *offset = function->parameter_offsets[index];
+    if (size) *size = function->parameter_sizes[index];
+    return CUDA_SUCCESS;
+}

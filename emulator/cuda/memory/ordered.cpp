@@ -62,6 +62,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (free_graph_memory(address)) return CUDA_SUCCESS;
     const auto found = allocations().find(address);
     if (found == allocations().end() || found->second.kind != Allocation::Kind::kPool) return CUDA_ERROR_INVALID_VALUE;
+    EMULATOR_TRY(begin_work(driver, *stream));  // a free comes behind what any work there would come behind
     free_in_order(*found->second.pool, address, stream->last());
     allocations().erase(found);
     return CUDA_SUCCESS;

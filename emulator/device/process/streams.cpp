@@ -322,10 +322,12 @@ Time Streams::poll_flags(Time now) {
         if (stream.holding_since == 0) stream.holding_since = now;
         const std::optional<bool> released = stream.operations.front().run->released(memory_);
         if (!released) fail(stream.context, CUDA_ERROR_ILLEGAL_ADDRESS);
-        if (released.value_or(true))
+        if (released.value_or(true)) {
             gpus_[stream.gpu].runlist.release(now, stream.queue);
-        else
+            next = now;  // what comes behind it may wait for a flag, too
+        } else {
             next = std::min(next, now - stream.holding_since < kCloseLook ? now : now + kInterval);
+        }
     }
     return next;
 }

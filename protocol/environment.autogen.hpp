@@ -19,6 +19,9 @@ inline constexpr const char* kCapPolicies[] = {"default", "force", "disable"};
 // That of them by which no cap holds.
 inline constexpr char kCapPolicyOff[] = "disable";
 
+// Of RUNLIST_OPERATIONS: clients are threads.
+inline constexpr char kOperationsThreads[] = "threads";
+
 inline constexpr char kHamiBatch[] = "1";
 
 // NVIDIA's driver, meant where none is named.
@@ -44,6 +47,9 @@ inline constexpr char kStreamSocket[] = "daemon.sock";
 // Where a daemon hears its tenants, beside the other.
 inline constexpr char kMessagesSocket[] = "messages.sock";
 
+// Of a user's programs that share SMs, likewise.
+inline constexpr char kSharingFolder[] = "sms";
+
 // Of a user's regions, beside the sockets.
 inline constexpr char kRegionsFolder[] = "regions";
 
@@ -62,11 +68,26 @@ inline constexpr char kDisable[] = "RUNLIST_DISABLE";
 // The region of the tree that a process is of: a path.
 inline constexpr char kRegion[] = "RUNLIST_REGION";
 
+// Clients share a GPU operation by operation: OPERATIONS_THREADS, or the path of a page that processes map.
+inline constexpr char kOperations[] = "RUNLIST_OPERATIONS";
+
+// Which client of the page a process is: a number from 0; 0 goes first.
+inline constexpr char kOperationsClient[] = "RUNLIST_OPERATIONS_CLIENT";
+
+// How long an operation waits at most, milliseconds: for tests.
+inline constexpr char kOperationsBound[] = "RUNLIST_OPERATIONS_BOUND_MS";
+
 // The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket.
 inline constexpr char kMessages[] = "RUNLIST_MESSAGES";
 
 // The daemon's stream socket.
 inline constexpr char kSocket[] = "RUNLIST_SOCKET";
+
+// What else Ray's num_gpus is, of cap and memory, and the class of tasks: cap,memory,class=batch.
+inline constexpr char kRay[] = "RUNLIST_RAY";
+
+// How many SMs a process under MPS was given; `runlist run --sms` sets it.
+inline constexpr char kSms[] = "RUNLIST_SMS";
 
 // The device: DEFAULT_DEVICE, EMULATED, or the name of a plane's module.
 inline constexpr char kDevice[] = "RUNLIST_DEVICE";
@@ -76,6 +97,13 @@ inline constexpr char kEmulatedGpu[] = "RUNLIST_EMULATED_GPU";
 
 // Where the emulated CUDA's object handles start: a number.
 inline constexpr char kEmulatedHandleBase[] = "RUNLIST_EMULATED_HANDLE_BASE";
+
+// `on`: a daemon that starts loads programs into the kernel, which tell it of channel groups at once.
+inline constexpr char kKernelPlane[] = "RUNLIST_KERNEL_PLANE";
+
+// A file that answers ioctls: the emulated CUDA repeats there, as an ioctl, each request that its device has answered,
+// so that the kernel plane sees it.
+inline constexpr char kEmulatedTwin[] = "RUNLIST_EMULATED_TWIN";
 
 // A build directory of the emulator, for a development tree where nothing is installed.
 inline constexpr char kEmulatorBuild[] = "RUNLIST_EMULATOR_BUILD";
@@ -125,7 +153,7 @@ inline constexpr char kConfigHome[] = "XDG_CONFIG_HOME";
 // CUDA's: the GPUs that a program sees.
 inline constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 
-// CUDA's: a client of MPS is one that names it, on the emulated GPU.
+// CUDA's: where an MPS control daemon listens. A client of MPS is one that names it, on the emulated GPU.
 inline constexpr char kMpsPipes[] = "CUDA_MPS_PIPE_DIRECTORY";
 
 // CUDA's: where a server of MPS writes its logs.

@@ -96,6 +96,8 @@ namespace number {
 inline constexpr std::uint32_t kRmFree = 0x29;
 inline constexpr std::uint32_t kRmControl = 0x2A;
 inline constexpr std::uint32_t kRmAlloc = 0x2B;
+// An object gets a second handle, perhaps in another client.
+inline constexpr std::uint32_t kDupObject = 0x34;
 // How programs older than RM_ALLOC of memory ask for it.
 inline constexpr std::uint32_t kVidHeapControl = 0x4A;
 inline constexpr std::uint32_t kRmMapMemory = 0x4E;
@@ -253,6 +255,26 @@ static_assert(offsetof(Nvos00Free, root) == 0);
 static_assert(offsetof(Nvos00Free, parent) == 4);
 static_assert(offsetof(Nvos00Free, old) == 8);
 static_assert(offsetof(Nvos00Free, status) == 12);
+
+// Argument of DUP_OBJECT.
+struct Nvos55Dup {
+    std::uint32_t client;
+    std::uint32_t parent;
+    // 0: the driver chooses.
+    std::uint32_t object;
+    std::uint32_t source_client;
+    std::uint32_t source;
+    std::uint32_t flags;
+    std::uint32_t status;
+};
+static_assert(sizeof(Nvos55Dup) == 28 && alignof(Nvos55Dup) == 4);
+static_assert(offsetof(Nvos55Dup, client) == 0);
+static_assert(offsetof(Nvos55Dup, parent) == 4);
+static_assert(offsetof(Nvos55Dup, object) == 8);
+static_assert(offsetof(Nvos55Dup, source_client) == 12);
+static_assert(offsetof(Nvos55Dup, source) == 16);
+static_assert(offsetof(Nvos55Dup, flags) == 20);
+static_assert(offsetof(Nvos55Dup, status) == 24);
 
 // Argument of RM_MAP_MEMORY, with the descriptor to map.
 struct Nvos33MapMemory {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 
 #include "activity/activity.hpp"
 #include "arrivals/arrivals.hpp"
@@ -16,10 +17,12 @@
 #include "hooks/launch.hpp"
 #include "hooks/own_limits.hpp"
 #include "hooks/touch.hpp"
+#include "operations/engine.hpp"
 #include "region/find.hpp"
 #include "region/quota.hpp"
 #include "region/region.hpp"
 #include "resolve/copies.hpp"
+#include "resolve/elf.hpp"
 #include "rm/door.hpp"
 #include "tenant/join.hpp"
 #include "tenant/tenant.hpp"
@@ -33,6 +36,7 @@ using region::Fault;
 constexpr long kRefused = 126;  // as a shell says of what it found and could not run
 
 constinit std::atomic<bool> started{false};
+constinit std::atomic<bool> scheduling{false};  // operation by operation: hooks are given out without limits, too
 
 // Goes on without limits, or not at all where that was asked for.
 template <typename... Words>
@@ -89,19 +93,36 @@ void limit(const Options& options) {
     cap::start(region.header().cap, account_of);
 }
 
+constinit char page[environment::kPathBytes] = "";  // that processes share for their operations; "" for none
+constinit int page_client = 0;
+constinit std::atomic<bool> joined{false};
+
+// The driver's libraries are here. Only now this process is a client of the page: a shell that starts one is none.
+void hooked() {
+    hooks::say_enforced();
+    if (page[0] != '\0' && !joined.exchange(true)) operations::start_process(page, page_client);
+}
+
 // Reads the options and opens the region, once.
 void start() {
     if (started.load(std::memory_order_relaxed) || started.exchange(true)) return;
     Options options;
     read_options(options);
     rm::watching.store(!options.disabled, std::memory_order_relaxed);
-    if (!options.disabled) limit(options);
+    if (options.disabled) return;
+    limit(options);
+    if (options.operations[0] == '\0') return;
+    scheduling.store(true, std::memory_order_relaxed);
+    operations::set_bound(options.operations_bound_ns);
+    if (options.operations[0] != '/') return;
+    std::copy(std::begin(options.operations), std::end(options.operations), page);
+    page_client = options.operations_client;
 }
 
 // Whether programs are to get our hooks: not if nothing was asked for.
 bool is_hooking() {
     start();
-    return region::quota.on();
+    return region::quota.on() || scheduling.load(std::memory_order_relaxed);
 }
 
 void client_made(int control_fd, std::uint32_t client) {
@@ -111,13 +132,16 @@ void client_made(int control_fd, std::uint32_t client) {
 
 void announced(std::int64_t lead_ns) { say_announcement(lead_ns); }
 
-// A hint is what is touched for as well, from the next launch on.
+// A hint for soon is an announcement where somebody wants those. What a touch needs is made at the next launch.
 void hinted(std::uint64_t nanoseconds) {
     activity::Own* own = activity::telling();
     if (own == nullptr || !arrivals::is_ours(*own)) return;
     own->asked_ns.store(monotonic_ns(), std::memory_order_relaxed);
-    if (nanoseconds <= static_cast<std::uint64_t>(activity::kAtOnceNs))
-        hooks::touch(static_cast<std::int64_t>(nanoseconds));
+    if (nanoseconds > static_cast<std::uint64_t>(activity::kAtOnceNs)) return;
+    const auto lead_ns = static_cast<std::int64_t>(nanoseconds);
+    region::Slot* slot = own->slot.load(std::memory_order_acquire);
+    if (slot != nullptr && (slot->watch.load() & region::kAnnouncements) != 0) activity::announce(*own, lead_ns);
+    hooks::touch(lead_ns);
 }
 
 __attribute__((constructor)) void loaded() {
@@ -135,13 +159,19 @@ constinit const activity::OnAnnouncement activity::on_announcement = announced;
 constinit const arrivals::Touch arrivals::touch = hooks::touch;
 constinit const OnHint on_hint = hinted;
 
+constinit const operations::Surroundings operations::surroundings{
+    .hooking = is_hooking,
+    .any_capture = hooks::any_capture,
+    .find = resolve::next,
+};
+
 constinit const resolve::Substitutes resolve::substitutes{
     .wanted = is_hooking,
     .listed = hooks::is_listed,
     .of = hooks::hook_of,
     .of_copy = hooks::hook_of_copy,
     .add = hooks::add_copy,
-    .added = hooks::say_enforced,
+    .added = hooked,
     .emulated_ioctl = runlist_emulated_ioctl,
 };
 

@@ -5,37 +5,9 @@
 
 namespace runlist::cap {
 
-struct Calls {
-#define NEEDED(name, symbol) decltype(&::name) name;
-#define USEFUL(name, symbol) decltype(&::name) name;
-#include "cap/calls.inc"
-#undef NEEDED
-#undef USEFUL
-
-    // Those that `find(symbol)` finds; null pointers for the others. The copy must stay loaded, and what this returns
-    // at its address, for as long as it is used.
-    template <typename Find>
-    static Calls of(const Find& find) {
-        return {
-#define NEEDED(name, symbol) .name = reinterpret_cast<decltype(&::name)>(find(symbol)),
-#define USEFUL(name, symbol) NEEDED(name, symbol)
-#include "cap/calls.inc"
-#undef NEEDED
-#undef USEFUL
-        };
-    }
-
-    // Whether all that is needed is there.
-    bool complete() const {
-#define NEEDED(name, symbol) &&name != nullptr
-#define USEFUL(name, symbol)
-        return true
-#include "cap/calls.inc"
-            ;
-#undef NEEDED
-#undef USEFUL
-    }
-};
+#define CALLS "cap/calls.inc"
+#include "driver/calls.inc"
+#undef CALLS
 
 // The stream that a call names by `stream`, where the default stream of its form may be the thread's own.
 inline CUstream stream_of(CUstream stream, bool per_thread) {

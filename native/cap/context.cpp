@@ -4,6 +4,7 @@
 
 #include "core/pages.hpp"
 #include "core/say.hpp"
+#include "driver/streams.hpp"
 #include "region/region.hpp"
 
 namespace runlist::cap {
@@ -51,19 +52,6 @@ void say_sometimes(Words... words) {
 }
 
 const void* identity(const Calls& calls) { return reinterpret_cast<const void*>(calls.cuEventRecord); }
-
-bool is_default(CUstream stream) {
-    return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
-CUcontext context_of(const Calls& calls, CUstream stream) {
-    CUcontext context = nullptr;
-    if (!is_default(stream) && calls.cuStreamGetCtx != nullptr &&
-        calls.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && context != nullptr) {
-        return context;
-    }
-    return calls.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
-}
 
 std::uint64_t number_of(const Calls& calls, CUcontext context) {
     unsigned long long number = 0;
@@ -176,7 +164,7 @@ bool Context::enter(Caller caller) {
 }
 
 Context* Context::enter(const Calls& calls, CUstream stream, Caller caller, std::int64_t now) {
-    const CUcontext handle = context_of(calls, stream);
+    const CUcontext handle = driver::context_of(calls, stream);
     if (handle == nullptr) return nullptr;
     const std::uint64_t id = number_of(calls, handle);
     const void* copy = identity(calls);

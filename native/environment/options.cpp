@@ -11,6 +11,8 @@ namespace runlist::environment {
 namespace {
 
 constexpr int kLevels = 5;
+constexpr int kOperationClients = 16;
+constexpr int kLongestBoundMs = 1'000'000;
 
 // Values as they were found, before it is decided which of them hold.
 struct Found {
@@ -20,6 +22,8 @@ struct Found {
     std::optional<int> level;
     const char* region = nullptr;
     const char* shared_cache = nullptr;
+    const char* operations = nullptr;
+    std::optional<int> operations_client, operations_bound_ms;
 };
 
 using Outcome = std::optional<Bad>;
@@ -60,6 +64,17 @@ Outcome path(Found& found, int, const char* value) {
     return std::nullopt;
 }
 
+Outcome operations(Found& found, int, const char* value) {
+    if (std::string_view{value} != names::kOperationsThreads && (std::strlen(value) >= kPathBytes || *value != '/')) {
+        return Bad::kOperations;
+    }
+    if (found.operations == nullptr) found.operations = value;
+    return std::nullopt;
+}
+
+std::optional<int> parse_client(const char* text) { return parse_number(text, kOperationClients); }
+std::optional<int> parse_bound(const char* text) { return parse_number(text, kLongestBoundMs); }
+
 Outcome policy(Found& found, int, const char* value) {
     const std::string_view name{value};
     const auto* end = std::end(names::kCapPolicies);
@@ -96,6 +111,9 @@ constexpr Variable kVariables[] = {
     {names::kHamiLogLevel, false, take<parse_level, Bad::kLevel, &Found::level>},
     {names::kHamiOversubscribe, false, unsupported},
     {names::kHamiOomKiller, false, unsupported},
+    {names::kOperations, false, operations},
+    {names::kOperationsClient, false, take<parse_client, Bad::kClient, &Found::operations_client>},
+    {names::kOperationsBound, false, take<parse_bound, Bad::kBound, &Found::operations_bound_ms>},
 };
 
 constexpr std::string_view kPrefixes[] = {"RUNLIST_", "CUDA_D", "CUDA_O", "GPU_CORE_", "LIBCUDA_", "ACTIVE_"};
@@ -158,6 +176,12 @@ const char* describe(Bad bad) {
             return "is no path: it begins with / and is shorter than 4096 bytes";
         case Bad::kPolicy:
             return "is no policy: write default, force or disable";
+        case Bad::kOperations:
+            return "is neither threads nor the path of a page";
+        case Bad::kClient:
+            return "is no client: they are counted from 0 to 15";
+        case Bad::kBound:
+            return "is no number of milliseconds below 1000000";
         case Bad::kUnsupported:
             return "is not supported: device memory beyond the limit is refused";
     }
@@ -188,6 +212,11 @@ void read(const char* const* environment, Options& options, Complaints& complain
     if (const char* region = found.region != nullptr ? found.region : found.shared_cache) {
         std::memcpy(options.region, region, std::strlen(region) + 1);
     }
+    if (found.operations != nullptr)
+        std::memcpy(options.operations, found.operations, std::strlen(found.operations) + 1);
+    options.operations_client = found.operations_client.value_or(0);
+    constexpr std::int64_t kMillisecond = 1'000'000;
+    if (found.operations_bound_ms) options.operations_bound_ns = *found.operations_bound_ms * kMillisecond;
     options.expects_limits = found.strict.has_value() || options.has_limits();
 }
 

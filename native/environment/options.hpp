@@ -20,15 +20,18 @@ struct DeviceLimits {
 };
 
 struct Options {
-    bool disabled = false;          // everything passes through
-    bool strict = false;            // do not run without the limits
-    bool expects_limits = false;    // say it when they cannot be held: somebody asked for some
-    bool makes_region = false;      // the region's file is made if it is not there: processes agreed on its name
-    char region[kPathBytes] = "";   // its path; "" for none
-    std::uint64_t memory = kNone;   // bytes on each GPU
-    std::uint64_t cap = kNone;      // ten-thousandths of each GPU's time
-    DeviceLimits device[kDevices];  // by number, whatever CUDA_VISIBLE_DEVICES hides
-    int say_level = 1;              // Level of core/say.hpp
+    bool disabled = false;             // everything passes through
+    bool strict = false;               // do not run without the limits
+    bool expects_limits = false;       // say it when they cannot be held: somebody asked for some
+    bool makes_region = false;         // the region's file is made if it is not there: processes agreed on its name
+    char region[kPathBytes] = "";      // its path; "" for none
+    std::uint64_t memory = kNone;      // bytes on each GPU
+    std::uint64_t cap = kNone;         // ten-thousandths of each GPU's time
+    DeviceLimits device[kDevices];     // by number, whatever CUDA_VISIBLE_DEVICES hides
+    int say_level = 1;                 // Level of core/say.hpp
+    char operations[kPathBytes] = "";  // the word for threads, or the path of a page; empty for none
+    int operations_client = 0;
+    std::int64_t operations_bound_ns = 10'000'000'000;
 
     bool in_tree() const { return region[0] != '\0' && !makes_region; }  // that somebody else began
     bool has_limits() const;
@@ -43,6 +46,9 @@ enum class Bad {
     kLevel,
     kPath,
     kPolicy,
+    kOperations,
+    kClient,
+    kBound,
     kUnsupported,
 };
 

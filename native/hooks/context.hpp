@@ -22,22 +22,20 @@ struct ContextDestroy<id, row, CUresult(CUcontext)> {
     }
 };
 
-template <int row>
-bool has_primary(CUdevice ordinal) {
+inline bool has_primary(int row, CUdevice ordinal) {
     unsigned flags = 0;
     int active = 0;
-    return call_real<Id::cuDevicePrimaryCtxGetState, row>(ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
+    return call_real<Id::cuDevicePrimaryCtxGetState>(row, ordinal, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
 // The primary context of a GPU, nullptr while there is none. It may have been retained in ways that we do not see, as
 // the CUDA runtime does, but whoever retains it is told which one it is.
-template <int row>
-CUcontext primary_of(CUdevice ordinal) {
+inline CUcontext primary_of(int row, CUdevice ordinal) {
     CUcontext primary = nullptr;
-    if (!has_primary<row>(ordinal)) return nullptr;
-    if (call_real<Id::cuDevicePrimaryCtxRetain, row>(&primary, ordinal) != CUDA_SUCCESS) return nullptr;
-    if (call_real<Id::cuDevicePrimaryCtxRelease_v2, row>(ordinal) == CUDA_ERROR_NOT_FOUND) {
-        call_real<Id::cuDevicePrimaryCtxRelease, row>(ordinal);
+    if (!has_primary(row, ordinal)) return nullptr;
+    if (call_real<Id::cuDevicePrimaryCtxRetain>(row, &primary, ordinal) != CUDA_SUCCESS) return nullptr;
+    if (call_real<Id::cuDevicePrimaryCtxRelease_v2>(row, ordinal) == CUDA_ERROR_NOT_FOUND) {
+        call_real<Id::cuDevicePrimaryCtxRelease>(row, ordinal);
     }
     return primary;
 }
@@ -49,13 +47,13 @@ struct PrimaryDrop;
 template <Id id, int row>
 struct PrimaryDrop<id, row, CUresult(CUdevice)> {
     static CUresult CUDAAPI call(CUdevice ordinal) {
-        const CUcontext primary = has_managed() ? primary_of<row>(ordinal) : nullptr;
+        const CUcontext primary = has_managed() ? primary_of(row, ordinal) : nullptr;
         const NoTouch none;
         const CUresult result = call_real<id, row>(ordinal);
         if (result != CUDA_SUCCESS) return result;
         none.forget(calls_in(row), ordinal);
         cap::released(calls_of(row), ordinal);
-        if (primary != nullptr && primary_of<row>(ordinal) != primary) refund_context(primary);
+        if (primary != nullptr && primary_of(row, ordinal) != primary) refund_context(primary);
         return result;
     }
 };

@@ -10,6 +10,7 @@
 #include "hooks/nvml_queries.hpp"
 #include "hooks/own_limits.hpp"
 #include "hooks/proc_address.hpp"
+#include "hooks/scheduled.hpp"
 #include "resolve/elf.hpp"
 
 namespace runlist::hooks {
@@ -17,7 +18,7 @@ namespace {
 
 template <int row>
 void* const kHooks[] = {
-#define HOOK(behaviour, name) reinterpret_cast<void*>(&behaviour<Id::name, row>::call),
+#define HOOK(behaviour, name) reinterpret_cast<void*>(kScheduled<behaviour<Id::name, row>, Id::name, row>),
 #define CALL(name) nullptr,
 #include "hooks/cuda.inc"
 #include "hooks/nvml.inc"
@@ -69,14 +70,15 @@ void add_copy(Library library, int row, const resolve::Object& copy) {
 #define JUMP(hook) "hint #34\n adrp x16, " hook "\n ldr x16, [x16, :lo12:" hook "]\n br x16\n"
 #endif
 
-#define HOOK(behaviour, name)                                                                                 \
-    extern "C" {                                                                                              \
-    [[gnu::visibility("hidden")]] extern decltype(&::name) const runlist_linked_##name;                       \
-    [[gnu::used]] decltype(&::name) const runlist_linked_##name =                                             \
-        &runlist::hooks::behaviour<runlist::hooks::Id::name, runlist::hooks::kLinked>::call;                  \
-    }                                                                                                         \
-    __asm__(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .balign 16\n" #name         \
-            ":\n .cfi_startproc\n" JUMP("runlist_linked_" #name) ".cfi_endproc\n .size " #name ", . - " #name \
+#define HOOK(behaviour, name)                                                                                    \
+    extern "C" {                                                                                                 \
+    [[gnu::visibility("hidden")]] extern decltype(&::name) const runlist_linked_##name;                          \
+    [[gnu::used]] decltype(&::name) const runlist_linked_##name =                                                \
+        runlist::hooks::kScheduled<runlist::hooks::behaviour<runlist::hooks::Id::name, runlist::hooks::kLinked>, \
+                                   runlist::hooks::Id::name, runlist::hooks::kLinked>;                           \
+    }                                                                                                            \
+    __asm__(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .balign 16\n" #name            \
+            ":\n .cfi_startproc\n" JUMP("runlist_linked_" #name) ".cfi_endproc\n .size " #name ", . - " #name    \
                                                                  "\n .popsection\n");
 #define CALL(name)
 #include "hooks/cuda.inc"

@@ -88,12 +88,17 @@ constexpr nvmlReturn_t absent() {
 }
 
 // Calls the real function.
-template <Id id, int row, typename... Arguments>
-auto call_real(Arguments... arguments) {
+template <Id id, typename... Arguments>
+auto call_real(int row, Arguments... arguments) {
     auto* function = real<id>(row);
     if (function == nullptr) [[unlikely]]
         return absent<decltype(function(arguments...))>();
     return function(arguments...);
+}
+
+template <Id id, int row, typename... Arguments>
+auto call_real(Arguments... arguments) {
+    return call_real<id>(row, arguments...);
 }
 
 }  // namespace runlist::hooks

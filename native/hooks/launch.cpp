@@ -11,6 +11,7 @@ namespace runlist::hooks {
 namespace {
 
 constinit cap::Calls calls[kRows]{};
+constinit operations::Calls calls_of_operations[kRows]{};
 
 template <typename Type>
 Type* next(const char* name) {
@@ -23,6 +24,10 @@ constinit thread_local bool in_hook = false;
 
 const cap::Calls& calls_in(int row) { return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row]; }
 
+const operations::Calls& operation_calls(int row) {
+    return calls_of_operations[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row];
+}
+
 const cap::Calls& calls_of(int row) {
     static constinit std::atomic<bool> said{false};  // the cap may have come after the context
     if (!said.load(std::memory_order_relaxed) && region::quota.on() && !said.exchange(true)) {
@@ -32,7 +37,9 @@ const cap::Calls& calls_of(int row) {
 }
 
 void set_calls(int row, const resolve::Object& copy) {
-    calls[row] = cap::Calls::of([&](const char* symbol) { return copy.symbol(symbol); });
+    const auto find = [&](const char* symbol) { return copy.symbol(symbol); };
+    calls[row] = cap::Calls::of(find);
+    calls_of_operations[row] = operations::Calls::of(find);
 }
 
 void say_enforced() {

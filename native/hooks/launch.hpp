@@ -6,13 +6,15 @@
 #include "cap/gate.hpp"
 #include "hooks/functions.hpp"
 #include "hooks/outermost.hpp"
+#include "operations/calls.hpp"
 #include "rm/door.hpp"
 
 namespace runlist::hooks {
 
 // What the gate uses of the copy of libcuda in a row; who asks for it has a cap, and the region says so.
 const cap::Calls& calls_of(int row);
-const cap::Calls& calls_in(int row);  // for others than the gate
+const cap::Calls& calls_in(int row);                // for others than the gate
+const operations::Calls& operation_calls(int row);  // what operations use
 void set_calls(int row, const resolve::Object& copy);
 
 // Says that queries, and the cap if there is one, are at work in this process, and begins to tell what it does.
@@ -144,7 +146,7 @@ struct BeginCapture<id, row, CUresult(Arguments...)> {
     }
 };
 
-// What ends that. A capture that failed goes on until it is ended, and may be ended by somebody who must not.
+// What ends that. A capture that failed goes on until it is ended; an end that is refused may end it, too.
 template <Id id, int row, typename Type = typename Function<id>::Type>
 struct EndCapture;
 
@@ -196,6 +198,15 @@ struct AwaitedWork<id, row, CUresult(Arguments...)> {
         if (!in_hook && !activity::waiting) count(row, Named(arguments...).stream, kPerThread);
         return Await<id, row>::call(arguments...);
     }
+};
+
+// What is no business of quota, cap and counts.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct Pass;
+
+template <Id id, int row, typename... Arguments>
+struct Pass<id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) { return call_real<id, row>(arguments...); }
 };
 
 // One launch on several GPUs: it waits for its turn on each of them, and is charged to each.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hooks/functions.hpp"
-#include "region/quota.hpp"
+#include "resolve/copies.hpp"
 
 namespace runlist::hooks {
 
@@ -13,7 +13,7 @@ template <Id id, int row, typename... Rest>
 struct ProcAddress<id, row, CUresult(const char*, void**, Rest...)> {
     static CUresult CUDAAPI call(const char* symbol, void** function, Rest... rest) {
         const CUresult result = call_real<id, row>(symbol, function, rest...);
-        if (result == CUDA_SUCCESS && function != nullptr && region::quota.on()) {
+        if (result == CUDA_SUCCESS && function != nullptr && resolve::substitutes.wanted()) {
             if (void* ours = hook_of(*function)) *function = ours;
         }
         return result;

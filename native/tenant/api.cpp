@@ -16,9 +16,8 @@ int rl_segment_in_force(void) { return tenant.in_force(); }
 int rl_report_latency_ns(uint64_t nanoseconds) { return tenant.say(runlist::Kind::kReportLatency, nanoseconds); }
 
 int rl_hint_ns(uint64_t nanoseconds) {
-    const int result = tenant.say(runlist::Kind::kHint, nanoseconds);
     runlist::on_hint(nanoseconds);
-    return result;
+    return tenant.say(runlist::Kind::kHint, nanoseconds);
 }
 
 void runlist::say_work() { ::tenant.say(Kind::kWork, 0, 0); }

@@ -1,0 +1,229 @@
+// Clients of several threads give work to a driver that is made here, while client 0 is busy and idle by turns. What
+// each stream was given comes in order and once, whoever calls the driver; what was flushed is there. The ring of bytes
+// keeps records of any length.
+#include <pthread.h>
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "checks/check.hpp"
+#include "operations/engine.hpp"
+
+namespace {
+
+using namespace runlist::operations;
+using runlist::checks::Numbers;
+
+constexpr int kClientsHere = 3;
+constexpr int kThreadsEach = 2;
+constexpr int kRounds = 1500;
+constexpr int kStreams = 1 + (kClientsHere - 1) * kThreadsEach;
+
+struct Given {
+    std::mutex mutex;
+    std::vector<std::uint64_t> numbers;
+};
+
+Given given[kStreams];
+std::atomic<bool> first_busy{false};
+
+// Handles of the driver that is made here: never looked into.
+CUstream stream_at(int index) {
+    return reinterpret_cast<CUstream>(static_cast<std::uintptr_t>(0x1000 + 0x100 * index));
+}
+const auto kContext = reinterpret_cast<CUcontext>(std::uintptr_t{0x77000});
+
+CUresult get_current(CUcontext* context) {
+    *context = kContext;
+    return CUDA_SUCCESS;
+}
+CUresult set_current(CUcontext) { return CUDA_SUCCESS; }
+CUresult make_stream(CUstream*, unsigned, int) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult query(CUstream stream) {
+    return stream == stream_at(0) && first_busy.load() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+CUresult synchronize_stream(CUstream) { return CUDA_SUCCESS; }
+CUresult wait_event(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
+CUresult make_event(CUevent* event, unsigned) {
+    static std::atomic<std::uintptr_t> next{0x99000};
+    *event = reinterpret_cast<CUevent>(next.fetch_add(0x10));
+    return CUDA_SUCCESS;
+}
+CUresult record_event(CUevent, CUstream) { return CUDA_SUCCESS; }
+CUresult query_event(CUevent) {
+    static std::atomic<unsigned> asked{0};
+    return asked.fetch_add(1) % 3 == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult pointer(void*, CUpointer_attribute, CUdeviceptr) { return CUDA_SUCCESS; }
+
+constexpr Calls kCalls{.cuCtxGetCurrent = get_current,
+                       .cuCtxSetCurrent = set_current,
+                       .cuStreamCreateWithPriority = make_stream,
+                       .cuStreamQuery = query,
+                       .cuStreamSynchronize = synchronize_stream,
+                       .cuStreamWaitEvent = wait_event,
+                       .cuEventCreate = make_event,
+                       .cuEventRecord = record_event,
+                       .cuEventQuery = query_event,
+                       .cuPointerGetAttribute = pointer};
+
+struct Piece {
+    int stream;
+    std::uint64_t number;
+};
+
+CUresult take(const Piece& piece) {
+    Given& there = given[piece.stream];
+    const std::lock_guard lock(there.mutex);
+    there.numbers.push_back(piece.number);
+    return CUDA_SUCCESS;
+}
+
+CUresult run_piece(const Record& record) { return take(*static_cast<const Piece*>(record.rest())); }
+
+void launch(Client& client, const Piece& piece, Kind kind) {
+    Doing doing(client, kCalls, kind, stream_at(piece.stream), false, nullptr);
+    if (!doing.goes_now()) {
+        if (Record* record = doing.reserve(sizeof(Piece) + piece.number % 500)) {
+            std::memcpy(record->rest(), &piece, sizeof(piece));
+            record->run = run_piece;
+            doing.commit(*record, nullptr);
+            return;
+        }
+        doing.wait_for_turn();
+    }
+    doing.begin();
+    doing.end(take(piece));
+}
+
+void work(int index, int stream) {
+    REQUIRE(rl_operations_client(index) == 0);
+    Client* client = client_of(nullptr);
+    REQUIRE(client != nullptr && client->index == index);
+    Numbers numbers(static_cast<std::uint64_t>(stream) + 1);
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+        launch(*client, {stream, round}, numbers.below(4) == 0 ? Kind::kEvent : Kind::kKernel);
+        if (numbers.below(100) != 0) continue;
+        REQUIRE(flush(*client) == CUDA_SUCCESS);
+        const std::lock_guard lock(given[stream].mutex);
+        REQUIRE(given[stream].numbers.size() == round + 1);
+    }
+}
+
+void be_first(std::atomic<bool>& ended) {
+    REQUIRE(rl_operations_client(0) == 0);
+    Client* client = client_of(nullptr);
+    for (std::uint64_t round = 0; !ended.load(); ++round) {
+        first_busy.store(true);
+        launch(*client, {0, round}, Kind::kKernel);
+        for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
+        first_busy.store(false);
+        for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
+    }
+}
+
+void clients() {
+    REQUIRE(rl_operations_start(0) == -EINVAL);
+    REQUIRE(rl_operations_client(0) == -ENOENT);
+    REQUIRE(rl_operations_start(kClientsHere) == 0);
+    REQUIRE(rl_operations_start(kClientsHere) == -EALREADY);
+    REQUIRE(rl_operations_client(kClientsHere) == -EINVAL);
+    const rl_admission rule{.size = sizeof(rule), .beside = 0, .sms = 10, .copies = 1, .gate_ns = 100};
+    REQUIRE(rl_operations_admission(&rule) == 0);
+    REQUIRE(rl_operations_log(1) == 0);
+    std::atomic<bool> ended{false};
+    std::thread first(be_first, std::ref(ended));
+    std::vector<std::thread> threads;
+    for (int stream = 1; stream < kStreams; ++stream) {
+        threads.emplace_back(work, 1 + (stream - 1) / kThreadsEach, stream);
+    }
+    for (std::thread& thread : threads) thread.join();
+    ended.store(true);
+    first.join();
+    first_busy.store(true);  // what is still queued goes all the same
+    REQUIRE(rl_operations_stop() == 0);
+    std::uint64_t deferred = 0;
+    for (int stream = 1; stream < kStreams; ++stream) {
+        REQUIRE(given[stream].numbers.size() == kRounds);
+        for (std::uint64_t round = 0; round < kRounds; ++round) REQUIRE(given[stream].numbers[round] == round);
+    }
+    for (int index = 1; index < kClientsHere; ++index) {
+        struct rl_operations_counters counters{};
+        REQUIRE(rl_operations_counters(index, &counters) == 0);
+        REQUIRE(counters.launched == std::uint64_t{kThreadsEach} * kRounds);
+        REQUIRE(counters.opened == 0);
+        deferred += counters.deferred;
+    }
+    REQUIRE(deferred > 0);
+    rl_operation taken[64];
+    REQUIRE(rl_operations_take(taken, 64) == 64);
+    REQUIRE(rl_operations_stop() == -ENOENT);
+}
+
+void ring() {
+    static Queue queue;
+    Numbers numbers(7);
+    std::deque<std::vector<unsigned char>> model;
+    for (int round = 0; round < 20'000; ++round) {
+        if (numbers.below(2) == 0) {
+            std::vector<unsigned char> record(1 + numbers.below(numbers.below(50) == 0 ? 100'000 : 600));
+            for (auto& byte : record) byte = static_cast<unsigned char>(numbers.next());
+            void* place = queue.reserve(record.size());
+            if (place == nullptr) continue;
+            std::memcpy(place, record.data(), record.size());
+            queue.commit();
+            model.push_back(record);
+        } else if (void* front = queue.front()) {
+            REQUIRE(std::memcmp(front, model.front().data(), model.front().size()) == 0);
+            queue.pop();
+            model.pop_front();
+        }
+        REQUIRE(queue.is_empty() == model.empty());
+        REQUIRE(queue.written() - queue.done() == model.size());
+    }
+}
+
+void rules() {
+    Page page{};
+    const Cost compute{.of_class = 1, .sms = 4, .duration_ns = 50};
+    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));  // nobody is busy
+    page.first.works({.of_class = 2, .sms = 100});
+    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));
+    REQUIRE(!admits(page, Kind::kKernel, {.of_class = 2}, ~0ull));
+    REQUIRE(!admits(page, Kind::kGraph, {}, ~0ull));
+    REQUIRE(admits(page, Kind::kCopy, {}, ~0ull));
+    page.admission.sms.store(6);
+    page.others[2].sms.store(3);
+    REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
+    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull & ~4ull));  // whose process is gone
+    page.others[2].sms.store(2);
+    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));
+    page.admission.gate_ns.store(60);
+    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));
+    page.others[3].duration_ns.store(11);
+    REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
+    page.others[3].duration_ns.store(INT64_MAX);
+    REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
+    page.admission.copies.store(0);
+    REQUIRE(!admits(page, Kind::kFill, {}, ~0ull));
+    REQUIRE(admits(page, Kind::kEvent, {}, ~0ull));
+    page.first.newest.store(3);
+    REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
+}
+
+}  // namespace
+
+constinit const Surroundings runlist::operations::surroundings{
+    .hooking = [] { return true; },
+    .any_capture = [] { return false; },
+    .find = [](const char*) { return reinterpret_cast<void*>(&::pthread_create); }};
+
+int main() {
+    rules();
+    ring();
+    clients();
+    std::puts("ok");
+}

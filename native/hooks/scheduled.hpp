@@ -1,0 +1,426 @@
+// Where several clients share a GPU operation by operation: what each call is to that (operations.inc), before any
+// other behaviour of its hook, which then is what goes to the driver, now or from the engine's thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#include "hooks/context.hpp"
+#include "hooks/launch.hpp"
+#include "operations/engine.hpp"
+
+namespace runlist::hooks {
+
+enum class How {
+    kNone,
+    kKernel,
+    kGraph,
+    kCopy,
+    kFill,
+    kRecord,
+    kTurn,
+    kFlush,
+    kFlushOthers,
+    kUnload,
+    kEndContext,
+    kWait,
+    kAwaitStream,
+    kAwaitEvent,
+    kAwaitContext,
+    kAskStream,
+    kAskEvent,
+    kElapsed,
+    kMakeStream,
+    kEndStream,
+    kCapture,
+    kEndEvent,
+};
+
+struct Listed {
+    std::string_view name;
+    How how;
+};
+
+inline constexpr Listed kOperations[] = {
+#define OPERATION(how, name) {#name, How::how},
+#include "hooks/operations.inc"
+#undef OPERATION
+};
+
+template <Id id>
+inline constexpr How kHow = [] {
+    for (const Listed& one : kOperations) {
+        if (one.name == Function<id>::kName) return one.how;
+    }
+    return How::kNone;
+}();
+
+constexpr operations::Kind kind_of(How how) {
+    switch (how) {
+        case How::kKernel:
+            return operations::Kind::kKernel;
+        case How::kGraph:
+            return operations::Kind::kGraph;
+        case How::kFill:
+            return operations::Kind::kFill;
+        case How::kRecord:
+        case How::kWait:
+            return operations::Kind::kEvent;
+        default:
+            return operations::Kind::kCopy;
+    }
+}
+
+template <typename Wanted, typename... Arguments>
+constexpr bool kTakes = (std::is_same_v<Wanted, Arguments> || ...);
+
+// The first of the arguments of that type; null for none.
+template <typename Wanted, typename... Arguments>
+Wanted first_of(Arguments... arguments) {
+    Wanted found{};
+    bool is_found = false;
+    const auto look = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), Wanted>) {
+            if (!is_found) found = argument;
+            is_found = true;
+        }
+    };
+    (look(arguments), ...);
+    return found;
+}
+
+// Whether a stream captures; false where none does.
+bool is_captured_now(int row, CUstream stream);
+
+// A call with a stream in place of the one that it names.
+template <typename... Arguments>
+CUresult call_on(CUstream stream, CUresult (*real)(Arguments...), Arguments... arguments) {
+    CUlaunchConfig config{};
+    const auto on = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), CUstream>) {
+            return stream;
+        } else if constexpr (std::is_same_v<decltype(argument), const CUlaunchConfig*>) {
+            if (argument == nullptr || argument->hStream == stream) return argument;
+            config = *argument;
+            config.hStream = stream;
+            return static_cast<const CUlaunchConfig*>(&config);
+        } else {
+            return argument;
+        }
+    };
+    return real(on(arguments)...);
+}
+
+template <typename... Arguments>
+CUresult run_plain(const operations::Record& record) {
+    const auto& packed = *static_cast<const std::tuple<Arguments...>*>(record.rest());
+    return std::apply(reinterpret_cast<CUresult (*)(Arguments...)>(record.real), packed);
+}
+
+// A kernel's parameters where the caller's may be gone: what it was launched with, packed behind its arguments.
+struct Parameters {
+    int count = -1;
+    std::uint16_t sizes[operations::Kernel::kParameters];
+    std::size_t extra_bytes = 0;  // of one buffer, instead
+    const void* extra = nullptr;
+    bool buffered = false;
+    const CUlaunchConfig* config = nullptr;
+
+    // False where they cannot be copied.
+    bool look(const operations::Calls& calls, CUfunction function, void** values, void** buffer);
+    bool look(const CUlaunchConfig* launch);
+    std::size_t bytes() const;
+    void pack(std::byte* to, CUstream stream, void** values) const;
+};
+
+// How they lie: this, the attributes, then the values, each on its own 16 bytes.
+struct Packed {
+    int count;
+    bool buffered;
+    std::size_t extra_bytes;
+    CUlaunchConfig config;
+};
+
+// Where packed parameters lie, as the driver takes them.
+struct Unpacked {
+    explicit Unpacked(const std::byte* from);
+    void* values[operations::Kernel::kParameters + 1];
+    void* extra[5];
+    std::size_t extra_bytes;
+    CUlaunchConfig config;
+    bool buffered;
+};
+
+constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+template <typename... Arguments>
+CUresult run_kernel(const operations::Record& record) {
+    const auto& packed = *static_cast<const std::tuple<Arguments...>*>(record.rest());
+    Unpacked there(static_cast<const std::byte*>(record.rest()) + rounded(sizeof(packed)));
+    int pointers = 0;
+    const auto replaced = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), void**>) {
+            const bool extra = pointers++ != 0;
+            if (extra) return there.buffered ? there.extra : nullptr;
+            return there.buffered ? nullptr : static_cast<void**>(there.values);
+        } else if constexpr (std::is_same_v<decltype(argument), const CUlaunchConfig*>) {
+            return static_cast<const CUlaunchConfig*>(&there.config);
+        } else {
+            return argument;
+        }
+    };
+    const auto call = [&](const Arguments&... arguments) {
+        std::tuple<Arguments...> given{replaced(arguments)...};  // in order
+        return std::apply(reinterpret_cast<CUresult (*)(Arguments...)>(record.real), given);
+    };
+    return std::apply(call, packed);
+}
+
+// Whether what an operation reads and writes may be left to the driver when the call has returned.
+template <typename... Arguments>
+bool is_all_pinned(const operations::Calls& calls, Arguments... arguments) {
+    const auto pinned = [&](auto argument) {
+        using Type = decltype(argument);
+        if constexpr (std::is_same_v<Type, CUdeviceptr>) {
+            return operations::is_pinned(calls, reinterpret_cast<const void*>(argument));
+        } else if constexpr (std::is_same_v<Type, void*> || std::is_same_v<Type, const void*>) {
+            return operations::is_pinned(calls, argument);
+        } else {
+            return true;
+        }
+    };
+    return (pinned(arguments) && ...);
+}
+
+// Queues it; false where that cannot be.
+template <How how, typename... Arguments>
+bool queue(operations::Doing& doing, const operations::Calls& calls, CUstream stream, CUresult (*real)(Arguments...),
+           Arguments... arguments) {
+    using Tuple = std::tuple<Arguments...>;
+    Parameters parameters;
+    std::size_t bytes = sizeof(Tuple);
+    if constexpr (how == How::kCopy) {
+        if (!is_all_pinned(calls, arguments...)) return false;
+    }
+    if constexpr (how == How::kKernel) {
+        void** given[2]{};
+        int pointers = 0;
+        const auto look = [&](auto argument) {
+            if constexpr (std::is_same_v<decltype(argument), void**>) given[pointers++] = argument;
+        };
+        (look(arguments), ...);
+        if (!parameters.look(calls, first_of<CUfunction>(arguments...), given[0], given[1])) return false;
+        if (kTakes<const CUlaunchConfig*, Arguments...> &&
+            !parameters.look(first_of<const CUlaunchConfig*>(arguments...))) {
+            return false;
+        }
+        bytes = rounded(sizeof(Tuple)) + parameters.bytes();
+    }
+    operations::Record* record = doing.reserve(bytes);
+    if (record == nullptr) return false;
+    const auto on = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), CUstream>)
+            return stream;
+        else
+            return argument;
+    };
+    std::construct_at(static_cast<Tuple*>(record->rest()), on(arguments)...);
+    record->real = reinterpret_cast<void*>(real);
+    if constexpr (how == How::kKernel) {
+        void** values = first_of<void**>(arguments...);
+        parameters.pack(static_cast<std::byte*>(record->rest()) + rounded(sizeof(Tuple)), stream, values);
+        record->run = run_kernel<Arguments...>;
+    } else {
+        record->run = run_plain<Arguments...>;
+    }
+    doing.commit(*record, how == How::kRecord ? first_of<CUevent>(arguments...) : nullptr);
+    return true;
+}
+
+constexpr bool is_deferrable(How how) {
+    return how == How::kKernel || how == How::kGraph || how == How::kCopy || how == How::kFill || how == How::kRecord;
+}
+
+// Work of a client: now, later, or when it is its turn.
+template <How how, typename... Arguments>
+CUresult do_work(operations::Client& client, const operations::Calls& calls, int row, bool per_thread, CUstream named,
+                 CUresult (*real)(Arguments...), Arguments... arguments) {
+    const CUstream stream = operations::stream_of(client, calls, named, per_thread);
+    if (is_captured_now(row, stream)) {
+        const operations::Inside inside;
+        return call_on(stream, real, arguments...);
+    }
+    operations::Doing doing(client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
+                            first_of<CUfunction>(arguments...));
+    if (!doing.goes_now()) {
+        if constexpr (is_deferrable(how)) {
+            if (doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...)) return CUDA_SUCCESS;
+        }
+        doing.wait_for_turn();
+    }
+    const operations::Inside inside;
+    if constexpr (!kTakes<CUstream, Arguments...> && !kTakes<const CUlaunchConfig*, Arguments...>) {
+        if (!per_thread) client.legacy.store(true, std::memory_order_relaxed);
+    }
+    doing.begin();
+    const CUresult result = call_on(stream, real, arguments...);
+    doing.end(result);
+    return result;
+}
+
+constexpr bool takes_others(How how) {
+    return how == How::kFlushOthers || how == How::kUnload || how == How::kEndContext;
+}
+
+// What a call that ends contexts names, and whether that has ended: a primary one when it is released for the last
+// time.
+inline CUcontext named_context(int, CUcontext context) { return context; }
+inline CUcontext named_context(int row, CUdevice device) { return primary_of(row, device); }
+inline bool has_ended(int, CUcontext, CUcontext) { return true; }
+inline bool has_ended(int row, CUdevice device, CUcontext primary) { return primary_of(row, device) != primary; }
+
+// A call with its own stream; nobody asks about streams while a capture begins, or a context may end.
+template <How how, typename... Arguments>
+CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arguments) {
+    if constexpr (how == How::kCapture) {
+        const operations::NotAsked none;
+        return real(arguments...);
+    } else if constexpr (how == How::kEndContext) {
+        const operations::NotAsked none;
+        const CUcontext context = named_context(row, arguments...);
+        const CUresult result = real(arguments...);
+        if (result == CUDA_SUCCESS && context != nullptr && has_ended(row, arguments..., context))
+            operations::forget_context(context);
+        return result;
+    } else {
+        return real(arguments...);
+    }
+}
+
+// A call while clients share the GPU. One for all functions of a type and a way, as it is large.
+template <How how, typename... Arguments>
+[[gnu::noinline, gnu::cold]] CUresult schedule(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                               Arguments... arguments) {
+    if (operations::inside || in_hook) return real(arguments...);
+    const operations::Calls& calls = operation_calls(row);
+    if (!calls.complete()) return real(arguments...);
+    const CUstream named = Named(arguments...).stream;
+    operations::Client* client = operations::client_of(named);
+    if constexpr (how == How::kAskEvent || how == How::kElapsed) {
+        const auto queued = [](auto argument) {
+            if constexpr (std::is_same_v<decltype(argument), CUevent>) return operations::is_queued(argument);
+            return false;
+        };
+        if ((queued(arguments) || ...)) return CUDA_ERROR_NOT_READY;
+        return real(arguments...);
+    }
+    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    if constexpr (is_deferrable(how) || how == How::kTurn || how == How::kWait) {
+        if constexpr (how == How::kWait) {
+            if (client != nullptr) operations::flush(*client);
+            operations::await_event(client, first_of<CUevent>(arguments...));
+        }
+        if (client != nullptr) return do_work<how>(*client, calls, row, per_thread, named, real, arguments...);
+    }
+    const bool ordered_with_all = !kTakes<CUstream, Arguments...> || operations::is_default(named);
+    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent);
+    if constexpr (takes_others(how)) operations::flush_others(client);
+    if constexpr (how == How::kEndEvent) {
+        operations::await_event(client, first_of<CUevent>(arguments...));
+        return real(arguments...);
+    }
+    if constexpr (how == How::kAwaitEvent) operations::await_event(client, first_of<CUevent>(arguments...));
+    if (client == nullptr) {
+        if constexpr (how == How::kUnload) operations::forget_kernels();
+        if constexpr (how == How::kEndStream) operations::forget_stream(named);
+        if constexpr (how == How::kAwaitStream || how == How::kAskStream) {
+            if (!per_thread && named != CU_STREAM_PER_THREAD && operations::is_default(named)) {
+                const operations::Inside inside;
+                const CUresult result = operations::of_defaults(calls, how == How::kAwaitStream);
+                if (result != CUDA_SUCCESS) return result;
+            }
+        }
+        return call_as_it_is<how>(row, real, arguments...);
+    }
+    if constexpr (how == How::kAskStream) {
+        const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
+        if (operations::is_queued(*client, stream)) return CUDA_ERROR_NOT_READY;
+        if (stream != named && !per_thread && client->legacy.load(std::memory_order_relaxed)) {
+            const CUresult own = call_on(stream, real, arguments...);
+            return own == CUDA_SUCCESS ? real(arguments...) : own;
+        }
+        return call_on(stream, real, arguments...);
+    }
+    const CUresult late = operations::flush(*client);
+    CUresult result = CUDA_SUCCESS;
+    {
+        const operations::Inside inside;
+        if constexpr (how == How::kMakeStream) {
+            const auto* made = first_of<CUstream*>(arguments...);
+            result =
+                calls.cuStreamCreateWithPriority(first_of<CUstream*>(arguments...), first_of<unsigned>(arguments...),
+                                                 operations::priority_of(*client, calls));
+            if (result == CUDA_SUCCESS) operations::made_stream(client, calls, *made);
+            return result;
+        }
+        if constexpr (how == How::kUnload) operations::forget_kernels();
+        if constexpr (how == How::kEndStream) operations::forget_stream(named);
+        bool known = false;
+        if constexpr (how == How::kAwaitContext) result = operations::synchronize(*client, calls, known);
+        if (!known) {
+            if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
+                const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
+                const bool mapped = stream != named && !per_thread;
+                const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);
+                if (how == How::kFlush && !is_captured) {
+                    operations::order_flushed(*client, calls, stream);
+                } else if (mapped && !is_captured) {
+                    operations::order_default(*client, calls, stream);
+                }
+                result = call_on(stream, real, arguments...);
+                if (how == How::kFlush && !is_captured && client->index == 0 && stream == CU_STREAM_PER_THREAD) {
+                    operations::follow_first(calls);
+                }
+                if (how == How::kAwaitStream && mapped) operations::await_legacy(*client, calls);
+            } else {
+                result = call_as_it_is<how>(row, real, arguments...);
+            }
+        }
+    }
+    if constexpr (how == How::kAwaitStream || how == How::kAwaitEvent || how == How::kAwaitContext) {
+        operations::stretch_ended(*client, how == How::kAwaitContext || per_thread);
+    }
+    return result == CUDA_SUCCESS ? late : result;
+}
+
+// Without such clients: nothing but the test, and no frame.
+template <typename Behaviour, Id id, int row, typename Type = typename Function<id>::Type>
+struct Scheduled;
+
+template <typename Behaviour, Id id, int row, typename... Arguments>
+struct Scheduled<Behaviour, id, row, CUresult(Arguments...)> {
+    static CUresult CUDAAPI call(Arguments... arguments) {
+        if (operations::on()) [[unlikely]] {
+            return schedule<kHow<id>>(&Behaviour::call, row, is_per_thread(Function<id>::kName), arguments...);
+        }
+        return Behaviour::call(arguments...);
+    }
+};
+
+template <typename Behaviour, Id id, int row>
+constexpr auto scheduled() {
+    if constexpr (library_of(id) != Library::kCuda) {
+        return &Behaviour::call;
+    } else if constexpr (kHow<id> == How::kNone) {
+        return &Behaviour::call;
+    } else {
+        return &Scheduled<Behaviour, id, row>::call;
+    }
+}
+
+template <typename Behaviour, Id id, int row>
+inline constexpr auto kScheduled = scheduled<Behaviour, id, row>();
+
+}  // namespace runlist::hooks

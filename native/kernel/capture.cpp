@@ -1,0 +1,310 @@
+// What the kernel runs at the tracepoints of ioctl and close, and where processes end or run other programs.
+//
+// A request is recognised by its whole number, and believed only once the driver has answered it with success: its
+// argument is read at the exit. Whose file it was is for the daemon to find out, which asks the driver itself: nothing
+// happens because of an event alone. What the policy map forbids is refused before (kernel/refusing.hpp).
+#include "kernel/common.hpp"
+#include "kernel/policy.hpp"
+#include "kernel/refusing.hpp"
+#include "kernel/requests.hpp"
+
+namespace runlist::kernel {
+namespace {
+
+// ---- objects
+// -----------------------------------------------------------------------------------------------------------
+
+ALWAYS void enter_group(const ObjectKey& key, std::int32_t fd, Process& process) {
+    const std::uint64_t who = current_process_and_thread();
+    Group group{};
+    group.cgroup = current_cgroup();
+    group.made_ns = now_ns();
+    group.tid = static_cast<std::uint32_t>(who);
+    group.uid = static_cast<std::uint32_t>(current_user_and_group());
+    group.fd = fd;
+    current_name(group.name, sizeof group.name);
+    keep(&groups, key, group);
+    __sync_fetch_and_add(&process.groups, 1);
+}
+
+// A group goes with its client and with its device: they count those that they take with them.
+ALWAYS void count_group(ObjectKey key, std::uint32_t parent, std::int32_t by) {
+    key.object = key.client;
+    auto* client = find<Object>(&objects, key);
+    if (client && client->kind == Kind::kClient) __sync_fetch_and_add(&client->groups, by);
+    key.object = parent;
+    auto* device = find<Object>(&objects, key);
+    if (device && device->kind == Kind::kDevice) __sync_fetch_and_add(&device->groups, by);
+}
+
+ALWAYS void fewer_groups(std::uint32_t pid, std::uint32_t number) {
+    auto* process = find<Process>(&processes, pid);
+    if (process && process->groups >= number)
+        __sync_fetch_and_add(&process->groups, -static_cast<std::int32_t>(number));
+}
+
+// A channel counts for its group, an engine for its channel's.
+ALWAYS void enter_below(ObjectKey key, const Object& object) {
+    key.object = object.parent;
+    if (object.kind != Kind::kChannel) {
+        const auto* channel = find<Object>(&objects, key);
+        if (!channel) return;
+        key.object = channel->parent;
+    }
+    auto* group = find<Group>(&groups, key);
+    if (!group) return;
+    if (object.kind == Kind::kChannel) __sync_fetch_and_add(&group->channels, 1);
+    if (object.kind == Kind::kCompute) __sync_fetch_and_add(&group->compute, 1);
+    if (object.kind == Kind::kCopy) __sync_fetch_and_add(&group->copy, 1);
+}
+
+ALWAYS void enter(const ObjectKey& key, const Object& object, std::int32_t fd, Process& process) {
+    keep(&objects, key, object);
+    FileKey file{};
+    file.pid = key.pid;
+    file.fd = fd;
+    keep(&files, file, key.client);
+    if (object.kind == Kind::kGroup) {
+        enter_group(key, fd, process);
+        count_group(key, object.parent, 1);
+    }
+    if (object.kind > Kind::kGroup) enter_below(key, object);
+}
+
+// ---- requests
+ALWAYS void allocated(const Request& request, std::uint32_t pid) {
+    const Shape& shape = *request.shape;
+    const std::uint32_t class_ = Request::at(request, shape.class_at);
+    const Kind kind = kind_of(class_);
+    if (kind == Kind::kOther) return;
+    Process* process = process_of(pid);
+    if (!process || !within_budget(*process)) return;
+    ObjectKey key{};
+    key.pid = pid;
+    key.object = Request::at(request, shape.object_at);
+    key.client = kind == Kind::kClient ? key.object : Request::at(request, shape.client_at);
+    Object object{};
+    object.parent = Request::at(request, shape.parent_at);
+    object.kind = kind;
+    const Policy* entry = kind == Kind::kGroup ? entry_of_caller() : nullptr;
+    if (entry && !is_exempt(pid) && judged(*entry, 0, kind, key, process, request.began_ns) != Refusal::kNone)
+        forbidden({What::kForbidden, kind, request.fd, key.client, static_cast<std::uint32_t>(Refusal::kGroups),
+                   key.object, class_, entry->number});
+    enter(key, object, request.fd, *process);
+    tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0});
+}
+
+ALWAYS void freed(const Request& request, std::uint32_t pid) {
+    ObjectKey key{};
+    key.pid = pid;
+    key.client = Request::at(request, request.shape->client_at);
+    key.object = Request::at(request, request.shape->object_at);
+    const auto* object = find<Object>(&objects, key);
+    if (!object) return;
+    const Object was = *object;
+    erase(&objects, &key);
+    if (was.kind == Kind::kGroup && erase(&groups, &key) == 0) {
+        fewer_groups(pid, 1);
+        count_group(key, was.parent, -1);
+    }
+    if (was.groups != 0) fewer_groups(pid, was.groups);
+    tell({What::kFreed, was.kind, request.fd, key.client, was.parent, key.object, 0, 0});
+}
+
+ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
+    const Shape& shape = *request.shape;
+    ObjectKey key{};
+    key.pid = pid;
+    key.client = Request::at(request, shape.source_client_at);
+    key.object = Request::at(request, shape.source_at);
+    const auto* source = find<Object>(&objects, key);
+    if (!source) return;
+    Process* process = process_of(pid);
+    if (!process || !within_budget(*process)) return;
+    Object object{};
+    object.kind = source->kind;
+    object.parent = Request::at(request, shape.parent_at);
+    const std::uint32_t first = key.object;
+    key.client = Request::at(request, shape.client_at);
+    key.object = Request::at(request, shape.object_at);
+    enter(key, object, request.fd, *process);
+    tell({What::kDuplicated, object.kind, request.fd, key.client, first, key.object, 0, 0});
+}
+
+ALWAYS void controlled(const Request& request, std::uint32_t pid) {
+    const Shape& shape = *request.shape;
+    const std::uint32_t command = Request::at(request, shape.class_at);
+    const auto* flags = find<std::uint32_t>(&watched, command);
+    if (!flags) return;
+    Process* process = process_of(pid);
+    if (!process || !within_budget(*process)) return;
+    ControlKey key{};
+    key.pid = pid;
+    key.command = command;
+    if (auto* known = find<std::uint64_t>(&controls, key))
+        __sync_fetch_and_add(known, 1);
+    else
+        keep(&controls, key, std::uint64_t{1});
+    ObjectKey object{};
+    object.pid = pid;
+    object.client = Request::at(request, shape.client_at);
+    object.object = Request::at(request, shape.object_at);
+    if ((*flags & kWatchEvent) != 0)
+        tell({What::kControlled, Kind::kOther, request.fd, object.client, 0, object.object, command, 0});
+    if ((*flags & kWatchOwn) == 0 || is_exempt(pid)) return;
+    const Policy* entry = entry_of_caller();
+    if (entry && judged(*entry, *flags, Kind::kOther, object, process, request.began_ns) != Refusal::kNone)
+        forbidden({What::kForbidden, Kind::kOther, request.fd, object.client,
+                   static_cast<std::uint32_t>(Refusal::kSlices), object.object, command, entry->number});
+}
+
+// ---- calls
+// -------------------------------------------------------------------------------------------------------------
+
+ALWAYS Call* place_of(std::uint64_t who) {
+    return find<Call>(&places, static_cast<std::uint32_t>(who) & (kPlaces - 1));
+}
+
+ALWAYS std::uint64_t* spilled_calls() { return find<std::uint64_t>(&spilled, std::uint32_t{0}); }
+
+ALWAYS void remember(const Call& call) {
+    Call* place = place_of(call.who);
+    if (!place) return;
+    if (__sync_val_compare_and_swap(&place->who, 0, call.who) == 0) {
+        place->argument = call.argument;
+        place->request = call.request;
+        place->fd = call.fd;
+        place->began_ns = call.began_ns;
+        return;
+    }
+    if (auto* count = spilled_calls()) __sync_fetch_and_add(count, 1);
+    keep(&calls, call.who, call);
+}
+
+// Takes what a thread has begun. Most have begun nothing, and are to know that quickly.
+ALWAYS bool recall(std::uint64_t who, Call& call) {
+    Call* place = place_of(who);
+    if (!place) return false;
+    if (place->who == who) {
+        call = *place;
+        place->who = 0;
+        return true;
+    }
+    auto* count = spilled_calls();
+    if (!count || *count == 0) return false;
+    const auto* begun = find<Call>(&calls, who);
+    if (!begun) return false;
+    call = *begun;
+    if (erase(&calls, &who) == 0) __sync_fetch_and_add(count, -1);
+    return true;
+}
+
+}  // namespace
+
+PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
+    Call call{};
+    call.request = static_cast<std::uint32_t>(entering->arguments[1]);
+    const Settings* set = configured();
+    if (!set || (call.request & set->mask) != set->value) return 0;
+    const auto* shape = find<Shape>(&shapes, call.request);
+    call.who = current_process_and_thread();
+    if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return 0;
+    call.fd = static_cast<std::int32_t>(entering->arguments[0]);
+    call.argument = entering->arguments[2];
+    call.began_ns = now_ns();
+    if (shape->verb == Verb::kTransfer) {
+        if (!unwrap(call, *shape, read_user)) return 0;
+        const auto* inner = find<Shape>(&shapes, call.request);
+        if (!inner || inner->verb == Verb::kTransfer) return 0;
+    }
+    remember(call);
+    return 0;
+}
+
+PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
+    const std::uint64_t who = current_process_and_thread();
+    Call call;
+    if (!recall(who, call)) return 0;
+    if (leaving->result != 0) return 0;
+    count(Counter::kSeen);
+    Request request{};
+    request.shape = find<Shape>(&shapes, call.request);
+    if (!request.shape) return 0;
+    request.fd = call.fd;
+    request.began_ns = call.began_ns;
+    const std::uint32_t bytes = request.shape->bytes;
+    if (bytes == 0 || bytes > kArgumentBytes ||
+        read_user(request.words, bytes, reinterpret_cast<const void*>(call.argument)) != 0) {
+        count(Counter::kUnread);
+        return 0;
+    }
+    if (Request::at(request, request.shape->status_at) != 0) return 0;
+    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    switch (request.shape->verb) {
+        case Verb::kAllocate:
+            allocated(request, pid);
+            break;
+        case Verb::kFree:
+            freed(request, pid);
+            break;
+        case Verb::kDuplicate:
+            duplicated(request, pid);
+            break;
+        case Verb::kControl:
+            controlled(request, pid);
+            break;
+        case Verb::kTransfer:
+            break;
+    }
+    return 0;
+}
+
+PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
+    FileKey key{};
+    key.pid = current_pid();
+    if (!find<Process>(&processes, key.pid)) return 0;
+    key.fd = static_cast<std::int32_t>(entering->arguments[0]);
+    const auto* client = find<std::uint32_t>(&files, key);
+    if (!client) return 0;
+    const std::uint32_t of = *client;
+    erase(&files, &key);
+    ObjectKey object{};
+    object.pid = key.pid;
+    object.client = object.object = of;
+    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0)
+        fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));  // a copy may be open: then too few are counted
+    tell({What::kClosed, Kind::kOther, key.fd, of, 0, 0, 0, 0});
+    return 0;
+}
+
+PROGRAM("sched/sched_process_exec") executed(const void*) {
+    const std::uint32_t pid = current_pid();
+    auto* process = find<Process>(&processes, pid);
+    if (!process) return 0;
+    process->groups = 0;  // its files are closed
+    tell({What::kExecuted, Kind::kOther, -1, 0, 0, 0, 0, 0});
+    return 0;
+}
+
+PROGRAM("sched/sched_process_exit") ended(const void*) {
+    const std::uint64_t who = current_process_and_thread();
+    Call unfinished;
+    recall(who, unfinished);
+    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    if (pid != static_cast<std::uint32_t>(who)) return 0;
+    const auto* process = find<Process>(&processes, pid);
+    if (!process) return 0;
+    MemberKey member{};
+    member.cgroup = process->cgroup;
+    member.pid = pid;
+    erase(&members, &member);
+    erase(&processes, &pid);
+    tell({What::kEnded, Kind::kOther, -1, 0, 0, 0, 0, 0});
+    return 0;
+}
+
+}  // namespace runlist::kernel
+
+// Some of the kernel's helpers are for programs under a licence that goes with its own. These files are under
+// Apache-2.0, as all of Runlist, and may be taken under GPL-2.0 as well (docs/decisions/0031-kernel-plane.md).
+extern "C" __attribute__((section("license"), used)) const char licence[] = "GPL and additional rights";

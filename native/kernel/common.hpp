@@ -1,0 +1,122 @@
+// What the programs have in common: maps by type, who it is, and telling of it.
+#pragma once
+
+#include "kernel/helpers.hpp"
+#include "kernel/maps.hpp"
+#include "protocol/kernel.autogen.hpp"
+
+namespace runlist::kernel {
+namespace {
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
+template <typename Value, typename Key>
+ALWAYS Value* find(const void* map, const Key& key) {
+    return static_cast<Value*>(lookup(map, &key));
+}
+
+ALWAYS void count(Counter which) {
+    if (auto* counter = find<std::uint64_t>(&counters, static_cast<std::uint32_t>(which))) *counter += 1;  // per CPU
+}
+
+template <typename Key, typename Value>
+ALWAYS void keep(const void* map, const Key& key, const Value& value) {
+    if (update(map, &key, &value, 0) != 0) count(Counter::kFull);
+}
+
+ALWAYS const Settings* configured() { return find<Settings>(&settings, std::uint32_t{0}); }
+
+// ---- who it is
+// ---------------------------------------------------------------------------------------------------------
+
+ALWAYS std::uint32_t current_pid() { return static_cast<std::uint32_t>(current_process_and_thread() >> 32); }
+
+// The record of the current process; a new one for who has none.
+ALWAYS Process* process_of(std::uint32_t pid) {
+    if (auto* known = find<Process>(&processes, pid)) return known;
+    Process made{};
+    made.cgroup = current_cgroup();
+    made.first_ns = now_ns();
+    made.uid = static_cast<std::uint32_t>(current_user_and_group());
+    current_name(made.name, sizeof made.name);
+    if (update(&processes, &pid, &made, kIfMissing) != 0) count(Counter::kFull);
+    MemberKey member{};
+    member.cgroup = made.cgroup;
+    member.pid = pid;
+    keep(&members, member, made.first_ns);
+    return find<Process>(&processes, pid);
+}
+
+// May it have another request captured in this second?
+ALWAYS bool within_budget(Process& process) {
+    const Settings* set = configured();
+    if (!set) return false;
+    const std::uint64_t now = now_ns();
+    if (now - process.second_ns >= kSecondNs) {
+        process.second_ns = now;
+        process.used = 0;
+    }
+    if (process.used >= set->budget) {
+        __sync_fetch_and_add(&process.held_back, 1);
+        count(Counter::kHeldBack);
+        return false;
+    }
+    __sync_fetch_and_add(&process.used, 1);
+    __sync_fetch_and_add(&process.requests, 1);
+    return true;
+}
+
+// ---- events
+// ------------------------------------------------------------------------------------------------------------
+
+struct Told {
+    What what;
+    Kind kind;
+    std::int32_t fd;
+    std::uint32_t client;
+    std::uint32_t parent;
+    std::uint32_t object;
+    std::uint32_t class_;
+    std::uint32_t entry;
+};
+
+ALWAYS void tell(const Told& told) {
+    auto* event = static_cast<Event*>(ring_reserve(&events, sizeof(Event), 0));
+    if (!event) {
+        count(Counter::kDropped);
+        return;
+    }
+    const std::uint64_t who = current_process_and_thread();
+    event->what = told.what;
+    event->kind = told.kind;
+    event->time_ns = now_ns();
+    event->cgroup = current_cgroup();
+    event->pid = static_cast<std::uint32_t>(who >> 32);
+    event->tid = static_cast<std::uint32_t>(who);
+    event->uid = static_cast<std::uint32_t>(current_user_and_group());
+    event->fd = told.fd;
+    event->client = told.client;
+    event->parent = told.parent;
+    event->object = told.object;
+    event->class_ = told.class_;
+    event->entry = told.entry;
+    current_name(event->name, sizeof event->name);
+    ring_submit(event, 0);
+    count(Counter::kEvents);
+}
+
+// ---- classes
+
+ALWAYS Kind kind_of(std::uint32_t class_) {
+    for (std::uint32_t at = 0; at < kMaxRules; ++at) {
+        const auto* rule = find<Rule>(&rules, at);
+        if (!rule || rule->mask == 0) break;
+        if ((class_ & rule->mask) == rule->value && class_ >= rule->least) return rule->kind;
+    }
+    return Kind::kOther;
+}
+
+}  // namespace
+}  // namespace runlist::kernel

@@ -1,0 +1,15 @@
+// The maps, by name. Who loads the programs makes them (planes/kernel/maps.py) and puts their descriptors in.
+#pragma once
+
+extern "C" {
+extern char shapes, rules, watched, settings;                        // what is captured
+extern char policy, force, exempt;                                   // what is refused, and to whom never anything
+extern char refusals;                                                // and how often it was
+extern char places, calls, spilled, objects, files;                  // the programs' own
+extern char groups, processes, members, controls, counters, events;  // what people and the daemon read
+}
+
+// Not maps but numbers, which the loader finds in the running kernel's types: where in a structure a field is.
+extern "C" {
+extern char at_file_f_inode, at_inode_i_rdev;
+}

@@ -1,0 +1,220 @@
+// The thread that gives queued operations to the driver, and asks whether client 0 is idle. It polls while something is
+// queued or somebody wants to know, and sleeps else.
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <climits>
+#include <cstdlib>
+
+#include "core/guest.hpp"
+#include "core/say.hpp"
+#include "operations/engine.hpp"
+
+namespace runlist::operations {
+namespace {
+
+constexpr std::int64_t kWantedNs = 2'000'000;  // for how long somebody is taken to want to know
+constexpr int kEager = 64;                     // fruitless looks before it sleeps between them
+constexpr int kInOneGo = 64;                   // before another client has its turn
+constexpr std::int64_t kPauseNs = 5'000;
+constexpr std::int64_t kLongestNs = 60'000;
+
+// Whether what client 0 was seen to give its streams is done.
+bool is_first_done(Engine& all) {
+    if (all.first_per_thread.load(std::memory_order_acquire) != 0) return false;
+    for (const Engine::Followed& one : all.followed) {
+        const Calls* calls = one.calls.load(std::memory_order_acquire);
+        if (calls == nullptr) break;
+        if (calls->cuEventQuery(one.event.load()) == CUDA_ERROR_NOT_READY) return false;
+    }
+    bool done = true;
+    all.streams.each([&](const void* key, Stream& stream) {
+        if (!done || !stream.of_first.load(std::memory_order_acquire)) return;
+        const Held held(all.streaming);
+        if (all.streams.find(key) != &stream) return;
+        CUcontext current = nullptr;
+        stream.calls->cuCtxGetCurrent(&current);
+        if (current != stream.context) stream.calls->cuCtxSetCurrent(stream.context);
+        done = stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY;
+    });
+    return done;
+}
+
+// A capture is disturbed by a question about its stream, so that nothing is asked while there is one.
+void look_at_first(Engine& all) {
+    First& first = all.page->first;
+    if (!first.is_busy()) return;
+    const Held held(all.asking);
+    if (all.any_capture()) return;
+    first.idle.store(0);  // while it is asked, nobody takes it for idle
+    first.worked.exchange(0);
+    if (is_first_done(all)) first.idle.store(1, std::memory_order_release);
+}
+
+void want_to_know(Engine& all, std::int64_t now) {
+    First& first = all.page->first;
+    const bool rung = first.wanted_ns.load(std::memory_order_relaxed) > now;
+    first.wanted_ns.store(now + kWantedNs, std::memory_order_relaxed);
+    if (rung) return;
+    first.bell.fetch_add(1);
+    call(SYS_futex, &first.bell, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
+}
+
+bool is_wanted(const Engine& all, std::int64_t now) {
+    const std::int64_t until = all.page->first.wanted_ns.load(std::memory_order_relaxed);
+    return all.processes && all.own == 0 && until > now && until - now <= kWantedNs;
+}
+
+void relax(const Calls& calls) {
+    static constinit thread_local const Calls* relaxed = nullptr;
+    if (relaxed == &calls) return;
+    relaxed = &calls;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+// Gives what may go to the driver. Returns how many that were.
+int drain(Engine& all, Client& client) {
+    int given = 0;
+    while (given < kInOneGo) {
+        void* front = client.queue.front();
+        if (front == nullptr) break;
+        auto& record = *static_cast<Record*>(front);
+        const std::int64_t now = monotonic_ns();
+        const std::uint64_t number = Queue::number_of(front);
+        relax(*record.work.calls);
+        CUcontext current = nullptr;
+        record.work.calls->cuCtxGetCurrent(&current);
+        if (current != record.context) record.work.calls->cuCtxSetCurrent(record.context);
+        if (number > client.forced.load(std::memory_order_acquire) &&
+            !admitted(all, client, record.work.kind, record.work.cost)) {
+            if (now - record.work.called_ns < all.bound_ns) break;
+            client.forced.store(client.queue.written(), std::memory_order_release);
+            client.opened.fetch_add(1, std::memory_order_relaxed);
+            if (!all.said.exchange(true)) {
+                say(Level::kWarning,
+                    "an operation waited for too long for its turn beside client 0: it goes without the rule");
+            }
+        }
+        run_record(all, client, record, now);
+        client.queue.pop();
+        ++given;
+        if (client.waiting.load() != 0) {
+            client.drained.fetch_add(1);
+            call(SYS_futex, &client.drained, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
+        }
+    }
+    return given;
+}
+
+void work(Engine& all) {
+    static constinit bool leaves = false;
+    int fruitless = 0;
+    while (!all.stopping.load(std::memory_order_acquire)) {
+        const std::uint32_t heard = all.bell->load();
+        const std::int64_t now = monotonic_ns();
+        bool queued = false;
+        for (int index = 0; index < kClients; ++index) queued = queued || !all.all[index].queue.is_empty();
+        bool active = queued;
+        look_who_lives(all, now);
+        if (all.first_is_here() && (queued || is_wanted(all, now))) {
+            look_at_first(all);
+            active = true;
+        } else if (queued && all.first_is_busy()) {
+            want_to_know(all, now);
+        }
+        int given = 0;
+        if (queued) {
+            for (int index = 0; index < kClients; ++index) given += drain(all, all.all[index]);
+        }
+        if (poll_log(all)) active = true;
+        if (active && !leaves) {  // only now: what the driver wants at the end was said before, and comes after
+            leaves = true;
+            std::atexit(leave);
+        }
+        fruitless = given != 0 ? 0 : fruitless + 1;
+        if (!active) {
+            all.sleeping.store(1);
+            const timespec longest = timespec_of(1'000'000'000);
+            if (all.bell->load() == heard) {
+                call(SYS_futex, all.bell, long{FUTEX_WAIT}, static_cast<long>(heard), &longest, nullptr, 0L);
+            }
+            all.sleeping.store(0);
+            fruitless = 0;
+        } else if (fruitless > kEager) {
+            const std::int64_t pause = kPauseNs * (fruitless - kEager);
+            pause_ns(pause < kLongestNs ? pause : kLongestNs);
+        }
+    }
+}
+
+void* run(void* argument) {
+    auto& all = *static_cast<Engine*>(argument);
+    inside = true;  // what it calls is looked at already
+    call(SYS_prctl, long{PR_SET_NAME}, "runlist-ops", 0L, 0L, 0L);
+    call(SYS_prctl, long{PR_SET_TIMERSLACK}, 1L, 0L, 0L, 0L);
+    work(all);
+    all.ended.store(true, std::memory_order_release);
+    return nullptr;
+}
+
+}  // namespace
+
+NotAsked::NotAsked() { engine.load(std::memory_order_acquire)->asking.lock(); }
+NotAsked::~NotAsked() { engine.load(std::memory_order_acquire)->asking.unlock(); }
+
+// With all signals blocked in it: a program's handlers are for its own threads.
+bool start_dispatcher(Engine& all) {
+    // By name, as the C library has threads in a library of their own before 2.34. Whatever uses CUDA brings that.
+    auto* create = reinterpret_cast<decltype(&::pthread_create)>(surroundings.find("pthread_create"));
+    if (create == nullptr) return false;
+    sigset_t every{};
+    sigset_t before{};
+    ::sigfillset(&every);
+    call(SYS_rt_sigprocmask, long{SIG_BLOCK}, &every, &before, 8L);
+    pthread_t thread{};
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    const bool started = create(&thread, &attributes, run, &all) == 0;
+    ::pthread_attr_destroy(&attributes);
+    call(SYS_rt_sigprocmask, long{SIG_SETMASK}, &before, nullptr, 8L);
+    return started;
+}
+
+// The bell is rung before it is looked whether the thread sleeps, and it says so before it looks at the bell.
+void wake() {
+    Engine& all = *engine.load(std::memory_order_acquire);
+    all.bell->fetch_add(1);
+    if (all.sleeping.load() != 0) {
+        call(SYS_futex, all.bell, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
+    }
+}
+
+void wait_until_done(Client& client, std::uint64_t number, bool force) {
+    Engine& all = *engine.load(std::memory_order_acquire);
+    if (client.queue.done() >= number) return;
+    if (force) {
+        std::uint64_t forced = client.forced.load();
+        while (forced < number && !client.forced.compare_exchange_weak(forced, number)) {
+        }
+    }
+    wake();
+    const std::int64_t began = monotonic_ns();
+    client.waiting.fetch_add(1);
+    for (;;) {
+        const std::uint32_t seen = client.drained.load();
+        if (client.queue.done() >= number || all.stopping.load()) break;
+        if (monotonic_ns() - began > 2 * all.bound_ns) {  // the driver itself does not answer
+            client.opened.fetch_add(1, std::memory_order_relaxed);
+            break;
+        }
+        const timespec longest = timespec_of(100'000'000);
+        call(SYS_futex, &client.drained, long{FUTEX_WAIT}, static_cast<long>(seen), &longest, nullptr, 0L);
+    }
+    client.waiting.fetch_sub(1);
+}
+
+}  // namespace runlist::operations

@@ -1,0 +1,138 @@
+// One operation of a client: whether it goes now, and its way through the queue.
+#include "core/guest.hpp"
+#include "operations/engine.hpp"
+
+namespace runlist::operations {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+Engine& here() { return *engine.load(std::memory_order_acquire); }
+
+std::uint64_t pending_word(int client, std::uint64_t number) {
+    return static_cast<std::uint64_t>(client) << 56 | number;
+}
+
+void* reserve_for(Engine& all, Client& client, std::size_t bytes) {
+    const std::int64_t began = monotonic_ns();
+    for (;;) {
+        if (void* place = client.queue.reserve(bytes)) return place;
+        if (bytes > Queue::kMost / 2 || monotonic_ns() - began > 2 * all.bound_ns || all.stopping.load())
+            return nullptr;
+        pause_ns(50'000);
+    }
+}
+
+}  // namespace
+
+Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread, CUfunction function)
+    : client_(client),
+      work_{.calls = &calls, .kind = kind, .handle = stream, .per_thread = per_thread, .function = function} {
+    Engine& all = here();
+    work_.stream = entry_of(all, client, calls, stream, kNobody);
+    if (function != nullptr) work_.cost = all.kernels.cost_of(calls, function);
+    if (client.index != 0 || all.logging.load(kRelaxed)) work_.called_ns = monotonic_ns();
+    if (client.began_ns.load(kRelaxed) == 0) client.began_ns.store(monotonic_ns(), kRelaxed);
+    if (per_thread) use_per_thread(client);
+    // Another client has work queued for this stream: whoever gave it first goes first.
+    if (work_.stream != nullptr && work_.stream->pending.load(std::memory_order_acquire) != 0) {
+        const int other = work_.stream->queued_by.load(kRelaxed) & 15;
+        if (other != client.index) wait_until_done(all.all[other], all.all[other].queue.written(), true);
+    }
+}
+
+bool Doing::goes_now() {
+    if (client_.index == 0) return true;
+    return client_.queue.is_empty() && admitted(here(), client_, work_.kind, work_.cost);
+}
+
+Record* Doing::reserve(std::size_t bytes) {
+    client_.writing.lock();
+    auto* record = static_cast<Record*>(reserve_for(here(), client_, sizeof(Record) + bytes));
+    if (record == nullptr) {
+        client_.writing.unlock();
+        return nullptr;
+    }
+    *record = {.work = work_};
+    record->context = work_.stream != nullptr ? work_.stream->context : nullptr;
+    if (record->context == nullptr) work_.calls->cuCtxGetCurrent(&record->context);
+    return record;
+}
+
+void Doing::commit(Record&, CUevent event) {
+    Engine& all = here();
+    if (work_.stream != nullptr) {
+        work_.stream->queued_by.store(client_.index, kRelaxed);
+        work_.stream->pending.fetch_add(1, std::memory_order_acq_rel);
+    }
+    if (event != nullptr) {
+        const std::uint64_t word = pending_word(client_.index, client_.queue.written() + 1);
+        const Held held(all.eventing);
+        auto* place = all.events.add(
+            event, [](auto&) {},
+            [&](const auto& other) {
+                const std::uint64_t there = other.load(kRelaxed);
+                return all.all[there >> 56 & 15].queue.done() >= (there & ((std::uint64_t{1} << 56) - 1));
+            });
+        if (place != nullptr) place->store(word, std::memory_order_release);
+    }
+    const std::uint64_t number = client_.queue.commit();
+    client_.writing.unlock();
+    wake();
+    if (all.stopping.load() && !all.on.load()) wait_until_done(client_, number, true);
+}
+
+void Doing::wait_for_turn() {
+    Record* record = reserve(0);
+    if (record == nullptr) return;
+    record->work.stream = nullptr;
+    record->work.function = nullptr;
+    const std::uint64_t number = client_.queue.commit();
+    client_.writing.unlock();
+    wake();
+    client_.flushed.fetch_add(1, kRelaxed);
+    wait_until_done(client_, number, false);
+}
+
+void Doing::begin() {
+    Engine& all = here();
+    if (client_.index == 0) {
+        all.page->first.works(work_.cost);
+        if (work_.per_thread) all.first_per_thread.store(1, std::memory_order_release);
+        if (work_.stream != nullptr && !work_.stream->of_first.load(kRelaxed)) work_.stream->of_first.store(true);
+    }
+    if (work_.per_thread) order_per_thread(client_, *work_.calls);
+    order(client_, work_.stream, *work_.calls);
+}
+
+void Doing::end(CUresult result) {
+    Engine& all = here();
+    if (client_.index == 0) {
+        if (work_.per_thread && result == CUDA_SUCCESS) follow_first(*work_.calls);
+        all.page->first.works(work_.cost);  // it may have been asked between the two
+    } else if (result == CUDA_SUCCESS) {
+        meter(all, client_, work_.stream, *work_.calls, work_.cost);
+    }
+    client_.launched.fetch_add(1, kRelaxed);
+    if (all.logging.load(kRelaxed) && result == CUDA_SUCCESS) note(all, client_, work_, monotonic_ns());
+}
+
+// In the dispatcher.
+void run_record(Engine& all, Client& client, Record& record, std::int64_t now) {
+    if (record.run == nullptr) return;  // the thread that waits for it does the rest
+    order(client, record.work.stream, *record.work.calls);
+    const CUresult result = record.run(record);
+    if (result == CUDA_SUCCESS) {
+        meter(all, client, record.work.stream, *record.work.calls, record.work.cost);
+    } else {
+        int none = 0;
+        client.error.compare_exchange_strong(none, static_cast<int>(result));
+    }
+    client.launched.fetch_add(1, kRelaxed);
+    client.deferred.fetch_add(1, kRelaxed);
+    client.waited_ns.fetch_add(static_cast<std::uint64_t>(now - record.work.called_ns), kRelaxed);
+    if (all.logging.load(kRelaxed) && result == CUDA_SUCCESS) note(all, client, record.work, now);
+    if (record.work.stream != nullptr) record.work.stream->pending.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+}  // namespace runlist::operations

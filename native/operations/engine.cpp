@@ -1,0 +1,251 @@
+#include "operations/engine.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/guest.hpp"
+#include "core/pages.hpp"
+#include "core/say.hpp"
+
+namespace runlist::operations {
+
+constinit std::atomic<Engine*> engine{nullptr};
+constinit thread_local int own_client = 0;
+constinit thread_local bool inside = false;
+
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::int64_t kLivesNs = 5'000'000;  // how often it is asked which processes live
+constexpr std::int64_t kBoundNs = 10'000'000'000;
+
+constinit std::atomic<std::int64_t> bound_ns{kBoundNs};
+
+Engine& here() { return *engine.load(std::memory_order_acquire); }
+
+}  // namespace
+
+// Before the driver ends: it is not to be asked then.
+void leave() {
+    Engine* all = engine.load(std::memory_order_acquire);
+    if (all == nullptr || !all->on.load()) return;
+    all->on.store(false);
+    all->stopping.store(true);
+    wake();
+    for (int attempt = 0; attempt < 200 && !all->ended.load(std::memory_order_acquire); ++attempt) pause_ns(1'000'000);
+}
+
+namespace {
+
+Engine* make_engine() {
+    Engine* there = engine.load(std::memory_order_acquire);
+    if (there != nullptr) return there;
+    void* pages = map_pages(sizeof(Engine));
+    if (pages == nullptr) return nullptr;
+    if (!wipe_on_fork(pages, sizeof(Engine))) {  // a child would believe that it has a thread
+        unmap_pages(pages, sizeof(Engine));
+        return nullptr;
+    }
+    auto* made = static_cast<Engine*>(pages);
+    if (engine.compare_exchange_strong(there, made)) {
+        return made;
+    }
+    unmap_pages(pages, sizeof(Engine));
+    return there;
+}
+
+void set_up(Engine& all, int clients) {
+    all.clients = clients;
+    all.bound_ns = bound_ns.load(kRelaxed);
+    all.any_capture = surroundings.any_capture;
+    all.live.store(~std::uint64_t{0});
+    all.lived_ns.store(0);
+    look_who_lives(all, monotonic_ns());
+    all.bell = all.first_is_here() ? &all.page->first.bell : &all.own_bell;
+    all.stopping.store(false);
+    all.ended.store(false);
+    for (int index = 0; index < kClients; ++index) {
+        Client& client = all.all[index];
+        client.index = index;
+        for (auto* counter : {&client.launched, &client.deferred, &client.flushed, &client.opened, &client.waited_ns,
+                              &client.requests, &client.latency_ns}) {
+            counter->store(0, kRelaxed);
+        }
+        client.began_ns.store(0, kRelaxed);
+        client.error.store(0, kRelaxed);
+        client.per_thread.store(0, kRelaxed);
+        client.mixes.store(false, kRelaxed);
+        client.blocking.store(0, kRelaxed);
+    }
+    forget_streams();  // who was stopped does not hear which are destroyed
+}
+
+}  // namespace
+
+void look_who_lives(Engine& all, std::int64_t now) {
+    if (!all.processes || now - all.lived_ns.load(kRelaxed) < kLivesNs) return;
+    all.lived_ns.store(now, kRelaxed);
+    all.live.store(living() | std::uint64_t{1} << all.own, kRelaxed);
+}
+
+// One that came after it was last looked is seen when its part of the page says that it is busy.
+bool Engine::first_is_busy() {
+    if (!page->first.is_busy()) return false;
+    if ((live.load(kRelaxed) & 1) == 0) look_who_lives(*this, monotonic_ns());
+    return (live.load(kRelaxed) & 1) != 0;
+}
+
+void set_bound(std::int64_t nanoseconds) { bound_ns.store(nanoseconds, kRelaxed); }
+
+int start_threads(int clients) {
+    if (clients < 1 || clients > kClients) return -EINVAL;
+    if (!surroundings.hooking()) return -ENOSYS;
+    Engine* all = make_engine();
+    if (all == nullptr) return -ENOMEM;
+    if (all->on.load()) return -EALREADY;
+    if (all->page == nullptr) all->page = make_page();
+    if (all->page == nullptr) return -ENOMEM;
+    set_up(*all, clients);
+    if (!start_dispatcher(*all)) return -EAGAIN;
+    all->on.store(true, std::memory_order_release);
+    return 0;
+}
+
+void start_process(const char* path, int client) {
+    Engine* all = make_engine();
+    if (all == nullptr) return;
+    const char* why = "";
+    all->processes = true;
+    all->own = client;
+    all->page = map_page(path, client, why);
+    if (all->page == nullptr) {
+        say(Level::kWarning, "RUNLIST_OPERATIONS=", Quoted{path}, " ", why, "; going on without it");
+        all->processes = false;
+        return;
+    }
+    set_up(*all, kClients);
+    if (start_dispatcher(*all)) all->on.store(true, std::memory_order_release);
+}
+
+// What is queued goes without the rule.
+int stop() {
+    Engine* all = engine.load(std::memory_order_acquire);
+    if (all == nullptr || !all->on.load()) return -ENOENT;
+    if (all->processes) return 0;  // as long as the process
+    for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
+    all->on.store(false);
+    for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
+    all->stopping.store(true);
+    wake();
+    while (!all->ended.load(std::memory_order_acquire)) pause_ns(100'000);
+    return 0;
+}
+
+Client* client_of(CUstream stream) {
+    Engine& all = here();
+    if (all.processes) return &all.all[all.own];
+    if (own_client > 0 && own_client <= all.clients) return &all.all[own_client - 1];
+    if (is_default(stream)) return nullptr;
+    const Stream* there = all.streams.find(stream);
+    return there != nullptr && there->maker >= 0 ? &all.all[there->maker] : nullptr;
+}
+
+void wait_for_all() {
+    Engine& all = here();
+    for (Client& client : all.all) {
+        if (client.queue.is_empty()) continue;
+        client.flushed.fetch_add(1, kRelaxed);
+        wait_until_done(client, client.queue.written(), true);  // client 0 may wait for whoever this is
+    }
+}
+
+void before(const Client* client, CUstream stream, bool ordered_with_all) {
+    Engine& all = here();
+    if (client == nullptr && ordered_with_all) {
+        for (Client& one : all.all) one.legacy.store(true, kRelaxed);  // it may be given work on somebody's behalf
+        return wait_for_all();
+    }
+    if (is_default(stream)) return;
+    const Stream* there = all.streams.find(stream);
+    if (there == nullptr || there->pending.load(std::memory_order_acquire) == 0) return;
+    Client& other = all.all[there->queued_by.load(kRelaxed) & 15];
+    if (&other != client) wait_until_done(other, other.queue.written(), client != nullptr);
+}
+
+void forget_kernels() { here().kernels.forget(); }
+
+bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uint16_t (&sizes)[Kernel::kParameters]) {
+    count = -1;
+    here().kernels.visit(calls, function, [&](const Kernel& kernel) {
+        count = kernel.parameters;
+        std::copy(kernel.sizes.begin(), kernel.sizes.end(), sizes);
+    });
+    return count >= 0;
+}
+
+CUresult flush(Client& client) {
+    if (!client.queue.is_empty()) {
+        client.flushed.fetch_add(1, kRelaxed);
+        wait_until_done(client, client.queue.written(), false);
+    }
+    if (client.error.load(kRelaxed) == 0) [[likely]]
+        return CUDA_SUCCESS;
+    return static_cast<CUresult>(client.error.exchange(0));
+}
+
+void flush_others(const Client* client) {
+    for (Client& other : here().all) {
+        if (&other == client || other.queue.is_empty()) continue;
+        other.flushed.fetch_add(1, kRelaxed);
+        wait_until_done(other, other.queue.written(), true);
+    }
+}
+
+bool is_queued(const Client& client, CUstream stream) {
+    if (client.queue.is_empty()) return false;
+    const Stream* there = here().streams.find(stream);
+    return there == nullptr || there->pending.load(std::memory_order_acquire) != 0;
+}
+
+bool is_queued(CUevent event) {
+    Engine& all = here();
+    const auto* there = all.events.find(event);
+    if (there == nullptr) return false;
+    const std::uint64_t word = there->load(std::memory_order_acquire);
+    return all.all[word >> 56 & 15].queue.done() < (word & ((std::uint64_t{1} << 56) - 1));
+}
+
+void await_event(const Client* client, CUevent event) {
+    Engine& all = here();
+    const auto* there = all.events.find(event);
+    if (there == nullptr || !is_queued(event)) return;
+    const std::uint64_t word = there->load(std::memory_order_acquire);
+    Client& owner = all.all[word >> 56 & 15];
+    owner.flushed.fetch_add(1, kRelaxed);
+    // Another client's wait goes by the rule no more than its own work would.
+    wait_until_done(owner, word & ((std::uint64_t{1} << 56) - 1), client != nullptr && client != &owner);
+}
+
+void await_event_of_others(const Client* client, CUevent event) {
+    const Engine& all = here();
+    const auto* there = here().events.find(event);
+    if (there == nullptr) return;
+    const Client& owner = all.all[there->load(std::memory_order_acquire) >> 56 & 15];
+    if (&owner != client) await_event(&all.all[0], event);
+}
+
+bool is_pinned(const Calls& calls, const void* memory) {
+    unsigned type = 0;
+    return calls.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                       reinterpret_cast<CUdeviceptr>(memory)) == CUDA_SUCCESS;
+}
+
+void stretch_ended(Client& client, bool all) {
+    if (client.index == 0 && all) here().first_per_thread.store(0, std::memory_order_release);
+    const std::int64_t began = client.began_ns.exchange(0, kRelaxed);
+    if (began == 0) return;
+    client.latency_ns.store(static_cast<std::uint64_t>(monotonic_ns() - began), kRelaxed);
+    client.requests.fetch_add(1, kRelaxed);
+}
+
+}  // namespace runlist::operations

@@ -1,0 +1,305 @@
+// Who the clients are, what they have queued, and the thread that gives it to the driver.
+//
+// A call of a client is one of: work, which goes now or is queued; what waits until the client's queue is empty
+// (flush); or what also waits for other clients' queues, since it takes away what those may name. Nothing waits for
+// ever: after a bound what is queued goes without the rule, and is said once.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "driver/streams.hpp"
+#include "include/runlist_operations.h"
+#include "operations/calls.hpp"
+#include "operations/kernels.hpp"
+#include "operations/page.hpp"
+#include "operations/queue.hpp"
+#include "operations/spin.hpp"
+#include "operations/table.hpp"
+
+namespace runlist::operations {
+
+inline constexpr int kNobody = -1;
+
+// A stream that a client used or made.
+struct Stream {
+    CUstream handle;
+    CUcontext context;
+    const Calls* calls;
+    int maker;  // the client that made it; kNobody
+    int user;   // the client that used it first
+    bool blocking;
+    std::atomic<bool> of_first;  // client 0 gave it work
+    std::atomic<std::uint32_t> pending;
+    std::atomic<int> queued_by;
+    // Under the client's lock of order: how much it was given, and how much of the default stream's it waited for; for
+    // the others the default stream knows of how much of theirs it waited for.
+    std::uint64_t given, joined;
+    CUevent event;
+    // Under the client's lock of meters: what it was given since an event was recorded.
+    std::uint32_t sms;
+    std::int64_t duration_ns;
+};
+
+// What is known of a call that gives the GPU work.
+struct Work {
+    const Calls* calls;
+    Kind kind;
+    CUstream handle;
+    bool per_thread;  // the thread's own default stream
+    CUfunction function;
+    Stream* stream;
+    Cost cost;
+    std::int64_t called_ns;
+};
+
+struct Record;
+using Run = CUresult (*)(const Record& record);
+
+// What is queued; what it is made of follows. Without `run` it is the turn of a thread that waits for it.
+struct alignas(16) Record {
+    Run run;
+    void* real;
+    CUcontext context;
+    CUevent event;
+    Work work;
+
+    const void* rest() const { return this + 1; }
+    void* rest() { return this + 1; }
+};
+
+struct Flight {
+    CUevent event;
+    CUcontext context;
+    const Calls* calls;
+    bool used;
+    Cost cost;
+};
+
+struct Client {
+    int index;
+    Queue queue;
+    Spin writing;
+    std::atomic<std::uint64_t> forced;  // what goes whatever the rule says: up to this number
+    std::atomic<std::uint32_t> drained, waiting;
+    std::atomic<int> error;  // of an operation that was queued, for the next call that waits
+    std::atomic<std::uint64_t> launched, deferred, flushed, opened, waited_ns, requests, latency_ns;
+    std::atomic<std::int64_t> began_ns;
+    std::atomic<bool> legacy;              // the driver's own default stream has work of it, by calls that name none
+    std::atomic<bool> mixes;               // its default stream was left behind, and ordered with such threads' own
+    std::atomic<std::int32_t> per_thread;  // a thread that uses its own default stream; -1: several do
+
+    struct Default {
+        std::atomic<CUcontext> context;
+        CUstream stream;
+    };
+    Spin making;
+    std::array<Default, 16> defaults;
+    Spin ordering;
+    std::atomic<int> blocking;  // its blocking streams, besides default ones
+    Spin metering;
+    std::array<Flight, 64> flights;
+};
+
+struct Logged {
+    CUevent event;
+    CUcontext context;
+    const Calls* calls;
+    std::uint64_t number;  // 0: free
+};
+
+struct Log {
+    static constexpr std::uint64_t kRoom = 4096;
+    Spin lock;
+    std::uint64_t written, taken, lost;
+    std::array<rl_operation, kRoom> ring;
+    std::array<Logged, 256> waiting;
+
+    // Up to which operation it is known when they were done, as far as that will be. Where it takes too long, all that
+    // is there: what is not taken is overwritten.
+    std::uint64_t known() const {
+        if (written - taken > kRoom / 2) return written;
+        std::uint64_t before = written + 1;
+        for (const Logged& one : waiting) {
+            if (one.number != 0 && one.number < before) before = one.number;
+        }
+        return before - 1;
+    }
+};
+
+// Zeroed memory, which a child of fork finds zeroed.
+struct Engine {
+    std::atomic<bool> on;
+    std::atomic<bool> logging;
+    std::atomic<bool> stopping, ended, said;
+    bool processes;  // clients are processes; `own` is this one
+    int own;
+    int clients;
+    std::int64_t bound_ns;
+    Page* page;
+    std::atomic<std::uint64_t> live;
+    std::atomic<std::int64_t> lived_ns;
+    std::atomic<std::uint32_t>* bell;
+    std::atomic<std::uint32_t> own_bell, sleeping;
+    std::atomic<std::uint32_t>
+        first_per_thread;  // client 0 gave its thread's own stream work, and has not waited since
+    struct Followed {
+        std::atomic<CUevent> event;
+        std::atomic<CUcontext> context;
+        std::atomic<const Calls*> calls;
+    };
+    std::array<Followed, 64> followed;  // events behind client 0's work on threads' own streams
+    bool (*any_capture)();
+    unsigned long thread;
+    Spin asking;     // what is done of what streams were given, which no capture may begin in the midst of
+    Spin streaming;  // entries of streams that come and go, and questions about them
+    Spin eventing;
+    Kernels kernels;
+    Table<Stream, 256> streams;
+    Table<std::atomic<std::uint64_t>, 256> events;  // of a record that is queued: client and number
+    std::array<Client, kClients> all;
+    Log log;
+
+    bool first_is_here() const { return !processes || own == 0; }
+    bool first_is_busy();
+};
+
+extern constinit std::atomic<Engine*> engine;  // null: never started
+
+// Whether calls are any business of ours. All that is paid where it is not started.
+inline bool on() {
+    const Engine* there = engine.load(std::memory_order_acquire);
+    return there != nullptr && there->on.load(std::memory_order_relaxed);
+}
+
+extern constinit thread_local int own_client [[gnu::tls_model("initial-exec")]];  // 1 + its index; 0: none
+extern constinit thread_local bool inside [[gnu::tls_model("initial-exec")]];     // a call that was looked at already
+
+class Inside {
+  public:
+    Inside() { inside = true; }
+    ~Inside() { inside = false; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+};
+
+// While a capture begins: a question about a stream that captures would end the capture. While a context may end:
+// nobody asks about what was made in it.
+class NotAsked {
+  public:
+    NotAsked();
+    ~NotAsked();
+    NotAsked(const NotAsked&) = delete;
+    NotAsked& operator=(const NotAsked&) = delete;
+};
+
+// What preload.cpp says: whether the hooks are in force, whether any stream captures, and where functions are.
+struct Surroundings {
+    bool (*hooking)();
+    bool (*any_capture)();
+    void* (*find)(const char* name);  // a function of the C library
+};
+extern const Surroundings surroundings;
+
+// 0, or the negative of an errno value.
+int start_threads(int clients);
+int stop();
+// This process is a client of a page. Called when the library comes; the thread starts with the first work.
+void start_process(const char* path, int client);
+void set_bound(std::int64_t nanoseconds);  // for tests
+
+// The client whose call it is: the thread's, or the one that made the stream. nullptr: nobody's.
+Client* client_of(CUstream stream);
+
+// The stream that a client means: its own instead of the legacy default stream.
+CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per_thread);
+
+using driver::is_default;
+
+// The entry of a stream, made for this client if there is none; nullptr where there is no room for more.
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker);
+
+// Of a thread that is no client's: it waits for all that is queued.
+void wait_for_all();
+
+// Before a call that may depend on what is queued: of nobody's thread, or on a stream that another client's queue
+// names.
+void before(const Client* client, CUstream stream, bool ordered_with_all);
+
+// What the driver's handles meant: code is unloaded, or a context has ended and with it all that was made in it. That
+// one while NotAsked.
+void forget_kernels();
+void forget_context(CUcontext context);
+
+// How large a kernel's parameters are; false where that is not known.
+bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uint16_t (&sizes)[Kernel::kParameters]);
+
+// Work of a client on a stream that does not capture; `stream` is the client's already.
+class Doing {
+  public:
+    Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread, CUfunction function);
+
+    // Whether the engine knows its stream, and so could tell that something is queued for it.
+    bool can_be_queued() const { return work_.stream != nullptr; }
+
+    // Whether it goes to the driver now; else it is to be queued, or to wait for its turn.
+    bool goes_now();
+    void wait_for_turn();
+    // A record of so many bytes after it, to be filled and committed; nullptr where it cannot be queued. Between the
+    // two the client's queue is held.
+    Record* reserve(std::size_t bytes);
+    void commit(Record& record, CUevent event);
+
+    void begin();               // before the driver is called
+    void end(CUresult result);  // after it
+
+  private:
+    Client& client_;
+    Work work_;
+};
+
+// Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
+CUresult flush(Client& client);
+void flush_others(const Client* client);  // of all but this one, without the rule
+bool is_queued(const Client& client, CUstream stream);
+bool is_queued(CUevent event);
+void await_event(const Client* client, CUevent event);
+void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
+void await_legacy(Client& client, const Calls& calls);
+// Of the default streams that clients have in the current context: whether they are done, or when they are.
+CUresult of_defaults(const Calls& calls, bool waits);
+void order_default(Client& client, const Calls& calls, CUstream stream);
+void order_flushed(Client& client, const Calls& calls, CUstream stream);  // before work that is never queued
+void stretch_ended(Client& client, bool all);
+
+// All of the client's streams in the current context, one after the other.
+CUresult synchronize(Client& client, const Calls& calls, bool& known);
+
+int priority_of(const Client& client, const Calls& calls);
+void made_stream(Client* client, const Calls& calls, CUstream stream);
+void forget_stream(CUstream stream);
+void forget_streams();  // but the clients' default streams
+void use_per_thread(Client& client);
+void order_per_thread(Client& client, const Calls& calls);
+void follow_first(const Calls& calls);
+bool is_pinned(const Calls& calls, const void* memory);
+
+// Between the parts of the engine.
+void wait_until_done(Client& client, std::uint64_t number, bool force);
+void wake();
+void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
+void order(Client& client, Stream* stream, const Calls& calls);
+void meter(Engine& all, Client& client, Stream* stream, const Calls& calls, const Cost& cost);
+bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost);
+void note(Engine& all, const Client& client, const Work& work, std::int64_t launched_ns);
+bool poll_log(Engine& all);
+void forget_flights(Engine& all, CUcontext context);
+void forget_logged(Engine& all, CUcontext context);
+bool start_dispatcher(Engine& all);
+void leave();
+void look_who_lives(Engine& all, std::int64_t now);
+
+}  // namespace runlist::operations

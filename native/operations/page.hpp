@@ -1,0 +1,94 @@
+// What the clients know of one another. Threads of one process have it in that process' memory; processes under MPS map
+// one file, whose bytes are nobody's word: each number is taken as it is at a moment, and none is a place or a length.
+//
+// Client 0's part is written by its own process: two stores for each of its operations. Whether it is idle is asked of
+// the driver by a thread of its process, and only while somebody wants to know.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace runlist::operations {
+
+inline constexpr int kClients = 16;
+
+enum class Kind : std::uint32_t { kKernel = 0, kGraph = 1, kCopy = 2, kFill = 3, kEvent = 4 };
+
+inline constexpr std::uint32_t kClasses = 3;  // unknown, compute, memory
+
+// What is known of an operation before it runs.
+struct Cost {
+    std::uint32_t of_class = 0;
+    std::uint32_t sms = 0;
+    std::int64_t duration_ns = 0;
+};
+
+struct Admission {
+    std::atomic<std::uint32_t> beside{1u << (3 * 1 + 2) | 1u << (3 * 2 + 1)};
+    std::atomic<std::uint32_t> sms{~0u};
+    std::atomic<std::uint32_t> copies{1};
+    std::atomic<std::int64_t> gate_ns{-1};
+};
+
+struct alignas(64) First {
+    std::atomic<std::uint32_t> newest{0};                // its class and, from the third bit on, its SMs
+    std::atomic<std::uint32_t> worked{0};                // it gave something to the driver since that was asked
+    std::atomic<std::uint32_t> idle{1};                  // the driver said so
+    alignas(64) std::atomic<std::int64_t> wanted_ns{0};  // until when somebody wants to know
+    std::atomic<std::uint32_t> bell{0};                  // rung for it
+
+    bool is_busy() const {
+        return worked.load(std::memory_order_acquire) != 0 || idle.load(std::memory_order_acquire) == 0;
+    }
+    void works(const Cost& cost) {
+        newest.store(cost.of_class % kClasses | cost.sms << 2, std::memory_order_relaxed);
+        worked.store(1, std::memory_order_release);
+    }
+};
+
+// What another client has in flight.
+struct alignas(64) Other {
+    std::atomic<std::uint32_t> sms{0};
+    std::atomic<std::int64_t> duration_ns{0};
+};
+
+struct Page {
+    std::atomic<std::uint64_t> magic;  // last of all when it is made
+    Admission admission;
+    First first;
+    std::array<Other, kClients> others;
+};
+
+inline constexpr std::uint64_t kMagic = 0x31'5350'4F4C'52;  // "RLOPS1"
+
+// Whether the rule lets an operation of another client go now, beside what is in flight.
+inline bool admits(const Page& page, Kind kind, const Cost& cost, std::uint64_t live) {
+    if (!page.first.is_busy() || kind == Kind::kEvent) return true;
+    const Admission& rule = page.admission;
+    if (kind == Kind::kCopy || kind == Kind::kFill) return rule.copies.load(std::memory_order_relaxed) != 0;
+    const std::uint32_t first = page.first.newest.load(std::memory_order_relaxed) & 3;
+    if (first >= kClasses) return false;
+    if ((rule.beside.load(std::memory_order_relaxed) >> (3 * first + cost.of_class % kClasses) & 1) == 0) return false;
+    std::uint64_t sms = cost.sms;
+    std::int64_t duration_ns = cost.duration_ns;
+    constexpr std::int64_t kLongest = std::int64_t{1} << 56;
+    for (int client = 1; client < kClients; ++client) {
+        if ((live >> client & 1) == 0) continue;
+        const Other& other = page.others[client];
+        sms += other.sms.load(std::memory_order_relaxed);
+        const std::int64_t one = other.duration_ns.load(std::memory_order_relaxed);
+        duration_ns += one < 0 ? 0 : one > kLongest ? kLongest : one;
+    }
+    const std::int64_t gate_ns = rule.gate_ns.load(std::memory_order_relaxed);
+    return sms <= rule.sms.load(std::memory_order_relaxed) && (gate_ns < 0 || duration_ns <= gate_ns);
+}
+
+// A page of this process alone; or the one of a file, as its client: nullptr, with `why` set, where that cannot be.
+Page* make_page();
+Page* map_page(const char* path, int client, const char*& why);
+
+// Which clients' processes of a mapped page live, as bits. All, where there is no file.
+std::uint64_t living();
+
+}  // namespace runlist::operations

@@ -1,0 +1,258 @@
+// The streams of clients: who made and uses which, the default stream of each, and the order between the two.
+#include "core/guest.hpp"
+#include "operations/engine.hpp"
+
+namespace runlist::operations {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+Engine& here() { return *engine.load(std::memory_order_acquire); }
+
+CUstream default_in(Client& client, CUcontext context) {
+    for (const Client::Default& one : client.defaults) {
+        const CUcontext there = one.context.load(std::memory_order_acquire);
+        if (there == context) return one.stream;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream handle, int maker) {
+    Stream* there = all.streams.find(handle);
+    if (there != nullptr || handle == nullptr || handle == CU_STREAM_PER_THREAD) return there;
+    unsigned flags = CU_STREAM_NON_BLOCKING;
+    if (calls.cuStreamGetFlags != nullptr) calls.cuStreamGetFlags(handle, &flags);
+    CUcontext context = driver::context_of(calls, handle);
+    const Held held(all.streaming);
+    return all.streams.add(
+        handle,
+        [&](Stream& stream) {
+            stream.handle = handle;
+            stream.context = context;
+            stream.calls = &calls;
+            stream.maker = maker;
+            stream.user = client.index;
+            stream.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0 && handle != CU_STREAM_LEGACY;
+            stream.of_first.store(false);
+            stream.pending.store(0);
+            stream.given = stream.joined = 0;
+            stream.event = nullptr;
+            stream.sms = 0;
+            stream.duration_ns = 0;
+        },
+        [](const Stream&) { return false; });
+}
+
+int priority_of(const Client& client, const Calls& calls) {
+    int least = 0;
+    int greatest = 0;
+    if (calls.cuCtxGetStreamPriorityRange != nullptr) calls.cuCtxGetStreamPriorityRange(&least, &greatest);
+    return client.index == 0 ? greatest : least;
+}
+
+CUstream stream_of(Client& client, const Calls& calls, CUstream stream, bool per_thread) {
+    if (stream == nullptr && per_thread) return CU_STREAM_PER_THREAD;
+    if (stream != nullptr && stream != CU_STREAM_LEGACY) return stream;
+    if (client.per_thread.load(std::memory_order_acquire) != 0) return stream;  // that one knows threads' own streams
+    CUcontext context = nullptr;
+    if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return stream;
+    if (CUstream there = default_in(client, context)) return there;
+    const Held held(client.making);
+    if (CUstream there = default_in(client, context)) return there;
+    for (Client::Default& one : client.defaults) {
+        if (one.context.load(kRelaxed) != nullptr) continue;
+        CUstream made = nullptr;
+        if (calls.cuStreamCreateWithPriority(&made, CU_STREAM_DEFAULT, priority_of(client, calls)) != CUDA_SUCCESS)
+            break;
+        Stream* entry = entry_of(here(), client, calls, made, client.index);
+        if (entry != nullptr) entry->blocking = false;  // of those that it is ordered with it is none itself
+        one.stream = made;
+        one.context.store(context, std::memory_order_release);
+        return made;
+    }
+    return stream;
+}
+
+void made_stream(Client* client, const Calls& calls, CUstream stream) {
+    if (client == nullptr) return;
+    Engine& all = here();
+    const Stream* entry = entry_of(all, *client, calls, stream, client->index);
+    if (entry == nullptr || !entry->blocking) return;
+    const Held held(client->ordering);
+    if (client->blocking.fetch_add(1) != 0) return;
+    all.streams.each([&](const void*, Stream& one) {  // from now on it is counted what default streams are given
+        if (one.user == client->index && default_in(*client, one.context) == one.handle) ++one.given;
+    });
+}
+
+void forget_stream(CUstream stream) {
+    Engine& all = here();
+    const Held held(all.streaming);
+    const Stream* there = all.streams.find(stream);
+    if (there == nullptr) return;
+    if (there->blocking) all.all[there->user & 15].blocking.fetch_sub(1);
+    all.streams.remove(stream);
+}
+
+void forget_streams() {
+    Engine& all = here();
+    const Held held(all.streaming);
+    all.streams.each([&](const void* key, Stream& stream) {
+        if (default_in(all.all[stream.user & 15], stream.context) != stream.handle) all.streams.remove(key);
+    });
+}
+
+void forget_context(CUcontext context) {
+    Engine& all = here();
+    all.kernels.forget();
+    for (Client& client : all.all) {
+        const Held held(client.making);
+        for (Client::Default& one : client.defaults) {
+            if (one.context.load(kRelaxed) == context) one.context.store(nullptr, std::memory_order_release);
+        }
+    }
+    for (Engine::Followed& one : all.followed) {
+        if (one.context.load() != context) continue;
+        one.context.store(nullptr);
+        one.event.store(nullptr);
+    }
+    forget_flights(all, context);
+    forget_logged(all, context);
+    const Held held(all.streaming);
+    all.streams.each([&](const void* key, Stream& stream) {
+        if (stream.context != context) return;
+        if (stream.blocking) all.all[stream.user & 15].blocking.fetch_sub(1);
+        all.streams.remove(key);
+    });
+}
+
+// The client's default stream waits for its blocking streams, and those for it, as the legacy one would have it.
+void order(Client& client, Stream* stream, const Calls& calls) {
+    if (stream == nullptr || client.blocking.load(std::memory_order_acquire) == 0) return;
+    const auto record = [&](Stream& of) {
+        if (of.event == nullptr && calls.cuEventCreate(&of.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            return false;
+        return calls.cuEventRecord(of.event, of.handle) == CUDA_SUCCESS;
+    };
+    Engine& all = here();
+    CUstream handle = default_in(client, stream->context);
+    const Held held(client.ordering);
+    if (stream->handle == handle) {
+        all.streams.each([&](const void*, Stream& one) {
+            if (!one.blocking || one.user != client.index || one.context != stream->context) return;
+            if (one.given == 0 || !record(one)) return;
+            calls.cuStreamWaitEvent(handle, one.event, 0);
+            one.given = 0;
+        });
+        ++stream->given;
+    } else if (stream->blocking) {
+        Stream* common = handle != nullptr ? all.streams.find(handle) : nullptr;
+        if (common != nullptr && common->given != stream->joined && record(*common)) {
+            calls.cuStreamWaitEvent(stream->handle, common->event, 0);
+            stream->joined = common->given;
+        }
+        ++stream->given;
+    }
+}
+
+// The thread gives work to its own default stream.
+void use_per_thread(Client& client) {
+    const auto thread = static_cast<std::int32_t>(call(SYS_gettid));
+    std::int32_t known = 0;
+    if (!client.per_thread.compare_exchange_strong(known, thread) && known != thread) client.per_thread.store(-1);
+}
+
+// A thread's own default stream can be named by that thread alone, so that from its first work on the legacy stream is
+// used as it is. What the client's default stream was given before comes before all that follows on either.
+void order_per_thread(Client& client, const Calls& calls) {
+    if (client.mixes.exchange(true)) return;
+    CUevent event = nullptr;
+    if (calls.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+    calls.cuEventRecord(event, CU_STREAM_LEGACY);
+    if (calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
+}
+
+// Whether what client 0 gave a thread's own stream is done is told by an event, which any thread can ask about.
+void follow_first(const Calls& calls) {
+    static constinit thread_local Engine::Followed* place [[gnu::tls_model("initial-exec")]] = nullptr;
+    static constinit thread_local CUevent event [[gnu::tls_model("initial-exec")]] = nullptr;
+    CUcontext context = nullptr;
+    if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS) return;
+    Engine& all = here();
+    if (place == nullptr || place->context.load() != context || place->event.load() != event) {
+        place = nullptr;
+        for (Engine::Followed& one : all.followed) {
+            CUevent there = one.event.load();
+            if (there == nullptr) {
+                CUevent made = nullptr;
+                if (calls.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return;
+                if (one.event.compare_exchange_strong(there, made)) {
+                    one.context.store(context);
+                    one.calls.store(&calls, std::memory_order_release);
+                    place = &one;
+                    event = made;
+                    break;
+                }
+                if (calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(made);
+            } else if (one.context.load() == context && calls.cuEventQuery(there) == CUDA_SUCCESS) {
+                place = &one;  // of a thread that has ended, most likely
+                event = there;
+                break;
+            }
+        }
+        if (place == nullptr) return;
+    }
+    if (calls.cuEventRecord(event, CU_STREAM_PER_THREAD) == CUDA_SUCCESS) {
+        all.first_per_thread.store(0, std::memory_order_release);
+    }
+}
+
+CUresult of_defaults(const Calls& calls, bool waits) {
+    CUcontext context = nullptr;
+    if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return CUDA_SUCCESS;
+    for (Client& client : here().all) {
+        CUstream stream = default_in(client, context);
+        if (stream == nullptr) continue;
+        const CUresult result = waits ? calls.cuStreamSynchronize(stream) : calls.cuStreamQuery(stream);
+        if (result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+void order_flushed(Client& client, const Calls& calls, CUstream stream) {
+    if (stream == CU_STREAM_PER_THREAD) {
+        use_per_thread(client);
+        if (client.index == 0) here().first_per_thread.store(1, std::memory_order_release);
+        order_per_thread(client, calls);
+    }
+    order_default(client, calls, stream);
+}
+
+void order_default(Client& client, const Calls& calls, CUstream stream) {
+    if (client.blocking.load(std::memory_order_acquire) == 0) return;
+    order(client, entry_of(here(), client, calls, stream, kNobody), calls);
+}
+
+CUresult synchronize(Client& client, const Calls& calls, bool& known) {
+    Engine& all = here();
+    known = !all.processes && client.per_thread.load() == 0;
+    if (!known) return CUDA_SUCCESS;
+    CUcontext context = nullptr;
+    calls.cuCtxGetCurrent(&context);
+    CUresult result = CUDA_SUCCESS;
+    all.streams.each([&](const void*, Stream& stream) {
+        if (stream.user != client.index || stream.context != context) return;
+        const CUresult one = calls.cuStreamSynchronize(stream.handle);
+        if (result == CUDA_SUCCESS) result = one;
+    });
+    if (result == CUDA_SUCCESS) await_legacy(client, calls);
+    return result;
+}
+
+void await_legacy(Client& client, const Calls& calls) {
+    if (client.legacy.exchange(false, kRelaxed)) calls.cuStreamSynchronize(CU_STREAM_LEGACY);
+}
+
+}  // namespace runlist::operations

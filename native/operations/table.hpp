@@ -1,0 +1,70 @@
+// What is known of handles of the driver: buckets of one cache line of keys, which are read without a lock. A key whose
+// bucket is full has no place.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace runlist::operations {
+
+template <typename Value, std::size_t buckets>
+class Table {
+    static_assert((buckets & (buckets - 1)) == 0);
+    static constexpr std::size_t kWays = 8;
+
+  public:
+    // nullptr for none.
+    Value* find(const void* key) {
+        const std::size_t first = place_of(key);
+        for (std::size_t at = first; at < first + kWays; ++at) {
+            if (keys_[at].load(std::memory_order_acquire) == key) return &values_[at];
+        }
+        return nullptr;
+    }
+
+    // The one that is there, or a new one made by `make(value)`, or one that `may_go(value)` makes room. Under a lock
+    // of the caller's.
+    template <typename Make, typename MayGo>
+    Value* add(const void* key, const Make& make, const MayGo& may_go) {
+        if (Value* there = find(key)) return there;
+        const std::size_t first = place_of(key);
+        for (int round = 0; round < 2; ++round) {
+            for (std::size_t at = first; at < first + kWays; ++at) {
+                const void* held = keys_[at].load(std::memory_order_relaxed);
+                if (round == 0 ? held != nullptr : !may_go(values_[at])) continue;
+                keys_[at].store(nullptr, std::memory_order_release);
+                make(values_[at]);
+                keys_[at].store(key, std::memory_order_release);
+                return &values_[at];
+            }
+        }
+        return nullptr;
+    }
+
+    void remove(const void* key) {
+        const std::size_t first = place_of(key);
+        for (std::size_t at = first; at < first + kWays; ++at) {
+            if (keys_[at].load(std::memory_order_relaxed) == key) keys_[at].store(nullptr, std::memory_order_release);
+        }
+    }
+
+    template <typename Visit>
+    void each(const Visit& visit) {
+        for (std::size_t at = 0; at < keys_.size(); ++at) {
+            if (const void* key = keys_[at].load(std::memory_order_acquire)) visit(key, values_[at]);
+        }
+    }
+
+  private:
+    static std::size_t place_of(const void* key) {
+        constexpr std::uint64_t kGolden = 0x9E37'79B9'7F4A'7C15;
+        return (reinterpret_cast<std::uint64_t>(key) * kGolden >> 40 & (buckets - 1)) * kWays;
+    }
+
+    alignas(64) std::array<std::atomic<const void*>, buckets * kWays> keys_;
+    std::array<Value, buckets * kWays> values_;
+};
+
+}  // namespace runlist::operations

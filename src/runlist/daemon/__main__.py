@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import gc
 import grp
-import logging
 import os
 import resource
 import signal
@@ -18,18 +17,22 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import structlog
 
-from runlist import paths
+from runlist import log, paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.log_limit import LogLimit
+from runlist.daemon.placement.rule import CPU_WEIGHTS
 from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests.messages import Messages
 from runlist.daemon.requests.server import Server
+from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import SETTLE_S
+from runlist.daemon.undo.record import Record, settle
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
@@ -43,9 +46,13 @@ _log = structlog.get_logger()
 CHECK_EVERY_S = 1.0
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
 SLICES_EVERY = 3  # checks
+WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
+NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of their own, of which inotify does not tell
+NEWCOMERS_REST, NEWCOMERS_LONGEST_S = 100, 2.0  # so many times what a look took: 14 ms beside two H200
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
+THREADS_TURN_S = 0.0005  # how long a thread that reads files may keep the interpreter from the loop, which answers
 _BACKLOG = 64
 
 
@@ -62,22 +69,13 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
     limit = LogLimit()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[
-            limit,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=False),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Log())),
-    )
+    log.to_standard_error(limit)
+    manager = ServiceManager(os.environ)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
     if arguments.private is not None and os.fork():
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
-    ready = _Ready(arguments.ready_fd)
+    ready = _Ready(arguments.ready_fd, manager)
     try:
         asyncio.run(_run(arguments, ready, limit))
     except KeyboardInterrupt:  # before the loop took the signal
@@ -90,22 +88,12 @@ def main() -> int:
     return 0
 
 
-class _Log:
-    """Standard error, as a log: what cannot be written, as on a full disk, is lost and disturbs nobody."""
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(2, text.encode(errors="backslashreplace"))
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-
 class _Ready:
     """Tells the starter of the daemon how that went: one line, once."""
 
-    def __init__(self, fd: int | None) -> None:
+    def __init__(self, fd: int | None, manager: ServiceManager) -> None:
         self._fd = fd
+        self.manager = manager
 
     def say(self, line: str) -> None:
         if self._fd is not None:
@@ -120,28 +108,42 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
-    with _listening(plane, arguments.group) as listener:
+    with _listening(plane, arguments.group, ready.manager) as listener:
         stop = asyncio.Event()
-        daemon = compose(plane, spec, _rules_file(arguments.rules), stop.set)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be taken
+        rules_file = partial(_rules_file, arguments.rules)
+        daemon = compose(plane, spec, rules_file, paths.drop_ins(plane), _record(plane), stop.set)
         relays = Relays(plane.name)
-        server = Server(listener, daemon.manager, relays, plane.name, arguments.private is not None, stop)
+        server = Server(
+            listener, daemon.manager, relays, plane.name, arguments.private is not None, stop,
+            shared=ready.manager.listens,
+        )  # fmt: skip
         messages = Messages(
             paths.messages_socket(plane), daemon.manager.hear, daemon.descriptors, relays, daemon.manager.wants
         )
+        shown = _show_to_containers(paths.messages_socket(plane), paths.tenants_folder(plane))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        hung_up = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, hung_up.set)
         jobs: list[asyncio.Task[Any]] = [
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon, limit)),
             loop.create_task(_guard(daemon)),
+            loop.create_task(daemon.drop_ins.follow()),
+            loop.create_task(_reload(daemon, hung_up, ready.manager)),
         ]
+        if ready.manager.alive_every_s is not None:
+            jobs.append(loop.create_task(_say_alive(ready.manager, ready.manager.alive_every_s)))
         if arguments.private is not None:
             jobs.append(loop.create_task(_end_when_idle(server, arguments.private)))
         jobs.append(loop.create_task(stop.wait()))
+        daemon.kernel.start()
+        sys.setswitchinterval(THREADS_TURN_S)
         gc.freeze()  # collections skip the objects of start-up, and so stay short
         ready.say("ready")
+        ready.manager.ready(f"policy {spec.name} on {plane.name}")
         _log.info("ready", driver=plane.name, policy=spec.name, pid=os.getpid())
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -149,12 +151,43 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
                 if error := job.exception():
                     _log.error("the daemon failed; everything is put back", error=repr(error))
         finally:
+            ready.manager.stopping()
             for job in jobs:
                 job.cancel()
+            if shown is not None:
+                shown.unlink(missing_ok=True)
             messages.close()
             server.close()
             relays.close()
             daemon.close()
+
+
+def _record(plane: Plane) -> Record:
+    """A record of changes of our own, after those are put back that an earlier daemon left."""
+    path = paths.daemon_socket(plane).with_suffix(".changed")
+    settle(path, plane.rescue)
+    return Record(path)
+
+
+def _show_to_containers(messages: Path, folder: Path) -> Path | None:
+    """Give the messages' socket a second name in a folder that containers may see; None where that cannot be."""
+    shown, made = folder / messages.name, folder / f".{messages.name}"
+    try:
+        paths.make_private(folder, 0o755)
+        made.unlink(missing_ok=True)
+        made.hardlink_to(messages)
+        made.replace(shown)
+    except (OSError, RunlistError) as error:
+        _log.warning("containers cannot send messages", reason=str(error))
+        return None
+    return shown
+
+
+async def _say_alive(manager: ServiceManager, every_s: float) -> None:
+    """A loop that stands still says nothing, and the service manager starts a new daemon."""
+    while True:
+        manager.alive()
+        await asyncio.sleep(every_s)
 
 
 async def _look(daemon: Daemon) -> None:
@@ -170,21 +203,33 @@ async def _look(daemon: Daemon) -> None:
     if watch.works:
         asyncio.get_running_loop().add_reader(watch.fileno(), on_open)
     try:
-        soon, pause = True, FIRST_LOOK_S
+        await daemon.sightings.begun()
+        soon, pause, scanned_at = True, FIRST_LOOK_S, time.monotonic()
+        newcomers_s = NEWCOMERS_EVERY_S
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
                 await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
             was_opened = opened.is_set()
+            opened.clear()
+            wanted = bool(daemon.processes.roots or daemon.placement.rules)
+            due = was_opened or soon or time.monotonic() - scanned_at >= SCAN_EVERY_S
+            if wanted and not due:
+                with _going_on():
+                    since = time.monotonic()
+                    was_opened = await daemon.search.has_newcomers()  # by device nodes that we do not watch
+                    newcomers_s = max(NEWCOMERS_EVERY_S, NEWCOMERS_REST * (time.monotonic() - since))
             if was_opened:
                 last_opened = time.monotonic()
-            opened.clear()
-            if daemon.processes.roots or daemon.placement.rules:
+            if wanted and (due or was_opened):
+                scanned_at = time.monotonic()
                 with _going_on():
                     await daemon.search.scan(walk=was_opened or not soon)
             quiet_for = time.monotonic() - last_opened
             soon = quiet_for < SETTLE_S and not daemon.search.settled
             pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else SCAN_EVERY_S
+            if daemon.placement.rules.drop_ins:
+                pause = min(pause, newcomers_s, NEWCOMERS_LONGEST_S)
     finally:
         if watch.works:
             asyncio.get_running_loop().remove_reader(watch.fileno())
@@ -199,11 +244,26 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
         limit.say_left_out()
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
+            daemon.kernel.check()
+            daemon.sightings.count()
             daemon.checks.check(slices=count % SLICES_EVERY == 0)
             await daemon.processes.forget_heirs()
             await daemon.checkpoints.look()
+            if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():
+                daemon.revision.rules_changed(None)
             if daemon.processes.expected:
                 daemon.opened.set()
+
+
+async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager) -> None:
+    """Read the main file of rules again, each time that a signal asks for it."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        manager.reloading()
+        with _going_on():
+            await daemon.revision.reload_or_say()
+        manager.ready(daemon.placement.wrong or "the rules were read again")
 
 
 async def _guard(daemon: Daemon) -> None:
@@ -252,14 +312,15 @@ def _option(text: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
+def _listening(plane: Plane, group: str | None, manager: ServiceManager) -> Iterator[socket.socket]:
     """The daemon's socket, under a lock that a second daemon cannot take. A stale socket of a dead daemon is
-    replaced.
+    replaced; one that a service manager listens on for us is taken, and left there.
     """
     path = paths.daemon_socket(plane)
     paths.make_private(path.parent, 0o711 if group else 0o700)
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    passed = manager.listener(path)
+    listener = passed or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -271,12 +332,14 @@ def _listening(plane: Plane, group: str | None) -> Iterator[socket.socket]:
             os.pwrite(lock, str(os.getpid()).encode(), 0)
         if path.exists() and not path.is_socket():
             raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}")
-        path.unlink(missing_ok=True)
-        listener.bind(str(path))
+        if passed is None:
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
         _restrict(path, group)
         listener.listen(_BACKLOG)
         yield listener
-        path.unlink(missing_ok=True)
+        if passed is None:
+            path.unlink(missing_ok=True)
     finally:
         listener.close()  # unless the server has left it to the end of this process
         os.close(lock)

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -55,12 +54,6 @@ class Owner(Protocol):
         """Arms are taken again."""
 
 
-@dataclass(slots=True)
-class _Arm:
-    owner: Owner
-    fired: bool = False
-
-
 class ActuatorLink:
     """The running actuator, started with the first arm. Call it in the event loop's thread."""
 
@@ -69,7 +62,7 @@ class ActuatorLink:
         self._able = True
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
-        self._arms: dict[int, _Arm] = {}
+        self._arms: dict[int, Owner] = {}
         self._refused: set[Owner] = set()
         self._next = 1
         self._started = 0.0
@@ -97,7 +90,7 @@ class ActuatorLink:
         if not self._send(message, [fd for fd, _ in (*words, *targets)]):
             return 0
         number, self._next = self._next, self._next + 1
-        self._arms[number] = _Arm(owner)
+        self._arms[number] = owner
         return number
 
     def disarm(self, number: int) -> None:
@@ -189,15 +182,14 @@ class ActuatorLink:
         if said.kind is Kind.UNABLE:
             self._give_up(f"this kernel cannot wait for several words ({os.strerror(said.error)}): use Linux 5.16")
             return
-        arm = self._arms.get(said.arm)
-        if arm is None:
+        owner = self._arms.get(said.arm)
+        if owner is None:
             return
         if said.kind is Kind.FIRED:
-            arm.fired = True
-            arm.owner.fired(said.word, said.results)
+            owner.fired(said.word, said.results)
             self._send(messages.disarm(said.arm), [])  # from now on it is ours
         elif said.kind is Kind.DROPPED:
-            arm.owner.dropped(said.word)
+            owner.dropped(said.word)
         elif said.kind is Kind.DISARMED:
             del self._arms[said.arm]
 
@@ -214,11 +206,11 @@ class ActuatorLink:
         if self._able:
             _log.warning("the actuator ended", pid=self.pid, code=code)
         self._process = None
-        arms, self._arms = list(self._arms.values()), {}
-        for arm in arms:
-            arm.owner.lost()
+        owners, self._arms = list(self._arms.values()), {}
+        for owner in owners:
+            owner.lost()
         if self._able:
-            self._refused.update(arm.owner for arm in arms)
+            self._refused.update(owners)
             self._rest_s = RETRY_S if time.monotonic() - self._started >= LONG_LIFE_S else self._rest_s
             self._rest()
 

@@ -20,6 +20,8 @@ _log = structlog.get_logger()
 HISTORY_S = 60
 _READ_AGAIN_S = 0.001
 """Readings closer together than this tell nothing new."""
+NEW_S = 3
+"""A process that was first seen so many seconds ago was found as soon as it could be."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,11 @@ class Accounting:
     def of(self, pid: int) -> Account:
         """A process' account since it was first seen, or managed; an empty one for an unknown process."""
         return self._accounts.get(pid) or Account()
+
+    def just_before(self, pid: int) -> Usage:
+        """What a process used before it is managed, if it is new; of an older one nobody knows it all."""
+        account = self.of(pid)
+        return account.usage if len(account.shares) <= NEW_S else NO_USAGE
 
     def begin(self, pid: int) -> None:
         """Count a process' totals anew: it is managed from now on. The minute before stays known."""

@@ -91,6 +91,7 @@ class Gpus:
         """Keep the counts of a tree."""
         for gpu, scheduler in self._schedulers.items():
             scheduler.ended[Count.MEMORY_REFUSALS] += root.quota.refused(gpu)
+            scheduler.ledger.tree_ended(root.quota)
 
     def run(self, gpus: Iterable[str], asked_for: set[TaskKey]) -> None:
         """Reschedule GPUs. Raises the failure of a task in `asked_for`; other tasks that failed are released."""

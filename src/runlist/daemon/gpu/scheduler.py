@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,10 +15,11 @@ from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.activity import ActivityWatch
 from runlist.daemon.gpu.arms import Arms, Fired
+from runlist.daemon.gpu.ledger import Ledger
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
-from runlist.policies import Policy, PolicySpec
+from runlist.policies import Decision, Policy, PolicySpec
 from runlist.scheduling.apply import Failures
 from runlist.scheduling.loop import BUSY_KEPT_S, Loop
 
@@ -47,9 +47,10 @@ class Scheduler:
         self.slices = slices
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.ended: Counter[Count] = Counter()
+        self.ledger = Ledger(self.gpu)
         self.loop = Loop(self, spec, policy, slices)
         self.tell, self.why, self.giving_way = self.loop.tell, self.loop.why, self.loop.giving_way
-        self._activity = ActivityWatch(self.tasks, self.tell)
+        self._activity = ActivityWatch(self.tasks, self.tell, self.loop.read_usage)
         self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
         self._running = False
@@ -70,6 +71,7 @@ class Scheduler:
         self.accounting.set_enabled(pid, managed.share.enabled)
         if self.accounting.of(pid).usage == NO_USAGE:
             managed.preempt()  # else one that was on the GPU when the log was opened stays unknown
+        self.ledger.begin(managed, self.accounting.just_before(pid))
         self.accounting.begin(pid)  # it does not pay for usage of before
         self.bind()
         self.tell(Appear(managed.task))
@@ -80,6 +82,7 @@ class Scheduler:
             self.tasks[key].settle()
         if (managed := self.tasks.pop(key, None)) is not None:
             self.ended.update(managed.counts)
+            self.ledger.end(key)
             self.accounting.forget(key.pid)
             self.tell(Vanish(key))
             self.bind()
@@ -189,21 +192,17 @@ class Scheduler:
         now = time.monotonic()
         reading = self.accounting.read(now) if now - self.accounting.read_at >= kept_s else None
         usage = {} if reading is None else reading.usage
+        self.ledger.used(usage)
         there = {key: managed for key, managed in self.tasks.items() if key.pid in usage}
         for key, managed in there.items():
             managed.task = replace(managed.task, usage=self.accounting.of(key.pid).usage)
         return {key: usage[key.pid].held_s for key in there}
 
-    def watch(
-        self,
-        tasks: Mapping[TaskKey, float],
-        announcing: AbstractSet[TaskKey] = frozenset(),
-        off_on_work: AbstractSet[TaskKey] = frozenset(),
-    ) -> None:
+    def watch(self, decision: Decision) -> None:
         self._running = False  # the shares are applied: what goes off from here on is news
-        self._arms.keep(tasks.keys() | announcing)  # else we clear a word for which it acts
-        self._activity.watch(tasks, announcing)
-        self._arms.set(self._activity.idle, off_on_work)
+        self._arms.keep(decision.watch.keys() | decision.announcing)  # else we clear a word for which it acts
+        self._activity.watch(decision.watch, decision.announcing)
+        self._arms.set(self._activity.idle, decision.off_on_work)
 
     def note(self, text: str) -> None:
         _log.warning(text, gpu=self.gpu, policy=self.policy_name)

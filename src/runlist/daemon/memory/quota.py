@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -20,6 +20,11 @@ _log = structlog.get_logger()
 _KEPT_S = 0.05
 _THEIRS = -1.0
 """Stands for caps in the region that the daemon did not write."""
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits; None is none."""
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 class DriverGroup(Protocol):
@@ -58,6 +63,9 @@ class Quota:
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
         self._brought = False  # the limit is from the tree's own region
+        self._ruled: int | None = None  # the limit of the rules
+        self._own: int | None = None  # what the tree brought along, before there was one of the rules
+        self._allowed = False  # its group leaves it less than its limit
         self._cap: float | None = _THEIRS
         self._ceilings: dict[str, Ceiling] = {}  # by GPU
         self._first_most: float = math.inf  # of a GPU at which nobody has looked yet
@@ -88,6 +96,14 @@ class Quota:
         self._region = region
         if self.limit is None and (snapshot := self.look()) is not None:
             self.limit, self._brought = snapshot.memory, True
+        elif self._ruled is not None and self._own is None:
+            self._own = self._least(self.look())
+
+    @staticmethod
+    def _least(snapshot: Snapshot | None) -> int | None:
+        """The smallest limit in a region, of those for all GPUs and for single ones."""
+        limits = [] if snapshot is None else [snapshot.memory, *(each.limit for each in snapshot.devices.values())]
+        return min((each for each in limits if each is not None), default=None)
 
     def look(self, kept_s: float = _KEPT_S) -> Snapshot | None:
         """The region's content, at most `kept_s` old; None without a region."""
@@ -229,19 +245,52 @@ class Quota:
         self.limit, self._brought = limit, False
         self._snapshot = None
 
-    def tighten(self, limit: int | None) -> None:
-        """Take a limit of the rules where it is smaller than the present one and than the tree's own for single GPUs.
-        Without a region only the daemon keeps it.
+    def follow(self, limit: int | None, *, keeps: bool = False) -> None:
+        """Take the limit of the rules, None for none any more. Where the tree brought a smaller one along, that counts.
+        Without a region only the daemon keeps it. `keeps` as in `set_limit`.
         """
-        if limit is None or (self.limit is not None and self.limit <= limit and not self._brought):
+        if limit == self._ruled:
             return
-        snapshot = self.look() if self._brought else None
-        theirs = () if snapshot is None else (device.limit for device in snapshot.devices.values())
-        self.limit = min(each for each in (limit, self.limit, *theirs) if each is not None)
-        self._brought = False
-        self._change_ceilings(self.limit, keeps=False)
+        if self._ruled is None and not self._allowed:
+            self._own = self._least(self.look()) if self._brought else self.limit
+        self._ruled = limit
+        wanted = min((each for each in (limit, self._own) if each is not None), default=None)
+        self.limit = wanted
+        self._change_ceilings(wanted, keeps=keeps)
         with contextlib.suppress(NotSupportedError):
-            self._write(self.limit)
+            self._write(wanted)
+        self._brought = self.has_region and limit is None
+
+    def allow(self, most: int | None, by_gpu: Mapping[str, int]) -> None:
+        """Have the library refuse what goes beyond these bytes, `most` on GPUs that are not named, though the tree's
+        own limit is larger; with None there is only that one again.
+        """
+        if most is None and not self._allowed:
+            return
+        if self._brought and not self._allowed:
+            self._own = self._least(self.look())
+        self._allowed = most is not None
+        own = self._own if self._brought else self.limit
+        snapshot = self.look()
+        if self._region is None or snapshot is None:
+            return
+        try:
+            base = _smaller(own, most)
+            if most is None or snapshot.memory != base:
+                self._region.set_memory(base)
+                self._snapshot = None
+            for gpu, octets in by_gpu.items():
+                device = snapshot.device(gpu)
+                if device is not None and (self._snapshot is None or device.limit != _smaller(own, octets)):
+                    self._region.set_memory_on(device.index, _smaller(own, octets))
+                    self._read_at = 0.0
+        except RegionError as error:
+            self._drop(error)
+
+    @property
+    def own_limit(self) -> int | None:
+        """The limit of the tree itself, whatever its group leaves to it."""
+        return self._own if self._brought and self._allowed else self.limit
 
     def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
         """Have the library keep a cap (0 to 1) on every GPU, or none. Caps that somebody else wrote stay until there is
@@ -263,6 +312,7 @@ class Quota:
             self._group.close()
             self._group = None
         self._snapshot = None
+        self.allow(None, {})
         for gpu in self._unseen:
             self.charge_unseen(gpu, 0)  # nobody will look any more
         self.look()  # for the latest refusals

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, own_words, owner_of
+from runlist.proc.process import command_line, own_words, owner_of, read
 
+MAX_COMM = 15
 MAX_COMMAND = 1 << 12
 MAX_ENVIRONMENT = 1 << 20
 """How many bytes are read: a process chooses these texts itself, and they may be longer."""
@@ -16,7 +17,8 @@ MAX_ENVIRONMENT = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`uid` is the real user; `command` the command line, `cgroup` the cgroup v2 path, `container` the id in the cgroup
-    path, each empty where there is none. `environment` is empty where it may not be read.
+    path, each empty where there is none. `environment` is empty where it may not be read. `comm` is the first
+    thread's name, as the kernel has it.
     """
 
     uid: int
@@ -24,6 +26,7 @@ class Facts:
     cgroup: str = ""
     container: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    comm: str = ""
 
 
 def facts_of(pid: int) -> Facts | None:
@@ -33,7 +36,16 @@ def facts_of(pid: int) -> Facts | None:
     uid = owner_of(pid)
     if uid is None:
         return None
+    return Facts(uid, command_line(pid)[:MAX_COMMAND], *cgroup_of(pid), environment_of(pid), comm_of(pid))
+
+
+def comm_of(pid: int) -> str:
+    """The name of a process' first thread; empty when it is gone."""
+    return read(pid, "comm", MAX_COMM + 1).rstrip("\n")
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment of a process; empty where it may not be read, or takes its time."""
     words = own_words(pid, "environ", MAX_ENVIRONMENT)
     entries = [word.decode("utf-8", "replace").partition("=") for word in words]
-    environment = {name: value for name, equals, value in reversed(entries) if name and equals}
-    return Facts(uid, command_line(pid)[:MAX_COMMAND], *cgroup_of(pid), environment)
+    return {name: value for name, equals, value in reversed(entries) if name and equals}

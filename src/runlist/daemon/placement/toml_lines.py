@@ -21,6 +21,21 @@ _SCALAR = re.compile(
     re.DOTALL,
 )
 
+_TOKEN = re.compile(
+    r'''"""(?>(?:\\.|[^"\\]|"(?!""))*)(?:"""|\\?\Z)|\'\'\'(?>(?:[^']|'(?!''))*)(?:\'\'\'|\Z)|#[^\n]*+'''
+    r"""|(?P<deep>(?:(?:[A-Za-z0-9_-]++|"(?:\\.|[^"\\\n])*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16})"""
+    r"""|[A-Za-z0-9_-]++|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?|.""",
+    re.DOTALL,
+)
+
+
+def deep_key_at(document: str) -> int | None:
+    """The line of a key with more than 16 parts, or None. Reading a key takes memory for the square of their number:
+    ask before tomllib reads it.
+    """
+    deep = next((found for found in _TOKEN.finditer(document) if found["deep"]), None)
+    return None if deep is None else document.count("\n", 0, deep.start()) + 1
+
 
 def line_numbers(document: str) -> dict[TomlPath, int]:
     """Line numbers, from 1, of everything that has a name or an index in a valid TOML document."""

@@ -90,9 +90,17 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def peer_of(sock: socket.socket) -> int:
-    """The user at the other end of a connection, by the kernel's word."""
-    return int(_CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1])
+class Peer(NamedTuple):
+    """Who connected: the process, by its id here (0 for one that cannot be seen from here), and its user."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Who is at the other end of a connection, by the kernel's word."""
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
 
 
 # -- datagrams -------------------------------------------------------------------------------------

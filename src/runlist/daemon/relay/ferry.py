@@ -123,7 +123,7 @@ class _Connection:
         self._number = number
         self._stranger = stranger
         self._daemon = daemon
-        self._uid = peer_of(stranger)
+        self._uid = peer_of(stranger).uid
         self._inbox = Inbox(MAX_REQUEST_BODY)
         self._requests: deque[tuple[bytes, Sequence[int]]] = deque()  # for the daemon
         self._answers = bytearray()  # for the stranger

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from runlist import __version__
 from runlist.daemon.relay.channel import Datagram, Packet, Say
 from runlist.daemon.relay.nursery import Nursery
 from runlist.daemon.relay.relay import CONNECTIONS_A_SECOND, Relay
 from runlist.errors import ExitCode
+from runlist.version import __version__
 from runlist.wire import Failure, encode
 
 MAX_CONNECTIONS = 256

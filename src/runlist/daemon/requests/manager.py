@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.kernel.link import KernelLink
 from runlist.daemon.memory.census import MemoryCensus
-from runlist.daemon.placement.placement import Placement
-from runlist.daemon.placement.rules import Over
-from runlist.daemon.requests.limit_notes import limit_notes
+from runlist.daemon.placement.placement import Placement, some
+from runlist.daemon.requests.launches import Launches
+from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, set_limit
 from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
+from runlist.daemon.requests.rights import check_owner, check_right
 from runlist.daemon.requests.tenants import hear
-from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
+from runlist.daemon.tasks.managed import Asked, ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
-from runlist.daemon.tree.processes import FULL, Processes
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.revision import Revision
 from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
-from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError
-from runlist.model import Appear, Task, TaskClass
-from runlist.planes.interface import Borrower
-from runlist.planes.process.region import Region, RegionError
-from runlist.proc.borrow import OwnRight
-from runlist.proc.process import descendants, owner_of
+from runlist.errors import NoPermissionError, NoTargetError, RunlistError
+from runlist.model import Appear, Task
+from runlist.proc.process import Program
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
@@ -41,6 +40,9 @@ _log = structlog.get_logger()
 
 _QUEUE_LOOK_S = 0.2
 _INIT = 1
+_NO_CONTEXT = (
+    "process {pid} has no GPU context now: attach it once it has, or use --wait (under MPS, attach the MPS server)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,10 @@ class Manager:
         guard: MemoryGuard,
         descriptors: Descriptors,
         opened: asyncio.Event,
+        revision: Revision,
+        kernel: KernelLink,
     ) -> None:
+        self.kernel = kernel
         self.gpus = gpus
         self.census = census
         self.placement = placement
@@ -82,9 +87,9 @@ class Manager:
         self._search = search
         self._guard = guard
         self.descriptors = descriptors
-        self._opened = opened
+        self.reload_rules = revision.reload
         self._joining: set[asyncio.Task[None]] = set()
-        self._launches: dict[int, int] = {}  # users of `runlist run` processes that wait, the longest waiting first
+        self.launches = Launches(gpus, census, placement, processes, descriptors, opened)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -94,8 +99,11 @@ class Manager:
         if self.processes.is_root(pid) or pid in self.processes.managed:
             return self.change(pid, settings, uid)
         _, notes = parse_request(settings)
-        self._check_owner(pid, uid)
-        _check_right(settings, uid)
+        check_owner(pid, uid)
+        check_right(settings, uid)
+        outer = self.processes.root_of(pid)
+        if outer is not None and pid not in outer.excluded and uid in (0, outer.uid) and "memory" not in settings:
+            return await self._attach_within(outer, pid, settings, wait, uid)
         if pid == _INIT and not await self._adoption.may_have_work(pid):
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
@@ -103,16 +111,13 @@ class Manager:
         root = self.processes.add_root(pid, settings)
         root.awaited = True
         try:
-            self._limit_memory(root)
-            await self._search.everything_of(root)
+            limit_memory(root, self.placement)
+            await self.find_everything_of(root)
             tasks = self._tasks(self.processes.under(pid))
             if self.processes.roots.get(pid) is not root:
                 raise NoTargetError(f"process {pid} ended, or was detached, while it was attached")
             if not tasks and not wait:
-                raise NoTargetError(
-                    f"process {pid} has no GPU context now: attach it once it has, or use --wait "
-                    "(under MPS, attach the MPS server)"
-                )
+                raise NoTargetError(_NO_CONTEXT.format(pid=pid))
         except BaseException:
             self.processes.remove_root(root)
             raise
@@ -121,109 +126,38 @@ class Manager:
             task.attach_ms = (time.perf_counter() - started) * 1e3
         return Outcome(tasks, notes)
 
-    async def launch(
-        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
-    ) -> list[str]:
-        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
-        Takes the region's descriptor over.
+    async def _attach_within(self, outer: Root, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
+        """Give a process of a managed tree, and its descendants, settings of their own. It stays in that tree: its
+        memory is limited, and its library heard, there.
         """
-        region = None if region_fd is None else await self._region(region_fd, uid)
+        before = outer.asked_of.get(pid)
+        outer.asked_of = {known: asked for known, asked in outer.asked_of.items() if asked.program.runs()}
+        outer.asked_of[pid] = Asked(Program.of(pid), settings)
         try:
-            _, said = parse_request(settings)
-            settings = await self._room_for(pid, settings, uid)
-            outer = self.processes.root_of(pid)
-            root = self.processes.add_root(pid, settings, (OwnRight(), launcher), region)
+            below = await self._search.everything_below(outer, pid)
+            if not below and not wait:
+                raise NoTargetError(_NO_CONTEXT.format(pid=pid))
+            outcomes = [self.change(each, settings, uid) for each in below]
         except BaseException:
-            if region is not None:
-                region.close()
+            del outer.asked_of[pid]
+            if before is not None:
+                outer.asked_of[pid] = before
             raise
-        try:
-            notes = said + self._limit_memory(root, keeps=False)
-        except BaseException:
-            self.processes.remove_root(root)
-            raise
-        if outer is not None and settings:
-            notes.append(
-                f"this is below process {outer.pid}, which is managed: its settings count for all below it; "
-                f"change them with `runlist set {outer.pid}`"
-            )
-        return notes
+        return Outcome([task for one in outcomes for task in one.tasks], parse_request(settings)[1])
 
-    async def _region(self, fd: int, uid: int) -> Region:
-        try:
-            return await self.descriptors.region(fd, uid)
-        except RegionError as error:
-            raise RunlistError(f"the memory region is refused: {error}") from None
-
-    async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
-        """Wait until there is room for a launcher's command; returns the settings for it."""
-        self._check_owner(pid, uid)
-        _check_right(settings, uid)
-        if self.processes.is_root(pid) or pid in self._launches:
-            raise RunlistError(f"process {pid} is managed already")
-        if self.processes.is_full(uid, list(self._launches.values()).count(uid)):
-            raise RunlistError(FULL)
-        self._launches[pid] = uid
-        try:
-            over = self.placement.rules.limits.over
-            while (reason := self._no_room()) or (over is Over.QUEUE and next(iter(self._launches)) != pid):
-                if over is Over.REFUSE:
-                    raise RunlistError(f"the command is not started: {reason}")
-                if over is Over.BATCH:
-                    return override(settings, {"class": TaskClass.BATCH})
-                await asyncio.sleep(_QUEUE_LOOK_S)
-                self._check_owner(pid, uid)  # it may have given up
-            return settings
-        finally:
-            del self._launches[pid]
-
-    def _limit_memory(self, root: Root, *, keeps: bool = True) -> list[str]:
-        """Set a new root's memory limit, from its user or else from the rules; returns notes. With `keeps` the tree may
-        hold something already, which it keeps.
-        """
-        change = memory_change(self.placement.settings_of(root.pid, root.settings).changes)
-        if change is not None and "memory" in root.settings:
-            _set_limit(root, root.pid, change.limit, keeps=keeps)
-        elif change is not None:
-            root.quota.tighten(change.limit)
-        return limit_notes(root, self.census, self.gpus)
-
-    def _no_room(self) -> str | None:
-        """Why a command must wait, when every GPU is full. Commands that have no context yet count, too."""
-        busy = {process.root.pid for process in self.processes.managed.values()}
-        starting = sum(not root.ended and root.pid not in busy for root in self.processes.roots.values())
-        reason = None
-        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self.gpus.all()), *self.census.gpus()]):
-            reason = self.placement.no_room(gpu, starting)
-            if reason is None:
-                return None
-        return reason
-
-    def waiting(self, uid: int) -> tuple[list[str], int]:
-        """The tasks and commands of a user (root: of all) that wait for room, in words, and how many others wait."""
-        queued = [task.task for task in self.tasks(0) if task.queued]
-        everybody = [
-            (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
-        ] + [(owner, f"the command of process {pid}") for pid, owner in self._launches.items()]
-        mine = [words for owner, words in everybody if uid in (0, owner)]
-        return mine, len(everybody) - len(mine)
-
-    async def launcher_gone(self, pid: int) -> None:
-        """`runlist run` hung up: only our own right is left for its descendants. Where some are left it waits for this
-        to return, since they lose their parent with it.
-        """
-        root = self.processes.roots.get(pid)
-        if root is None:
-            return
-        root.borrowers = (OwnRight(),)
-        left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
-        if left and self.processes.roots.get(root.pid) is root:
-            self.processes.inherit(root, left)
-            self._opened.set()
+    def rule_troubles(self) -> list[str]:
+        """What is wrong with files of rules, and what of them is not in force as it was asked for."""
+        notes = dict.fromkeys(note for task in self.tasks(0) for note in task.notes)
+        return some([*self.placement.troubles(), *notes])
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
         processes = self._targets(pid, uid)
+        if (root := self.processes.asked(pid)) is not None:
+            del root.asked_of[pid]
+            if not processes and not self.processes.away(pid):
+                return []
+        self._search.leave_alone([pid, *(process.pid for process in processes)])
         troubles: list[str] = []
         for process in processes:
             process.root.excluded.add(process.pid)
@@ -240,6 +174,7 @@ class Manager:
     def release(self, uid: int) -> list[str]:
         """Detach everything of a user; root's release is everybody's."""
         mine = [root for root in self.processes.roots.values() if uid in (0, root.uid)]
+        self._search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
         troubles = [trouble for root in mine for trouble in self.processes.remove_root(root)]
         self.gpus.run_all()
         return troubles
@@ -249,16 +184,16 @@ class Manager:
         processes = self._targets(pid, uid)
         tasks = self._tasks(processes)
         changes, notes = parse_request(settings, *(task.task for task in tasks[:1]))
-        _check_right(settings, uid)
+        check_right(settings, uid)
         root = self._root(pid, processes)
         assert root is not None
         away = [(task, _changed(task.task, changes)) for task in self.processes.away(pid)]
         before = root.quota.limit
         memory = memory_change(changes)
         if memory is not None:
-            _set_limit(root, pid, memory.limit)
+            set_limit(root, pid, memory.limit)
         try:
-            self._change(tasks, changes)
+            self.apply(tasks, changes)
         except BaseException:
             if memory is not None:
                 root.quota.set_limit(before)
@@ -270,6 +205,16 @@ class Manager:
                     managed.set_control(change.control, change.word, self.keeper.renew)
         of_all = [row for row in SETTINGS.values() if row.lasting and (pid == root.pid or row.changes is Scope.TREE)]
         root.settings = override(root.settings, {row.key: settings[row.key] for row in of_all if row.key in settings})
+        root.by_rule = False  # from here on it is what its user asked for, too
+        lasting = {key: value for key, value in settings.items() if SETTINGS[key].lasting}
+        if (asked := root.asked_of.get(pid)) is not None:
+            root.asked_of[pid] = replace(asked, settings=override(asked.settings, lasting))
+        for managed in (*tasks, *(managed for managed, _ in away)):
+            managed.asked = override(managed.asked, lasting)
+            for own in root.owns_of(managed.task.key.pid):
+                own.let_go(lasting)
+        if "group" in settings:
+            self.placement.group_changed([*tasks, *(managed for managed, _ in away)])
         return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
@@ -279,13 +224,13 @@ class Manager:
         if not suspended:
             for task in tasks:
                 self._check_resumable(task, uid)
-        let_go = {SuspendedBy.USER, SuspendedBy.ROOM} if uid == 0 else {SuspendedBy.USER}
+        let_go = {SuspendedBy.USER, *({SuspendedBy.ROOM, SuspendedBy.POLICY} if uid == 0 else ())}
         for task in tasks:
             others = {cause: why for cause, why in task.suspended_by.items() if cause not in let_go}
             task.suspended_by = {**task.suspended_by, SuspendedBy.USER: "by its user"} if suspended else others
         off = {task.task.key for task in tasks if task.suspended_by}
         try:
-            self._change(tasks, [TaskChange(lambda task: replace(task, suspended=task.key in off))])
+            self.apply(tasks, [TaskChange(lambda task: replace(task, suspended=task.key in off))])
         except BaseException:
             for task in tasks:
                 task.suspended_by = before[task.task.key]
@@ -307,8 +252,9 @@ class Manager:
             raise RunlistError(
                 f"process {pid} is {task.suspended_by[SuspendedBy.MEMORY]}: give its tree a larger limit"
             )
-        if uid != 0 and SuspendedBy.ROOM in task.suspended_by:
-            raise RunlistError(f"process {pid} waits for room (`runlist policy show`): only root may resume it now")
+        if uid != 0 and (causes := task.suspended_by.keys() & {SuspendedBy.ROOM, SuspendedBy.POLICY}):
+            why = "is suspended by rules" if SuspendedBy.POLICY in causes else "waits for room"
+            raise RunlistError(f"process {pid} {why} (`runlist policy show`): only root may resume it now")
 
     def wants(self, pid: int, uid: int) -> bool:
         """Whether descriptors that a process of user `uid` sends are of use."""
@@ -336,7 +282,7 @@ class Manager:
             if sent.trouble:
                 _log.warning("a memory region is refused", pid=pid, reason=sent.trouble)
             if self._adoption.take_sent(self._search.root_for(pid, uid), pid, message.nanoseconds, sent):
-                self._search.has_lent(pid)
+                self._search.look_anew(pid)
 
         job = asyncio.get_running_loop().create_task(take())
         self._joining.add(job)
@@ -364,35 +310,38 @@ class Manager:
 
     # -- targets and rights ------------------------------------------------------------------------
 
-    def _check_owner(self, pid: int, uid: int) -> None:
-        owner = owner_of(pid)
-        if owner is None:
-            raise NoTargetError(f"process {pid} does not exist")
-        if uid not in (0, owner):
-            raise NoPermissionError(f"process {pid} belongs to user {owner}: only that user and root may manage it")
-
     def _targets(self, pid: int, uid: int) -> list[ManagedProcess]:
         processes = self.processes.under(pid)
         root = self._root(pid, processes)
         if root is None:
-            self._check_owner(pid, uid)
+            check_owner(pid, uid)
             raise NoTargetError(f"process {pid} is not managed: attach it first (`runlist ps` lists those that are)")
         if uid not in (0, root.uid):
             raise NoPermissionError(f"process {pid} belongs to user {root.uid}: only that user and root may manage it")
         return processes
 
     def _root(self, pid: int, processes: Sequence[ManagedProcess]) -> Root | None:
-        """The root of what a pid names: itself, or that of its processes or of its tasks without a context."""
+        """The root of what a pid names: itself, or that of its processes, of its tasks without a context, or of what
+        was asked for it before it had one.
+        """
         named = self.processes.roots.get(pid) or next((process.root for process in processes), None)
-        return named or next((task.root for task in self.processes.away(pid)), None)
+        return named or next((task.root for task in self.processes.away(pid)), None) or self.processes.asked(pid)
 
     @staticmethod
     def _tasks(processes: Iterable[ManagedProcess]) -> list[ManagedTask]:
         return [task for process in processes for task in process.tasks.values()]
 
+    async def find_everything_of(self, root: Root) -> None:
+        """Manage what a root and its descendants have on GPUs."""
+        await self._search.everything_of(root)
+
+    def look_anew(self, pid: int) -> None:
+        """Have a process looked at soon, however it looked before."""
+        self._search.look_anew(pid)
+
     # -- changing and scheduling -------------------------------------------------------------------
 
-    def _change(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
+    def apply(self, tasks: list[ManagedTask], changes: Sequence[Change]) -> None:
         """Apply changes to all tasks, or to none where one is refused."""
         before = [(task, task.task) for task in tasks]
         undo: list[tuple[ManagedTask, str, str | None]] = []
@@ -424,17 +373,3 @@ def _changed(task: Task, changes: Sequence[Change]) -> Task:
         if isinstance(change, TaskChange):
             task = change.change(task)
     return task
-
-
-def _check_right(settings: Mapping[str, str], uid: int) -> None:
-    """Raise NoPermissionError for privileged settings: the daemon may have rights that this user has not."""
-    kept = [key for key in settings if SETTINGS[key].privileged]
-    if kept and uid not in (0, os.geteuid()):
-        raise NoPermissionError(f"only root and the daemon's own user may set {', '.join(kept)}")
-
-
-def _set_limit(root: Root, pid: int, limit: int | None, *, keeps: bool = True) -> None:
-    try:
-        root.quota.set_limit(limit, keeps=keeps)
-    except NotSupportedError as error:
-        raise NotSupportedError(f"process {pid}: {error}") from None

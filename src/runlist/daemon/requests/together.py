@@ -1,4 +1,4 @@
-"""Tasks that the GPU knows as one: the clients of one MPS server, managed or not."""
+"""Tasks that the GPU knows as one: the clients of one MPS server, managed or not, which share its SMs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.placement.facts import environment_of
+from runlist.daemon.tasks.managed import ManagedTask, Sms
+from runlist.protocol import environment_autogen as names
+from runlist.units import parse_number
+
+_MOST_SMS = 1_000_000
 
 
 def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus) -> list[int] | None:
@@ -25,3 +30,18 @@ def together_notes(tasks: Iterable[ManagedTask], together: Iterable[list[int] | 
         for managed, others in zip(tasks, together, strict=True)
         if others is not None
     ]
+
+
+def sms_of(managed: ManagedTask) -> Sms:
+    """The SMs that a client of MPS may use. Its environment says so, which is read once, as by MPS at its start."""
+    if managed.sms is not None:
+        return managed.sms
+    given = environment_of(managed.task.key.pid)
+    number, percent = (parse_number(given.get(name, "")) for name in (names.SMS, names.MPS_PERCENTAGE))
+    found = Sms(
+        None if number is None or not 1 <= number <= _MOST_SMS else int(number),
+        None if percent is None or not 0 < percent <= 100 else percent,
+    )
+    if given:
+        managed.sms = found
+    return found

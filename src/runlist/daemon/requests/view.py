@@ -8,20 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runlist.daemon.gpu.accounting import Accounting, mean_of_last
-from runlist.daemon.gpu.activity import LONGEST_S
+from runlist.daemon.gpu.activity import activity_of
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.gpu.ledger import ENDED
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
-from runlist.daemon.requests.together import pids_together
-from runlist.daemon.tasks.managed import Count, ManagedTask, Root
+from runlist.daemon.requests.together import pids_together, sms_of
+from runlist.daemon.tasks.managed import NO_SMS, Count, ManagedTask, Root
 from runlist.model import GivingWay
 from runlist.planes.process.region import Enforced, Use
 from runlist.views.fields import Kind, fields
-from runlist.views.structs import GpuView, Measured, TaskView
+from runlist.views.structs import Counted, GpuView, TaskView, WorkloadView
 
 _USAGE_KEPT_S = 0.05
-_COUNTERS = {name: field.of or name for name, field in fields(Measured).items() if field.kind is Kind.COUNTER}
+_COUNTERS = {name: field.of or name for name, field in fields(Counted).items() if field.kind is Kind.COUNTER}
 _ROOM = 4 << 20  # letters for all command lines of an answer: a frame is bounded
 _MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no larger one
 
@@ -42,6 +43,29 @@ def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: s
         _gpu_view(scheduler, census, sum(quota.refused(scheduler.gpu) for quota in quotas), driver)
         for scheduler in gpus.all()
     ]
+
+
+def workload_views(gpus: Gpus, uid: int) -> list[WorkloadView]:
+    """One view per workload and GPU that a user may see, with usage of just now."""
+    gpus.read_usage(_USAGE_KEPT_S)
+    return [
+        WorkloadView(
+            gpu=scheduler.gpu,
+            user=None if workload.who is None else workload.who.uid,
+            container="" if workload.who is None else workload.who.container,
+            labels={} if workload.who is None else dict(workload.who.labels),
+            folded=workload.who is None,
+            tasks_ended=int(workload.counts.get(ENDED, 0)),
+            **{name: _counted(name, workload.counts.get(of, 0.0)) for name, of in _COUNTERS.items()},
+        )
+        for scheduler in gpus.all()
+        for workload in scheduler.ledger.workloads()
+        if uid == 0 or (workload.who is not None and workload.who.uid == uid)
+    ]
+
+
+def _counted(name: str, number: float) -> Any:
+    return round(number, 6) if fields(Counted)[name].unit else int(min(number, _MOST))
 
 
 def _gpu_view(scheduler: Scheduler, census: MemoryCensus, refused: int, driver: str) -> GpuView:
@@ -74,14 +98,14 @@ def _gives_way(told: GivingWay) -> dict[str, Any]:
 
 
 def _told(managed: ManagedTask) -> dict[str, Any]:
-    """What its library tells of its work. It can write any number."""
-    told = managed.told()
-    if told is None:
+    """What its library tells of its work."""
+    activity = activity_of(managed)
+    if activity is None:
         return {}
     return {
-        "submissions": told.work,
-        "seconds_waited": min(told.waited_ns / 1e9, LONGEST_S),
-        "seconds_launching": min(told.launching_ns / 1e9, LONGEST_S),
+        "submissions": activity.work,
+        "seconds_waited": activity.waited_s,
+        "seconds_launching": activity.launching_s,
     }
 
 
@@ -113,6 +137,8 @@ def _view(
     p99_s = managed.tail.p99_s(time.monotonic())
     length_s = None if way is None else way.requests_s.get(task.key)
     cap = inside.cap if task.cap is None else task.cap.fraction
+    together = pids_together(managed, scheduler, census)
+    sms = NO_SMS if together is None else sms_of(managed)
     return TaskView(
         pid=task.key.pid,
         gpu=task.key.gpu,
@@ -145,11 +171,15 @@ def _view(
         enforcement=inside.enforcement,
         cap_by=_cap_by(managed, inside),
         reached_by=managed.reached_by,
-        together=pids_together(managed, scheduler, census) or [],
+        together=together or [],
+        shares="time" if together is None else "SMs",
+        sms=sms.number,
+        sms_percent=sms.percent,
         controls=dict(managed.controls),
         command_line=managed.command_line[:room],
         cgroup=managed.cgroup,
         container=managed.container,
+        labels=dict(managed.labels),
         request_us=None if length_s is None else round(length_s * 1e6, 1),
         **_told(managed),
         **_measured(scheduler.accounting, task.key.pid, {**managed.counts, Count.MEMORY_REFUSALS: refused}),
@@ -175,6 +205,8 @@ def _inside(managed: ManagedTask) -> _Inside:
     if root is None:
         return _Inside()
     limit = root.quota.limit_on(key.gpu)
+    if managed.shared_memory is not None:
+        limit = min(managed.shared_memory, managed.shared_memory if (own := root.quota.own_limit) is None else own)
     snapshot = root.quota.look()
     if snapshot is None:
         return _Inside(limit, enforcement=f"not loaded: {root.quota.trouble}" if root.quota.trouble else "")

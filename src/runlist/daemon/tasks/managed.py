@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-from runlist.proc.process import Program
+from runlist.proc.process import Program, parent_of
 
 
 @dataclass
@@ -39,11 +39,37 @@ class Root:
     awaited: bool = False  # a request waits for it, and fails where the driver refuses a control
     refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
     ended: bool = False
+    by_rule: bool = False  # a rule named it, and nobody else: it is released where no rule matches it any more
+    rule_memory: dict[int, int | None] = field(default_factory=dict)  # what rules give each of its processes, in bytes
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
     excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = field(default_factory=dict)
     heirs: dict[int, int] = field(default_factory=dict)
+    own: dict[int, Own] = field(default_factory=dict)  # what processes of it ask for themselves for a while
+    asked_of: dict[int, Asked] = field(default_factory=dict)  # what was asked for processes of it before they had work
+
+    def owns_of(self, pid: int) -> list[Own]:
+        """What a process, or one above it in this tree, asks for itself now, the nearest last."""
+        found: list[Own] = []
+        seen: int | None = pid
+        while seen and self.own:
+            own = self.own.get(seen)
+            if own is not None and own.program.runs():
+                found.insert(0, own)
+            seen = None if seen == self.pid else parent_of(seen)
+        return found
+
+    def asked_for(self, pid: int) -> list[Asked]:
+        """What was asked for a process of this tree, or one above it, before it had a task, the nearest last."""
+        found: list[Asked] = []
+        seen: int | None = pid
+        while seen and seen != self.pid and self.asked_of:
+            asked = self.asked_of.get(seen)
+            if asked is not None and asked.program.runs():
+                found.insert(0, asked)
+            seen = parent_of(seen)
+        return found
 
     def come_back(self, key: TaskKey) -> ManagedTask | None:
         """The task of a process that has work on a GPU again, with the settings that it had. A checkpoint may be
@@ -60,11 +86,50 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Settings that somebody asked for a process by its id."""
+
+    program: Program
+    settings: dict[str, str]
+
+
+@dataclass
+class Own:
+    """The `settings` that a process asks for itself for a while, on top of all others, and what it had before: its
+    tasks and their controls, by key, and the limit of its tree. With `alone` nobody managed it.
+    """
+
+    program: Program
+    settings: Mapping[str, str]
+    alone: bool
+    before: dict[TaskKey, tuple[Task, Mapping[str, str]]] = field(default_factory=dict)
+    limit: int | None = None
+
+    def let_go(self, keys: Container[str]) -> None:
+        """Somebody else set these meanwhile: that stays."""
+        self.settings = {key: word for key, word in self.settings.items() if key not in keys or key == "memory"}
+
+
+@dataclass(frozen=True, slots=True)
 class Away:
     """A task without a context, whose process lives: it closed its contexts, or was checkpointed."""
 
     program: Program
     task: ManagedTask
+
+
+@dataclass(frozen=True, slots=True)
+class Sms:
+    """The SMs that a client of MPS may use, as it was told when it started: their number, and in percent; None where it
+    was not told.
+    """
+
+    number: int | None = None
+    percent: float | None = None
+
+
+NO_SMS = Sms()
+"""Of a task that is no such client."""
 
 
 class SuspendedBy(StrEnum):
@@ -73,6 +138,7 @@ class SuspendedBy(StrEnum):
     USER = "user"
     ROOM = "room"  # a limit of the rules leaves no room for it now
     MEMORY = "memory"  # its tree is over its memory limit
+    POLICY = "policy"  # it did what the policy map forbids
 
 
 GAVE_WAY = "off at once: another task began to work"
@@ -84,6 +150,8 @@ class Count(StrEnum):
     SUSPENSIONS = "suspensions"
     SLICES_PUT_BACK = "slices_put_back"
     MEMORY_REFUSALS = "memory_refusals"  # of trees: the library counts them
+    CONTROLS_ASKED = "controls_asked"  # of processes: the kernel plane counts them
+    REQUESTS_REFUSED = "requests_refused"  # likewise
 
 
 @dataclass
@@ -100,6 +168,13 @@ class ManagedTask:
     )  # words of the driver's controls that are not at their defaults
     suspended_by: dict[SuspendedBy, str] = field(default_factory=dict)  # why, in words, for each cause
     rule: str = ""  # file and line of the rule that gave it its settings
+    labels: Mapping[str, str] = field(default_factory=dict)  # of that rule
+    shared_memory: int | None = None  # what its group may hold together on each GPU, in bytes
+    asked: dict[str, str] = field(default_factory=dict)  # what was set for it alone; wins over its root's settings
+    environment: Mapping[str, str] = field(default_factory=dict)  # as it was when rules first asked for it,
+    variables: frozenset[str] = frozenset()  # and for which variables they did
+    notes: tuple[str, ...] = ()  # what of that rule was lowered to a bound
+    sms: Sms | None = None  # the part of the SMs that it was started with, once somebody asked
     command_line: str = ""
     cgroup: str = ""
     container: str = ""
@@ -116,6 +191,12 @@ class ManagedTask:
     on_settle: Callable[[], None] | None = None  # it may be suspended at any moment, until this was called
     gave_way: bool = False  # it is off before the policy could decide
 
+    def take_rule(
+        self, rule: str, labels: Mapping[str, str], notes: tuple[str, ...], shared_memory: int | None
+    ) -> None:
+        """Take what a rule says beside settings."""
+        self.rule, self.labels, self.notes, self.shared_memory = rule, labels, notes, shared_memory
+
     @property
     def group_ids(self) -> set[int]:
         """Ids on the GPU of its channel groups that compete."""
@@ -130,6 +211,7 @@ class ManagedTask:
     def remark(self) -> str:
         """Why it has its share, where the daemon decided that and not the policy; else empty."""
         held = self.outside or self.waiting or self.suspended_by.get(SuspendedBy.MEMORY, "")
+        held = held or self.suspended_by.get(SuspendedBy.POLICY, "")
         return held or (GAVE_WAY if self.gave_way else "")
 
     def told(self) -> Activity | None:

@@ -25,7 +25,7 @@ from runlist.daemon.tree.workers import Workers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass, TaskKey
-from runlist.planes.interface import Borrower, Context, Finder, Found, Handle
+from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of
 
@@ -102,14 +102,24 @@ class Adoption:
                 if time.perf_counter() - started > MOST_S:
                     break
 
-    async def _adopt(self, root: Root, pid: int, started: float, *, new_only: bool, new: bool) -> bool:
+    async def adopt_seen(self, root: Root, pid: int, seen: Sequence[Seen], since: float) -> None:
+        """The same for objects that the kernel saw a process make just now, which are not searched for. `since` is when
+        the last was made; both of these clocks are the kernel's monotonic one.
+        """
+        lock = self._locks.setdefault(pid, asyncio.Lock())
+        async with lock:
+            await self._adopt(root, pid, since, new_only=True, new=True, seen=seen)
+
+    async def _adopt(
+        self, root: Root, pid: int, started: float, *, new_only: bool, new: bool, seen: Sequence[Seen] | None = None
+    ) -> bool:
         """Look once, and manage what is new. True where the look was cut short, so that there may be more."""
         pidfd = borrow.open_process(pid)
         try:
             uid = owner_of(pid)
             if uid is None or root.uid not in (0, uid):  # a descendant that runs as another user
                 return False
-            found, way = await self._discover(root, pid, pidfd, uid, new)
+            found, way = await self._discover(root, pid, pidfd, uid, new, seen)
             discovery_ms = _ms_since(started)
             process = self._process(root, pid, pidfd, found)
             if process is None:
@@ -138,7 +148,9 @@ class Adoption:
         wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
         return wanted and self._finder.is_unfinished(pid)
 
-    async def _discover(self, root: Root, pid: int, pidfd: int, uid: int, new: bool) -> tuple[Sequence[Found], str]:
+    async def _discover(
+        self, root: Root, pid: int, pidfd: int, uid: int, new: bool, seen: Sequence[Seen] | None
+    ) -> tuple[Sequence[Found], str]:
         """What a process has, and the first way that worked. A process that is reached by lent files stays so: no file
         may be managed twice.
         """
@@ -146,7 +158,7 @@ class Adoption:
         process = self._processes.managed.get(pid)
         if process is None or all(fd >= 0 for fd in process.files):
             for borrower in root.borrowers:
-                look = partial(self._look_by, borrower, pid, pidfd, new)
+                look = partial(self._look_by, borrower, pid, pidfd, new, seen)
                 try:
                     found = await self._workers.run(uid, root.pid, look, _close)
                 except NoPermissionError as error:
@@ -162,11 +174,15 @@ class Adoption:
 
         return await self._workers.run(uid, root.pid, prepare, _close), "lent"
 
-    def _look_by(self, borrower: Borrower, pid: int, pidfd: int, new: bool) -> Callable[[], Sequence[Found]]:
+    def _look_by(
+        self, borrower: Borrower, pid: int, pidfd: int, new: bool, seen: Sequence[Seen] | None
+    ) -> Callable[[], Sequence[Found]]:
         own = os.dup(pidfd)  # for as long as the look takes, whoever waits for it
 
         def look() -> Sequence[Found]:
             try:
+                if seen is not None:
+                    return self._finder.find_seen(pid, own, borrower, seen)
                 return self._finder.find(pid, own, borrower, new=new)
             finally:
                 os.close(own)
@@ -218,6 +234,7 @@ class Adoption:
                 if self._is_anothers(process.pid, client):
                     continue
                 handle = process.files.get(client.fd, client.handle)
+                self._extend(process, client)
                 for context in client.contexts(handle, known):
                     process.files[client.fd] = handle
                     known |= {(context.client, group) for group in context.groups}
@@ -225,6 +242,17 @@ class Adoption:
         finally:
             _close(found, process.files.values())
         return contexts
+
+    def _extend(self, process: ManagedProcess, client: Found) -> None:
+        """Enter the channels that groups have got since they were found."""
+        for task in process.tasks.values():
+            for key, context in list(task.contexts.items()):
+                if context.client == client.client and client.extend(context):
+                    task.settle()
+                    self._keeper.renew(key)
+                    task.recount()
+                    if not task.share.enabled:
+                        context.suspend()
 
     def _is_anothers(self, pid: int, client: Found) -> bool:
         """Whether a client came to a process through fork: then it is managed with its owner."""
@@ -297,6 +325,7 @@ class Adoption:
                 raise RunlistError(f"process {task.task.key.pid} is not managed: {reason}")
             case Over.BATCH:
                 task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
+                task.asked["class"] = TaskClass.BATCH  # whatever rules come
             case Over.QUEUE:
                 task.suspend_for(SuspendedBy.ROOM, reason)
 

@@ -35,11 +35,16 @@ class Checks:
         self._lending.check()
         self._processes.forget_away()
         for process in list(self._processes.managed.values()):
-            if lost := process.on_lost_files(self._lending):
-                self._processes.drop(process, lost, by_itself=True)
-                self._gpus.run_all()
+            self.check_files(process.pid)
             if slices:
                 self.correct(process.pid)
+
+    def check_files(self, pid: int) -> None:
+        """Forget the contexts of a process on files that it has closed."""
+        process = self._processes.managed.get(pid)
+        if process is not None and (lost := process.on_lost_files(self._lending)):
+            self._processes.drop(process, lost, by_itself=True)
+            self._gpus.run_all()
 
     def correct(self, pid: int) -> None:
         """Put the slices that a process changed itself back, and forget the contexts that it closed."""
@@ -58,15 +63,16 @@ class Checks:
     def _correct(self, process: ManagedProcess, task: ManagedTask) -> None:
         wanted = task.share.timeslice_us
         if any(context.wrong_timeslices(wanted) for context in task.contexts.values()):
-            if time.monotonic() > task.settles_at:
-                task.counts[Count.SLICES_PUT_BACK] += 1
-                _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
-            else:  # CUDA itself sets slices while it makes a context: those are the original ones
+            by_itself = time.monotonic() > task.settles_at
+            if not by_itself:  # CUDA itself sets slices while it makes a context: those are the original ones
                 for key, context in task.contexts.items():
                     if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
                         context.take_as_original()
                         self._keeper.renew(key)
             task.set_timeslice(wanted)
+            if by_itself:
+                task.counts[Count.SLICES_PUT_BACK] += 1
+                _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
         task.recount()
         if closed := process.keys(lambda context: not context.groups):
             self._processes.drop(process, closed, by_itself=True)

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import structlog
 
@@ -23,6 +24,7 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
+from runlist.daemon.tree.group_memory import GroupMemory
 from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
@@ -59,7 +61,7 @@ Stock = Mapping[int, Held]
 
 
 class MemoryGuard:
-    """Guards the trees that have a memory limit or a region. `outside` are their tasks that cannot be managed.
+    """Guards the trees that have a memory limit or a region.
 
     `let_go` closes what we hold of files that their processes closed. `look_again` looks for work in a tree's processes
     that had none when they were looked at.
@@ -74,7 +76,7 @@ class MemoryGuard:
         let_go: Callable[[], None],
         look_again: Callable[[Root], None],
     ) -> None:
-        self.outside: dict[TaskKey, ManagedTask] = {}
+        self._seen_outside: dict[TaskKey, ManagedTask] = {}  # at the last look
         self._processes = processes
         self._gpus = gpus
         self._census = census
@@ -82,6 +84,7 @@ class MemoryGuard:
         self._let_go = let_go
         self._look_again = look_again
         self._members = Membership(processes)
+        self._groups = GroupMemory()
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
@@ -91,11 +94,12 @@ class MemoryGuard:
     @property
     def hurries(self) -> bool:
         """Whether there is a limit that the daemon keeps."""
-        return any(root.quota.firm is not None for root in self._processes.roots.values())
+        return bool(self._groups) or any(root.quota.firm is not None for root in self._processes.roots.values())
 
     async def check(self) -> None:
         """Ask NVML anew, and look; several times before a tree counts as over its limit."""
         self._processes.forget_ended(self._processes.ended)
+        self._groups.update([*self._processes.tasks(), *self.outside.values()])
         if not self._watched():
             self.look()
             return
@@ -113,7 +117,7 @@ class MemoryGuard:
                 break
         self.look(sure, stock)
 
-    def look(self, sure: set[tuple[int, str]] | None = None, stock: Stock | None = None) -> None:
+    def look(self, sure: set[tuple[int | str, str]] | None = None, stock: Stock | None = None) -> None:
         """Look once, by what NVML said last. No trees but those in `sure` (root, GPU) are found to be over now."""
         stock = self._stock() if stock is None else stock
         now = time.monotonic()
@@ -133,17 +137,27 @@ class MemoryGuard:
             self._charge_unseen(root, held)
             self._take_note(root, held, sure)
             self._cap_inside(root, mine)
-        self.outside = outside
+        self._seen_outside = outside
+        self._groups.take_note(
+            self._gpu_names(), lambda name, gpu: sure is None or (name, gpu) in sure, self._census.answers
+        )
         self._unseen = {(root, gpu): past for (root, gpu), past in self._unseen.items() if root in stock}
         changed = {gpu for process in list(self._processes.managed.values()) for gpu in self._hold(process, stock)}
         self._tell_unowned()
         self._gpus.run(changed, set())
 
+    @property
+    def outside(self) -> dict[TaskKey, ManagedTask]:
+        """Tasks of the trees that cannot be managed."""
+        managed = self._managed()  # some are since the last look
+        return {key: task for key, task in self._seen_outside.items() if key not in managed}
+
     def _managed(self) -> set[TaskKey]:
         return {task.task.key for task in self._processes.tasks()}
 
     def _watched(self) -> list[Root]:
-        return [root for root in self._processes.roots.values() if _limited(root)]
+        shared = self._groups.roots
+        return [root for root in self._processes.roots.values() if _limited(root) or root.pid in shared]
 
     # -- what trees hold ---------------------------------------------------------------------------
 
@@ -169,6 +183,7 @@ class MemoryGuard:
             for key, octets in self._told_by(root).items():
                 if octets > mine.get(key, 0) and root in self._members.trees_of(key.pid):
                     mine[key] = octets
+        self._groups.take_stock(stock, self._processes.managed.__contains__)
         return stock
 
     def _told_by(self, root: Root) -> dict[TaskKey, int]:
@@ -207,14 +222,16 @@ class MemoryGuard:
         self._sought = ended
         self._census.heirs = heirs
 
-    def _breaking(self, stock: Stock) -> set[tuple[int, str]]:
-        """The trees that would be over their limit by this look and were not before, by root and GPU."""
+    def _breaking(self, stock: Stock) -> set[tuple[int | str, str]]:
+        """The trees that would be over their limit by this look and were not before, by root and GPU, and the groups by
+        name and GPU.
+        """
         return {
             (root.pid, gpu)
             for root in self._watched()
             for gpu in self._gpu_names()
-            if root.quota.breaks(gpu, _total(stock[root.pid], gpu))
-        }
+            if root.pid in stock and root.quota.breaks(gpu, _total(stock[root.pid], gpu))
+        } | self._groups.breaking(self._gpu_names())
 
     def _gpu_names(self) -> list[str]:
         return list(dict.fromkeys([*self._census.gpus(), *(scheduler.gpu for scheduler in self._gpus.all())]))
@@ -230,7 +247,7 @@ class MemoryGuard:
 
     # -- what is done about it ---------------------------------------------------------------------
 
-    def _take_note(self, root: Root, held: Held, sure: set[tuple[int, str]] | None) -> None:
+    def _take_note(self, root: Root, held: Held, sure: set[tuple[int | str, str]] | None) -> None:
         """Tell the quota what its tree holds, and the log when that becomes too much, or no more."""
         for gpu in self._gpu_names():
             total, was = _total(held, gpu), root.quota.is_over(gpu)
@@ -255,6 +272,7 @@ class MemoryGuard:
         changed = set()
         for gpu, task in process.tasks.items():
             why = next(filter(None, (self._why_off(process, gpu, root, stock) for root in self._trees(process))), "")
+            why = why or self._groups.why_off(process.pid, gpu, partial(self._is_inside, process, gpu))
             if bool(why) is not (SuspendedBy.MEMORY in task.suspended_by):
                 changed.add(gpu)
             elif why and not task.share.enabled:  # it may have enabled itself
@@ -274,11 +292,7 @@ class MemoryGuard:
         limit = root.quota.limit_on(gpu)
         if limit is None or root.quota.by_driver:
             return ""
-        snapshot = root.quota.look()
-        slot = None if snapshot is None else snapshot.slot_of(process.pid)
-        device = None if snapshot is None else snapshot.device(gpu)
-        told = slot.use[device.index].total if slot is not None and device is not None else 0
-        why = _why_not_inside(process.pid, slot, self._census.by_pid(gpu).get(process.pid, 0) - told)
+        why = self._not_inside(process, gpu, root)
         if why and process.pid not in self._told:
             self._told.add(process.pid)
             _log.warning("a process is not limited from inside", pid=process.pid, why=why)
@@ -289,6 +303,17 @@ class MemoryGuard:
             return ""
         nothing = f", which nothing in this process keeps ({why})" if why else ""
         return f"suspended: its tree holds {size(total)} with a limit of {size(limit)}{nothing}"
+
+    def _not_inside(self, process: ManagedProcess, gpu: str, root: Root) -> str:
+        """Why the library does not keep the limit of a tree in a process, or nothing."""
+        snapshot = root.quota.look()
+        slot = None if snapshot is None else snapshot.slot_of(process.pid)
+        device = None if snapshot is None else snapshot.device(gpu)
+        told = slot.use[device.index].total if slot is not None and device is not None else 0
+        return _why_not_inside(process.pid, slot, self._census.by_pid(gpu).get(process.pid, 0) - told)
+
+    def _is_inside(self, process: ManagedProcess, gpu: str) -> bool:
+        return not self._not_inside(process, gpu, process.root)
 
     def _charge_unseen(self, root: Root, held: Held) -> None:
         """Have the library count what a tree holds beyond all that its region tells."""

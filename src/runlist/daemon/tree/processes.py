@@ -95,6 +95,12 @@ class Processes:
         """Whether a process is the daemon, its keeper or its actuator."""
         return pid in (os.getpid(), self._keeper.pid, self._gpus.actuator_pid)
 
+    def asked(self, pid: int) -> Root | None:
+        """The tree of a process that somebody attached within it."""
+        return next(
+            (root for root in self.roots.values() if pid in root.asked_of and root.asked_of[pid].program.runs()), None
+        )
+
     @staticmethod
     def tops(root: Root) -> list[int]:
         """The processes of which all of a root's tree descends. It may have heirs before it has ended."""
@@ -154,19 +160,24 @@ class Processes:
         settings: dict[str, str],
         borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),),
         region: Region | None = None,
+        *,
+        by_rule: bool = False,
     ) -> Root:
-        """Manage a process and its descendants. The root takes the region over."""
+        """Manage a process and its descendants. The root takes the region over. What a rule names comes beside those
+        that a user may have: nobody gets out of rules by having many.
+        """
         if self.is_root(pid):
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
         uid = owner_of(pid)
-        if uid is None or self.is_full(uid):
+        if uid is None or (not by_rule and self.is_full(uid)):
             os.close(pidfd)
             if uid is None:
                 raise NoTargetError(f"process {pid} does not exist")
             raise RunlistError(FULL)
         reads = self._reads.setdefault(uid, Rate(SLOTS_A_SECOND))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), reads))
+        root.by_rule = by_rule
         root.outer = self.root_of(pid)
         if pid in self.roots:  # of a process that has ended and left a tree
             number = next(self._numbers)
@@ -182,7 +193,7 @@ class Processes:
         """
         if uid in (0, os.geteuid()):
             return False
-        return waiting + sum(root.uid == uid for root in self.roots.values()) >= MAX_TREES
+        return waiting + sum(root.uid == uid and not root.by_rule for root in self.roots.values()) >= MAX_TREES
 
     def _driver_group(self, pid: int) -> CgroupLimit | None:
         return self._driver_limits.enter(pid) if self._driver_limits.work else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -15,7 +16,7 @@ from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import NoTargetError, RunlistError
-from runlist.proc.process import descendants, descriptor_count, owner_of
+from runlist.proc.process import descendants, descriptor_count, owner_of, start_of
 
 _log = structlog.get_logger()
 
@@ -47,6 +48,8 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
+        self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
 
@@ -61,11 +64,29 @@ class Search:
             if pid in self._processes.managed:
                 self._schedule.looked_at(pid)
 
+    async def everything_below(self, root: Root, top: int) -> list[int]:
+        """Adopt what a process of a root's tree and its descendants have; returns those of them that are managed."""
+        found = []
+        for pid in descendants([top])[top]:
+            if pid in root.excluded:
+                continue
+            with contextlib.suppress(NoTargetError):  # it may end meanwhile
+                await self._adoption.adopt(root, pid, new_only=False)
+            managed = self._processes.managed.get(pid)
+            if managed is not None and managed.root is root:
+                self._schedule.looked_at(pid)
+                found.append(pid)
+        return found
+
     @property
     def settled(self) -> bool:
         """Whether nothing is to be looked at again soon. With rules any process on a GPU may be, once it is listed."""
         lent_for = self._adoption.lending.quiet_for
         return self._schedule.settled and lent_for > SETTLE_S and not self._looking and not self._placement.rules
+
+    async def has_newcomers(self) -> bool:
+        """Whether there are processes on the GPUs that the rules were not asked about."""
+        return bool(await asyncio.to_thread(self._placement.gpu_pids) - self._listed)
 
     async def scan(self, *, walk: bool = True) -> None:
         """Look for new contexts under every root, and with `walk` for new processes, too. A process with a context has
@@ -126,29 +147,52 @@ class Search:
 
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
+        self._forget_looks(root)
+        self._wake()
+
+    def _forget_looks(self, root: Root) -> None:
         for tree in descendants(self._processes.tops(root)).values():
             for pid in tree:
                 self._schedule.forget(pid)
-        self._wake()
 
-    def has_lent(self, pid: int) -> None:
-        """A process lent a file: look at it again, however it looked before."""
+    def look_anew(self, pid: int) -> None:
+        """Look at a process again, however it looked before: it lent a file, or may be a rule's now."""
         self._schedule.forget(pid)
+        self._passed_over.discard(pid)
+        self._left_alone.discard((pid, start_of(pid)))
         self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
         """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule
         makes now.
         """
+        root = self.root_of_new(pid)
+        return root if root is not None and root.uid in (0, uid) else None
+
+    def root_of_new(self, pid: int) -> Root | None:
+        """The root of a process that has just come to a GPU, perhaps one that a rule makes now."""
         if self._placement.rules and self._processes.root_of(pid) is None:
             self._name_by_rule(pid)
         root = self._processes.root_of(pid)
-        return root if root is not None and pid not in root.excluded and root.uid in (0, uid) else None
+        return root if root is not None and pid not in root.excluded else None
+
+    def rules_changed(self, concerns: Callable[[int], bool]) -> None:
+        """Ask the rules again about the processes that nobody named and for which this is true."""
+        self._passed_over = {pid for pid in self._passed_over if not concerns(pid)}
+        self._wake()
+
+    def leave_alone(self, pids: Iterable[int]) -> None:
+        """Whatever the rules say: a user had these put back."""
+        self._left_alone |= {(pid, start_of(pid)) for pid in pids}
 
     def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
-        there = {pid for pid in self._placement.gpu_pids() if not self._processes.is_ours(pid)}
+        listed = self._placement.gpu_pids()
+        there = {pid for pid in listed if not self._processes.is_ours(pid)}
         self._passed_over &= there
+        self._listed = listed
+        if self._left_alone:
+            self._left_alone &= {(pid, start_of(pid)) for pid in there}
         tops = [pid for root in self._processes.roots.values() for pid in self._processes.tops(root)]
         named = {pid for tree in descendants(tops).values() for pid in tree}
         for pid in there - named - self._processes.managed.keys() - self._passed_over:
@@ -157,8 +201,14 @@ class Search:
 
     def _name_by_rule(self, pid: int) -> None:
         try:
-            if self._placement.settings_of(pid, {}).rule:
-                self._processes.add_root(pid, {}).old = True
+            left_alone = (pid, start_of(pid)) in self._left_alone
+            if not left_alone and self._placement.settings_of(pid, {}).rule:
+                root = self._processes.add_root(pid, {}, by_rule=True)
+                root.old = True
+                if pid in self._placement.foretold:
+                    self._schedule.forget(pid)  # the kernel told of it, and tells of others
+                else:
+                    self._forget_looks(root)  # it may have been managed before
         except (RunlistError, OSError) as error:
             self._leave(pid, error)
 

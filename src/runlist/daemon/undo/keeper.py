@@ -7,6 +7,7 @@ ends. The daemon runs it as `runlist.interpreter` says.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -18,7 +19,7 @@ import msgspec
 
 from runlist.planes.interface import Plane, Replayer, Undo
 from runlist.planes.registry import choose_plane
-from runlist.wire import Connection, KeeperMessage, Unguard
+from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Keeper:
         self._plane = plane
         self._connection = Connection(daemon)
         self._guarded: dict[int, _Guarded] = {}
+        self._record: int | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(daemon, selectors.EVENT_READ, None)
 
@@ -58,6 +60,9 @@ class Keeper:
         self._undo()
 
     def _handle(self, message: KeeperMessage) -> None:
+        if isinstance(message, KeepRecord):
+            self._record = self._connection.inbox.fds.popleft()
+            return
         self._forget(message.key)
         if isinstance(message, Unguard):
             return
@@ -93,6 +98,10 @@ class Keeper:
                         continue
         for key in list(self._guarded):
             self._forget(key)
+        if self._record is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._record, 0)
+            os.close(self._record)
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import structlog
 
 from runlist.daemon import helper
+from runlist.daemon.undo.record import Record
 from runlist.frames import pass_descriptors
 from runlist.planes.interface import Context
-from runlist.wire import Connection, Guard, Unguard
+from runlist.wire import Connection, Guard, KeeperMessage, KeepRecord, Unguard
 
 _log = structlog.get_logger()
 
@@ -25,11 +26,13 @@ _RETRY_S = 0.1
 class KeeperLink:
     """The running keeper, and all that it has been told, so that a successor can be told the same.
 
-    `on_hopeless` is called when keepers end as soon as they start: without one, nothing must be managed.
+    `record` is for the next daemon, should both be killed. `on_hopeless` is called when keepers end as soon as they
+    start: without one, nothing must be managed.
     """
 
-    def __init__(self, plane: str, on_hopeless: Callable[[], None]) -> None:
+    def __init__(self, plane: str, record: Record, on_hopeless: Callable[[], None]) -> None:
         self._plane = plane
+        self._record = record
         self._on_hopeless = on_hopeless
         self._short_lives = 0
         self._guards: dict[int, tuple[int, Context]] = {}  # pid and context by key
@@ -48,6 +51,7 @@ class KeeperLink:
         key = self._next_key
         self._next_key += 1
         self._guards[key] = (pid, context)
+        self._record.add(pid)
         self._tell(key)
         return key
 
@@ -57,8 +61,10 @@ class KeeperLink:
 
     def unguard(self, key: int) -> None:
         """Have the keeper forget a context that was put back or is gone."""
-        if self._guards.pop(key, None) is not None:
+        guarded = self._guards.pop(key, None)
+        if guarded is not None:
             self._send(Unguard(key), [])
+            self._record.remove(guarded[0])
 
     def close(self) -> None:
         """End the keeper; it undoes whatever is still guarded."""
@@ -72,6 +78,8 @@ class KeeperLink:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             _log.error("the keeper did not end", pid=self._process.pid)
+        else:
+            self._record.close()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -80,6 +88,8 @@ class KeeperLink:
         pass_descriptors(ours, False)
         self._connection = Connection(ours)
         self._loop.add_reader(ours, self._lost)
+        self._record.keeper(self._process.pid)
+        self._send(KeepRecord(), [self._record.fd])
         for key in self._guards:
             self._tell(key)
 
@@ -87,7 +97,7 @@ class KeeperLink:
         pid, context = self._guards[key]
         self._send(Guard(key, pid, context.undo()), [context.handle.fileno()])
 
-    def _send(self, message: Guard | Unguard, fds: list[int]) -> None:
+    def _send(self, message: KeeperMessage, fds: list[int]) -> None:
         try:
             self._connection.send(message, fds)
         except OSError:  # it just ended: `_lost` starts another and tells it everything

@@ -1,0 +1,1 @@
+"""What the kernel plane tells, from its ring to whoever looks after processes."""

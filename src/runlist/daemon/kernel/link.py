@@ -1,0 +1,319 @@
+"""The daemon's side of the kernel plane: its loader is started, and started again, and its ring is read.
+
+Without it all goes on by looking. A gap in what it tells, because the ring was full or the loader ended, is said to
+whoever hears the events, who then looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from runlist.daemon import helper
+from runlist.daemon.kernel.policy import PolicyMap
+from runlist.planes.interface import Plane
+from runlist.planes.kernel import events, inheriting, messages, rights
+from runlist.planes.kernel.bpf import Map
+from runlist.planes.kernel.events import Event
+from runlist.planes.kernel.loading import Wanted, open_map
+from runlist.planes.kernel.ring import BrokenRing, Ring
+from runlist.proc.process import capable, pid_namespace
+from runlist.protocol import environment_autogen as names
+from runlist.protocol.kernel_autogen import RING_BYTES, Counter, Refusal
+
+_log = structlog.get_logger()
+
+LOADER = "runlist.planes.kernel.loader"
+FOLDER = "/sys/fs/bpf/runlist"
+BUDGET = 20_000
+"""Requests of a process that are captured in a second."""
+MOST_AT_ONCE = 1024
+RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
+LONG_LIFE_S = 10.0
+_ENDS_WELL = b"."
+ANSWER_S = 20.0
+_FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
+SETTLE_MS = 1500
+"""So long a program may set the slices of a group that it has just made: CUDA does."""
+_NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
+
+
+class KernelLink:
+    """The loader and the ring. `hear` gets events in their order, `gap` is called when some are missing. `policy` is
+    kept in the kernel, and `helpers` are the processes that it refuses nothing. `begin` gets what an earlier daemon was
+    told, at first. Call it in the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        hear: Callable[[Sequence[Event]], None],
+        gap: Callable[[], None],
+        policy: PolicyMap,
+        helpers: Callable[[], Sequence[int]],
+        begin: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self.state = "not started"
+        self.lenient = ""
+        """Why the kernel refuses nothing, while events come."""
+        self.policy = policy
+        self._helpers = helpers
+        self._begin = begin
+        self._inherited = False
+        self._exempt: set[int] = set()
+        self._commands: tuple[int, ...] = ()
+        self.maps: dict[str, Map] = {}
+        self._plane = plane
+        self._hear = hear
+        self._gap = gap
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
+        self._ring: Ring | None = None
+        self._dropped = 0
+        self._said = ""
+        self._started = 0.0
+        self._rest_s = RETRY_S
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int:
+        """The loader's process id, 0 where none runs."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def works(self) -> bool:
+        """Whether events come."""
+        return self._ring is not None
+
+    def start(self) -> None:
+        """Start the loader, where the plane has requests that the kernel sees."""
+        self._timer = None
+        capture = self._plane.capture()
+        if capture is None:
+            self.state = "the kernel sees no requests to this device"
+            return
+        if os.environ.get(names.KERNEL_PLANE) != "on":
+            self.state = f"off: {names.KERNEL_PLANE}=on switches it on"
+            return
+        if pid_namespace() != _FIRST_NAMESPACE:
+            self.state = "the daemon runs in a pid namespace: the kernel's process ids are others"
+            return
+        if not (capable(rights.BPF) and capable(rights.PERFMON)):  # as most private daemons
+            self.state = "the daemon has no right to load programs (CAP_BPF, CAP_PERFMON)"
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        try:
+            self._process = helper.start(LOADER, self._plane.name, ours, theirs)
+        except (OSError, MemoryError) as error:
+            self._say(f"no loader can be started: {error or 'no memory'}")
+            self._rest()
+            return
+        folder = f"{FOLDER}/{os.getpid()}" if os.path.isdir(os.path.dirname(FOLDER)) else ""
+        if folder and not self._inherited:
+            self._inherit()
+        self._exempt = set(self._helpers())
+        self._commands = tuple(capture.watched)
+        wanted = Wanted(
+            capture.shapes, capture.rules, capture.watched, os.getpid(), BUDGET, folder, SETTLE_MS, capture.major,
+            tuple(self._exempt),
+        )  # fmt: skip
+        self._sock, self._started = ours, time.monotonic()
+        with contextlib.suppress(OSError):  # it ended: `_heard` sees that
+            ours.send(messages.ask(wanted))
+        self._loop.add_reader(ours, self._heard)
+
+    def _inherit(self) -> None:
+        """Begin with what the kernel told a daemon before us, which was killed."""
+        self._inherited = True
+        left = inheriting.left_behind(Path(FOLDER), os.getpid())
+        if left is not None and (made := inheriting.made_before(left)):
+            self._begin(
+                [
+                    replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))
+                    for event in made
+                ]
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """End it: the kernel runs nothing of ours any more, and nothing of it is left."""
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                self._sock.send(_ENDS_WELL)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._let_go()
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            self._process = None
+
+    def check(self) -> None:
+        """See whether the ring was too small since the last time, and bring what the kernel keeps for us up to date."""
+        self.policy.update()
+        self._exempt_helpers()
+        if self.works and (dropped := self.counter(Counter.DROPPED)) != self._dropped:
+            _log.warning("the kernel told more than was taken in time; looking", dropped=dropped - self._dropped)
+            self._dropped = dropped
+            self._gap()
+
+    def counter(self, which: Counter) -> int:
+        """One of the programs' counters; 0 where they do not run."""
+        if "counters" not in self.maps:
+            return 0
+        try:
+            found = self.maps["counters"].get(_NUMBER.pack(which)) or b""
+        except OSError:  # older kernels let nobody read without the right to load
+            return 0
+        return sum(number for (number,) in struct.iter_unpack("<Q", found))
+
+    def counts(self, pid: int) -> tuple[int, int]:
+        """How many controls of groups and channels a process sent, and how many requests that it is refused."""
+        if not self.works:
+            return 0, 0
+        controls = [struct.pack("<II", pid, command) for command in self._commands]
+        refusals = [struct.pack("<II", pid, why) for why in Refusal if why is not Refusal.NONE]
+        return self._sum("controls", controls), self._sum("refusals", refusals)
+
+    def _sum(self, name: str, keys: Iterable[bytes]) -> int:
+        try:
+            return sum(_LONG.unpack(found)[0] for key in keys if (found := self.maps[name].get(key)) is not None)
+        except OSError:
+            return 0
+
+    def _exempt_helpers(self) -> None:
+        """Keepers are started again, under other numbers."""
+        wanted = set(self._helpers())
+        if wanted == self._exempt or "exempt" not in self.maps:
+            return
+        with contextlib.suppress(OSError):
+            for pid in wanted - self._exempt:
+                self.maps["exempt"].put(_NUMBER.pack(pid), _NUMBER.pack(1))
+            for pid in self._exempt - wanted:
+                self.maps["exempt"].delete(_NUMBER.pack(pid))
+            self._exempt = wanted
+
+    def forget(self, pid: int) -> None:
+        """Take out of the maps what a process had that has ended."""
+        with contextlib.suppress(OSError):
+            for name in ("groups", "objects", "files", "controls", "refusals"):
+                if (entries := self.maps.get(name)) is not None:
+                    for key in [key for key in entries.all_keys() if _NUMBER.unpack_from(key)[0] == pid]:
+                        entries.delete(key)
+
+    # -- the loader --------------------------------------------------------------------------------
+
+    def _heard(self) -> None:
+        """It says how it went; after that, only that it has ended."""
+        assert self._sock is not None
+        try:
+            message, fds, _, _ = socket.recv_fds(self._sock, messages.MAX_BYTES, len(messages.SHARED))
+        except BlockingIOError:
+            return
+        except OSError:
+            message, fds = b"", []
+        if not message or self._ring is not None:
+            self._ended()
+            return
+        try:
+            said = messages.answered(message)
+            if said.unable or len(fds) != len(messages.SHARED):
+                self._unable(said.unable or "its loader is of another version", fds)
+                return
+            self._take(fds)
+        except (ValueError, OSError) as error:
+            self._unable(f"its loader cannot be understood: {error}", fds)
+            return
+        self.state, self.lenient = said.unpinned, said.lenient
+        _log.info(
+            "the kernel tells of requests",
+            loader=self.pid, note=said.unpinned or None, refuses=not said.lenient, why_not=said.lenient or None,
+        )  # fmt: skip
+
+    def _take(self, fds: list[int]) -> None:
+        named = dict(zip(messages.SHARED, fds, strict=True))
+        self._ring = Ring(named["events"], RING_BYTES)
+        self.maps = {name: open_map(name, fd) for name, fd in named.items()}
+        self._dropped = 0
+        self.policy.attach(self.maps["policy"], self.maps["force"])
+        self._exempt_helpers()
+        self._loop.add_reader(self._ring, self._read)
+        self._gap()  # whatever was before
+
+    def _unable(self, reason: str, fds: list[int]) -> None:
+        """It will not be otherwise in a while: not tried again."""
+        for fd in fds:
+            os.close(fd)
+        self._say(reason)
+        self._let_go()
+
+    def _ended(self) -> None:
+        worked = self.works
+        self._let_go()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+            self._process = None
+        self._say("its loader ended")
+        if worked:
+            self._gap()
+        self._rest_s = RETRY_S if time.monotonic() - self._started >= LONG_LIFE_S else self._rest_s
+        self._rest()
+
+    def _let_go(self) -> None:
+        self.policy.detach()
+        if self._ring is not None:
+            self._loop.remove_reader(self._ring)
+            self._ring.close()
+            self._ring = None
+        for each in self.maps.values():
+            os.close(each.fd)
+        self.maps = {}
+        if self._sock is not None:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+            self._sock = None
+
+    def _rest(self) -> None:
+        self._timer = self._loop.call_later(self._rest_s, self.start)
+        self._rest_s = min(2 * self._rest_s, LONGEST_RETRY_S)
+
+    def _say(self, reason: str) -> None:
+        self.state = reason
+        if self._said != reason:
+            self._said = reason
+            _log.warning("processes are found by looking, not by the kernel", reason=reason)
+
+    # -- the ring ----------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        assert self._ring is not None
+        taken = []
+        try:
+            for record in self._ring.take(MOST_AT_ONCE):
+                taken += list(_understood(record))
+        except BrokenRing as error:
+            _log.warning(
+                "the ring of the kernel's events makes no sense; its loader is started again", reason=str(error)
+            )
+            self._ended()
+            return
+        self._hear(taken)
+
+
+def _understood(record: bytes) -> Iterator[Event]:
+    with contextlib.suppress(ValueError):  # of another version
+        yield events.read(record)

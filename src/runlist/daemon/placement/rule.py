@@ -1,0 +1,123 @@
+"""A rule, the limits of each GPU, and what matching a rule gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runlist.daemon.placement.conditions import Condition
+from runlist.daemon.placement.facts import Facts
+from runlist.proc.cgroup import CpuWeights, granted
+from runlist.settings.values import MAX_GROUP_NAME
+
+OF_A_PROCESS = ("cgroup", "container")
+"""What is asked of the kernel, and costs little: rules that name it are found without trying all."""
+
+
+_OF_THE_CGROUP = (*OF_A_PROCESS, "unit")
+
+OF_THE_KERNEL = ("cgroup", "user", "comm")
+"""What the kernel's programs know of who makes a request: rules that ask for nothing else are in the policy map."""
+
+CPU_WEIGHTS = CpuWeights()
+"""Those that rules gave to tasks: `set.weight = "cgroup"`."""
+
+
+class Over(StrEnum):
+    """What happens to a process that would exceed a limit: it waits, is not started, or runs as batch."""
+
+    QUEUE = "queue"
+    REFUSE = "refuse"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most tasks and the most bytes of memory on one GPU; None is no limit. `where` is their line."""
+
+    tasks: int | None = None
+    memory: int | None = None
+    over: Over = Over.QUEUE
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The settings and labels that a rule gives, its line, and what was lowered to a bound."""
+
+    settings: dict[str, str]
+    where: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """What processes are refused: own changes of how they are scheduled, more channel groups than so many, and GPUs
+    other than those with these numbers. None is no limit.
+    """
+
+    slices: bool = False
+    groups: int | None = None
+    gpus: frozenset[int] | None = None
+
+    def __bool__(self) -> bool:
+        return self.slices or self.groups is not None or self.gpus is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: what it asks for, by key, what it gives, and its file and line."""
+
+    conditions: Mapping[str, Condition]
+    settings: Mapping[str, str]
+    where: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """What it asks for, in words."""
+    refuse: Refuse = Refuse()
+
+    @property
+    def of_the_kernel(self) -> bool:
+        """Whether it asks for nothing but what the kernel's programs know, and that in full."""
+        return bool(self.conditions) and all(
+            name in OF_THE_KERNEL and condition.exact for name, condition in self.conditions.items()
+        )
+
+    @property
+    def exact(self) -> tuple[str, frozenset[str]] | None:
+        """The fact that has to be one of a few texts, and these; None where the rule names none."""
+        for name in reversed(OF_A_PROCESS):
+            if name in self.conditions and (texts := self.conditions[name].exact):
+                return name, texts
+        return None
+
+    def matches(self, facts: Facts) -> bool:
+        """Whether a process is all that the rule asks for."""
+        return all(condition.matches(facts) for condition in self.conditions.values())
+
+    def may_match(self, facts: Facts) -> bool:
+        """The same, as far as the cgroup tells."""
+        return all(self.conditions[name].matches(facts) for name in _OF_THE_CGROUP if name in self.conditions)
+
+    def match(self, facts: Facts) -> Match:
+        """What a process gets that matches."""
+        return Match(_named(self.settings, facts), self.where, self.labels)
+
+
+def _named(settings: Mapping[str, str], facts: Facts) -> dict[str, str]:
+    """Settings with the group's name filled in: cgroup, container and user stand for the process' own. A process
+    without one is in no group. The weight "cgroup" is that of its cgroup.
+    """
+    named = dict(settings)
+    if settings.get("weight") == "cgroup":
+        named["weight"] = str(CPU_WEIGHTS.of(facts.cgroup))
+    names = {"cgroup": granted(facts.cgroup), "container": facts.container, "user": str(facts.uid)}
+    kind = settings.get("group", "")
+    if kind in names:
+        del named["group"]
+        if name := names[kind]:
+            plain = "".join(letter if letter.isprintable() and letter != " " else "_" for letter in name)
+            named["group"] = f"{kind}:{plain}"[:MAX_GROUP_NAME]
+    return named

@@ -1,0 +1,178 @@
+"""What each request does, for whoever is at the other end of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from runlist import wire
+from runlist.daemon.memory.census import KEPT_S
+from runlist.daemon.relay.channel import Peer
+from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.own import OwnSettings
+from runlist.daemon.requests.policy_map_view import policy_map_view
+from runlist.daemon.requests.rules_view import rules_view
+from runlist.daemon.requests.together import pids_together, together_notes
+from runlist.daemon.requests.view import views, workload_views
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.errors import ExitCode, NoPermissionError, RunlistError
+from runlist.planes.interface import Borrower
+from runlist.policies import PolicySpec
+from runlist.version import __version__
+
+_log = structlog.get_logger()
+
+
+class Handlers:
+    """The requests of one `peer`. `regions` are the descriptors that came with those that were not served yet;
+    `launched` is the launcher that it said it is. A request to end sets `stop`.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        manager: Manager,
+        launcher: Borrower,
+        status: Callable[[int], wire.DaemonStatus],
+        stop: asyncio.Event,
+    ) -> None:
+        self.regions: deque[int] = deque()
+        self.launched: int | None = None
+        self._pid, self._uid = peer
+        self._manager = manager
+        self._own = OwnSettings(manager)
+        self._launcher = launcher
+        self._status_of = status
+        self._stop_asked = stop
+
+    async def answer(self, message: wire.Message) -> wire.Message:
+        """Do what a request asks; never raises."""
+        try:
+            return await _HANDLERS[type(message)](self, message)
+        except RunlistError as error:
+            return _failure(str(error), error.exit_code)
+        except OSError as error:
+            return _failure(f"the driver could not be reached: {error.strerror or error}", ExitCode.FAILED)
+        except Exception as error:
+            _log.exception("a request failed in the daemon")
+            return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
+
+    def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
+        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
+
+    async def _together(self, tasks: list[ManagedTask], kept_s: float = 0.0) -> list[str]:
+        manager = self._manager
+        await manager.census.refresh(kept_s)
+        others = [pids_together(task, manager.gpus.scheduler(task.task.key.gpu), manager.census) for task in tasks]
+        return together_notes(tasks, others)
+
+    # -- one method per request --------------------------------------------------------------------
+
+    async def _attach(self, request: wire.Attach) -> wire.Message:
+        outcome = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
+        return self._tasks(outcome.tasks, [*outcome.notes, *await self._together(outcome.tasks)])
+
+    async def _launch(self, request: wire.Launch) -> wire.Message:
+        region = self.regions.popleft() if request.region else None
+        notes = await self._manager.launches.begin(
+            request.pid, dict(request.settings), self._launcher, region, self._uid
+        )
+        self.launched = request.pid
+        return self._tasks([], notes)
+
+    async def _detach(self, request: wire.Detach) -> wire.Message:
+        return self._tasks([], self._manager.detach(request.pid, self._uid))
+
+    async def _release(self, request: wire.Release) -> wire.Message:
+        del request
+        return self._tasks([], self._manager.release(self._uid))
+
+    async def _list(self, request: wire.ListTasks) -> wire.Message:
+        del request
+        return self._tasks(self._manager.visible(self._uid))
+
+    async def _change(self, request: wire.Change) -> wire.Message:
+        outcome = self._manager.change(request.pid, request.settings, self._uid)
+        return self._tasks(outcome.tasks, outcome.notes)
+
+    async def _manage(self, request: wire.Manage) -> wire.Message:
+        region = self.regions.popleft() if request.region else None
+        outcome = await self._own.manage(self._pid, dict(request.settings), region, self._uid)
+        return self._tasks(outcome.tasks, outcome.notes)
+
+    async def _leave(self, request: wire.Leave) -> wire.Message:
+        del request
+        return self._tasks([], self._own.leave(self._pid, self._uid))
+
+    async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
+        tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
+        return self._tasks(tasks, await self._together(tasks, KEPT_S))
+
+    async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
+        self._only_owner("switch the policy")
+        self._manager.gpus.use(PolicySpec(request.name, request.options))
+        return self._status_of(self._uid)
+
+    async def _rules(self, request: wire.ListRules) -> wire.RulesInForce:
+        del request
+        return rules_view(self._manager, self._uid)
+
+    async def _reload(self, request: wire.ReloadRules) -> wire.RulesInForce:
+        del request
+        self._only_owner("have the rules read again")
+        await self._manager.reload_rules()
+        return rules_view(self._manager, self._uid)
+
+    async def _policy_map(self, request: wire.GetPolicyMap) -> wire.PolicyMap:
+        del request
+        self._only_owner("see the policy map")
+        return policy_map_view(self._manager.kernel)
+
+    async def _status(self, request: wire.GetStatus) -> wire.Message:
+        del request
+        return self._status_of(self._uid)
+
+    async def _workloads(self, request: wire.ListWorkloads) -> wire.Message:
+        del request
+        return wire.Workloads(workload_views(self._manager.gpus, self._uid))
+
+    async def _stop(self, request: wire.Stop) -> wire.Message:
+        del request
+        self._only_owner("stop the daemon")
+        self._stop_asked.set()
+        return self._status_of(self._uid)
+
+    def _only_owner(self, what: str) -> None:
+        """A policy file is code that runs in the daemon, with the daemon's rights."""
+        if self._uid not in (0, os.geteuid()):
+            raise NoPermissionError(f"only root and the daemon's own user may {what}")
+
+
+def _failure(message: str, code: ExitCode) -> wire.Failure:
+    return wire.Failure(message, code, __version__)
+
+
+_HANDLERS: dict[type[wire.Message], Callable[[Handlers, Any], Awaitable[wire.Message]]] = {
+    wire.Attach: Handlers._attach,
+    wire.Launch: Handlers._launch,
+    wire.Detach: Handlers._detach,
+    wire.Release: Handlers._release,
+    wire.ListTasks: Handlers._list,
+    wire.ListWorkloads: Handlers._workloads,
+    wire.Change: Handlers._change,
+    wire.Manage: Handlers._manage,
+    wire.Leave: Handlers._leave,
+    wire.Suspend: Handlers._suspend,
+    wire.Resume: Handlers._suspend,
+    wire.UsePolicy: Handlers._use_policy,
+    wire.GetStatus: Handlers._status,
+    wire.ListRules: Handlers._rules,
+    wire.ReloadRules: Handlers._reload,
+    wire.GetPolicyMap: Handlers._policy_map,
+    wire.Stop: Handlers._stop,
+}

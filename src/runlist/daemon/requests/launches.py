@@ -1,0 +1,130 @@
+"""The commands of `runlist run`: they wait for room, and what descends from them is managed as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import MemoryCensus
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.rules import Over
+from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, sent_region
+from runlist.daemon.requests.rights import check_owner, check_right
+from runlist.daemon.tree.descriptors import Descriptors
+from runlist.daemon.tree.processes import FULL, Processes
+from runlist.errors import RunlistError
+from runlist.model import TaskClass
+from runlist.planes.interface import Borrower
+from runlist.proc.borrow import OwnRight
+from runlist.proc.process import descendants
+from runlist.settings.table import override, parse_request
+
+_QUEUE_LOOK_S = 0.2
+
+
+class Launches:
+    """The launchers, which are `runlist run` processes. `opened` is set when it is worth looking for new processes.
+    Methods raise as those of `Manager` do: then nothing has changed.
+    """
+
+    def __init__(
+        self,
+        gpus: Gpus,
+        census: MemoryCensus,
+        placement: Placement,
+        processes: Processes,
+        descriptors: Descriptors,
+        opened: asyncio.Event,
+    ) -> None:
+        self._gpus = gpus
+        self._census = census
+        self._placement = placement
+        self._processes = processes
+        self._descriptors = descriptors
+        self._opened = opened
+        self._waiting: dict[int, int] = {}  # users of launchers that wait, the longest waiting first
+
+    async def begin(
+        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
+    ) -> list[str]:
+        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
+        Takes the region's descriptor over.
+        """
+        region = None if region_fd is None else await sent_region(self._descriptors, region_fd, uid)
+        try:
+            _, said = parse_request(settings)
+            settings = await self._room_for(pid, settings, uid)
+            outer = self._processes.root_of(pid)
+            root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region)
+        except BaseException:
+            if region is not None:
+                region.close()
+            raise
+        try:
+            limit_memory(root, self._placement, keeps=False)
+            notes = said + limit_notes(root, self._census, self._gpus)
+        except BaseException:
+            self._processes.remove_root(root)
+            raise
+        if outer is not None and settings:
+            notes.append(
+                f"this is below process {outer.pid}, which is managed: its settings count for all below it; "
+                f"change them with `runlist set {outer.pid}`"
+            )
+        return notes
+
+    async def hung_up(self, pid: int) -> None:
+        """`runlist run` hung up: only our own right is left for its descendants. Where some are left it waits for this
+        to return, since they lose their parent with it.
+        """
+        root = self._processes.roots.get(pid)
+        if root is None:
+            return
+        root.borrowers = (OwnRight(),)
+        left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
+        if left and self._processes.roots.get(root.pid) is root:
+            self._processes.inherit(root, left)
+            self._opened.set()
+
+    def waiting(self, uid: int) -> tuple[list[str], int]:
+        """The tasks and commands of a user (root: of all) that wait for room, in words, and how many others wait."""
+        managed = (task for process in self._processes.managed.values() for task in process.tasks.values())
+        queued = [task.task for task in managed if task.queued]
+        everybody = [
+            (task.uid, f"process {task.key.pid} ({task.command}) on GPU {task.key.gpu}") for task in queued
+        ] + [(owner, f"the command of process {pid}") for pid, owner in self._waiting.items()]
+        mine = [words for owner, words in everybody if uid in (0, owner)]
+        return mine, len(everybody) - len(mine)
+
+    async def _room_for(self, pid: int, settings: dict[str, str], uid: int) -> dict[str, str]:
+        """Wait until there is room for a launcher's command; returns the settings for it."""
+        check_owner(pid, uid)
+        check_right(settings, uid)
+        if self._processes.is_root(pid) or pid in self._waiting:
+            raise RunlistError(f"process {pid} is managed already")
+        if self._processes.is_full(uid, list(self._waiting.values()).count(uid)):
+            raise RunlistError(FULL)
+        self._waiting[pid] = uid
+        try:
+            over = self._placement.rules.limits.over
+            while (reason := self._no_room()) or (over is Over.QUEUE and next(iter(self._waiting)) != pid):
+                if over is Over.REFUSE:
+                    raise RunlistError(f"the command is not started: {reason}")
+                if over is Over.BATCH:
+                    return override(settings, {"class": TaskClass.BATCH})
+                await asyncio.sleep(_QUEUE_LOOK_S)
+                check_owner(pid, uid)  # it may have given up
+            return settings
+        finally:
+            del self._waiting[pid]
+
+    def _no_room(self) -> str | None:
+        """Why a command must wait, when every GPU is full. Commands that have no context yet count, too."""
+        busy = {process.root.pid for process in self._processes.managed.values()}
+        starting = sum(not root.ended and root.pid not in busy for root in self._processes.roots.values())
+        reason = None
+        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self._gpus.all()), *self._census.gpus()]):
+            reason = self._placement.no_room(gpu, starting)
+            if reason is None:
+                return None
+        return reason

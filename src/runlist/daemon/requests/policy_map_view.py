@@ -1,0 +1,45 @@
+"""The policy map, as people and tools see it."""
+
+from __future__ import annotations
+
+from runlist import wire
+from runlist.daemon.kernel.link import KernelLink
+from runlist.daemon.kernel.policy import Entry
+from runlist.views.structs import PolicyEntryView
+
+REFUSES = "the kernel refuses (BPF_LSM)"
+
+
+def policy_map_view(kernel: KernelLink) -> wire.PolicyMap:
+    """All entries, in their order, and who sees to what they forbid."""
+    if not kernel.works:
+        enforced = f"nobody: {kernel.state or 'the kernel plane is starting'}"
+    elif kernel.lenient:
+        enforced = f"the daemon suspends who did it; {kernel.lenient}"
+    else:
+        enforced = REFUSES
+    return wire.PolicyMap(
+        entries=[_entry(entry) for entry in kernel.policy.entries],
+        enforced=enforced,
+        trouble=kernel.policy.trouble,
+    )
+
+
+def _entry(entry: Entry) -> PolicyEntryView:
+    refuse = entry.rule.refuse
+    refused = {
+        "slices": "own" if refuse.slices else "",
+        "groups": "" if refuse.groups is None else f"beyond {refuse.groups}",
+        "gpus": "" if refuse.gpus is None else f"all but {', '.join(map(str, sorted(refuse.gpus))) or 'none'}",
+    }
+    return PolicyEntryView(
+        rule=entry.rule.where,
+        cgroup=entry.cgroup or "",
+        cgroup_id=entry.cgroup_id,
+        user=entry.user,
+        comm=entry.comm or "",
+        sets=dict(entry.rule.settings),
+        refuses={name: words for name, words in refused.items() if words},
+        places=entry.match() is not None,
+        waits=entry.waits,
+    )

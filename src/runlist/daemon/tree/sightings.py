@@ -1,0 +1,290 @@
+"""Processes that the kernel saw at work: they are looked at right then, and not when somebody looks next.
+
+An event is a hint. What is managed is what the driver itself says of the objects that were seen, on a copy of the file
+on which they were seen; a program with a file of its own that takes the same requests gets looked at, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.kernel.link import KernelLink
+from runlist.daemon.kernel.policy import PolicyMap
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.rule import Match
+from runlist.daemon.tasks.managed import Count, SuspendedBy
+from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.processes import Processes
+from runlist.daemon.tree.search import Search
+from runlist.errors import RunlistError
+from runlist.planes.interface import Finder, Seen
+from runlist.planes.kernel.events import Event
+from runlist.proc import process
+from runlist.protocol.kernel_autogen import Kind, Refusal, What
+
+_log = structlog.get_logger()
+
+QUIET_S = 0.001
+"""A process that made nothing for this long is looked at; what comes later is added."""
+LONGEST_S = 0.02
+"""One that goes on making objects is looked at after this long."""
+BEGIN_S = 5.0
+"""A search waits no longer for those that an earlier daemon knew."""
+MOST_OBJECTS = 16_384
+"""Remembered of a process; beyond, looks find the rest."""
+MOST_PROCESSES = 4096
+LOOKS_A_SECOND = 20
+"""At a process on hints alone. A program that makes and frees contexts on and on is left to the ordinary looks."""
+CORRECT_EVERY_S = 0.005
+"""A process that changes its slices on and on has them put back so often."""
+
+_REFUSED: dict[int, str] = {
+    Refusal.SLICES: "changed how it is scheduled itself",
+    Refusal.GROUPS: "made more channel groups",
+    Refusal.GPU: "used a GPU that it was not given",
+}
+_WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
+
+
+@dataclass
+class _Process:
+    """What was seen of a process: its objects by client, and the descriptor of each client."""
+
+    objects: dict[int, dict[int, Kind]] = field(default_factory=dict)
+    fds: dict[int, int] = field(default_factory=dict)
+    last: float = 0.0
+    made: float = 0.0  # when the kernel answered the last of them
+    look: asyncio.Task[None] | None = None
+    dirty: set[int] = field(default_factory=set)  # clients with something new
+    second: float = 0.0
+    looks: int = 0
+    match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
+    refused: bool = False  # something, and that was said
+    forbidden: str = ""  # what it did that the policy map forbids, in words
+
+    def seen(self, clients: set[int]) -> list[Seen]:
+        return [
+            Seen(self.fds[client], client, tuple(self.objects[client])) for client in clients if client in self.objects
+        ]
+
+    def may_look(self) -> bool:
+        now = time.monotonic()
+        if now - self.second >= 1:
+            self.second, self.looks = now, 0
+        self.looks += 1
+        return self.looks <= LOOKS_A_SECOND
+
+
+class Sightings:
+    """Takes events, and acts by the entries of the policy map that they name."""
+
+    def __init__(
+        self,
+        finder: Finder,
+        processes: Processes,
+        adoption: Adoption,
+        checks: Checks,
+        search: Search,
+        gpus: Gpus,
+        placement: Placement,
+        kernel: KernelLink,
+        policy: PolicyMap,
+    ) -> None:
+        self._gpus = gpus
+        self._placement = placement
+        self._kernel = kernel
+        self._policy = policy
+        self._finder = finder
+        self._processes = processes
+        self._adoption = adoption
+        self._checks = checks
+        self._search = search
+        self._known: dict[int, _Process] = {}
+        self._beginning: asyncio.Task[None] | None = None
+        self._correcting: dict[int, asyncio.TimerHandle] = {}
+        self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
+
+    def close(self) -> None:
+        """Look no more."""
+        for known in self._known.values():
+            if known.look is not None:
+                known.look.cancel()
+        self._known.clear()
+        if self._beginning is not None:
+            self._beginning.cancel()
+        for timer in self._correcting.values():
+            timer.cancel()
+        self._correcting.clear()
+
+    def gap(self) -> None:
+        """Something was not told: everything is looked at, and what was seen is not relied on."""
+        for pid in [pid for pid, known in self._known.items() if known.look is None]:
+            del self._known[pid]
+        for root in list(self._processes.roots.values()):
+            self._search.look_again(root)
+        self._search.rules_changed(lambda _: True)
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """Take events in their order."""
+        for event in events:
+            if self._processes.is_ours(event.pid):
+                continue
+            match event.what:
+                case What.MADE | What.DUPLICATED:
+                    self._made(event)
+                case What.FREED:
+                    self._freed(event)
+                case What.CONTROLLED:
+                    self._controlled(event)
+                case What.CLOSED | What.EXECUTED:
+                    self._closed(event)
+                case What.ENDED:
+                    self._ended(event)
+                case What.REFUSED | What.FORBIDDEN:
+                    self._refused(event)
+
+    def begin(self, events: Sequence[Event]) -> None:
+        """Take what an earlier daemon was told of processes that live: they are looked at before all others."""
+        self.hear(events)
+        looks = [known.look for known in self._known.values() if known.look is not None]
+
+        async def say() -> None:
+            await asyncio.wait(looks)
+            managed = sum(pid in self._processes.managed for pid in self._known)
+            _log.info("rebuilt from the kernel's maps", processes=managed, walks=process.walks())
+
+        if looks:
+            self._beginning = asyncio.get_running_loop().create_task(say())
+
+    async def begun(self) -> None:
+        """Return when these were looked at: till then there is nothing to search for."""
+        if self._beginning is not None:
+            await asyncio.wait([self._beginning], timeout=BEGIN_S)
+
+    def count(self) -> None:
+        """Have the tasks know what the kernel counted of their processes."""
+        if not self._kernel.works:
+            return
+        for pid, managed in self._processes.managed.items():
+            controls, refused = self._kernel.counts(pid)
+            for task in managed.tasks.values():
+                for which, number in ((Count.CONTROLS_ASKED, controls), (Count.REQUESTS_REFUSED, refused)):
+                    task.counts[which] = max(task.counts[which], number)
+
+    def _refused(self, event: Event) -> None:
+        """It was refused; or it is done, and whoever did it is suspended."""
+        entry = self._policy.entry(event.entry)
+        if entry is None:
+            return
+        why = f"it {_REFUSED.get(event.parent, 'did something')}, which {entry.rule.where} forbids"
+        known = self._known.get(event.pid)
+        if known is None or not known.refused:
+            refused = event.what is What.REFUSED
+            _log.info("a process was refused something" if refused else "a process did what it may not",
+                      pid=event.pid, why=why)  # fmt: skip
+        if event.what is What.FORBIDDEN and self._finder.is_file(event.pid, event.fd):
+            if known is not None and event.pid not in self._processes.managed:
+                known.forbidden = f"suspended: {why}"
+            self._suspend(event.pid, f"suspended: {why}")
+        if known is not None:
+            known.refused = True
+
+    def _suspend(self, pid: int, why: str) -> None:
+        managed = self._processes.managed.get(pid)
+        tasks = [] if managed is None else list(managed.tasks.values())
+        for task in tasks:
+            task.suspend_for(SuspendedBy.POLICY, why)
+        if tasks:
+            self._gpus.run({task.task.key.gpu for task in tasks}, set())
+
+    def _made(self, event: Event) -> None:
+        known = self._known.get(event.pid)
+        if known is None:
+            if len(self._known) >= MOST_PROCESSES or not self._finder.is_file(event.pid, event.fd):
+                return
+            known = self._known[event.pid] = _Process()
+        objects = known.objects.setdefault(event.client, {})
+        if len(objects) < MOST_OBJECTS:
+            objects[event.object] = event.kind
+        known.fds.setdefault(event.client, event.fd)
+        known.last, known.made = time.monotonic(), event.time
+        if event.entry and (entry := self._policy.entry(event.entry)) is not None:
+            known.match = entry.match()
+        if event.kind in _WORTH_A_LOOK:
+            known.dirty.add(event.client)
+            self._begin(event.pid, known)
+
+    def _freed(self, event: Event) -> None:
+        known = self._known.get(event.pid)
+        if known is None:
+            return
+        if event.kind is Kind.CLIENT:
+            known.objects.pop(event.client, None)
+            known.fds.pop(event.client, None)
+        elif event.client in known.objects:
+            known.objects[event.client].pop(event.object, None)
+
+    def _controlled(self, event: Event) -> None:
+        """Somebody who has the file of a managed process has changed its slice: that process, or a child of it."""
+        owner = self._processes.owner_of_client(event.client)
+        if owner is None or owner in self._correcting or not self._finder.is_file(event.pid, event.fd):
+            return
+        pause = self._corrected.get(owner, 0.0) + CORRECT_EVERY_S - time.monotonic()
+        if pause <= 0:
+            self._correct(owner)
+        else:
+            self._correcting[owner] = asyncio.get_running_loop().call_later(pause, self._correct, owner)
+
+    def _correct(self, pid: int) -> None:
+        self._correcting.pop(pid, None)
+        self._corrected[pid] = time.monotonic()
+        self._checks.correct(pid)
+
+    def _closed(self, event: Event) -> None:
+        if event.pid in self._processes.managed:
+            asyncio.get_running_loop().call_later(QUIET_S, self._checks.check_files, event.pid)
+
+    def _ended(self, event: Event) -> None:
+        known = self._known.pop(event.pid, None)
+        if known is not None and known.look is not None:
+            known.look.cancel()
+        self._corrected.pop(event.pid, None)
+        self._kernel.forget(event.pid)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _begin(self, pid: int, known: _Process) -> None:
+        if known.look is None:
+            known.look = asyncio.get_running_loop().create_task(self._look(pid, known))
+
+    async def _look(self, pid: int, known: _Process) -> None:
+        """Look at a process until it makes no more."""
+        try:
+            if known.match is not None:
+                self._placement.foretold[pid] = known.match
+            root = self._search.root_of_new(pid)
+            while root is not None and known.dirty and known.may_look():
+                await self._quiet(known)
+                clients, known.dirty = known.dirty, set()
+                await self._adoption.adopt_seen(root, pid, known.seen(clients), since=known.made)
+                if known.forbidden:
+                    self._suspend(pid, known.forbidden)
+                    known.forbidden = ""
+        except (RunlistError, OSError) as error:
+            _log.info("a process that the kernel saw is left to the next look", pid=pid, reason=str(error))
+            self._search.look_anew(pid)
+        finally:
+            self._placement.foretold.pop(pid, None)
+            known.look = None
+
+    async def _quiet(self, known: _Process) -> None:
+        begin = time.monotonic()
+        while (now := time.monotonic()) - known.last < QUIET_S and now - begin < LONGEST_S:  # noqa: ASYNC110
+            await asyncio.sleep(QUIET_S - (now - known.last))

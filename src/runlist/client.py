@@ -7,30 +7,31 @@ with Client.open(start=True) as client:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import numbers
 import operator
 import os
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from runlist import __version__, interpreter, paths, wire
-from runlist.errors import ExitCode, NoPermissionError, NoTargetError, NotSupportedError, RunlistError, UsageError
+from runlist import paths, wire
+from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.frames import MAX_REQUEST
 from runlist.planes.registry import choose_plane
+from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
 from runlist.settings.table import override
-from runlist.views.structs import TaskView
+from runlist.starting import Turn, start_private
+from runlist.version import __version__
+from runlist.views.structs import TaskView, WorkloadView
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
@@ -41,9 +42,6 @@ Settings = Mapping[str, str | float]
 """Values by name, as people write them, or as numbers."""
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
-_PATHS = {
-    names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
-}  # fmt: skip
 _NOT_READY = "a daemon is starting or ending and gets neither done: see its log, or end it"
 _OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
 _START_PATIENCE_S = 60.0
@@ -69,6 +67,7 @@ class Client:
     def __init__(self, connection: wire.Connection) -> None:
         self._connection = connection
         self._decoder = msgspec.json.Decoder(wire.Answer)
+        self._version = ""  # the daemon's, where it was asked
         self.notes: list[str] = []
         """The daemon's notes on the last request that was about tasks."""
 
@@ -95,14 +94,14 @@ class Client:
         wait. A daemon that is ending or starting has the lock without listening, and may hang up on us.
         """
         began = time.monotonic()
-        with _Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
+        with Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
             while True:
                 client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s)
                 if client is not None and client._answers():
                     return client
                 if client is None:
                     plane.check()  # no driver: say so before anything is made
-                    if (turn.ours() or time.monotonic() - began > _TURN_S) and _start_private(plane):
+                    if (turn.ours() or time.monotonic() - began > _TURN_S) and start_private(plane):
                         continue
                 if time.monotonic() - began > _START_PATIENCE_S:
                     raise DaemonGone(_NOT_READY)
@@ -111,7 +110,7 @@ class Client:
     def _answers(self) -> bool:
         """Whether this daemon serves us: from then on it stays, for as long as we do. Else the connection is closed."""
         try:
-            self.status()
+            self._version = self.status().version
         except DaemonEnded:
             self.close()
             return False
@@ -198,7 +197,31 @@ class Client:
         """Change settings of a process, such as `{"class": "batch", "cap": 30}`. A number is written as a person would:
         where a setting has a unit for numbers alone, it counts that.
         """
-        return self._tasks(wire.Change(_pid(pid), _words(settings))).tasks
+        return self._tasks(wire.Change(_pid(pid), words(settings))).tasks
+
+    def manage(self, settings: Settings, region: int | None = None) -> list[TaskView]:
+        """Manage this process, and what it starts, with settings on top of those that it has, also when it has no GPU
+        context yet; they replace the ones of its last such request. `region` is the descriptor of the memory region
+        that the library in this process uses. `runlist.manage` is this with an end.
+        """
+        self._let_borrow()
+        request = wire.Manage(words(settings), region is not None)
+        try:
+            return self._tasks(request, [] if region is None else [region]).tasks
+        except DaemonEnded:
+            if self._version not in ("", __version__):  # it knows no such request
+                raise DaemonGone(_OTHER_VERSION) from None
+            raise
+
+    def leave(self) -> list[str]:
+        """Put this process back to what it had before `manage`; returns notes on failures."""
+        return self._tasks(wire.Leave()).notes
+
+    def _let_borrow(self) -> None:
+        """Let the daemon copy this process' descriptor of the driver, where the kernel wants to be told so (Yama)."""
+        pid, uid, _ = struct.unpack("3i", self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != 0 and borrow.asks_for_tracers():
+            borrow.allow(pid)
 
     def suspend(self, pid: int) -> list[TaskView]:
         """Take a process off its GPUs."""
@@ -210,11 +233,33 @@ class Client:
 
     def use_policy(self, name: str, options: Settings | None = None) -> wire.DaemonStatus:
         """Switch the policy of every GPU."""
-        return self._status(wire.UsePolicy(_text("a policy's name", name), _words(options or {})))
+        return self._status(wire.UsePolicy(_text("a policy's name", name), words(options or {})))
+
+    def rules(self) -> wire.RulesInForce:
+        """The rules in force, with the processes that have them, and what is wrong with their files."""
+        return self._rules(wire.ListRules())
+
+    def policy_map(self) -> wire.PolicyMap:
+        """The policy map, and who sees to what it refuses."""
+        answer = self._ask(wire.GetPolicyMap())
+        if not isinstance(answer, wire.PolicyMap):
+            raise DaemonGone(_OTHER_VERSION)
+        return answer
+
+    def reload_rules(self) -> wire.RulesInForce:
+        """Have the main file of rules read again; UsageError for a bad one, and what it said before stays."""
+        return self._rules(wire.ReloadRules())
 
     def status(self) -> wire.DaemonStatus:
         """The daemon's status."""
         return self._status(wire.GetStatus())
+
+    def workloads(self) -> list[WorkloadView]:
+        """What each workload used of each GPU, also when all its tasks have ended."""
+        answer = self._ask(wire.ListWorkloads())
+        if not isinstance(answer, wire.Workloads):
+            raise DaemonGone(_OTHER_VERSION)
+        return answer.workloads
 
     def stop(self) -> None:
         """End the daemon; it puts everything back first."""
@@ -294,6 +339,12 @@ class Client:
         self.notes = [*answer.notes, other] if other else answer.notes
         return answer
 
+    def _rules(self, request: wire.Message) -> wire.RulesInForce:
+        answer = self._ask(request)
+        if not isinstance(answer, wire.RulesInForce):
+            raise DaemonGone(_OTHER_VERSION)
+        return answer
+
     def _status(self, request: wire.Message) -> wire.DaemonStatus:
         answer = self._ask(request)
         if not isinstance(answer, wire.DaemonStatus):
@@ -303,7 +354,7 @@ class Client:
 
 def _with_class(task_class: str | None, settings: Settings | None) -> dict[str, str]:
     """All settings of a new task; `settings` win over the class."""
-    return override({} if task_class is None else {"class": _text("a class", task_class)}, _words(settings or {}))
+    return override({} if task_class is None else {"class": _text("a class", task_class)}, words(settings or {}))
 
 
 def _pid(pid: Any) -> int:
@@ -322,7 +373,7 @@ def _text(what: str, value: Any) -> str:
     return str(value)
 
 
-def _words(values: Settings) -> dict[str, str]:
+def words(values: Settings) -> dict[str, str]:
     """Settings or options as people write them. Raises TypeError for what is neither text nor number."""
     return {_text("a name", name): _word(name, value) for name, value in dict(values).items()}
 
@@ -347,80 +398,3 @@ def _frame(request: wire.Message) -> bytes:
     if len(frame) > MAX_REQUEST:
         raise UsageError(f"the settings are too long together: {len(frame)} bytes, {MAX_REQUEST} at most")
     return frame
-
-
-def daemon_environment(plane: Plane) -> dict[str, str]:
-    """The environment for a daemon, which runs in `/`: paths in it are made absolute here."""
-    environment = {**os.environ, names.DEVICE: plane.name}
-    for name in environment.keys() & _PATHS:
-        environment[name] = environment[name] and os.path.abspath(environment[name])
-    return environment
-
-
-def _opened_log(path: Path) -> BinaryIO:
-    try:
-        return path.open("ab")
-    except OSError as error:
-        raise RunlistError(
-            f"{path} cannot be written ({error.strerror}): set {names.SOCKET} to a path in a folder of yours"
-        ) from None
-
-
-class _Turn:
-    """Whose turn it is to start a daemon, among all that see the file `path`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            os.close(self._file)
-
-    def ours(self) -> bool:
-        """Whether it is ours; it then stays so. It is ours where the file cannot be made, as the daemon has a lock."""
-        try:
-            if self._file is None:
-                paths.make_private(self._path.parent)
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
-
-
-def _start_private(plane: Plane) -> bool:
-    """Start a private daemon and wait until it listens; False where another runs, starts or ends. Raises what else kept
-    it from starting.
-    """
-    ours, theirs = os.pipe()
-    directory = paths.daemon_socket(plane).parent
-    paths.make_private(directory)
-    with _opened_log(directory / "daemon.log") as log:
-        subprocess.run(  # returns at once: the daemon makes itself nobody's child
-            interpreter.command("runlist.daemon", "--private", "--ready-fd", str(theirs)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[theirs],
-            start_new_session=True,
-            env=daemon_environment(plane),
-            cwd="/",
-            check=False,
-        )
-    os.close(theirs)
-    with open(ours, "rb") as pipe:
-        line = pipe.readline().decode().strip()
-    if line == "ready":
-        return True
-    code, _, message = line.partition(" ")
-    if not message:
-        raise RunlistError(f"the daemon did not start: see {directory / 'daemon.log'}")
-    if "a daemon runs already" in message:
-        return False
-    raise RunlistError(message, ExitCode(int(code)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from runlist import interpreter
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.planes.interface import Limited, Plane
+from runlist.planes.kernel import trial
 from runlist.planes.process import preload
 from runlist.planes.process.library import library
 from runlist.planes.registry import PLANES, choose_plane
@@ -22,6 +23,7 @@ from runlist.proc import borrow
 from runlist.proc.inotify import OpenWatch
 from runlist.proc.process import capable
 from runlist.protocol import environment_autogen as names
+from runlist.text import counted
 from runlist.views.finding import Finding
 
 _CAP_SYS_PTRACE = 19
@@ -64,7 +66,7 @@ def _checks(plane: Plane) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "watching", lambda: _watching(plane)
     yield "daemon", lambda: _daemon(plane)
     yield "process plane", _process_plane
-    yield "kernel plane", _kernel_plane
+    yield "kernel plane", lambda: _kernel_plane(plane)
 
 
 def _another(name: str) -> str:
@@ -160,7 +162,7 @@ def _daemon(plane: Plane) -> str:
             status = client.status()
     except NoTargetError:
         return "none runs; `runlist run` and `runlist attach` start one"
-    return f"process {status.pid}, version {status.version}, policy {status.policy}, {status.tasks} tasks"
+    return f"process {status.pid}, version {status.version}, policy {status.policy}, {counted(status.tasks, 'task')}"
 
 
 def _process_plane() -> str:
@@ -179,5 +181,14 @@ def _process_plane() -> str:
     return f"{path.name} loads: memory limits and queries inside what `runlist run` starts"
 
 
-def _kernel_plane() -> str:
-    raise Limited("tracing by eBPF is not in this version; the driver plane finds processes by itself")
+def _kernel_plane(plane: Plane) -> str:
+    """Load the programs, as the daemon does, and let go of them."""
+    capture = plane.capture()
+    if capture is None:
+        raise Limited(f"the kernel sees no requests to {plane.name} GPUs: processes are found by looking")
+    off = os.environ.get(names.KERNEL_PLANE) != "on"
+    try:
+        said = trial.run(capture)
+        return f"{said}; a daemon with {names.KERNEL_PLANE}=on uses it" if off else said
+    except (RunlistError, OSError) as error:
+        raise Limited(f"{error}; without it, processes are found by looking") from None

@@ -56,6 +56,13 @@ class NotSupportedError(RunlistError):
     exit_code = ExitCode.NOT_SUPPORTED
 
 
+class MissingExtra(NotSupportedError):
+    """A library is not installed, which an extra of Runlist's brings along."""
+
+    def __init__(self, what: str, library: str, extra: str) -> None:
+        super().__init__(f"{what} needs {library}: pip install 'runlist[{extra}]'")
+
+
 class ContextGone(RunlistError):
     """The process freed the client of a context: nothing is left of it."""
 

@@ -13,6 +13,8 @@ from runlist.protocol import environment_autogen as names
 
 _ADVICE = f"set {names.SOCKET} to a path in a folder of your own"
 SYSTEM_DIR = Path(names.SYSTEM_FOLDER)
+TENANTS = "tenants"
+DROP_INS = "rules.d"
 
 
 class Device(Protocol):
@@ -62,6 +64,13 @@ def messages_socket(device: Device) -> Path:
     return daemon_socket(device).with_name(names.MESSAGES_SOCKET)
 
 
+def tenants_folder(device: Device) -> Path:
+    """The folder that containers get to see: it has the datagram socket by a second name, and nothing else. Unlike the
+    socket it stays when a daemon is started again.
+    """
+    return daemon_socket(device).with_name(TENANTS).absolute()
+
+
 def candidate_sockets(device: Device) -> list[Path]:
     """Sockets where a daemon may be found, the caller's own first, then the system's."""
     own = daemon_socket(device)
@@ -72,15 +81,22 @@ def candidate_sockets(device: Device) -> list[Path]:
 
 def regions_dir(device: Device) -> Path:
     """Where this user's memory regions are made: beside the daemon's socket if this user has that folder."""
+    return _beside_socket(device, names.REGIONS_FOLDER)
+
+
+def sharing_dir(device: Device) -> Path:
+    """Where the folders of this user's programs are that share SMs, likewise."""
+    return _beside_socket(device, names.SHARING_FOLDER)
+
+
+def _beside_socket(device: Device, name: str) -> Path:
     beside = daemon_socket(device).parent
     try:
         found = beside.lstat()
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     except OSError:
         own = False
-    return (
-        (beside if own else _user_dir(device)) / names.REGIONS_FOLDER
-    ).absolute()  # programs find it from wherever they are
+    return ((beside if own else _user_dir(device)) / name).absolute()  # programs find it from wherever they are
 
 
 def rules_file() -> Path:
@@ -88,6 +104,11 @@ def rules_file() -> Path:
     if os.geteuid() == 0:
         return Path("/etc/runlist/rules.toml")
     return Path(os.environ.get(names.CONFIG_HOME) or Path.home() / ".config") / "runlist" / "rules.toml"
+
+
+def drop_ins(device: Device) -> Path:
+    """The folder of rules that programs drop in, beside the socket of this user's daemon."""
+    return daemon_socket(device).with_name(DROP_INS).absolute()
 
 
 def make_private(directory: Path, mode: int = 0o700) -> None:

@@ -100,6 +100,25 @@ def open_folder(path: Path, *, make: int | None = None) -> int:
         os.close(above.fd)
 
 
+def open_in(folder: int, name: str, shown: Path) -> int:
+    """A descriptor of a plain file, for reading, in a folder that `open_folder` opened. It is this user's or root's,
+    and nobody else can write it; it is no link. Opening waits for nobody. `shown` is its path, for messages.
+
+    Raises Untrusted, NoFile, or OSError as the kernel does.
+    """
+    fd = os.open(name, _FLAGS, dir_fd=folder)
+    try:
+        place = _Place(fd, shown, os.fstat(fd))
+        if stat.S_ISLNK(place.found.st_mode):
+            raise Untrusted(f"{shown} is a link: put the file itself there")
+        if not stat.S_ISREG(place.found.st_mode):
+            raise NoFile(errno.EINVAL, "not a file")
+        _check(place)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(fd)
+
+
 def check(path: str | Path) -> None:
     """Raise Untrusted for a file or folder that somebody else could change or swap, OSError for one that is missing."""
     place, above = _walk(path, links=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from runlist.frames import Inbox, frame
-from runlist.views.structs import DaemonView, TaskView
+from runlist.views.structs import DaemonView, PolicyMapView, RulesView, TaskView, WorkloadView
 
 
 class Message(msgspec.Struct, tag=True, frozen=True):
@@ -51,11 +51,28 @@ class ListTasks(Message, frozen=True):
     """Ask for all tasks that the caller may see."""
 
 
+class ListWorkloads(Message, frozen=True):
+    """Ask what each workload used, of those that the caller may see."""
+
+
 class Change(Message, frozen=True):
     """Change settings of a process: all of them, or none when one is refused."""
 
     pid: int
     settings: dict[str, str]
+
+
+class Manage(Message, frozen=True):
+    """Manage the process that asks, and what it starts, with these settings on top of those that it has. They replace
+    the ones of its last such request. With `region` the descriptor of its memory region travels with the message.
+    """
+
+    settings: dict[str, str] = {}
+    region: bool = False
+
+
+class Leave(Message, frozen=True):
+    """Put the process that asks back to what it had before its first `Manage`."""
 
 
 class Suspend(Message, frozen=True):
@@ -81,6 +98,18 @@ class GetStatus(Message, frozen=True):
     """Ask for the daemon's status."""
 
 
+class ListRules(Message, frozen=True):
+    """Ask for the rules in force."""
+
+
+class GetPolicyMap(Message, frozen=True):
+    """Ask for the policy map."""
+
+
+class ReloadRules(Message, frozen=True):
+    """Read the main file of rules again."""
+
+
 class Stop(Message, frozen=True):
     """Put everything back and end the daemon."""
 
@@ -98,8 +127,22 @@ class Tasks(Message, frozen=True):
     version: str = ""
 
 
+class Workloads(Message, frozen=True):
+    """What each workload used of each GPU since the daemon started."""
+
+    workloads: list[WorkloadView]
+
+
 class DaemonStatus(Message, DaemonView, frozen=True):
     """What the daemon is."""
+
+
+class RulesInForce(Message, RulesView, frozen=True):
+    """The rules in force."""
+
+
+class PolicyMap(Message, PolicyMapView, frozen=True):
+    """The policy map."""
 
 
 class Failure(Message, frozen=True):
@@ -129,6 +172,10 @@ class Borrowed(Message, frozen=True):
 # -- daemon to keeper ------------------------------------------------------------------------------
 
 
+class KeepRecord(Message, frozen=True):
+    """Empty this file, which travels with the message, once everything is put back (daemon/undo/record.py)."""
+
+
 class Guard(Message, frozen=True):
     """Replay these steps, which only the plane can read, when the daemon dies. The open file travels with the message.
     Replaces an earlier one of the same key.
@@ -146,10 +193,27 @@ class Unguard(Message, frozen=True):
 
 
 Request = (
-    Attach | Launch | Detach | Release | ListTasks | Change | Suspend | Resume | UsePolicy | GetStatus | Stop | Borrowed
+    Attach
+    | Launch
+    | Detach
+    | Release
+    | ListTasks
+    | ListWorkloads
+    | Change
+    | Manage
+    | Leave
+    | Suspend
+    | Resume
+    | UsePolicy
+    | GetStatus
+    | ListRules
+    | GetPolicyMap
+    | ReloadRules
+    | Stop
+    | Borrowed
 )
-Answer = Tasks | DaemonStatus | Failure | BorrowRequest
-KeeperMessage = Guard | Unguard
+Answer = Tasks | Workloads | DaemonStatus | RulesInForce | PolicyMap | Failure | BorrowRequest
+KeeperMessage = KeepRecord | Guard | Unguard
 
 
 def encode(message: Message) -> bytes:

@@ -12,15 +12,19 @@ from importlib import import_module
 
 import typer
 
-from runlist import __version__
-from runlist.cli import streams
+from runlist.cli import complete, streams
 from runlist.cli.common import App, report_error
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.version import __version__
 
-_COMMANDS = (
-    "doctor", "run", "attach", "detach", "ps", "set", "suspend", "resume", "release", "policy", "daemon", "emulator",
-    "demo", "top", "trace", "simulate",
-)  # fmt: skip
+_COMMANDS = {
+    "Share a GPU": ("run", "attach", "detach", "set", "suspend", "resume", "release"),
+    "See what happens": ("doctor", "ps", "top", "trace"),
+    "Decide": ("policy", "rules", "daemon"),
+    "Where GPUs are": ("node", "plugin", "cdi", "slurm", "exporter"),
+    "Try it": ("demo", "simulate", "emulator"),
+}
+"""The commands under their headings in the help."""
 
 app = App(
     name="runlist",
@@ -29,8 +33,14 @@ app = App(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name in _COMMANDS:
-    import_module(f"runlist.cli.{_name}_command").register(app)
+for _heading, _names in _COMMANDS.items():
+    for _name in _names:
+        _before = len(app.registered_commands), len(app.registered_groups)
+        import_module(f"runlist.cli.{_name}_command").register(app)
+        for _command in app.registered_commands[_before[0] :]:
+            _command.rich_help_panel = _heading
+        for _group in app.registered_groups[_before[1] :]:
+            _group.rich_help_panel = _heading
 
 
 def _version(asked: bool) -> None:
@@ -82,7 +92,8 @@ def _run(words: list[str]) -> int:
         for word in words:
             if "\0" in word:
                 raise UsageError(f"{word}: no word has a null character: leave it out")
-        return int(app(words, prog_name="runlist", standalone_mode=False) or 0)
+        with complete.whole_words():
+            return int(app(words, prog_name="runlist", standalone_mode=False) or 0)
     except RunlistError as error:
         return report_error(error, words)
     except SystemExit as error:  # Typer's way to leave when nobody reads
@@ -105,6 +116,12 @@ def _usage_error(error: Exception, words: list[str]) -> int | None:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(context.get_help() if context is not None else written(), file=sys.stderr)
         return code
-    command = context.command_path if context is not None else "runlist"
+    command = context.command_path if context is not None else _named(words)
     line = " ".join(written().split()).rstrip(".")
     return report_error(RunlistError(f"{line} (see `{command} --help`)", ExitCode(code)), words)
+
+
+def _named(words: list[str]) -> str:
+    """The command that somebody meant, where Typer does not say."""
+    known = {name for names in _COMMANDS.values() for name in names}
+    return " ".join(["runlist", *words[:1]]) if words and words[0] in known else "runlist"

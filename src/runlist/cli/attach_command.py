@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,13 @@ def _wait(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
         ours = False
     except NoTargetError:  # nobody manages it
         ours = True
-    tasks = client.attach(pid, None, wait=True, settings=settings)
-    notes = client.notes
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is attached, or not, but never unanswered
     try:
+        try:
+            tasks = client.attach(pid, None, wait=True, settings=settings)
+            notes = client.notes
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         while not tasks:
             time.sleep(_LOOK_EVERY_S)
             tasks = client.set(pid, {})

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runlist.cli.common import say
 
@@ -15,18 +15,19 @@ _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 
 
-def start(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The running command. A script that names no interpreter is the shell's, as for `env` and `nice`. Raises OSError.
+def start(command: list[str], environment: Mapping[str, str], inherited: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """The running command, which has these descriptors of ours. A script that names no interpreter is the shell's, as
+    for `env` and `nice`. Raises OSError.
 
     Nobody else may wait for it, not even the Popen object when it is collected: keep it.
     """
     try:
-        return subprocess.Popen(command, env=environment)
+        return subprocess.Popen(command, env=environment, pass_fds=inherited)
     except OSError as error:
         path = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or path is None or not _is_text(path):
             raise
-        return subprocess.Popen([_SHELL, path, *command[1:]], env=environment)
+        return subprocess.Popen([_SHELL, path, *command[1:]], env=environment, pass_fds=inherited)
 
 
 def not_started(command: list[str], error: OSError) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typer.core import TyperCommand
 
 from runlist.cli.complete import devices, policies
 from runlist.cli.streams import takes_every_letter
-from runlist.errors import NoPermissionError, RunlistError, UsageError
+from runlist.errors import MissingExtra, NoPermissionError, RunlistError, UsageError
 from runlist.planes.registry import PLANES
 from runlist.text import printable
 from runlist.units import parse_number
@@ -40,7 +41,7 @@ class Command(TyperCommand):
         for param, times in Counter(order).items():
             if param.param_type_name != "option":
                 continue
-            if given.get(param.name) == "":
+            if given.get(param.name or "") == "":
                 raise UsageError(f"{'/'.join(param.opts)} is empty: give it a value")
             if times > 1 and not param.multiple:
                 raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
@@ -160,6 +161,17 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"{key} is given twice: give it once")
         pairs[key] = value
     return pairs
+
+
+def can_draw() -> bool:
+    """Whether pictures can be drawn here: what draws them is not installed with Runlist itself."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draws(option: str) -> None:
+    """Check before the work that its picture can be drawn. Raises MissingExtra."""
+    if not can_draw():
+        raise MissingExtra(option, "matplotlib", "plot")
 
 
 PICTURES = (".png", ".pdf", ".svg")

@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import io
+import itertools
+import os
+from collections.abc import Iterable, Iterator, MutableMapping
+
+_ASKING = "_RUNLIST_COMPLETE"
+"""What a shell asks by, in the environment; Typer reads it."""
+_BASH = "complete_bash"
+
+
+@contextlib.contextmanager
+def whole_words(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Within this, Bash is answered as if it took no words apart: for it `class=ba` is three words, and of an answer it
+    wants what comes after the last sign. Where no Bash asks, nothing is done.
+    """
+    words, at = environment.get("COMP_WORDS", "").split("\n"), environment.get("COMP_CWORD", "")
+    if environment.get(_ASKING) != _BASH or "=" not in words or not at.isdecimal():
+        yield
+        return
+    joined = [""]
+    for before, word in itertools.pairwise(["", *words[: int(at) + 1]]):
+        if "=" in (before, word) and len(joined) > 2:
+            joined[-1] += word
+        else:
+            joined.append(word)
+    environment["COMP_WORDS"], environment["COMP_CWORD"] = "\n".join(joined[1:]), str(len(joined) - 2)
+    typed = joined[-1].rpartition("=")[0]
+    there = f"{typed}=" if typed else ""
+    answers = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answers):
+            yield
+    finally:
+        print("\n".join(line.removeprefix(there) for line in answers.getvalue().splitlines()))
 
 
 def devices(incomplete: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from runlist.cli.common import PICTURES, Device, Json, number, output_file
+from runlist.cli.common import PICTURES, Device, Json, can_draw, draws, number, output_file
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
             24.0, parser=number(2, 3600), metavar="S", help="How long to measure, over all configurations."
         ),
         torch: bool = typer.Option(False, "--torch", help="A transformer against matrix products, with PyTorch."),
-        out: Path = typer.Option(Path("runlist-demo.png"), "--out", help="Where the picture goes."),
+        out: Path | None = typer.Option(
+            None, "--out", help="Where the picture goes; default runlist-demo.png. With runlist[plot]."
+        ),
         device: Device = None,
         json: Json = False,
     ) -> None:
@@ -29,5 +31,10 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.demo import DemoOptions, run
 
-        output_file("--out", out, PICTURES)
+        if out is not None:
+            output_file("--out", out, PICTURES)
+            draws("--out")
+        elif can_draw():
+            out = Path("runlist-demo.png")
+            output_file("--out", out, PICTURES)
         raise typer.Exit(run(DemoOptions(seconds=seconds, torch=torch, out=out, device=device, json=json)))

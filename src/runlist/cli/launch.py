@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from runlist.cli import child
@@ -46,7 +46,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     forward = _Forward()
     forward.hold()
     try:
-        process = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables})
+        process = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables}, tree.inherited)
     except OSError as error:
         return child.not_started(command, error)
     forward.to(process.pid)
@@ -105,8 +105,10 @@ class _Forward:
             os.kill(pid, number)
 
 
-def _start(command: list[str], plane: Plane, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return child.start(command, {**os.environ, **variables, **plane.environment()})
+def _start(
+    command: list[str], plane: Plane, variables: Mapping[str, str], inherited: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    return child.start(command, {**os.environ, **variables, **plane.environment()}, inherited)
 
 
 def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:

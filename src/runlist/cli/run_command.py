@@ -30,6 +30,20 @@ def register(app: typer.Typer) -> None:
         preload: bool = typer.Option(
             True, help="Load librunlist.so into the command and all that it starts: memory limits need it."
         ),
+        share: str = typer.Option(
+            "time",
+            metavar="time|sms",
+            help="What it shares with others: the GPU's time, or its SMs at the same time, as a client of NVIDIA's MPS "
+            "of --class latency (one at a time) or batch.",
+            autocompletion=lambda incomplete: [word for word in ("time", "sms") if word.startswith(incomplete)],
+        ),
+        sms: str | None = typer.Option(
+            None,
+            "--sms",
+            metavar="PERCENT|NUMBER",
+            help="With --share sms: at most so many of the SMs, such as 40% or 54.",
+            show_default=False,
+        ),
         device: Device = None,
     ) -> None:
         """Run a command and manage its GPU work, and that of all that it starts.
@@ -39,6 +53,7 @@ def register(app: typer.Typer) -> None:
         """
         from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
+        from runlist.cli.side_by_side import asked_sharing, beside
         from runlist.cli.tree import check_limit, prepared
         from runlist.client import Client
         from runlist.errors import UsageError
@@ -52,13 +67,17 @@ def register(app: typer.Typer) -> None:
         asked = override(taken, settings)
         parse_request(asked)
         check_limit(asked, with_library=preload, strict=strict)
+        sharing = asked_sharing(share, asked, sms)
         plane = choose_plane(device)
         with Client.open(start=True, device=device) as client:
             if chosen is not None:
                 client.use_policy(*chosen)
             for line in made_one(os.environ, taken):
                 say(line)
-            with prepared(plane, command, asked, with_library=preload, strict=strict) as tree:
+            with (
+                beside(plane, sharing) as shared,
+                prepared(plane, command, asked, with_library=preload, strict=strict) as tree,
+            ):
                 if tree.region is None:
                     asked.pop("memory", None)  # only with --no-strict, and that was said
-                raise typer.Exit(run_command(client, command, asked, plane, tree))
+                raise typer.Exit(run_command(client, command, asked, plane, shared.onto(tree)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from runlist.cli import complete
-from runlist.cli.common import PICTURES, Json, PolicyOptions, key_values, number, output_file, print_json, whole
+from runlist.cli.common import PICTURES, Json, PolicyOptions, draws, key_values, number, output_file, print_json, whole
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,9 @@ def register(app: typer.Typer) -> None:
         skip: float | None = typer.Option(
             None, "--skip", parser=number(0, 1e6), metavar="S", help="Seconds of a cluster trace to pass over first."
         ),
-        plot: Path | None = typer.Option(None, "--plot", metavar="FILE.png", help="Draw latencies and shares."),
+        plot: Path | None = typer.Option(
+            None, "--plot", metavar="FILE.png", help="Draw latencies and shares. With runlist[plot]."
+        ),
         json: Json = False,
     ) -> None:
         """Run a policy on simulated GPUs, with the tenants of a trace.
@@ -69,6 +71,7 @@ def register(app: typer.Typer) -> None:
             return
         if plot is not None:
             output_file("--plot", plot, PICTURES)
+            draws("--plot")
         spec = PolicySpec(policy, key_values(option or []))
         loaded = load_trace(trace, seconds, compress=compress, skip=skip)
         outcome = run(loaded, spec, gpus=gpus, seconds=seconds, seed=seed)

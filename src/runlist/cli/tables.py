@@ -15,13 +15,13 @@ from runlist.views.structs import GpuView, TaskView
 
 USUAL_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "SLICE", *CONTROL_TITLES, "SHARE", "QUOTA", "STATE", "SOURCE",
-    "GROUPS", "TOGETHER WITH", "FIXED", "COMMAND",
+    "GROUPS", "SMS", "TOGETHER WITH", "FIXED", "COMMAND",
 )  # fmt: skip
 """Columns of every table of tasks; those that have only the usual text are left out."""
 LONG_COLUMNS = columns_of(
     "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "SEGMENT", "GROUP", "SLICE", *CONTROL_TITLES,
     "SHARE", "MINUTE", "TURNS/S", "MEMORY", "QUOTA", "OVERHEAD", "REFUSED", "ENFORCED", "CAP BY", "REACHED BY", "STATE",
-    "SOURCE", "GROUPS", "TOGETHER WITH", "FIXED", "POLICY", "RULE", "WHY", "CONTAINER", "COMMAND",
+    "SOURCE", "GROUPS", "SMS", "TOGETHER WITH", "FIXED", "POLICY", "RULE", "WHY", "LABELS", "CONTAINER", "COMMAND",
 )  # fmt: skip
 REASON_COLUMNS = columns_of(
     "PID", "GPU", "CLASS", "WEIGHT", "CAP", "DEADLINE", "P99", "GROUP", "SLICE", "STATE", "POLICY", "RULE", "WHY",

@@ -20,11 +20,12 @@ from runlist.protocol import environment_autogen as names
 @dataclass(frozen=True)
 class Tree:
     """`region` is the descriptor of the region for the daemon, None where there is none; `variables` are added to the
-    command's environment.
+    command's environment, and `inherited` are descriptors that it has, too.
     """
 
     region: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    inherited: tuple[int, ...] = ()
 
 
 def check_limit(settings: Mapping[str, str], *, with_library: bool, strict: bool) -> None:

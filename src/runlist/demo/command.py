@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,11 +17,14 @@ from runlist.client import Client
 from runlist.demo import picture, report
 from runlist.demo.device import EMULATED, Device, use_device
 from runlist.demo.measure import Bench, Plan
+from runlist.demo.noise import busy
 from runlist.demo.result import Result
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 
 _INTERRUPTED = 130
+_QUIETER = "; try again when less runs, or measure longer (--seconds)"
+_WITHOUT_PICTURE = "no picture: pip install 'runlist[plot]' draws one"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class DemoOptions:
     seconds: float = 24.0
     """Measuring time in all."""
     torch: bool = False
-    out: Path = Path("runlist-demo.png")
+    out: Path | None = None
+    """Where the picture goes; None: none is drawn, and nothing that draws is needed."""
     device: str | None = None
     json: bool = False
 
@@ -65,25 +68,28 @@ def run(options: DemoOptions) -> int:
 def _run(options: DemoOptions, console: Console) -> int:
     if not 1 <= options.seconds < float("inf"):
         raise UsageError(f"--seconds {options.seconds:g}: at least 1")
-    if options.out.is_dir():
+    if options.out is not None and options.out.is_dir():
         raise UsageError(f"--out {options.out}: is a directory; name a file")
-    load = os.getloadavg()[0]
+    others = busy()
     with use_device(options.device) as device:
         console.print(f"device: {device.name} ({device.reason})", highlight=False, soft_wrap=True)
         programs = _TORCH if options.torch else _KERNELS
         if options.torch:
             _require_torch(device)
-        result, image = _measure(options, programs, device, console, load)
+        result, samples = _measure(options, programs, device, console, others)
     failure = None
-    try:
-        picture.save(image, options.out)
-        result = msgspec.structs.replace(result, picture=str(options.out))
-    except RunlistError as error:
-        failure = error
+    if options.out is not None:
+        try:
+            picture.save(picture.draw(samples, f"{result.workload}\non {result.gpu}"), options.out)
+            result = msgspec.structs.replace(result, picture=str(options.out))
+        except RunlistError as error:
+            failure = error
     _print(result, options.json)
+    if options.out is None:
+        console.print(_WITHOUT_PICTURE, highlight=False, soft_wrap=True, markup=False)
     if result.noise:
         reasons = "; ".join(result.noise)
-        console.print(f"too noisy here to show anything: {reasons}", highlight=False, soft_wrap=True)
+        console.print(f"too noisy here to show anything: {reasons}{_QUIETER}", highlight=False, soft_wrap=True)
     if failure is not None:
         raise failure
     if not result.correct:
@@ -92,20 +98,20 @@ def _run(options: DemoOptions, console: Console) -> int:
 
 
 def _measure(
-    options: DemoOptions, programs: _Programs, device: Device, console: Console, load: float
-) -> tuple[Result, bytes]:
+    options: DemoOptions, programs: _Programs, device: Device, console: Console, others: float
+) -> tuple[Result, dict[str, list[float]]]:
+    """What came out, and the latencies of each configuration in µs."""
     plan = Plan.of(options.seconds)
     with contextlib.ExitStack() as stack:
         console.print("starting both programs", highlight=False, soft_wrap=True)
         # One after the other: each measures how long its kernels must be while it is alone.
         latency = stack.enter_context(WorkloadProcess(programs.latency))
         batch = stack.enter_context(WorkloadProcess(programs.batch))
-        bench = Bench(latency, batch, stack.enter_context(_daemon(device)), load)
+        bench = Bench(latency, batch, stack.enter_context(_daemon(device)), others)
         with report.progress(console, plan) as on_window:
             bench.measure(plan, on_window)
         result = bench.result(device.name, programs.title)
-    samples = {name: configuration.latency_us for name, configuration in bench.samples.items()}
-    return result, picture.draw(samples, f"{result.workload}\non {result.gpu}")
+    return result, {name: configuration.latency_us for name, configuration in bench.samples.items()}
 
 
 @contextlib.contextmanager

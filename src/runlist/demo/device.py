@@ -43,7 +43,7 @@ def use_device(wanted: str | None) -> Iterator[Device]:
     """
     asked = wanted or os.environ.get(names.DEVICE) or None
     if asked not in (None, *PLANES):
-        raise UsageError(f"no device {asked!r}: {' or '.join(PLANES)}")
+        raise UsageError(f"no device {asked!r}: take {' or '.join(PLANES)}")
     real = next(iter(PLANES)) if asked is None else asked
     missing = None if asked == EMULATED else why_no_gpu(real)
     if asked not in (None, EMULATED) and missing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,10 +64,10 @@ class Bench:
     """A latency-critical and a batch process, and the daemon that may manage them."""
 
     def __init__(
-        self, latency: WorkloadProcess, batch: WorkloadProcess, connect: Callable[[], Client], load: float = 0.0
+        self, latency: WorkloadProcess, batch: WorkloadProcess, connect: Callable[[], Client], others: float = 0.0
     ) -> None:
-        """`load` is the machine's load average before any of this began."""
-        self._load = load
+        """`others` is the part of the processors' time that was in use before any of this began."""
+        self._others = others
         self.samples = {name: Samples() for name in CONFIGURATIONS}
         self.attach_ms = 0.0
         self._latency = latency
@@ -117,7 +116,7 @@ class Bench:
             batch_to_default=round(managed.batch_per_second / default.batch_per_second, 3),
             attach_ms=round(self.attach_ms, 1),
             correct=all(verdicts),
-            noise=noise(alone.latency_us, alone.batch_rates, self._load, len(os.sched_getaffinity(0))),
+            noise=noise(alone.latency_us, alone.batch_rates, self._others, p99[DEFAULT]),
         )
 
     @contextmanager

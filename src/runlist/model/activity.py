@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Sums since the task began: `work` counts what it submitted to the GPU, `before` what it had
-    when it last announced some. `waited_s` is how long its threads waited
-    for the GPU, `launching_s` how long they were at work from the first submission until they waited. A program that
-    mostly waits is bound by the GPU; one that mostly launches, by its host. Both are 0 where it never waits in a call.
+    """Sums since the task began: `work` counts what it submitted to the GPU, `before` what it had when it last
+    announced some. `waited_s` is how long its threads waited for the GPU, `launching_s` how long they were at work from
+    the first submission until they waited. A program that mostly waits is bound by the GPU; one that mostly launches,
+    by its host. Both are 0 where it never waits in a call.
     """
 
     work: int = 0

@@ -53,6 +53,34 @@ class GpuInfo:
     memory: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodeGpu:
+    """A GPU as its machine has it: its UUID, the driver's index, bytes of memory, the number of its device node and its
+    NUMA node where it has one, and why it is not fit for work, or nothing.
+    """
+
+    uuid: str
+    index: int
+    memory: int
+    minor: int | None = None
+    numa: int | None = None
+    sick: str = ""
+
+
+class GpuWatch(Protocol):
+    """Looks at the GPUs of this machine in rounds. A GPU that was seen once stays in the list. Use it from one thread
+    at a time.
+    """
+
+    def look(self, seconds: float) -> list[NodeGpu]:
+        """Wait for news for so long at most; then all GPUs, in the driver's order. A driver that does not answer has
+        none.
+        """
+
+    def close(self) -> None:
+        """Let go of the driver. The next look opens it again."""
+
+
 class Handle(Protocol):
     """An open file by which a plane reaches a client of a process: a copy of the process' own. The client's memory
     lives as long as the copy is open.
@@ -163,6 +191,9 @@ class Found(Protocol):
     def contexts(self, handle: Handle, known: Collection[Group]) -> Sequence[Context]:
         """A context for each GPU where it has groups that are not `known`, controlled on `handle`."""
 
+    def extend(self, context: Context) -> bool:
+        """Add channels to a context of this client that its groups have got since; whether there are any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lent:
@@ -193,6 +224,12 @@ class Finder(Protocol):
         NoPermissionError without the right to the process.
         """
 
+    def is_file(self, pid: int, fd: int) -> bool:
+        """Whether a descriptor of a process is of this driver. Cheap."""
+
+    def find_seen(self, pid: int, pidfd: int, borrower: Borrower, seen: Sequence[Seen]) -> Sequence[Found]:
+        """As `find`, without a search: the driver is asked about these objects alone. What it does not know is none."""
+
     def is_unfinished(self, pid: int) -> bool:
         """Whether the last `find` left something for the next, because the process has so much."""
 
@@ -201,6 +238,28 @@ class Finder(Protocol):
 
     def close(self) -> None:
         """Let go of the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What of the requests to a driver the kernel plane is to capture, in the structures of protocol/kernel.toml:
+    shapes by the requests' numbers, rules for classes, and controls that are counted, with WATCH_… of each. `major` is
+    that of the device files of GPUs, which are numbered; 0 where they have none.
+    """
+
+    shapes: Mapping[int, bytes]
+    rules: tuple[bytes, ...]
+    watched: Mapping[int, int]
+    major: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a client of a process: the descriptor on which, and the handles of its objects."""
+
+    fd: int
+    client: int
+    objects: tuple[int, ...]
 
 
 class Census(Protocol):
@@ -273,6 +332,9 @@ class Plane(Protocol):
     def census(self) -> Census:
         """A census. Raises CensusError where there is none."""
 
+    def watch_gpus(self) -> GpuWatch:
+        """Which GPUs are there and fit for work, from now on."""
+
     def rescue(self, pid: int) -> list[str]:
         """Put a process back that no daemon or keeper knows; returns the changes that were found."""
 
@@ -284,6 +346,9 @@ class Plane(Protocol):
 
     def watch_paths(self) -> list[Path]:
         """Files whose opening means that some process may be making a context."""
+
+    def capture(self) -> Capture | None:
+        """What the kernel plane can see of its driver; None where that sees nothing."""
 
     def state_dir(self) -> Path | None:
         """Where this plane's daemon keeps its socket, when not in the usual place."""

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+from pathlib import Path
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.proc.exhaustion import passes
@@ -17,6 +18,7 @@ from runlist.proc.exhaustion import passes
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 _SYS_PIDFD_GETFD = 438
 _KCMP_FILE = 0
+_PR_SET_PTRACER = 0x59616D61
 
 DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 """The errors of a call that is denied: the filter of a container may answer as if there were no such call."""
@@ -51,6 +53,19 @@ def open_process(pid: int) -> int:
 def borrow(pidfd: int, fd: int) -> int:
     """Copy descriptor `fd` of a process into this one (close-on-exec). Raises OSError as the kernel does."""
     return _syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
+
+
+def asks_for_tracers() -> bool:
+    """Whether the kernel lets only ancestors of a process borrow from it, and whom the process names (Yama)."""
+    try:
+        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() == "1"
+    except OSError:
+        return False
+
+
+def allow(pid: int) -> None:
+    """Let a process, or what it starts, borrow from this one. It takes the place of the last that was allowed."""
+    _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 class OwnRight:

@@ -1,7 +1,9 @@
-"""The cgroup of a process, and the container that it names."""
+"""The cgroup of a process, the container and the units of systemd that it names, and its CPU weight."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -11,14 +13,71 @@ MOUNT = Path("/sys/fs/cgroup")
 """Where the unified hierarchy is."""
 
 _MAX_BYTES = 1 << 16
+_SLURM = re.compile(r"/slurm(?:_[^/]+)?/uid_[0-9]+/job_[0-9]+(?:/|$)")
+_MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
+_PARTS = 3
 _CONTAINER = re.compile(r"(?:(.*)[-:])?([0-9a-f]{64})(?:\.scope)?")
 
 
 def cgroup_of(pid: int) -> tuple[str, str]:
-    """The cgroup v2 path of a process, and the id of the container that it is in; each empty where there is none."""
-    lines = read(pid, "cgroup", _MAX_BYTES).splitlines()
-    path = next((line[3:] for line in lines if line.startswith("0::")), "")
-    return path, next((found for line in lines if (found := container_of(line.split(":", 2)[-1]))), "")
+    """The cgroup v2 path of a process, and the id of the container that it is in; each empty where there is none. Where
+    Slurm names its job in one of the older hierarchies alone, that is the path. A container below a cgroup of another
+    user has that user's number before its id (`1000:ID`): whoever owns a cgroup gives any names to those below.
+    """
+    lines = [line.split(":", 2) for line in read(pid, "cgroup", _MAX_BYTES).split("\n")]  # names may have other breaks
+    paths = [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == _PARTS)]
+    path = next((path for controllers, path in paths if not controllers), "")
+    path = next((path for _, path in paths if _SLURM.match(path)), path)
+    for controllers, found in paths:
+        if container := container_of(found):
+            owner = _owner_above(controllers, found, container)
+            return path, f"{owner}:{container}" if owner else container
+    return path, ""
+
+
+def _owner_above(controllers: str, path: str, container: str) -> int:
+    """The user who owns a cgroup above a container, and so may have made it; 0 for root, and for ourselves."""
+    parts = path.split("/")
+    above = parts[1 : next(place for place, part in enumerate(parts) if container in part)]
+    tops = [MOUNT / controllers.removeprefix("name=")] if controllers else [MOUNT, MOUNT / "unified"]
+    return _delegated(above, tops)[1]
+
+
+def _delegated(parts: list[str], tops: list[Path]) -> tuple[int, int]:
+    """How many parts of a path there are until a cgroup was given to another user, that one included, and whose it is;
+    all, and 0, where none was. Of a path from outside of our namespace the names tell.
+    """
+    found = [(len(parts), 0)]
+    for place, part in enumerate(parts, 1):
+        if (match := _MANAGER.fullmatch(part)) and int(match[1]) not in (0, os.geteuid()):
+            found.append((place, int(match[1])))
+    for top in tops if ".." not in parts else ():
+        with contextlib.suppress(OSError, ValueError):
+            known = (0, os.geteuid(), os.stat(top).st_uid)
+            for place in range(1, len(parts) + 1):
+                if (owner := os.stat(top.joinpath(*parts[:place])).st_uid) not in known:
+                    found.append((place, owner))
+                    break
+    return min(found, key=lambda one: (one[0], not one[1]))
+
+
+def number_of(cgroup: str) -> int | None:
+    """The number by which the kernel knows a cgroup v2 path; None where there is no such cgroup."""
+    for above in (MOUNT / "unified", MOUNT):
+        if (above / "cgroup.controllers").exists():
+            with contextlib.suppress(OSError, ValueError):
+                return above.joinpath(*(part for part in cgroup.split("/") if part)).stat().st_ino
+    return None
+
+
+def granted(cgroup: str) -> str:
+    """The part of a cgroup v2 path that its administrator made: below a container, and below a cgroup that was given to
+    a user, they make and weigh others as they like.
+    """
+    parts = cgroup.split("/")[1:]
+    inner = next((place for place, part in enumerate(parts, 1) if container_of(part)), len(parts))
+    place, _ = _delegated(parts[:inner], [MOUNT / "systemd", *(above for above, _ in hierarchies(MOUNT))])
+    return "".join(f"/{part}" for part in parts[:place])
 
 
 def container_of(cgroup: str) -> str:
@@ -31,3 +90,60 @@ def container_of(cgroup: str) -> str:
         if match is not None and not (match[1] or "").endswith("conmon"):  # conmon watches the container from outside
             return match[2]
     return ""
+
+
+def units_of(cgroup: str) -> list[str]:
+    """The units of systemd that a cgroup is of, its slices first. Below its first service or scope, whoever runs there
+    may name cgroups as they like; but the units of one's own user manager are one's own.
+    """
+    units = []
+    for component in cgroup.split("/"):
+        if component.endswith((".slice", ".service", ".scope")):
+            units.append(component)
+        if component.endswith((".service", ".scope")) and component != f"user@{os.geteuid() or -1}.service":
+            break
+    return units
+
+
+def hierarchies(mount: Path) -> list[tuple[Path, str]]:
+    """Where cgroups are and what has their weight: unified, beside the older ones, or older alone."""
+    older = [(mount / name, "cpu.shares") for name in ("cpu", "cpu,cpuacct")]
+    return [(mount, "cpu.weight"), (mount / "unified", "cpu.weight"), *older]
+
+
+class CpuWeights:
+    """The CPU weights of cgroups, and which ones it was asked for: 1 to 10000, as in cpu.weight, 100 where there is
+    none. A cgroup for which the CPU is not divided has the weight of the next one above that says it.
+    """
+
+    def __init__(self, mount: Path = MOUNT) -> None:
+        self._mount = mount
+        self._known: dict[str, int] = {}
+
+    def of(self, cgroup: str) -> int:
+        """The weight of a cgroup now."""
+        weight = self._known[cgroup] = self._read(cgroup)
+        return weight
+
+    def changed(self) -> bool:
+        """Whether any is another than when it was asked for. Those that are gone are forgotten."""
+        changed = False
+        for cgroup, weight in list(self._known.items()):
+            if not any((above / cgroup.lstrip("/")).is_dir() for above, _ in hierarchies(self._mount)):
+                del self._known[cgroup]
+            elif (now := self._read(cgroup)) != weight:
+                self._known[cgroup] = now
+                changed = True
+        return changed
+
+    def _read(self, cgroup: str) -> int:
+        parts = [part for part in granted(cgroup).split("/") if part not in ("", ".", "..")]
+        for depth in range(len(parts), 0, -1):
+            for above, name in hierarchies(self._mount):
+                try:
+                    number = int((above.joinpath(*parts[:depth]) / name).read_text())
+                except (OSError, ValueError):
+                    continue
+                weight = number if name == "cpu.weight" else round(number * 100 / 1024)  # as systemd counts shares
+                return min(10_000, max(1, weight))
+        return 100

@@ -29,6 +29,9 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+_walks = 0
+
+
 def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None when it is gone or a zombie, which has no memory. A process
     whose first thread has ended lives as long as others run.
@@ -45,6 +48,8 @@ def names_of(pid: int) -> tuple[int, ...]:
 
 def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
     """Each process and all its descendants, parents first; empty for one that is gone. One pass over /proc."""
+    global _walks
+    _walks += 1
     children: dict[int, list[int]] = {}
     alive = set()
     for child, parent in _parents():
@@ -57,6 +62,11 @@ def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
             tree.extend(children.get(member, ()))
         trees[root] = tree
     return trees
+
+
+def walks() -> int:
+    """How often this process has gone over /proc."""
+    return _walks
 
 
 def _parents() -> Iterator[tuple[int, int]]:
@@ -174,7 +184,7 @@ class Program:
 def _status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status, by name; empty when the process is gone."""
     status = read(pid, "status", _MAX_STATUS)
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in status.splitlines())}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in status.split("\n") if line)}
 
 
 def capable(capability: int) -> bool:

@@ -17,6 +17,9 @@ CAP_POLICIES = ("default", "force", "disable")
 CAP_POLICY_OFF = "disable"
 """That of them by which no cap holds."""
 
+OPERATIONS_THREADS = "threads"
+"""Of RUNLIST_OPERATIONS: clients are threads."""
+
 HAMI_BATCH = "1"
 
 DEFAULT_DEVICE = "nvidia"
@@ -42,6 +45,9 @@ STREAM_SOCKET = "daemon.sock"
 MESSAGES_SOCKET = "messages.sock"
 """Where a daemon hears its tenants, beside the other."""
 
+SHARING_FOLDER = "sms"
+"""Of a user's programs that share SMs, likewise."""
+
 REGIONS_FOLDER = "regions"
 """Of a user's regions, beside the sockets."""
 
@@ -60,11 +66,26 @@ DISABLE = "RUNLIST_DISABLE"
 REGION = "RUNLIST_REGION"
 """The region of the tree that a process is of: a path."""
 
+OPERATIONS = "RUNLIST_OPERATIONS"
+"""Clients share a GPU operation by operation: OPERATIONS_THREADS, or the path of a page that processes map."""
+
+OPERATIONS_CLIENT = "RUNLIST_OPERATIONS_CLIENT"
+"""Which client of the page a process is: a number from 0; 0 goes first."""
+
+OPERATIONS_BOUND = "RUNLIST_OPERATIONS_BOUND_MS"
+"""How long an operation waits at most, milliseconds: for tests."""
+
 MESSAGES = "RUNLIST_MESSAGES"
 """The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket."""
 
 SOCKET = "RUNLIST_SOCKET"
 """The daemon's stream socket."""
+
+RAY = "RUNLIST_RAY"
+"""What else Ray's num_gpus is, of cap and memory, and the class of tasks: cap,memory,class=batch."""
+
+SMS = "RUNLIST_SMS"
+"""How many SMs a process under MPS was given; `runlist run --sms` sets it."""
 
 DEVICE = "RUNLIST_DEVICE"
 """The device: DEFAULT_DEVICE, EMULATED, or the name of a plane's module."""
@@ -74,6 +95,14 @@ EMULATED_GPU = "RUNLIST_EMULATED_GPU"
 
 EMULATED_HANDLE_BASE = "RUNLIST_EMULATED_HANDLE_BASE"
 """Where the emulated CUDA's object handles start: a number."""
+
+KERNEL_PLANE = "RUNLIST_KERNEL_PLANE"
+"""`on`: a daemon that starts loads programs into the kernel, which tell it of channel groups at once."""
+
+EMULATED_TWIN = "RUNLIST_EMULATED_TWIN"
+"""A file that answers ioctls: the emulated CUDA repeats there, as an ioctl, each request that its device has answered,
+so that the kernel plane sees it.
+"""
 
 EMULATOR_BUILD = "RUNLIST_EMULATOR_BUILD"
 """A build directory of the emulator, for a development tree where nothing is installed."""
@@ -124,7 +153,7 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """CUDA's: the GPUs that a program sees."""
 
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-"""CUDA's: a client of MPS is one that names it, on the emulated GPU."""
+"""CUDA's: where an MPS control daemon listens. A client of MPS is one that names it, on the emulated GPU."""
 
 MPS_LOGS = "CUDA_MPS_LOG_DIRECTORY"
 """CUDA's: where a server of MPS writes its logs."""
@@ -165,6 +194,9 @@ LIBRARY: tuple[str, ...] = (
     STRICT,
     DISABLE,
     REGION,
+    OPERATIONS,
+    OPERATIONS_CLIENT,
+    OPERATIONS_BOUND,
     HAMI_MEMORY,
     HAMI_CAP,
     HAMI_CAP_POLICY,

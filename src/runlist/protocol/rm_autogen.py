@@ -94,6 +94,8 @@ class Ioctl(IntEnum):
     RM_FREE = 0x29
     RM_CONTROL = 0x2A
     RM_ALLOC = 0x2B
+    DUP_OBJECT = 0x34
+    """An object gets a second handle, perhaps in another client."""
     VID_HEAP_CONTROL = 0x4A
     """How programs older than RM_ALLOC of memory ask for it."""
     RM_MAP_MEMORY = 0x4E
@@ -209,6 +211,7 @@ STRUCTS: dict[str, str] = {
     "NVOS21_ALLOC": "root:I parent:I new:I class_:I params:Q params_size:I status:I",
     "NVOS64_ALLOC": "root:I parent:I new:I class_:I params:Q rights:Q params_size:I flags:I status:I 4x",
     "NVOS00_FREE": "root:I parent:I old:I status:I",
+    "NVOS55_DUP": "client:I parent:I object:I source_client:I source:I flags:I status:I",
     "NVOS33_MAP_MEMORY": "client:I device:I memory:I 4x offset:Q length:Q linear:Q status:I flags:I fd:i 4x",
     "REGISTER_FD": "control_fd:i",
     "TRANSFER": "number:I size:I argument:Q",

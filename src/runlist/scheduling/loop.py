@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Protocol, TypeVar
 
 from runlist.model import (
@@ -72,18 +71,13 @@ class Host(Protocol):
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         """Renew usage that is older than `kept_s`; returns the new seconds on the GPU of the tasks that had some."""
 
-    def watch(
-        self,
-        tasks: Mapping[TaskKey, float],
-        announcing: AbstractSet[TaskKey] = frozenset(),
-        off_on_work: AbstractSet[TaskKey] = frozenset(),
-    ) -> None:
-        """Call `Loop.tell` with Busy and Idle of these tasks from now on, and of no others: Idle after so many seconds
-        without work. Call it with Announce of those in `announcing`. Those that do not tell of their activity are
-        passed over.
+    def watch(self, decision: Decision) -> None:
+        """Call `Loop.tell` with Busy and Idle of the tasks that the decision has in `watch` from now on, and of no
+        others: Idle after so many seconds without work. Call it with Announce of those in `announcing`. Those that do
+        not tell of their activity are passed over.
 
-        The tasks `off_on_work` may go off as soon as one that is idle begins to work, or announces that it will, before
-        the policy is asked.
+        The tasks in `off_on_work` may go off as soon as one that is idle begins to work, or announces that it will,
+        before the policy is asked.
         """
 
     def note(self, text: str) -> None:
@@ -142,7 +136,7 @@ class Loop:
         """Switch to another policy; shares change at the next `run`."""
         self.policy_name, self._policy, self.trouble = spec.name, policy, ""
         self._said.clear()
-        self._host.watch({})  # it is told of whoever is busy when it asks
+        self._host.watch(Decision({}))  # it is told of whoever is busy when it asks
         for managed in self._host.tasks.values():
             self._heard(Appear(managed.task))
 
@@ -180,7 +174,7 @@ class Loop:
             self._say_once(note)
         failures = apply_shares(tasks, decision.shares, self._slices)
         self.segments = decision.segments
-        host.watch(decision.watch, decision.announcing, decision.off_on_work)
+        host.watch(decision)
         for key, managed in tasks.items():
             if key in decision.preempt:
                 managed.preempt()
@@ -227,7 +221,7 @@ class Loop:
             self._say_once(self.trouble)
             spec = PolicySpec()
             self.policy_name, self._policy = spec.name, load_policy(spec)
-            self._host.watch({})
+            self._host.watch(Decision({}))
             for managed in self._host.tasks.values():
                 self._policy.on_event(Appear(managed.task), self._host.now())
             self._host.ring_in(SHORTEST_TIMER_S)

@@ -155,7 +155,15 @@ def override(settings: Mapping[str, str], stronger: Mapping[str, str]) -> dict[s
     return {**{key: value for key, value in settings.items() if key not in dropped}, **stronger}
 
 
+_AT_START = {"sms", "share"}
+"""What a program is given as it starts, and cannot be changed after."""
+
+
 def _check_key(key: str) -> None:
+    if key in _AT_START:
+        raise UsageError(
+            f"{key} cannot be set: MPS gives SMs to a program when it starts (runlist run --share sms --sms 40% -- CMD)"
+        )
     if key not in SETTINGS:
         raise UsageError(f"no setting {_shown(key)!r}: take {', '.join(SETTINGS)}")
 

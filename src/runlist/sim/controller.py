@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
 from runlist.model import DEFAULT_SHARE, Appear, Event, Segment, Share, Task, TaskKey, Usage, Vanish
-from runlist.policies import PolicySpec
+from runlist.policies import Decision, PolicySpec
 from runlist.scheduling.loop import Loop
 from runlist.sim.driver import make_policy
 from runlist.sim.engine import Engine
@@ -175,15 +174,11 @@ class Scheduler:
                 managed.tenant.task = replace(managed.task, activity=managed.tenant.telling.activity)
         return used
 
-    def watch(
-        self,
-        tasks: Mapping[TaskKey, float],
-        announcing: AbstractSet[TaskKey] = frozenset(),
-        off_on_work: AbstractSet[TaskKey] = frozenset(),
-    ) -> None:
-        del off_on_work  # here the policy hears of work at once
-        tellings = {key: telling for key in (*tasks, *announcing) if (telling := self.tasks[key].tenant.telling)}
-        self._watch.set({key: (tellings[key], idle_s) for key, idle_s in tasks.items() if key in tellings})
+    def watch(self, decision: Decision) -> None:
+        # Nothing is done for `off_on_work`: here the policy hears of work at once.
+        wanted, announcing = decision.watch, decision.announcing
+        tellings = {key: telling for key in (*wanted, *announcing) if (telling := self.tasks[key].tenant.telling)}
+        self._watch.set({key: (tellings[key], idle_s) for key, idle_s in wanted.items() if key in tellings})
         self._watch.hear({key: tellings[key] for key in announcing if key in tellings})
 
     def note(self, text: str) -> None:

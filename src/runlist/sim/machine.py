@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from runlist.arrivals import After
 from runlist.errors import UsageError
 from runlist.model import Activity, Task, TaskKey
 from runlist.policies import PolicySpec
@@ -15,7 +16,7 @@ from runlist.sim.gpu import Gpu
 from runlist.sim.recorder import Recorder
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import ATTACH, IDLE_SAMPLE, SECOND
-from runlist.sim.workload import After, TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace
 
 USAGE_EVERY = SECOND
 """The daemon reads usage that often, whatever else happens."""

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from runlist.arrivals import Closed
 from runlist.policies import PolicySpec
 from runlist.sim.machine import Machine, ScheduledGpu
 from runlist.sim.recorder import Book
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import CONTROLS, MICROSECOND, SECOND
-from runlist.sim.workload import Closed, TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace
 from runlist.statistics import percentile
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from math import log
 from random import Random
 
+from runlist.arrivals import After, Closed
 from runlist.model import Event, Hint, Report, Segment, Task, TaskKey
 from runlist.sim.engine import Engine, Handler
 from runlist.sim.gpu import Context, Gpu
 from runlist.sim.telling import Telling
 from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, LAUNCH_JITTER, MICROSECOND, MILLISECOND, SECOND
-from runlist.sim.workload import After, Closed, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 Say = Callable[["Tenant", Event], None]
 

@@ -5,90 +5,14 @@ Everything here is checked when it is made; ValueError says in one line what is 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from random import Random
 
+from runlist.arrivals import MAX_SECONDS, After, AnyLoad, Closed, check
 from runlist.model import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, TaskClass, check_weight
 
-Rate = float | list[tuple[float, float]]
-"""Requests per second: one number, or steps of (from this second of the tenant's life on, so many), the first at 0."""
-
-MAX_RATE_HZ = 100_000.0
-MAX_SECONDS = 1e6
 MAX_KERNEL_US = 60e6
 MAX_KERNELS = 100_000
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A request, a pause on the host, and the next: the load follows the speed of the GPU."""
-
-
-@dataclass(frozen=True)
-class After:
-    """A request whenever each of the tenants named has finished one more."""
-
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.names:
-            raise ValueError("after: name at least one tenant")
-
-
-@dataclass(frozen=True)
-class Periodic:
-    """Evenly spaced. `phase_s` is when the first request comes; None: anywhere in the first period, by the seed."""
-
-    rate: Rate
-    phase_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        if self.phase_s is not None:
-            check("phase_us", self.phase_s, 0, MAX_SECONDS)
-
-    def arrivals(self, start_s: float, rng: Random) -> Iterator[float]:
-        steps = _steps(self.rate)
-        first = rng.random() if self.phase_s is None else self.phase_s * steps[0][1]
-        return _paced(steps, start_s, first, lambda: 1.0)
-
-
-@dataclass(frozen=True)
-class Poisson:
-    """Independent of each other."""
-
-    rate: Rate
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
-
-    def arrivals(self, start_s: float, rng: Random) -> Iterator[float]:
-        return _paced(_steps(self.rate), start_s, rng.expovariate(1.0), lambda: rng.expovariate(1.0))
-
-
-@dataclass(frozen=True)
-class Listed:
-    """At these seconds after the tenant's start, in order."""
-
-    at_s: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.at_s:
-            raise ValueError("times: give at least one")
-        for time in self.at_s:
-            check("times", time, 0, MAX_SECONDS)
-        if any(a > b for a, b in pairwise(self.at_s)):
-            raise ValueError("times: give them in order")
-
-    def arrivals(self, start_s: float, rng: Random) -> Iterator[float]:
-        del rng
-        return (start_s + at for at in self.at_s)
-
-
-AnyLoad = Closed | After | Periodic | Poisson | Listed
 
 
 @dataclass(frozen=True)
@@ -179,43 +103,3 @@ class Trace:
     gpus: int = 1
     tenants_per_gpu: int = 64
     notes: tuple[str, ...] = ()
-
-
-def check(field_name: str, value: float, least: float, most: float) -> None:
-    """Raises ValueError when a number is not within its bounds, or not a number at all."""
-    if not (math.isfinite(value) and least <= value <= most):
-        raise ValueError(f"{field_name}: take {least:g} to {most:g}, not {value:g}")
-
-
-def _check_rate(rate: Rate) -> None:
-    steps = _steps(rate)
-    if not steps or steps[0][0] != 0:
-        raise ValueError("hz: the first step begins at second 0")
-    if any(a[0] >= b[0] for a, b in pairwise(steps)):
-        raise ValueError("hz: the seconds of the steps ascend")
-    for second, hz in steps:
-        check("hz", second, 0, MAX_SECONDS)
-        check("hz", hz, 0, MAX_RATE_HZ)
-    if not any(hz for _, hz in steps):
-        raise ValueError("hz: give more than 0")
-
-
-def _steps(rate: Rate) -> list[tuple[float, float]]:
-    return rate if isinstance(rate, list) else [(0.0, rate)]
-
-
-def _paced(steps: list[tuple[float, float]], start_s: float, first: float, gap: Callable[[], float]) -> Iterator[float]:
-    """Arrivals `first` and then `gap()` expected requests apart, at rates that change with the steps."""
-    time, step, wanted = 0.0, 0, first
-    while True:
-        hz = steps[step][1]
-        ends = steps[step + 1][0] if step + 1 < len(steps) else math.inf
-        if hz == 0 and ends == math.inf:
-            return
-        if hz > 0 and wanted <= (ends - time) * hz:
-            time += wanted / hz
-            yield start_s + time
-            wanted = gap()
-        else:
-            wanted -= (ends - time) * hz
-            time, step = ends, step + 1

@@ -15,12 +15,12 @@ from runlist.views.layout import Layout, fit
 from runlist.views.structs import TaskView
 
 _SHOWN = columns_of(
-    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "SLICE", "SHARE", "LAST MINUTE", "MEMORY", "TURNS/S", "STATE",
-    "SOURCE", "COMMAND",
+    "PID", "USER", "GPU", "CLASS", "WEIGHT", "CAP", "SLICE", "SMS", "SHARE", "LAST MINUTE", "MEMORY", "TURNS/S",
+    "STATE", "SOURCE", "COMMAND",
 )  # fmt: skip
 
 (_WHY,) = columns_of("WHY")
-_SEARCHED = columns_of("PID", "USER", "GPU", "CLASS", "STATE", "GROUP", "COMMAND")
+_SEARCHED = columns_of("PID", "USER", "GPU", "CLASS", "STATE", "GROUP", "LABELS", "COMMAND")
 _BAR, _SHORTEST_BAR, _BESIDE_BARS = 24, 4, 37  # cells
 _REASON_LINES = 2
 _MARGINS = 2  # of a cell
@@ -52,12 +52,14 @@ def in_order(tasks: Sequence[TaskView], name: str) -> list[TaskView]:
 
 def fitting(tasks: Sequence[TaskView], width: int) -> Layout:
     """The columns that a screen of `width` has room for."""
-    columns = [column for column in _SHOWN if column.title != "GPU" or len({task.gpu for task in tasks}) > 1]
+    idle = {"GPU"} if len({task.gpu for task in tasks}) <= 1 else set()  # where they tell nothing
+    idle |= set() if any(task.shares == "SMs" for task in tasks) else {"SMS"}
+    columns = [column for column in _SHOWN if column.title not in idle]
     return fit(columns, tasks, width - _MARGINS)
 
 
 def matching(tasks: Sequence[TaskView], text: str) -> list[TaskView]:
-    """The tasks that have a text in what is shown of them, in either case."""
+    """The tasks that have a text in what is shown of them, or in their labels, in either case."""
     wanted = text.casefold()
     return [task for task in tasks if any(wanted in column.text(task).casefold() for column in _SEARCHED) or not wanted]
 

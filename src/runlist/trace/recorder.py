@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
+from runlist import operations_log
 from runlist.errors import NoTargetError, UsageError
 from runlist.planes.interface import GpuInfo, Plane
+from runlist.planes.usage import Residency
+from runlist.trace.operations import add_tracks
 from runlist.trace.writer import GpuTracks, TraceWriter
 
 _READ_S = 0.1  # the log's ring has room for seconds
@@ -19,21 +22,48 @@ _NAME_LENGTH = 60
 
 @dataclass(frozen=True)
 class Recorded:
-    """The content of a trace: numbers of GPUs, processes (one on two GPUs counts twice), turns, and lost records."""
+    """The content of a trace: numbers of GPUs, processes (one on two GPUs counts twice), turns, lost records, and
+    operations.
+    """
 
     gpus: int
     processes: int
     residencies: int
     lost: int
+    operations: int = 0
 
 
-def record(plane: Plane, out: Path, gpu: str | None, seconds: float | None, wait: Callable[[float], bool]) -> Recorded:
-    """Record the GPU named (by index or UUID; None: all) into a file, for some seconds or until `wait` says to stop.
+class Beside(Protocol):
+    """Who records something else meanwhile, for the same file."""
+
+    def look(self) -> bool:
+        """Take what happened since the last call; whether to go on."""
+
+    def hear(self, gpu: int, residencies: Sequence[Residency], ahead_ns: int) -> None:
+        """Who held a GPU, by its index; the GPU's clock is so far ahead of CLOCK_MONOTONIC."""
+
+    def finish(self, trace: TraceWriter) -> None:
+        """Add what there is to the file."""
+
+
+def record(
+    plane: Plane,
+    out: Path,
+    gpu: str | None,
+    seconds: float | None,
+    wait: Callable[[float], bool],
+    beside: Beside | None = None,
+    operations: Sequence[Path] = (),
+) -> Recorded:
+    """Record the GPU named (by index or UUID; None: all) into a file, for some seconds or until `wait` says to stop;
+    then add what the programs of these logs of operations have written by then.
 
     `wait` sleeps for the seconds that it is given and returns whether to stop. Raises RunlistError when a GPU has no
-    switch log for us or the file cannot be opened, OSError when it cannot be written.
+    switch log for us, the file cannot be opened, or a log is none; OSError when it cannot be written.
     """
     chosen = choose_gpus(_all_gpus(plane), gpu)
+    for path in operations:
+        operations_log.read(path)  # what is no log is told before the time has passed
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:
@@ -48,14 +78,22 @@ def record(plane: Plane, out: Path, gpu: str | None, seconds: float | None, wait
             left = _READ_S if end is None else min(_READ_S, end - time.monotonic())
             stop = wait(left) if left > 0 else True
             for log, gpu_tracks in zip(logs, tracks, strict=True):
-                log.read_into(gpu_tracks)
+                log.read_into(gpu_tracks, beside)
+            if beside is not None:
+                stop = not beside.look() or stop
         for log, gpu_tracks in zip(logs, tracks, strict=True):
-            log.finish(gpu_tracks)
+            log.finish(gpu_tracks, beside)
+        if beside is not None:
+            beside.finish(trace)
+        read = [operations_log.read(path) for path in operations]
+        for each in read:
+            add_tracks(trace, each, process_name(each.pid))
     return Recorded(
         len(logs),
         sum(gpu_tracks.processes for gpu_tracks in tracks),
         sum(gpu_tracks.residencies for gpu_tracks in tracks),
-        sum(log.lost for log in logs),
+        sum(log.lost for log in logs) + sum(each.lost for each in read),
+        sum(len(each.operations) for each in read),
     )
 
 
@@ -97,13 +135,20 @@ class _Log:
 
     def __init__(self, plane: Plane, index: int, info: GpuInfo) -> None:
         self.name = f"GPU {index} {info.name}"
+        self._index = index
+        self._ahead_ns: int | None = None
         self.lost = 0
         self._log = plane.turn_log(info.uuid)
         self.samples_busy = self._log.samples_busy
 
-    def read_into(self, tracks: GpuTracks) -> None:
+    def read_into(self, tracks: GpuTracks, beside: Beside | None = None) -> None:
         """Add what happened since the last call."""
+        began_ns = time.monotonic_ns()
         reading = self._log.read()
+        if beside is not None:
+            ahead_ns = round(reading.until * 1e9) - began_ns  # by a little too much: the quickest reading tells best
+            self._ahead_ns = ahead_ns if self._ahead_ns is None else min(self._ahead_ns, ahead_ns)
+            beside.hear(self._index, reading.residencies, self._ahead_ns)
         if reading.dropped:
             self.lost += reading.dropped
             tracks.lost(reading.dropped, round(reading.until * 1e9))
@@ -111,10 +156,12 @@ class _Log:
         for end_ns, percent in self._log.busy():
             tracks.busy(percent, end_ns)
 
-    def finish(self, tracks: GpuTracks) -> None:
+    def finish(self, tracks: GpuTracks, beside: Beside | None = None) -> None:
         """Add what was no event, and end what is open."""
         if (alone := self._log.unswitched()) is not None:
             tracks.add([alone])
+            if beside is not None and self._ahead_ns is not None:
+                beside.hear(self._index, [alone], self._ahead_ns)
         tracks.end()
 
     def __enter__(self) -> Self:

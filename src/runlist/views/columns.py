@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pwd
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -29,6 +29,7 @@ GAP = "  "
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _BARS, _SECONDS_PER_BAR = 20, 3
 _WHY_IN_STATE = 22  # cells
+_FIRST_LABELS = ("pod", "job", "unit", "workload", "container", "namespace")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,22 @@ def _quota(task: TaskView) -> str:
     return held if task.enforcement.startswith("memory") else f"{held} (not loaded)"
 
 
+def _sms(task: TaskView) -> str:
+    """The SMs that a client of MPS may use; nothing for a task that has them all in its turn."""
+    if task.shares != "SMs":
+        return NOTHING
+    part = "" if task.sms_percent is None else f"{task.sms_percent:g} %"
+    if task.sms is None:
+        return part or "all"
+    return f"{task.sms} ({part})" if part else str(task.sms)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """The labels of a rule, those first that tell tasks apart."""
+    names = [name for name in _FIRST_LABELS if name in labels]
+    return " ".join(f"{name}={labels[name]}" for name in [*names, *sorted(labels.keys() - set(names))])
+
+
 _BY_UNIT: dict[str, Callable[[Any], str]] = {
     "bytes": size,
     "percent": lambda number: f"{number:g} %",
@@ -164,9 +181,11 @@ _TASK = (
     _task("REACHED BY", "reached_by", usual="own right"), _task("TURNS/S", "turns_per_s"), Column("STATE", state),
     _task("SOURCE", "usage_source"), _task("GROUPS", "groups"), _task("FIXED", "slices_put_back", usual="0"),
     _task("GROUP", "group", usual=NOTHING),
+    Column("SMS", _sms, usual=NOTHING),
     _task("TOGETHER WITH", "together", usual=NOTHING, written=lambda pids: " ".join(map(str, pids))),
     _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),
     _task("WHY", "why", usual=NOTHING), _task("COMMAND", "command"),
+    _task("LABELS", "labels", usual=NOTHING, written=_labels),
     _task("CONTAINER", "container", usual=NOTHING, written=lambda container: container[:12]),
 )  # fmt: skip
 
@@ -190,6 +209,31 @@ GPU_COLUMNS = (
     _gpu("SUSPENDED", "suspensions"), _gpu("FIXED", "slices_put_back", usual="0"),
     _gpu("REFUSED", "memory_refusals", usual="0"), _gpu("LOST", "records_lost", usual="0"),
     Column("GIVES WAY", lambda gpu: giving_way(gpu) or NOTHING, usual=NOTHING), _gpu("SOURCE", "usage_source"),
+)  # fmt: skip
+
+
+def _words(title: str, name: str) -> Column:
+    return Column(
+        title,
+        lambda rule: " ".join(f"{key}={printable(text)}" for key, text in getattr(rule, name).items()) or NOTHING,
+        usual=NOTHING,
+    )
+
+
+RULE_COLUMNS = (
+    Column("LINE", lambda rule: printable(rule.rule)),
+    Column("PROCESSES", lambda rule: str(rule.processes), number=True),
+    _words("ASKS", "asks"), _words("SETS", "sets"), _words("LABELS", "labels"),
+)  # fmt: skip
+
+
+POLICY_MAP_COLUMNS = (
+    Column("LINE", lambda entry: printable(entry.rule)),
+    Column("CGROUP", lambda entry: printable(entry.cgroup) or NOTHING, usual=NOTHING),
+    Column("USER", lambda entry: NOTHING if entry.user is None else str(entry.user), usual=NOTHING),
+    Column("COMM", lambda entry: printable(entry.comm) or NOTHING, usual=NOTHING),
+    _words("SETS", "sets"), _words("REFUSES", "refuses"),
+    Column("STATE", lambda entry: "no such cgroup" if entry.waits else "in force" if entry.places else "rules decide"),
 )  # fmt: skip
 
 

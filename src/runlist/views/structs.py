@@ -9,24 +9,40 @@ import msgspec
 from runlist.views.fields import counter, gauge, label
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a GPU: by a task since it is managed, or by everybody since the daemon took the GPU up.
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted of a task, of a GPU with all its processes, or of a workload.
 
     Counters never shrink. A field of `runlist.model.Usage` comes here by its name, or by `of`.
     """
 
-    usage_source: Annotated[str, label("what the figures of usage were measured with")]
-    share_1s: Annotated[float, gauge("part of the GPU in the last second, without what is known to be idle", "share")]
-    share_60s: Annotated[float, gauge("the same in the last minute", "share")]
-    history: Annotated[list[float], label("the same for each of the last 60 seconds, newest last", "share")]
-    turns_per_s: Annotated[float, gauge("how often it was switched in, in the last second", "1/s")]
     gpu_seconds_held: Annotated[float, counter("time on the GPU", "s", of="held_s")] = 0.0
-    gpu_seconds_idle: Annotated[float, counter("part of it that is known to have been idle", "s", of="idle_s")] = 0.0
-    gpu_seconds_worked: Annotated[float, counter("the rest, at most 1.3 s too much", "s", of="worked_s")] = 0.0
+    gpu_seconds_idle: Annotated[float, counter("time on the GPU that is known to have been idle", "s", of="idle_s")] = (
+        0.0
+    )
+    gpu_seconds_worked: Annotated[
+        float, counter("time on the GPU without that, at most 1.3 s too much", "s", of="worked_s")
+    ] = 0.0
     switches: Annotated[int, counter("how often it was switched in, where the source sees that", of="turns")] = 0
     suspensions: Annotated[int, counter("how often the daemon took it off the GPU")] = 0
     slices_put_back: Annotated[int, counter("how often it had changed its own slice, and that was put back")] = 0
     memory_refusals: Annotated[int, counter("allocations that were refused, of its whole tree of processes")] = 0
+    controls_asked: Annotated[
+        int, counter("controls of groups and channels that its process sent the driver, where the kernel plane is on")
+    ] = 0
+    requests_refused: Annotated[
+        int,
+        counter("requests of its process that the policy map forbids, refused or not, where the kernel plane is on"),
+    ] = 0
+
+
+class Measured(Counted, frozen=True, kw_only=True):
+    """Use of a GPU: by a task since it is managed, or by everybody since the daemon took the GPU up."""
+
+    usage_source: Annotated[str, label("what the figures of usage were measured with")]
+    share_1s: Annotated[float, gauge("part of the GPU in the last second, without known idle time", "share")]
+    share_60s: Annotated[float, gauge("part of the GPU in the last minute, likewise", "share")]
+    history: Annotated[list[float], label("share of each of the last 60 seconds, newest last", "share")]
+    turns_per_s: Annotated[float, gauge("how often it was switched in, in the last second", "1/s")]
 
 
 class TaskView(Measured, frozen=True):
@@ -44,7 +60,8 @@ class TaskView(Measured, frozen=True):
     period_us: Annotated[int | None, gauge("length of the period of its deadline", "µs")]
     target_p99_us: Annotated[float | None, gauge("99th percentile of latency that its requests are to keep", "µs")]
     p99_us: Annotated[
-        float | None, gauge("the same as it reported it, of the last second, or of up to 20 requests in 5 s", "µs")
+        float | None,
+        gauge("99th percentile of latency that it reported, of the last second, or up to 20 requests in 5 s", "µs"),
     ]
     segment: Annotated[int | None, label("priority of the segment that it is in")]
     timeslice_us: Annotated[int | None, gauge("slice in force; null: each group has the one it was found with", "µs")]
@@ -65,21 +82,39 @@ class TaskView(Measured, frozen=True):
     cap_by: Annotated[str, label("where its cap is kept: driver, process or nowhere")]
     reached_by: Annotated[str, label("whose right got its descriptor: own right, launcher, lent; empty: nobody's")]
     together: Annotated[list[int], label("processes that run and stop with it: clients of one MPS server")] = []
+    shares: Annotated[str, label("what it shares with others: time; or SMs, at the same time, by MPS")] = "time"
+    sms: Annotated[int | None, gauge("SMs that it may use at most under MPS; null: all, or not told")] = None
+    sms_percent: Annotated[float | None, gauge("part of the SMs that MPS was told to give it", "percent")] = None
     controls: Annotated[dict[str, str], label("the driver's own controls that are not at its defaults")] = {}
     command_line: Annotated[str, label("its whole command line, up to 32 KiB of it")] = ""
-    cgroup: Annotated[str, label("path of its cgroup (v2)")] = ""
+    cgroup: Annotated[str, label("path of its cgroup (v2), or of its Slurm job in an older hierarchy")] = ""
     container: Annotated[str, label("id of the container that it is in")] = ""
+    labels: Annotated[dict[str, str], label("who it is, as its rule says: pod, namespace, container, job …")] = {}
     timeslice_set_us: Annotated[int | None, gauge("slice that was set by hand; null: the policy decides", "µs")] = None
     submissions: Annotated[int | None, counter("pieces of work that it submitted; null: its library does not tell")] = (
         None
     )
-    seconds_waited: Annotated[float | None, counter("how long its threads waited for the GPU, told likewise", "s")] = (
-        None
-    )
+    seconds_waited: Annotated[
+        float | None, counter("how long its threads waited for the GPU, as its library tells", "s")
+    ] = None
     seconds_launching: Annotated[
         float | None, counter("how long they were at work from a first submission until they waited", "s")
     ] = None
     request_us: Annotated[float | None, gauge("how long its requests are, where that was seen", "µs")] = None
+
+
+class WorkloadView(Counted, frozen=True):
+    """What the tasks of one workload used of one GPU, those that ended with it: who they are, and what was counted.
+
+    A workload is who its tasks' rule says that they are, else a container, else all else of a user.
+    """
+
+    gpu: Annotated[str, label("UUID of the GPU")]
+    user: Annotated[int | None, label("id of the user that it belongs to; null: of several")]
+    container: Annotated[str, label("id of its container, where no rule says who it is")] = ""
+    labels: Annotated[dict[str, str], label("who it is, as its rule says: pod, namespace, container, job …")] = {}
+    folded: Annotated[bool, label("whether these are the oldest that ended, which are not told apart any more")] = False
+    tasks_ended: Annotated[int, counter("tasks that ended")] = 0
 
 
 class GpuView(Measured, frozen=True):
@@ -98,8 +133,10 @@ class GpuView(Measured, frozen=True):
     ] = None
     gives_way: Annotated[str, label("how the background gives way: switch, request or slice; empty: nobody does")] = ""
     gives_way_slice_us: Annotated[int | None, gauge("slices that the background has by slice", "µs")] = None
-    switches_share: Annotated[float | None, gauge("part of the GPU that goes into switches for that", "share")] = None
-    switch_budget_share: Annotated[float | None, gauge("part that these may cost", "share")] = None
+    switches_share: Annotated[
+        float | None, gauge("part of the GPU that goes into switches for the foreground", "share")
+    ] = None
+    switch_budget_share: Annotated[float | None, gauge("part of the GPU that these switches may cost", "share")] = None
     pauses_per_s: Annotated[float | None, gauge("how often the foreground pauses", "1/s")] = None
 
 
@@ -118,4 +155,55 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Annotated[list[str], label("what of the caller's waits for room")] = []
     others_waiting: Annotated[int, gauge("how much of other users waits for room")] = 0
     troubles: Annotated[list[str], label("policies that were dropped, and usage that was lost")] = []
+    started_s: Annotated[float, gauge("when it started, since 1970", "s")] = 0.0
     gpus: Annotated[list[GpuView], label("the GPUs that have or had tasks")] = []
+
+
+class RuleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule in force."""
+
+    rule: Annotated[str, label("its file's name, and its line")]
+    file: Annotated[str, label("path of its file")]
+    asks: Annotated[dict[str, str], label("what it asks for, in words")]
+    sets: Annotated[dict[str, str], label("what it sets")]
+    labels: Annotated[dict[str, str], label("what it says of who it is")]
+    processes: Annotated[int, gauge("processes that have it now")]
+
+
+class PolicyEntryView(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the policy map: whom it names, what they get, and what they are refused."""
+
+    rule: Annotated[str, label("line of the rules file that makes it")]
+    cgroup: Annotated[str, label("path of the cgroup (v2) that it names")]
+    cgroup_id: Annotated[int | None, label("the kernel's number of it")]
+    user: Annotated[int | None, label("id of the user that it names")]
+    comm: Annotated[str, label("name of the thread that it names")]
+    sets: Annotated[dict[str, str], label("what it sets")]
+    refuses: Annotated[dict[str, str], label("what is refused: slices, groups, gpus")]
+    places: Annotated[bool, label("whether its processes get that without another look at them")]
+    waits: Annotated[bool, label("whether there is no such cgroup now")]
+
+
+class PolicyMapView(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy map: the rules that the kernel looks up itself."""
+
+    entries: Annotated[list[PolicyEntryView], label("in the order in which they count")]
+    enforced: Annotated[str, label("who sees to what they refuse")]
+    trouble: Annotated[str, label("why the map is not as the rules say")] = ""
+
+
+class RuleFileView(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of rules."""
+
+    file: Annotated[str, label("its path")]
+    rules: Annotated[int, gauge("rules of it that are in force")]
+    trouble: Annotated[str, label("what is wrong with it now; what it said before is in force")]
+
+
+class RulesView(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules in force, in the order in which they are tried."""
+
+    rules: Annotated[list[RuleView], label("the rules; for users those that their processes have")]
+    files: Annotated[list[RuleFileView], label("their files, for root and the daemon's own user")]
+    notes: Annotated[list[str], label("what was lowered to a bound, or is not in force")] = []
+    left_out: Annotated[int, gauge("rules for which there was no room here")] = 0

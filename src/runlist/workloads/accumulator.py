@@ -10,16 +10,16 @@ from runlist.workloads.gpu import BLOCK, Gpu, Graph, Stopwatch, synchronize
 
 
 class Accumulator:
-    """An array of one u32 a thread for `blocks` blocks, on a stream of its own."""
+    """An array of one u32 a thread for `blocks` blocks, on a stream of its own, with a priority as CUDA counts them."""
 
-    def __init__(self, gpu: Gpu, blocks: int) -> None:
+    def __init__(self, gpu: Gpu, blocks: int, priority: int = 0) -> None:
         self._gpu = gpu
         self._blocks = blocks
         self._kernel = gpu.kernel("accumulate_lcg")
         self._count = blocks * BLOCK
         self._state = gpu.upload(lcg.initial(self._count))
         self._done = 0  # rounds queued so far
-        self.stream = gpu.stream()
+        self.stream = gpu.stream(priority)
 
     def launch(self, rounds: int) -> None:
         """Queues one kernel of `rounds` rounds; does not wait."""

@@ -13,7 +13,7 @@ from runlist.workloads.gpu import Gpu, check
 from runlist.workloads.loops import RequestLoop
 
 MIB = 1 << 20
-PAUSE_S = 1e-6
+PAUSE_S = 1e-5
 
 
 def _body() -> None:

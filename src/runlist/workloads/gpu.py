@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
+from collections.abc import Callable
 from importlib import resources
 from typing import Any, Self
 
@@ -54,6 +55,32 @@ class Flag:
     @value.setter
     def value(self, value: int) -> None:
         self._cell.value = value
+
+
+class PageLocked:
+    """Page-locked host memory of `size` bytes for input, as much for output, and a buffer on the GPU for both."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._addresses = [int(check(driver.cuMemHostAlloc(size, 0))) for _ in range(2)]
+        self._input, self._output = ((ctypes.c_char * size).from_address(address) for address in self._addresses)
+        self._device = check(driver.cuMemAlloc(size))
+
+    def fill(self, pattern: bytes) -> None:
+        """The input is this, over and over; `size` is a multiple of its length."""
+        self._input.raw = pattern * (self._size // len(pattern))
+
+    def copy_in(self, stream: Any) -> None:
+        """Queues the copy of the input to the GPU."""
+        check(driver.cuMemcpyHtoDAsync(self._device, self._addresses[0], self._size, stream))
+
+    def copy_out(self, stream: Any) -> None:
+        """Queues the copy of what is on the GPU to the output."""
+        check(driver.cuMemcpyDtoHAsync(self._addresses[1], self._device, self._size, stream))
+
+    def result(self) -> bytes:
+        """The output."""
+        return self._output.raw
 
 
 class Kernel:
@@ -143,8 +170,7 @@ class Gpu:
         self.context_at = time.perf_counter()
         """When the context was asked for."""
         check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(self.device))))
-        ptx = resources.files(__package__).joinpath("kernels.autogen.ptx").read_bytes()
-        self._module = check(driver.cuModuleLoadData(ptx + b"\0"))
+        self._module = _load()
 
     def __enter__(self) -> Self:
         return self
@@ -160,9 +186,9 @@ class Gpu:
         """The kernel `name` of kernels.cu."""
         return Kernel(self._module, name)
 
-    def stream(self) -> Any:
-        """A new stream that does not wait for the default stream."""
-        return check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    def stream(self, priority: int = 0) -> Any:
+        """A new stream that does not wait for the default stream. The lower the priority, the more urgent."""
+        return check(driver.cuStreamCreateWithPriority(driver.CUstream_flags.CU_STREAM_NON_BLOCKING, priority))
 
     def upload(self, values: array[Any]) -> int:
         """Device address of a copy of `values`."""
@@ -176,6 +202,27 @@ class Gpu:
         values = array(like.typecode, bytes(len(like) * like.itemsize))
         check(driver.cuMemcpyDtoH(values.buffer_info()[0], address, len(values) * values.itemsize))
         return values
+
+
+def current_kernel(name: str) -> Kernel:
+    """The kernel `name` of kernels.cu in the context that is current in this thread, whoever made it."""
+    return Kernel(_load(), name)
+
+
+def in_this_context(body: Callable[[], None]) -> Callable[[], None]:
+    """The function for another thread, where it begins with the context that is current here."""
+    context = check(driver.cuCtxGetCurrent())
+
+    def run() -> None:
+        check(driver.cuCtxSetCurrent(context))
+        body()
+
+    return run
+
+
+def _load() -> Any:
+    ptx = resources.files(__package__).joinpath("kernels.autogen.ptx").read_bytes()
+    return check(driver.cuModuleLoadData(ptx + b"\0"))
 
 
 def synchronize(stream: Any) -> None:

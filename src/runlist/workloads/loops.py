@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from runlist.arrivals import MAX_RATE_HZ, Periodic, Poisson
 from runlist.workloads.protocol import Workload
 
 _SEED = 1
@@ -28,6 +29,9 @@ class RequestLoop(Workload):
     `report` is told the seconds from arrival to the end of each request.
     """
 
+    _times: Iterator[float]
+    _last: float
+
     def __init__(
         self,
         request: Callable[[float], float],
@@ -46,7 +50,7 @@ class RequestLoop(Workload):
         self._poisson = poisson
         self._jitter = jitter
         self._random = random.Random(_SEED)  # noqa: S311 (no secret)
-        self._offset = 0.0
+        self._begin_arrivals()
         self._lead = lead_s
         self._report = report
         self._correct = correct
@@ -60,13 +64,13 @@ class RequestLoop(Workload):
     def resume(self) -> None:
         if self._jitter:
             self._random.seed(_SEED)
-            self._offset = 0.0
+        self._begin_arrivals()
         self._free = time.perf_counter()
         self._arrival = self._free + self._gap()
 
     def set_rate(self, per_second: float) -> None:
-        if not 0 < per_second < float("inf"):
-            raise ValueError(f"a rate is a number above 0, not {per_second:g}")
+        if not 0 < per_second <= MAX_RATE_HZ:
+            raise ValueError(f"a rate is a number above 0, of at most {MAX_RATE_HZ:g}, not {per_second:g}")
         self._period = 1 / per_second
         self.resume()
 
@@ -98,10 +102,14 @@ class RequestLoop(Workload):
 
     def _gap(self) -> float:
         """Seconds between this arrival and the next."""
-        if self._poisson:
-            return self._random.expovariate(1 / self._period)
-        before, self._offset = self._offset, self._jitter * self._random.random() if self._jitter else 0.0
-        return self._period * (1 + self._offset - before)
+        before, self._last = self._last, next(self._times)
+        return self._last - before
+
+    def _begin_arrivals(self) -> None:
+        rate = 1 / self._period
+        load = Poisson(rate) if self._poisson else Periodic(rate, self._period, self._jitter)
+        self._times = load.arrivals(0.0, self._random)
+        self._last = 0.0
 
 
 class BurstLoop(Workload):

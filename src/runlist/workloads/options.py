@@ -33,6 +33,14 @@ def positive_int(text: str) -> int:
     return int(value)
 
 
+def period_ms(text: str) -> float:
+    """A time between arrivals, for argparse: from 10 µs, at which the generator of arrivals ends, to a million s."""
+    value = positive(text)
+    if not 0.01 <= value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text} ms is no time between arrivals: take 0.01 to 1000000000")
+    return value
+
+
 def part(text: str) -> float:
     """A number from 0 to 1, for argparse."""
     try:
@@ -54,10 +62,10 @@ def parser(module: str, description: str | None) -> argparse.ArgumentParser:
     return result
 
 
-def add_arrivals(parser: argparse.ArgumentParser, period_ms: float) -> None:
+def add_arrivals(parser: argparse.ArgumentParser, usual_ms: float) -> None:
     """The options of programs that answer requests."""
     add = parser.add_argument
-    add("--period-ms", type=positive, default=period_ms, metavar="MS", help=f"time between arrivals ({period_ms:g})")
+    add("--period-ms", type=period_ms, default=usual_ms, metavar="MS", help=f"time between arrivals ({usual_ms:g})")
     add("--poisson", action="store_true", help="exponential times between arrivals, with that mean")
     add("--jitter", type=part, default=0.0, metavar="PART", help="each arrival late by up to this part of the period")
     add("--report", action="store_true", help="tell Runlist how long each request took, from its arrival on")

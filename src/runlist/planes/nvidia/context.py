@@ -68,6 +68,21 @@ class GpuContext:
         self.groups.clear()
         self._at_once = None
 
+    def grow(self, group: Group) -> bool:
+        """Take the channels that a group has got since it was found; whether there are any, or its engine shows now."""
+        known = self.groups.get(group.handle)
+        if known is None:
+            return False
+        late = sorted({*group.channels} - {*known.channels})
+        engine = min(known.engine, group.engine, key=list(Engine).index)
+        if not late and engine == known.engine:
+            return False
+        self.groups[group.handle] = Group(group.handle, engine, (*known.channels, *late))
+        self._prepared.clear()
+        self._at_once = None
+        self._ids = self._ask_ids()
+        return True
+
     # -- slices ------------------------------------------------------------------------------------
 
     def timeslices(self, engine: Engine | None = None) -> dict[int, int]:

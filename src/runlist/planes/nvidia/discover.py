@@ -25,7 +25,7 @@ from typing import cast
 
 from runlist.model import Engine
 from runlist.planes import interface
-from runlist.planes.interface import Borrower, Handle, Lent
+from runlist.planes.interface import Borrower, Context, Handle, Lent, Seen
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
@@ -70,6 +70,16 @@ class Found:
             for gpu in self.gpus
             if (groups := tuple(group for group in gpu.groups if (self.client, group.handle) not in known))
         ]
+
+    def extend(self, context: Context) -> bool:
+        own = cast("GpuContext", context)
+        grown = [
+            own.grow(group)
+            for gpu in self.gpus
+            if (gpu.gpu, self.client) == (own.gpu, own.client)
+            for group in gpu.groups
+        ]
+        return any(grown)
 
 
 class Discoverer:
@@ -130,6 +140,31 @@ class Discoverer:
             _close_unused(copies, found)
         return found
 
+    def is_file(self, pid: int, fd: int) -> bool:
+        with contextlib.suppress(OSError):
+            return any(True for _ in self._driver.control_files_behind(pid, fd))
+        return False
+
+    def find_seen(self, pid: int, pidfd: int, borrower: Borrower, seen: Sequence[Seen]) -> list[Found]:
+        """As `discover`, but only among these objects: RM says of each what it is, so that nobody's word is taken."""
+        found: list[Found] = []
+        copies: list[OpenFile] = []
+        try:
+            for one in seen:
+                numbers = _behind(self._driver, pid, one.fd)
+                for fd, file in _copies(self._driver, pid, pidfd, borrower, numbers):
+                    copies.append(file)
+                    classes = _known(file, one.client, one.objects)
+                    if classes and (gpus := _gpus(RmClient(file, one.client), classes)):
+                        found.append(Found(fd, file, one.client, gpus))
+                        break
+        except BaseException:
+            found.clear()
+            raise
+        finally:
+            _close_unused(copies, found)
+        return found
+
     def examine(self, lent: Sequence[Lent]) -> list[Found]:
         """The same for files that a process sent of itself, one client on each; takes them over."""
         found: list[Found] = []
@@ -164,8 +199,21 @@ def _control_files(
     driver: Driver, pid: int, pidfd: int, borrower: Borrower, begin: int
 ) -> Iterator[tuple[int, OpenFile]]:
     """Copies of a process' control files, those with numbers above `begin`."""
+    numbers = (number for number in driver.control_files(pid) if number > begin)
+    yield from _copies(driver, pid, pidfd, borrower, numbers)
+
+
+def _behind(driver: Driver, pid: int, fd: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):  # closed meanwhile
+        yield from driver.control_files_behind(pid, fd)
+
+
+def _copies(
+    driver: Driver, pid: int, pidfd: int, borrower: Borrower, numbers: Iterable[int]
+) -> Iterator[tuple[int, OpenFile]]:
+    """Copies of these descriptors of a process that are control files."""
     try:
-        for fd in sorted(number for number in driver.control_files(pid) if number > begin):
+        for fd in sorted(numbers):
             try:
                 copy = borrower.borrow(pid, pidfd, fd)
             except OSError as error:
@@ -247,8 +295,18 @@ def _used(prober: _Prober, client: int, handles: range) -> Iterator[tuple[int, i
             return
 
 
-def _gpus(client: RmClient) -> tuple[GpuObjects, ...]:
-    classes = _objects(client)
+def _known(file: OpenFile, client: int, handles: Iterable[int]) -> dict[int, int]:
+    """Classes of those of a client's objects that it has."""
+    prober = _Prober(file)
+    if prober.ask(client, client, HANDLE_INFO_CLASS) is None:
+        return {}
+    asked = ((handle, prober.ask(client, handle, HANDLE_INFO_CLASS)) for handle in sorted(handles))
+    return {handle: class_ for handle, class_ in asked if class_ is not None}
+
+
+def _gpus(client: RmClient, classes: dict[int, int] | None = None) -> tuple[GpuObjects, ...]:
+    """Its channel groups by GPU, among the objects with these classes, or else among all."""
+    classes = _objects(client) if classes is None else classes
     prober = _Prober(client.file)
 
     def parent(handle: int) -> int | None:

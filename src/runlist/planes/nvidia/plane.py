@@ -63,6 +63,11 @@ class NvidiaPlane:
 
         return NvmlCensus(self.driver)
 
+    def watch_gpus(self) -> interface.GpuWatch:
+        from runlist.planes.nvidia.health import Health
+
+        return Health(self.driver)
+
     def rescue(self, pid: int) -> list[str]:
         from runlist.planes.nvidia.rescue import rescue
 
@@ -81,3 +86,10 @@ class NvidiaPlane:
 
     def state_dir(self) -> Path | None:
         return self.driver.state_dir()
+
+    def capture(self) -> interface.Capture | None:
+        if not self.driver.seen_by_kernel():
+            return None
+        from runlist.planes.nvidia.capture import CAPTURE
+
+        return CAPTURE

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from runlist.model import Announce, Task, TaskKey
-from runlist.policies.parts.hints import AHEAD_S
+from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
 from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.rest import Rest
 
@@ -16,10 +16,6 @@ AT_ONCE_S = 3e-3
 """Room is made at once for what is announced for no later than this, and AHEAD_S before what comes later. The library
 goes by it, too.
 """
-WAIT_S = 5e-3
-"""Who has not begun so long after the time that it announced was wrong."""
-GRACE_S = 1e-3
-"""Who has begun has the GPU for itself for so long."""
 FARTHEST_S = 1.0
 LOOK_S = 1e-3
 
@@ -84,6 +80,10 @@ class Announcements:
         self._count_one(now)
         ahead = event.in_s if event.in_s <= AT_ONCE_S else AHEAD_S
         self._pending[event.key] = _Pending(now + event.in_s, now + event.in_s - ahead)
+
+    def expects(self, key: TaskKey) -> bool:
+        """Whether room is made for a task, or will be."""
+        return key in self._pending
 
     def worked(self, key: TaskKey) -> None:
         """A task began to work, and is given way to for that: what it announced is settled."""

@@ -52,7 +52,11 @@ FADES = 0.3
 
 LOOK_S = 10.0
 """How long slices last before the GPU is looked at anew at tiny slices, and how long requests are not tried again once
-they did not fit: twice as long each time.
+they were given up: twice as long each time.
+"""
+LISTEN_S, LONGEST_LISTEN_S = 0.5, 4.0
+"""How long nobody listens to requests that did not seem worth it, at first and at the longest. A program's start looks
+like that (after 10 s, a token loop had the GPU for its requests 1.6 s late, H200), and to listen costs little.
 """
 
 WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
@@ -146,6 +150,7 @@ class GiveWay:
         self.way = Way.SWITCH if self._asked == AUTO else Way(self._asked)
         self._look = Rest(LOOK_S)  # at tiny slices, from longer ones
         self._no_requests = Rest(LOOK_S)
+        self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
@@ -273,14 +278,15 @@ class GiveWay:
             surely = window.waits is not None or not window.pressed
             return Way.SLICE if surely and window.cost > self._budget else Way.SWITCH
         self._look.forget()
-        if window.cost < WORTH_ASKING or not window.told or not self._no_requests.over(now):
+        may_ask = self._no_requests.over(now) and self._deaf.over(now)
+        if window.cost < WORTH_ASKING or not window.told or not may_ask:
             return Way.SWITCH
         if not listened:
             self._listens = True
             return Way.SWITCH
         if 0 < begun * CONTROLS_S <= window.cost * window.length_s and window.waited_s >= FULL * busy_s:
             return Way.REQUEST
-        self._no_requests.begin(now)
+        self._deaf.begin(now)
         return Way.SWITCH
 
     def _from_request(self, window: _Window, now: float) -> Way:

@@ -73,7 +73,8 @@ class Priority(Policy):
 
     def on_event(self, event: Event, now: float) -> bool:
         if isinstance(event, Hint):
-            self._hints.note(event, now)
+            if not self._announcements.expects(event.key):  # its library announced it, too
+                self._hints.note(event, now)
         elif isinstance(event, Announce):
             self._announcements.note(event, now)
         elif isinstance(event, Busy) and self._give_way.way is Way.REQUEST:

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runlist.arrivals import After, AnyLoad, Closed, Listed, Periodic, Poisson
 from runlist.errors import UsageError
 from runlist.model import TaskClass
 from runlist.sim.traces.fields import Fields, read_text
-from runlist.sim.workload import After, AnyLoad, Closed, Listed, Periodic, Poisson, TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace
 
 
 def read(path: Path, seconds: float | None = None) -> Trace:
@@ -59,7 +60,7 @@ def _tenant(entry: object, number: int, kernels: Fields, path: Path) -> TenantSp
     fields.where = f"trace {path}: task {name}"
     load_fields = fields.table("load") if fields.has("load") else fields.table("strategy")  # its name of old
     priority = load_fields.number("priority", 0.0)
-    load = _load(load_fields)
+    load = load_of(load_fields)
     default = TaskClass.BATCH if isinstance(load, Closed) else TaskClass.NORMAL if priority > 0 else TaskClass.LATENCY
     word = fields.text("class", default.value)
     if word not in ("latency", "normal", "batch"):
@@ -85,7 +86,8 @@ def _lengths(name: str, model: str, kernels: Fields, where: str) -> tuple[float,
     return here.numbers(key) if isinstance(value, list) else (here.number(key),)
 
 
-def _load(fields: Fields) -> AnyLoad:
+def load_of(fields: Fields) -> AnyLoad:
+    """The table `load` of a task. Raises UsageError."""
     kind = fields.text("type")
     readers: dict[str, Callable[[], AnyLoad]] = {
         "continuous": Closed,

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from runlist.arrivals import Closed
 from runlist.errors import UsageError
 from runlist.model import Cap, TaskClass
-from runlist.sim.workload import Closed, TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace
 from runlist.units import parse_number
 
 TASK_COLUMNS = (

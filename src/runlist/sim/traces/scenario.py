@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runlist.arrivals import After, AnyLoad, Closed, Listed, Periodic, Poisson, Rate
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass
 from runlist.settings.conflicts import conflicts
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
 from runlist.sim.traces.fields import Fields, read_text
-from runlist.sim.workload import MAX_KERNELS, After, AnyLoad, Closed, Listed, Periodic, Poisson, Rate, TenantSpec, Trace
+from runlist.sim.workload import MAX_KERNELS, TenantSpec, Trace
 
 MAX_COUNT = 10_000
 

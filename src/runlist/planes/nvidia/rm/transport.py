@@ -70,6 +70,14 @@ class Driver(Protocol):
     def control_files(self, pid: int) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be control files. Raises OSError as /proc does."""
 
+    def seen_by_kernel(self) -> bool:
+        """Whether requests reach it by ioctl, so that the kernel plane sees them."""
+
+    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+        """Numbers of the descriptors of `pid` that may be the control file on which the kernel saw requests to `fd`;
+        none where `fd` is another file. Raises OSError as /proc does.
+        """
+
     def adopt(self, fd: int) -> OpenFile | None:
         """Take over a copied descriptor; close it and return None where it is no control file of this driver."""
 
@@ -117,6 +125,14 @@ class NvidiaDriver:
             if target == str(self._PATH):
                 yield fd
 
+    def seen_by_kernel(self) -> bool:
+        return True
+
+    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+        found = os.stat(f"/proc/{pid}/fd/{fd}")
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+            yield fd
+
     def adopt(self, fd: int) -> OpenFile | None:
         # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
         found = os.fstat(fd)
@@ -146,6 +162,8 @@ class EmulatedDriver:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._socket = str(directory / emulator_autogen.CONTROL_SOCKET)
+        twin = os.environ.get(names.EMULATED_TWIN)
+        self._twin = Path(twin) if twin else None  # the kernel sees requests on it, and none on our sockets
 
     def open(self) -> OpenFile:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -167,6 +185,13 @@ class EmulatedDriver:
         for fd, target in _descriptors(pid):
             if target.startswith("socket:"):
                 yield fd
+
+    def seen_by_kernel(self) -> bool:
+        return self._twin is not None
+
+    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+        if self._twin is not None and os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), self._twin.stat()):
+            yield from self.control_files(pid)
 
     def adopt(self, fd: int) -> OpenFile | None:
         connection = socket.socket(fileno=fd)

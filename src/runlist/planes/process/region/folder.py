@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runlist import trusted
-from runlist.planes.process.region.file import FIXED, Region, RegionError
+from runlist.planes.process.region.file import Region
 from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT
+from runlist.planes.process.region.reading import FIXED, RegionError
 from runlist.proc.process import own_words, owner_of, pid_namespace, start_of
 
 _COMPLETE = re.compile(r"\d+-[0-9a-f]{12}\.region|\d+-\d+|named-\d+")

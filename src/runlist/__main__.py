@@ -1,0 +1,5 @@
+"""`python -m runlist` is `runlist`."""
+
+from runlist.cli import main
+
+main()

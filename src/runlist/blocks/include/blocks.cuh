@@ -1,0 +1,83 @@
+// Kernels that can be stopped between blocks and resumed where they stopped (docs/blocks.md). For nvcc, NVRTC, and,
+// after host.hpp, any C++20 compiler; needs no other header.
+//
+// A kernel's grid is then physical: as many blocks as fit onto the GPU, or fewer. What the kernel computes is a grid of
+// logical blocks, which they take one after another. Whoever leaves has finished what it took, so every logical block
+// runs once, however often the kernel is stopped, and with whatever grids it is resumed:
+//
+//   extern "C" __global__ void scale(float* x, float by, int n, runlist::blocks::Run run) {
+//     runlist::blocks::each(run, [&](uint3 blockIdx, dim3 gridDim) {
+//       const int i = blockIdx.x * blockDim.x + threadIdx.x;
+//       if (i >= n) return;
+//       x[i] *= by;
+//     });
+//   }
+#pragma once
+
+namespace runlist {
+namespace blocks {
+
+// Of one launch; by value. A null `stop` is one that never asks.
+struct Run {
+    unsigned long long* next;                 // the logical block to be taken next; in the GPU's memory, 0 at first
+    unsigned* halted;                         // in the GPU's memory: one has left before the end, so all leave
+    const volatile unsigned long long* stop;  // in the host's memory: 16 bytes, one for each who may stop; 0: go on
+    unsigned x, y, z;                         // the logical grid
+
+    __device__ unsigned long long total() const { return static_cast<unsigned long long>(x) * y * z; }
+};
+
+// What a body calls in place of __syncthreads() if some threads may have returned from it: these take part in each
+// barrier until the last has returned.
+__device__ __forceinline__ void barrier() { __syncthreads_and(0); }
+
+// The same as parameters of a kernel, which any language can give.
+#define RUNLIST_RUN_PARAMETERS                                                                                   \
+    unsigned long long *runlist_next, unsigned *runlist_halted, const volatile unsigned long long *runlist_stop, \
+        unsigned runlist_x, unsigned runlist_y, unsigned runlist_z
+#define RUNLIST_RUN \
+    runlist::blocks::Run { runlist_next, runlist_halted, runlist_stop, runlist_x, runlist_y, runlist_z }
+
+// The number of a logical block that nobody else has or gets; the total or more: there is none, or none is to be taken.
+__device__ __forceinline__ unsigned long long take(const Run& run) {
+    // Both are asked before either is looked at: the way to the host's memory is long.
+    const unsigned long long stop = run.stop != nullptr ? run.stop[0] | run.stop[1] : 0;
+    const unsigned halted = *static_cast<volatile unsigned*>(run.halted);
+    if (stop != 0 || halted != 0) {
+        // A kernel queued behind this one must not begin, even if nobody asks any more by then.
+        if (halted == 0) atomicExch(run.halted, 1u);
+        return run.total();
+    }
+    return atomicAdd(run.next, 1ull);
+}
+
+// Calls body(blockIdx, gridDim) for logical blocks until none is left, or a stop is asked for. All threads of the block
+// call it. Shared memory is the body's from its begin to its end.
+template <class Body>
+__device__ __forceinline__ void each(const Run& run, const Body& body) {
+    __shared__ unsigned long long taken;
+    const bool leader = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
+    const unsigned long long total = run.total();
+    const dim3 grid(run.x, run.y, run.z);
+    for (;;) {
+        if (leader) taken = take(run);
+        __syncthreads();
+        const unsigned long long mine = taken;
+        if (mine >= total) return;
+        uint3 index;
+        if (run.y == 1 && run.z == 1) {  // divisions are dear
+            index.x = static_cast<unsigned>(mine), index.y = 0, index.z = 0;
+        } else {
+            const unsigned long long row = mine / run.x;
+            index.x = static_cast<unsigned>(mine - row * run.x);
+            index.y = static_cast<unsigned>(row % run.y);
+            index.z = static_cast<unsigned>(row / run.y);
+        }
+        body(index, grid);
+        while (!__syncthreads_and(1)) {
+        }
+    }
+}
+
+}  // namespace blocks
+}  // namespace runlist

@@ -1,0 +1,274 @@
+"""The page by which kernels are asked to stop: memory that processes of one user and the GPU see.
+
+    0     MAGIC
+    16    a byte for each who may stop: 1 from asking to letting go. The GPU reads these 16 bytes, and nothing else.
+    64    a byte for each who runs kernels: 1 while some of its kernels may be on the GPU
+    1024  for each of those 64 bytes: who it is, and how far it came (`Progress`)
+
+A place among either belongs to whoever holds a lock of the file on its byte, so that it is free again when its process
+dies, however it dies; what a dead one asked for is then taken back by those who wait for it. Nobody writes a byte that
+is another's, so that none needs more than a plain store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Self
+
+from runlist import trusted
+from runlist.errors import NotSupportedError, RunlistError, UsageError
+
+MAGIC = b"RLBLKS01"
+SIZE = 4096
+STOPS, RUNS, PROGRESS = 16, 64, 1024
+PLACES = 16
+"""Of each kind."""
+
+_RECORD = struct.Struct("=6Q")
+_RECORD_BYTES = 64
+_LOCK = struct.Struct("@hhqqi4x")
+_NOTHING = bytes(PLACES)
+_POLL_S = 0.0002
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a process came. `epoch` counts its launches; `step` is the kernel of a sequence of `steps`, of which
+    `next` of `total` logical blocks were taken. What changes while kernels run is known when they have stopped.
+    """
+
+    pid: int
+    epoch: int
+    step: int
+    steps: int
+    next: int
+    total: int
+
+
+class Page:
+    """The page in a file, or with no path in memory of this process alone.
+
+    The file is made where there is none. It and its folder must be this user's alone. Raises Untrusted where others
+    could write them, OSError as the kernel does.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._descriptor = -1 if path is None else _opened(path)
+        self._bytes = mmap.mmap(self._descriptor, SIZE)
+        self._held: set[int] = set()
+        self._lock = threading.Lock()
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
+        """Of the page, in this process."""
+
+    def close(self) -> None:
+        """Gives back the places; the memory stays as long as somebody has its address."""
+        with self._lock:
+            for byte in self._held:
+                self._bytes[byte] = 0
+                self._release(byte)  # the mapping has a descriptor of its own, which would keep the locks
+            self._held.clear()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def asked(self) -> bool:
+        """Whether somebody asks for a stop."""
+        return self._bytes[STOPS : STOPS + PLACES] != _NOTHING
+
+    def running(self) -> bool:
+        """Whether some kernels may be on the GPU; those of the dead are not."""
+        return self._any_alive(RUNS)
+
+    def until_free(self, timeout_s: float | None = None) -> bool:
+        """Waits until nobody asks for a stop any more; whether that was so within the time."""
+        return _until(lambda: not self.asked() or not self._any_alive(STOPS), timeout_s)
+
+    def until_off(self, timeout_s: float | None = None) -> bool:
+        """Waits until no kernels are on the GPU; whether that was so within the time."""
+        return _until(lambda: not self.running(), timeout_s)
+
+    def claim(self, kind: int) -> int:
+        """A place of its own among `STOPS` or `RUNS`: the offset of its byte, which is 0 now. Raises RunlistError where
+        all are taken.
+        """
+        with self._lock:
+            for byte in range(kind, kind + PLACES):
+                if byte not in self._held and self._take(byte):
+                    self._held.add(byte)
+                    self._bytes[byte] = 0
+                    return byte
+        raise RunlistError(f"{PLACES} use {self.path or 'this page'} already: end one of them")
+
+    def give_back(self, byte: int) -> None:
+        """Ends a claim."""
+        with self._lock:
+            if byte in self._held:
+                self._bytes[byte] = 0
+                self._held.discard(byte)
+                self._release(byte)
+
+    def write(self, byte: int, value: bool) -> None:
+        """What the owner of a place says."""
+        self._bytes[byte] = int(value)
+
+    def tell(self, byte: int, progress: Progress) -> None:
+        """How far the owner of a place among `RUNS` came."""
+        place = PROGRESS + (byte - RUNS) * _RECORD_BYTES
+        _RECORD.pack_into(self._bytes, place, *astuple(progress))
+
+    def told(self) -> list[Progress]:
+        """Of all who run kernels and are alive."""
+        return [
+            Progress(*_RECORD.unpack_from(self._bytes, PROGRESS + place * _RECORD_BYTES))
+            for place in range(PLACES)
+            if self._taken(RUNS + place)
+        ]
+
+    def _any_alive(self, kind: int) -> bool:
+        """Whether a byte is set by somebody who lives; those of the dead are cleared. Whoever clears has the place
+        meanwhile: nobody else may claim it and set its byte between the look and the clearing.
+        """
+        found = False
+        for byte in range(kind, kind + PLACES):
+            if not self._bytes[byte]:
+                continue
+            with self._lock:
+                if byte in self._held or not self._take(byte):
+                    found = True
+                    continue
+                self._bytes[byte] = 0
+                self._release(byte)
+        return found
+
+    def _taken(self, byte: int) -> bool:
+        with self._lock:
+            if byte in self._held:
+                return True
+            if not self._take(byte):
+                return True
+            self._release(byte)
+            return False
+
+    def _take(self, byte: int) -> bool:
+        if self._descriptor < 0:
+            return True
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _release(self, byte: int) -> None:
+        if self._descriptor >= 0:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+
+
+class Stopper:
+    """Stops the kernels of all who share a page: those of other processes, and of this one.
+
+    A context manager; leaving it, or dying, lets go. As many may stop at once as a page has places: kernels go on when
+    the last has let go.
+    """
+
+    def __init__(self, page: Path | Page) -> None:
+        self._own = not isinstance(page, Page)
+        self._page = page if isinstance(page, Page) else Page(page)
+        self._byte = self._page.claim(STOPS)
+
+    def stop(self) -> None:
+        """Ask; returns at once. To ask again changes nothing."""
+        self._page.write(self._byte, True)
+
+    def until_off(self, timeout_s: float | None = None) -> bool:
+        """Waits until the kernels have left the GPU, or their processes ended; whether that was so within the time.
+        A process says so when it has seen its kernels end, which takes its processor some microseconds.
+        """
+        return self._page.until_off(timeout_s)
+
+    def resume(self) -> None:
+        """Let go."""
+        self._page.write(self._byte, False)
+
+    def close(self) -> None:
+        """Let go for good."""
+        self._page.give_back(self._byte)
+        if self._own:
+            self._page.close()
+
+    @contextlib.contextmanager
+    def stopped(self, timeout_s: float | None = None) -> Iterator[bool]:
+        """Stops for the length of a `with` statement; `timeout_s` is the most to wait until the GPU is free, which it
+        tells.
+        """
+        self.stop()
+        try:
+            yield self.until_off(timeout_s)
+        finally:
+            self.resume()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _until(holds: Callable[[], bool], timeout_s: float | None) -> bool:
+    ends = None if timeout_s is None else time.monotonic() + timeout_s
+    while not holds():
+        if ends is not None and time.monotonic() >= ends:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of the file, for reading and writing."""
+    if path.name in ("", "..", "."):
+        raise UsageError(f"{path} is no file")
+    folder = trusted.open_folder(path.absolute().parent)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        _check(descriptor, path)
+        # Two that make it at once write the same. It never shrinks, so that nobody's memory goes away.
+        if os.fstat(descriptor).st_size == 0:
+            try:
+                os.posix_fallocate(descriptor, 0, SIZE)
+            except OSError as error:
+                raise NotSupportedError(f"{path}: no room for {SIZE} bytes: {error.strerror}") from error
+            os.pwrite(descriptor, MAGIC, 0)
+        if os.pread(descriptor, len(MAGIC), 0) not in (MAGIC, bytes(len(MAGIC))) or os.fstat(descriptor).st_size < SIZE:
+            raise UsageError(f"{path} is another kind of file: name one that does not exist yet")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check(descriptor: int, path: Path) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"{path} is no file")
+    if found.st_uid != os.geteuid():
+        raise trusted.Untrusted(f"{path} belongs to user {found.st_uid}: it must belong to you (chown)")
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise trusted.Untrusted(f"others can open {path}: take that right away (chmod 600 {path})")

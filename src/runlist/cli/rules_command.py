@@ -1,0 +1,87 @@
+"""`runlist rules list|reload|check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runlist.cli.common import App, Device, Json, print_json, say
+from runlist.text import counted, printable
+
+if TYPE_CHECKING:
+    from runlist.views.structs import RulesView
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    rules = App(no_args_is_help=True, help="List the rules in force, have them read again, or check a file of them.")
+    app.add_typer(rules, name="rules")
+
+    @rules.command("list")
+    def list_(device: Device = None, json: Json = False) -> None:
+        """List the rules in force, in the order in which they are tried, and what is wrong with which file.
+
+        PROCESSES is how many have the rule now. Users see the rules that their processes have.
+        """
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            found = client.rules()
+        if json:
+            print_json(found)
+        else:
+            _show(found)
+
+    @rules.command("reload")
+    def reload(device: Device = None, json: Json = False) -> None:
+        """Have the daemon read its main file of rules again, as SIGHUP does.
+
+        A file with a mistake changes nothing, and the mistake is said. Drop-ins need no command.
+        """
+        from runlist.client import Client
+
+        with Client.open(device=device) as client:
+            found = client.reload_rules()
+        if json:
+            print_json(found)
+        else:
+            print(f"{counted(len(found.rules) + found.left_out, 'rule')} in force")
+
+    @rules.command("check")
+    def check(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of rules.")],
+        drop_in: Annotated[
+            bool, typer.Option("--drop-in", help="Check it as a drop-in, which has rules alone and is short.")
+        ] = False,
+        json: Json = False,
+    ) -> None:
+        """Say what is wrong with a file of rules, without a daemon."""
+        from runlist.daemon.placement.rules import Rules
+
+        found = Rules.load_drop_in(file) if drop_in else Rules.load(file)
+        if json:
+            print_json({"file": str(file), "rules": len(found.rules), "bounds": len(found.bounds)})
+        else:
+            bounds = f", {counted(len(found.bounds), 'bound')}" if found.bounds else ""
+            print(f"{printable(str(file))}: {counted(len(found.rules), 'rule')}{bounds}, in order")
+
+
+def _show(found: RulesView) -> None:
+    from runlist.cli.tables import terminal_width
+    from runlist.views.columns import RULE_COLUMNS, chosen
+    from runlist.views.layout import fit, lines
+
+    if found.rules:
+        layout = fit(chosen(RULE_COLUMNS, found.rules), found.rules, terminal_width())
+        print("\n".join(lines(layout, found.rules)))
+    else:
+        print("no rules")
+    if found.left_out:
+        print(f"and {found.left_out} more")
+    for file in found.files:
+        if file.trouble:
+            say(f"trouble: {printable(file.trouble)}")
+    for note in found.notes:
+        say(f"note: {printable(note)}")

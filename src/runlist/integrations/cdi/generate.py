@@ -1,0 +1,60 @@
+"""Making the specification for this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runlist import files, interpreter, paths, trusted
+from runlist.errors import NotSupportedError
+from runlist.integrations.cdi import spec
+from runlist.planes.process.library import library
+from runlist.planes.registry import choose_plane
+from runlist.protocol import environment_autogen as variables
+
+MOST = 16 << 20
+"""Bytes of another specification."""
+
+
+def generate(device: str | None, *, preload: bool = True, hook: bool = True) -> dict[str, Any]:
+    """The specification of the GPUs that are here. Without `preload` containers get no library, without `hook` no rule:
+    the daemon then manages what it is told by others. Raises RunlistError.
+    """
+    plane = choose_plane(device)
+    watch = plane.watch_gpus()
+    try:
+        gpus = [gpu for gpu in watch.look(0.0) if not gpu.sick]
+    finally:
+        watch.close()
+    if not gpus:
+        raise NotSupportedError("no GPU is here: install or load the NVIDIA driver, or name another --device")
+    messages = paths.tenants_folder(plane)
+    paths.make_private(messages.parent)
+    paths.make_private(messages, 0o755)  # a runtime refuses to mount what is not there
+    words = interpreter.command("runlist.integrations.cdi.hook", str(paths.drop_ins(plane))) if hook else []
+    extra = spec.emulated_edits(plane.environment()) if plane.name == variables.EMULATED else None
+    return spec.spec(gpus, library() if preload else None, messages, words, _hook_environment(os.environ), extra)
+
+
+def read(path: Path) -> str:
+    """Another specification, whose hooks become ours. Raises RunlistError where others could change it, OSError and
+    ValueError.
+    """
+    with open(trusted.open_file(path), "rb") as file:
+        return file.read(MOST).decode()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a specification so that nobody reads half of it. It says what engines run as root: so it goes to no folder
+    whose owner could put another in its place. Raises RunlistError or OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    trusted.check(path.parent)
+    files.replace(path, text.encode())
+
+
+def _hook_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """A runtime gives a hook no variables but these."""
+    return {name: environment[name] for name in ("HOME", "PATH") if name in environment}

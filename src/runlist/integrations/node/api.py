@@ -1,0 +1,209 @@
+"""The API server, where there is one that may be asked: annotations as they change, and events on pods.
+
+The container runtime knows the annotations with which a pod was made. Who changes them afterwards tells the API server
+alone. Without it all else works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runlist.errors import MissingExtra
+from runlist.integrations.node.pods import Pod, of_use
+from runlist.text import printable
+
+if TYPE_CHECKING:  # they are imported when there is a server to ask
+    from lightkube.core.client import FieldSelector
+    from lightkube.models.core_v1 import Pod as PodModel
+    from lightkube.resources.core_v1 import Event as EventResource
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+WATCH_S = 300
+"""After so long a watch is begun anew: a server that is silent for ever is not waited for."""
+
+RETRY_S = (0.5, 30.0)
+"""The first pause after a failure, and the longest."""
+
+_MOST_EVENTS = 256
+_MAX_MESSAGE = 1000
+_Say = Callable[[str, str], object]
+_Key = tuple[str, str]
+_MIRROR = "kubernetes.io/config.hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is to be an event on a pod."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+def configured() -> bool:
+    """Whether there is an API server to ask: a service account, or a file that KUBECONFIG names."""
+    return bool(os.environ.get("KUBECONFIG")) or ACCOUNT.exists()
+
+
+def node_name() -> str:
+    """This node's name: NODE_NAME, as the downward API gives it, or the machine's."""
+    return os.environ.get("NODE_NAME") or socket.gethostname().lower()
+
+
+class Api:
+    """Follows the pods of one node in a thread, and writes events in another. `changed` is called after each change of
+    a pod, and `say` with a subject and what is to be said of it.
+    """
+
+    def __init__(self, node: str, changed: Callable[[], None], say: _Say) -> None:
+        try:
+            from lightkube import Client
+            from lightkube.config.kubeconfig import KubeConfig
+        except ImportError:
+            raise MissingExtra("talking to the API server", "lightkube", "node") from None
+        named = os.environ.get("KUBECONFIG")
+        config = KubeConfig.from_file(named) if named else KubeConfig.from_service_account()
+        self._client = Client(config=config, field_manager="runlist-node")
+        self._node, self._changed, self._say = node, changed, say
+        self._pods: dict[_Key, _Told] = {}
+        self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
+        self.complete = threading.Event()
+        for work in (self._follow, self._write):
+            threading.Thread(target=work, name=f"api{work.__name__}", daemon=True).start()
+
+    def pod(self, pod: Pod) -> Pod | None:
+        """A pod as the API server last told it."""
+        told = self._pods.get(_key(pod))
+        return replace(told.pod, uid=pod.uid) if told is not None and pod.uid in told.uids else None
+
+    def tell(self, notice: Notice) -> None:
+        """Make an event of it, soon; dropped where too many wait."""
+        with contextlib.suppress(queue.Full):
+            self._notices.put_nowait(notice)
+
+    def _follow(self) -> None:
+        pause = RETRY_S[0]
+        while True:
+            began = time.monotonic()
+            try:
+                self._watch()
+            except Exception as error:  # whatever its libraries raise: we go on without, and try again
+                self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
+            pause = RETRY_S[0] if time.monotonic() - began > 2 * pause else min(2 * pause, RETRY_S[1])
+            time.sleep(pause)
+
+    def _watch(self) -> None:
+        from lightkube.resources.core_v1 import Pod as PodResource
+
+        of_node: FieldSelector = {"spec.nodeName": self._node}
+        listed = self._client.list(PodResource, namespace="*", fields=of_node)
+        pods = {_key(told.pod): told for told in map(_told, listed)}
+        if pods != self._pods:
+            self._pods = pods
+            self._changed()
+        self._say("the API server", "")
+        self.complete.set()
+        for kind, one in self._client.watch(
+            PodResource,
+            namespace="*",
+            fields=of_node,
+            server_timeout=WATCH_S,
+            resource_version=listed.resourceVersion,
+        ):
+            told = _told(one)
+            if kind == "DELETED":
+                self._pods.pop(_key(told.pod), None)
+            elif self._pods.get(_key(told.pod)) != told:
+                self._pods[_key(told.pod)] = told
+                self._changed()
+
+    def _write(self) -> None:
+        while True:
+            notice = self._notices.get()
+            try:
+                self._client.create(_event(notice, self._node))
+            except Exception as error:
+                self._say("events", f"cannot be written, the log has them: {_reason(error)}")
+            else:
+                self._say("events", "")
+
+
+def _reason(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}")[:300]
+
+
+def _key(pod: Pod) -> _Key:
+    """What tells a pod from all others of its time."""
+    return pod.namespace, pod.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A pod, and the uids that its kubelet may call it by. That of a static one is an annotation, which others can
+    write, too: it is one more, and for the pod of this name alone.
+    """
+
+    pod: Pod
+    uids: frozenset[str]
+
+
+def _told(pod: PodModel) -> _Told:
+    """What we keep of a pod."""
+    about, spec = pod.metadata, pod.spec
+    if about is None:
+        raise ValueError("a pod without metadata")
+    annotations: Mapping[str, str] = about.annotations or {}
+    uid = about.uid or ""
+    before = [*((spec and spec.initContainers) or [])]
+    containers = [*before, *((spec and spec.containers) or [])]
+    limits = {
+        one.name: {key: str(value) for key, value in one.resources.limits.items() if key.startswith("nvidia.com/")}
+        for one in containers
+        if one.resources and one.resources.limits
+    }
+    known = Pod(
+        uid,
+        about.name or "",
+        about.namespace or "",
+        of_use(annotations),
+        of_use(about.labels or {}),
+        tuple(one.name for one in containers),
+        {name: some for name, some in limits.items() if some},
+        (spec and spec.priorityClassName) or "",
+        spec.priority if spec else None,
+    )
+    return _Told(known, frozenset({uid, annotations.get(_MIRROR) or uid}))
+
+
+def _event(notice: Notice, node: str) -> EventResource:
+    from lightkube.models.core_v1 import EventSource, ObjectReference
+    from lightkube.models.meta_v1 import ObjectMeta
+    from lightkube.resources.core_v1 import Event
+
+    now, pod = datetime.now(UTC), notice.pod
+    return Event(
+        metadata=ObjectMeta(generateName="runlist-", namespace=pod.namespace),
+        involvedObject=ObjectReference(
+            apiVersion="v1", kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid
+        ),
+        reason=notice.reason,
+        message=notice.message[:_MAX_MESSAGE],
+        type="Warning",
+        count=1,
+        firstTimestamp=now,
+        lastTimestamp=now,
+        reportingComponent="runlist-node",
+        reportingInstance=node,
+        source=EventSource(component="runlist-node", host=node),
+    )

@@ -1,0 +1,1 @@
+"""The device plugin of `runlist plugin`: pieces of GPUs as resources of Kubernetes."""

@@ -1,0 +1,140 @@
+"""The gRPC service of one resource, as the kubelet calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import structlog
+
+from runlist.errors import UsageError
+from runlist.integrations.kubernetes import deviceplugin_autogen as api
+from runlist.integrations.plugin.given import Ways, response
+from runlist.integrations.plugin.pieces import Resource
+from runlist.planes.interface import NodeGpu
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+PAIR_S = 2.0
+"""How soon after the one resource a container's other one is allocated."""
+
+log = structlog.get_logger()
+
+
+class Gpus:
+    """The GPUs as they were last seen, and who waits for a change."""
+
+    def __init__(self, gpus: list[NodeGpu]) -> None:
+        self.now = gpus
+        self._changed = asyncio.Event()
+
+    def set(self, gpus: list[NodeGpu]) -> None:
+        """Take what was seen, and wake those who wait if it is something else."""
+        if gpus == self.now:
+            return
+        before = {gpu.uuid: gpu.sick for gpu in self.now}
+        for gpu in gpus:
+            if before.get(gpu.uuid, "") != gpu.sick:
+                log.warning("a GPU changed", gpu=gpu.uuid, health=gpu.sick or "fit for work")
+        self.now = gpus
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Wait for the next."""
+        await self._changed.wait()
+
+
+class Pairs:
+    """Guesses that a container's share and its memory belong together. The kubelet allocates the resources of a
+    container one right after the other, in any order, and does not say for whom: so what was just allocated of the
+    one is where the other should be.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: tuple[str, str, float] = ("", "", 0.0)  # resource, GPU, when
+
+    def partner(self, resource: str) -> str:
+        """The GPU of the other resource that was allocated just now, and has no partner yet; or nothing."""
+        other, gpu, when = self._last
+        return gpu if other and other != resource and self._clock() - when < PAIR_S else ""
+
+    def allocated(self, resource: str, gpu: str) -> bool:
+        """Take note of an allocation; whether it is the second of a pair."""
+        paired = bool(self.partner(resource))
+        self._last = ("", "", 0.0) if paired else (resource, gpu, self._clock())
+        return paired
+
+
+class Service:
+    """v1beta1.DevicePlugin of one resource. A request that makes no sense is refused by itself."""
+
+    def __init__(self, resource: Resource, gpus: Gpus, ways: Callable[[], Ways], pairs: Pairs) -> None:
+        self._resource = resource
+        self._gpus = gpus
+        self._ways = ways
+        self._pairs = pairs
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+        """What of the interface is there."""
+        return options()
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802, ARG002
+        """All pieces, now and after every change."""
+        while True:
+            seen = self._gpus.now
+            yield devices(self._resource, seen)
+            while self._gpus.now is seen:
+                await self._gpus.change()
+
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+        """Which pieces to take of those that are free."""
+        answer = api.PreferredAllocationResponse()
+        first = self._pairs.partner(self._resource.name)
+        for one in request.container_requests:
+            ids = self._resource.preferred(
+                one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self._gpus.now, first
+            )
+            answer.container_responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        return answer
+
+    async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """What a container gets with these pieces."""
+        answer = api.AllocateResponse()
+        gpus, ways = self._gpus.now, self._ways()
+        try:
+            every = [self._resource.taken(one.devices_ids, gpus) for one in request.container_requests]
+        except UsageError as error:
+            log.warning("an allocation was refused", resource=self._resource.name, reason=str(error))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise  # abort does not return
+        for taken in every:
+            partner = self._pairs.partner(self._resource.name)
+            paired = self._pairs.allocated(self._resource.name, taken.gpus[0])
+            if paired and partner not in taken.gpus:
+                log.warning("share and memory of a container are on different GPUs", gpus=[partner, *taken.gpus])
+            visible = not paired or partner in taken.gpus
+            answer.container_responses.append(response(self._resource, taken, gpus, ways, visible))
+        return answer
+
+    async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+        """Nothing is to be done; the kubelet does not ask."""
+        return api.PreStartContainerResponse()
+
+
+def options() -> Any:
+    """What of the interface the service has."""
+    return api.DevicePluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+
+
+def devices(resource: Resource, gpus: list[NodeGpu]) -> Any:
+    """The pieces of all GPUs as a message."""
+    listed = api.ListAndWatchResponse()
+    for gpu in gpus:
+        topology = None if gpu.numa is None else api.TopologyInfo(nodes=[api.NUMANode(ID=gpu.numa)])
+        health = UNHEALTHY if gpu.sick else HEALTHY
+        listed.devices.extend(api.Device(ID=text, health=health, topology=topology) for text in resource.ids(gpu))
+    return listed

@@ -1,0 +1,65 @@
+"""A worker of Ray: what it is managed as, from task to task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runlist import managing
+from runlist.errors import NotSupportedError, RunlistError
+from runlist.integrations.gpu_sizes import gpu_sizes
+from runlist.integrations.ray.shares import Options, settings_of, share_of
+from runlist.planes.registry import choose_plane
+
+PATIENCE_S = 5.0
+"""How long a task waits for the daemon's answer: then it runs as it would without us."""
+
+
+class Worker:
+    """This process, whose tasks come one after the other. An actor has one all its life."""
+
+    def __init__(self, options: Options, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._say = say
+        self._said: set[str] = set()
+        self._layer: managing.Layer | None = None
+        self._sizes: dict[str, int] | None = None
+
+    def next_task(self, resources: Mapping[str, float], gpus: Sequence[object]) -> None:
+        """Have the process managed as its next task asked; one that asked for no GPU has what the process had before
+        any did.
+        """
+        before, self._layer = self._layer, None
+        share = share_of(resources, gpus)
+        if share > 0:
+            try:
+                self._layer = self._begin(share, gpus)
+            except RunlistError as error:
+                self.say_once(f"Ray's num_gpus is not kept: {error}")
+        if before is not None:
+            before.end()
+
+    def say_once(self, line: str) -> None:
+        """Say a thing once in the life of this worker."""
+        if line not in self._said:
+            self._said.add(line)
+            self._say(line)
+
+    def _begin(self, share: float, gpus: Sequence[object]) -> managing.Layer:
+        settings = settings_of(share, self._options, self._memory(gpus) if self._options.memory else None)
+        try:
+            return managing.begin(settings, patience_s=PATIENCE_S)
+        except NotSupportedError as error:
+            if settings.pop("memory", None) is None:
+                raise
+            self.say_once(f"num_gpus is no memory quota: {error}")
+            return managing.begin(settings, patience_s=PATIENCE_S)
+
+    def _memory(self, gpus: Sequence[object]) -> int | None:
+        """The memory of the smallest of these GPUs in bytes, and None where nobody knows it."""
+        if self._sizes is None:  # asked once: afterwards a quota is what the driver tells
+            try:
+                self._sizes = gpu_sizes(choose_plane())
+            except RunlistError as error:
+                self._sizes = {}
+                self.say_once(f"num_gpus is no memory quota: {error}")
+        return min((self._sizes[str(gpu)] for gpu in gpus if str(gpu) in self._sizes), default=None)

@@ -1,0 +1,1 @@
+"""The daemon as a service of systemd: its units, and where they go."""

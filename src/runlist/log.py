@@ -1,0 +1,49 @@
+"""Lines on standard error: the log of programs that run on, and single lines of those that have none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO, cast
+
+from runlist.text import printable
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+
+def say(line: str, who: str = "runlist") -> None:
+    """One line, which may quote anybody. Standard error may be full or closed: what cannot be written is lost."""
+    with contextlib.suppress(OSError, ValueError):
+        print(printable(f"{who}: {line}"), file=sys.stderr, flush=True)
+
+
+class _StandardError:
+    """What cannot be written, as on a full disk, is lost and disturbs nobody."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def to_standard_error(*first: Processor) -> None:
+    """Have the log written there, by whoever logs. `first` may change lines, or drop them."""
+    import logging  # not above, as structlog: who only says a line does without
+
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        processors=[
+            *first,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _StandardError())),
+    )

@@ -1,0 +1,104 @@
+"""The maps that a daemon left which was killed: the next one goes on with them, and knows at once who had made what.
+
+What was made or freed between the two is in none of them. So they are hints, as all that the kernel tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from runlist.planes.kernel import bpf, maps
+from runlist.planes.kernel.events import Event
+from runlist.proc.process import start_of
+from runlist.protocol.kernel_autogen import Kind, What
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_KEY, _OBJECT, _GROUP, _PROCESS, _FILE = (
+    maps.STRUCTURES[name].struct for name in ("OBJECT_KEY", "OBJECT", "GROUP", "PROCESS", "FILE_KEY")
+)
+_NUMBER = struct.Struct("<I")
+_MOST = 1 << 17
+
+
+def left_behind(above: Path, own: int) -> Path | None:
+    """The folder of the maps that the last daemon left: our own, or the youngest of a process that is no more."""
+    try:
+        folders = [folder for folder in above.iterdir() if folder.name.isdecimal()]
+        left = [each for each in folders if each.name == str(own) or not Path("/proc", each.name).exists()]
+        return max((each for each in left if any(each.iterdir())), key=lambda each: each.stat().st_mtime, default=None)
+    except OSError:
+        return None
+
+
+def open_left(folder: Path, described: maps.Described) -> int | None:
+    """A descriptor of a map in a folder; None where there is none, or it is of another version."""
+    try:
+        fd = bpf.get(str(folder / described.name))
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        if bpf.describe(fd) == (described.kind, *described.sizes, described.entries):
+            return fd
+    os.close(fd)
+    return None
+
+
+def made_before(folder: Path) -> list[Event]:
+    """What processes that live had made, as if it was told now: the groups of each before what is on them."""
+    opened: dict[str, bpf.Map] = {}
+    try:
+        for each in maps.MAPS:
+            if each.inherited and (fd := open_left(folder, each)) is not None:
+                opened[each.name] = bpf.Map(fd, *each.sizes)
+        if not {"processes", "groups", "objects", "files"} <= opened.keys():
+            return []
+        return sorted(_made(opened), key=lambda event: (event.pid, event.client, event.kind))
+    except OSError:
+        return []
+    finally:
+        for entries in opened.values():
+            os.close(entries.fd)
+
+
+def _entries(entries: bpf.Map) -> Iterator[tuple[bytes, bytes]]:
+    for _, key in zip(range(_MOST), entries.all_keys(), strict=False):
+        if (value := entries.get(key)) is not None:
+            yield key, value
+
+
+def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
+    alive = {}
+    for key, value in _entries(opened["processes"]):
+        (pid,), process = _NUMBER.unpack(key), _PROCESS.unpack(value)
+        if _is_same(pid, process[1] / 1e9):
+            alive[pid] = process
+    fds = {}
+    for key, value in _entries(opened["files"]):
+        pid, fd = _FILE.unpack(key)
+        fds[pid, _NUMBER.unpack(value)[0]] = fd
+    for key, value in _entries(opened["objects"]):
+        pid, client, number = _KEY.unpack(key)
+        parent, kind, _ = _OBJECT.unpack(value)
+        if pid not in alive or (pid, client) not in fds:
+            continue
+        cgroup, uid, name, when = alive[pid][0], alive[pid][3], alive[pid][8], time.monotonic()
+        if kind == Kind.GROUP and (group := opened["groups"].get(key)) is not None:
+            cgroup, _, _, uid, _, _, _, _, name = _GROUP.unpack(group)
+        yield Event(
+            What.MADE, Kind(kind), when, cgroup, pid, pid, uid, fds[pid, client], client, parent, number, 0,
+            name.split(b"\0", 1)[0].decode("utf-8", "replace"),
+        )  # fmt: skip
+
+
+def _is_same(pid: int, first_s: float) -> bool:
+    """Whether a process is the one that was seen first at that time of the monotonic clock: its number may be used
+    again.
+    """
+    started = start_of(pid)
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return started is not None and started * _TICK_S - asleep_s <= first_s + _TICK_S

@@ -1,0 +1,58 @@
+"""`runlist.planes.kernel.loader`: the process that has the right to load programs, and no other.
+
+It loads them, hands the descriptors of their maps over, and waits: when it ends, or the daemon does, the kernel lets go
+of the programs. Of a daemon that was killed the maps stay, under their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from runlist.errors import RunlistError
+from runlist.planes.kernel import loading, messages, rights
+from runlist.planes.kernel.messages import Answer
+from runlist.proc.process import capable
+
+
+def main() -> int:
+    """Load what the daemon asks for on standard input, until it hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    daemon = socket.socket(fileno=0)
+    wanted = messages.asked(daemon.recv(messages.MAX_BYTES))
+    try:
+        loaded = _load(wanted)
+    except (RunlistError, OSError) as error:
+        with contextlib.suppress(OSError):
+            daemon.send(messages.answer(Answer(unable=str(error))))
+        return 1
+    try:
+        shared = [loaded.maps[name] for name in messages.SHARED]
+        socket.send_fds(daemon, [messages.answer(Answer(unpinned=loaded.unpinned, lenient=loaded.lenient))], shared)
+        ended_well = bool(daemon.recv(1))
+    except OSError:  # it was killed
+        ended_well = False
+    loaded.close(leave=not ended_well)
+    return 0
+
+
+def _load(wanted: loading.Wanted) -> loading.Loaded:
+    data = loading.read_object()
+    if not capable(rights.BPF) or not capable(rights.PERFMON):
+        raise RunlistError("no right to load programs into the kernel (CAP_BPF, CAP_PERFMON): run the daemon as root")
+    try:
+        tracing = rights.open_tracing()
+    except OSError as error:
+        raise RunlistError(f"tracepoints cannot be reached ({error.strerror}): mount tracefs") from None
+    rights.keep_two()
+    loaded = loading.load(wanted, data, tracing)
+    if wanted.folder:
+        loading.remove_stale(Path(wanted.folder).parent)
+    return loaded
+
+
+if __name__ == "__main__":
+    sys.exit(main())

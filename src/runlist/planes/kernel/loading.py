@@ -1,0 +1,208 @@
+"""Loading the programs: their maps are made and filled, they are attached, and what is for people gets names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runlist.errors import NotSupportedError
+from runlist.planes.kernel import bpf, inheriting, maps, program, refusing, rights
+from runlist.planes.kernel.types import Types
+from runlist.planes.process.library import program as built
+from runlist.protocol import kernel_autogen as protocol
+
+OBJECT = "capture.bpf.o"
+_NUMBER = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be captured, as `planes.interface.Capture` has it, but for process `own`; `folder` is where people
+    find the maps, or empty. `exempt` are processes that are never refused anything.
+    """
+
+    shapes: Mapping[int, bytes]
+    rules: tuple[bytes, ...]
+    watched: Mapping[int, int]
+    own: int
+    budget: int
+    folder: str
+    settle_ms: int = 0
+    major: int = 0
+    exempt: tuple[int, ...] = ()
+
+
+@dataclass
+class Loaded:
+    """The maps by name. The programs run as long as `held` is open. `unpinned` says why nothing has a name, if so, and
+    `lenient` why the kernel refuses nothing.
+    """
+
+    maps: dict[str, int]
+    held: list[int]
+    folder: Path | None = None
+    unpinned: str = ""
+    lenient: str = ""
+
+    def close(self, *, leave: bool = False) -> None:
+        """Stop, and take the names away, or leave them for the next daemon."""
+        for fd in (*self.held, *self.maps.values()):
+            os.close(fd)
+        if self.folder is not None and not leave:
+            remove(self.folder)
+
+
+def read_object() -> bytes:
+    """The object file. Raises NotSupportedError where this installation has none."""
+    try:
+        return built(OBJECT).read_bytes()
+    except OSError as error:
+        raise NotSupportedError(f"{error.strerror or error}") from None
+
+
+def load(wanted: Wanted, data: bytes, tracing: int) -> Loaded:
+    """Load all of it; nothing is left behind where that fails. Raises NotSupportedError, which says what to do."""
+    with contextlib.ExitStack() as undo:
+        loaded = Loaded({}, [])
+        undo.callback(loaded.close)
+        try:
+            programs, licence = program.read(data)
+        except ValueError as error:
+            raise NotSupportedError(
+                f"{OBJECT} of this installation cannot be read ({error}): reinstall runlist"
+            ) from None
+        _make_maps(loaded, Path(wanted.folder) if wanted.folder else None)
+        _fill(loaded, wanted)
+        for each in programs:
+            if not each.hook:
+                _attach(loaded, each, licence, tracing)
+            else:
+                loaded.lenient = refusing.attach(loaded.maps, each, licence, loaded.held)
+        loaded.unpinned = _pin(loaded, wanted.folder)
+        undo.pop_all()
+    return loaded
+
+
+def _make_maps(loaded: Loaded, folder: Path | None) -> None:
+    before = None if folder is None else inheriting.left_behind(folder.parent, int(folder.name))
+    types = Types(protocol.STRUCTS)
+    described: int | None = None
+    with contextlib.suppress(OSError):  # they are for people alone
+        described = bpf.load_types(types.blob())
+    try:
+        for each in maps.MAPS:
+            if each.inherited and before is not None and (fd := inheriting.open_left(before, each)) is not None:
+                loaded.maps[each.name] = fd
+                continue
+            ids = None
+            if described is not None and each.kind is not bpf.MapType.RING:
+                ids = (described, types.ids[each.key], types.ids[each.value])
+            try:
+                loaded.maps[each.name] = bpf.make_map(each.name, each.kind, *each.sizes, each.entries, ids)
+            except PermissionError:
+                raise NotSupportedError("no right to load programs into the kernel: run the daemon as root") from None
+            except OSError as error:
+                raise NotSupportedError(f"the kernel makes no map {each.name}: {error.strerror}") from None
+    finally:
+        if described is not None:
+            os.close(described)
+
+
+def open_map(name: str, fd: int) -> bpf.Map:
+    """One of them, by its descriptor."""
+    (described,) = (each for each in maps.MAPS if each.name == name)
+    key, value = described.sizes
+    if described.kind is bpf.MapType.PER_CPU_ARRAY:
+        value = (value + 7) // 8 * 8 * _possible_cpus()
+    return bpf.Map(fd, key, value)
+
+
+def _possible_cpus() -> int:
+    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(text.rpartition(",")[2].rpartition("-")[2]) + 1
+
+
+def _fill(loaded: Loaded, wanted: Wanted) -> None:
+    shapes, rules, watched, settings = (
+        open_map(name, loaded.maps[name]) for name in ("shapes", "rules", "watched", "settings")
+    )
+    for request, shape in wanted.shapes.items():
+        shapes.put(_NUMBER.pack(request), shape)
+    for number, rule in enumerate(wanted.rules):
+        rules.put(_NUMBER.pack(number), rule)
+    for command, flags in wanted.watched.items():
+        watched.put(_NUMBER.pack(command), _NUMBER.pack(flags))
+    exempt = open_map("exempt", loaded.maps["exempt"])
+    for pid in wanted.exempt:
+        exempt.put(_NUMBER.pack(pid), _NUMBER.pack(1))
+    mask, value = _in_common(list(wanted.shapes))
+    set_ = maps.STRUCTURES["SETTINGS"].pack(
+        own=wanted.own, budget=wanted.budget, mask=mask, value=value, loader=os.getpid(),
+        settle_ms=wanted.settle_ms, major=wanted.major,
+    )  # fmt: skip
+    settings.put(_NUMBER.pack(0), bytes(set_))
+
+
+def _in_common(requests: list[int]) -> tuple[int, int]:
+    """The bits that all numbers have alike, as a mask, and those bits."""
+    differ = 0
+    for request in requests:
+        differ |= request ^ requests[0]
+    mask = ~differ & 0xFFFFFFFF
+    return mask, (requests[0] if requests else 1) & mask
+
+
+def _attach(loaded: Loaded, each: program.Program, licence: str, tracing: int) -> None:
+    try:
+        number = rights.tracepoint_id(tracing, each.tracepoint)
+    except OSError as error:
+        raise NotSupportedError(f"this kernel has no tracepoint {each.tracepoint} ({error.strerror})") from None
+    try:
+        code = bpf.load_program(each.name, each.with_maps(loaded.maps), licence)
+    except OSError as error:
+        raise NotSupportedError(bpf.why_not(each.name, error)) from None
+    try:
+        loaded.held += bpf.attach(code, number)
+    except OSError as error:
+        why = f"the kernel does not attach {each.name} ({error.strerror}): Linux 5.15 or later is needed"
+        raise NotSupportedError(why) from None
+    finally:
+        os.close(code)
+
+
+def _pin(loaded: Loaded, folder: str) -> str:
+    if not folder:
+        return ""
+    loaded.folder = Path(folder)
+    try:
+        loaded.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in loaded.folder.iterdir():  # of a loader that was killed
+            old.unlink()
+        for each in maps.MAPS:
+            if each.pinned:
+                bpf.pin(loaded.maps[each.name], str(loaded.folder / each.name))
+    except OSError as error:
+        remove(loaded.folder)
+        loaded.folder = None
+        return f"maps have no names in {folder} ({error.strerror})"
+    return ""
+
+
+def remove(folder: Path) -> None:
+    """Take the names in a folder away, and the folder."""
+    with contextlib.suppress(OSError):
+        for name in folder.iterdir():
+            name.unlink()
+        folder.rmdir()
+
+
+def remove_stale(above: Path) -> None:
+    """Take the folders of daemons away that are no more; each is named by its process."""
+    with contextlib.suppress(OSError):
+        for folder in above.iterdir():
+            if folder.name.isdecimal() and not Path("/proc", folder.name).exists():
+                remove(folder)

@@ -1,0 +1,72 @@
+"""What the daemon and the loader say to each other: one message each way, as JSON, on a SOCK_SEQPACKET socket."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from runlist.planes.kernel.loading import Wanted
+
+MAX_BYTES = 1 << 16
+SHARED = (
+    "events", "groups", "processes", "members", "controls", "objects", "files", "counters", "policy", "force", "exempt",
+    "refusals",
+)  # fmt: skip
+"""The maps whose descriptors come with the answer, in this order."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of the loader: why it cannot, or empty; why maps have no names for people, or empty; and why the kernel refuses
+    nothing, or empty.
+    """
+
+    unable: str = ""
+    unpinned: str = ""
+    lenient: str = ""
+
+
+def ask(wanted: Wanted) -> bytes:
+    """The daemon's message."""
+    return json.dumps(
+        {
+            "shapes": {str(request): shape.hex() for request, shape in wanted.shapes.items()},
+            "rules": [rule.hex() for rule in wanted.rules],
+            "watched": {str(command): flags for command, flags in wanted.watched.items()},
+            "own": wanted.own,
+            "budget": wanted.budget,
+            "folder": wanted.folder,
+            "settle_ms": wanted.settle_ms,
+            "major": wanted.major,
+            "exempt": wanted.exempt,
+        }
+    ).encode()
+
+
+def asked(message: bytes) -> Wanted:
+    """What the daemon asked."""
+    words = json.loads(message)
+    return Wanted(
+        {int(request): bytes.fromhex(shape) for request, shape in words["shapes"].items()},
+        tuple(bytes.fromhex(rule) for rule in words["rules"]),
+        {int(command): int(flags) for command, flags in words["watched"].items()},
+        words["own"],
+        words["budget"],
+        words["folder"],
+        words["settle_ms"],
+        words["major"],
+        tuple(words["exempt"]),
+    )
+
+
+def answer(said: Answer) -> bytes:
+    """The loader's message."""
+    return json.dumps({"unable": said.unable, "unpinned": said.unpinned, "lenient": said.lenient}).encode()
+
+
+def answered(message: bytes) -> Answer:
+    """What the loader said. Raises ValueError for what it never says."""
+    words = json.loads(message)
+    if not isinstance(words, dict):
+        raise ValueError("no answer")
+    return Answer(*(str(words.get(name, "")) for name in ("unable", "unpinned", "lenient")))

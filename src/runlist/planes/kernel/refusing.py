@@ -1,0 +1,62 @@
+"""The program that refuses requests: it is attached where the kernel asks its security modules, if BPF is one of them.
+
+Whether it does refuse is tried: a kernel that has such programs, and was not told to ask them, takes one and never
+runs it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Mapping
+
+from runlist.planes.kernel import bpf, btf
+from runlist.planes.kernel.program import Program
+from runlist.protocol.kernel_autogen import PROBE
+
+_FIELDS = {"file": ("f_inode",), "inode": ("i_rdev",)}
+NEVER_ASKED = "the kernel does not ask it: start Linux with bpf among the names of lsm="
+
+
+def attach(maps: Mapping[str, int], program: Program, licence: str, held: list[int]) -> str:
+    """Attach it; why it is not in force, or nothing. What keeps it attached goes to `held`."""
+    hook = f"bpf_lsm_{program.hook}"
+    try:
+        found = btf.read(btf.KERNEL.read_bytes(), btf.Wanted(_FIELDS, (hook,)))
+    except (OSError, ValueError) as error:
+        return f"the kernel does not tell its types ({error})"
+    if hook not in found.functions:
+        return "the kernel was built without BPF_LSM"
+    try:
+        code = bpf.load_program(
+            program.name, program.with_maps(maps, found.places), licence, bpf.ProgramType.HOOK,
+            hook=found.functions[hook],
+        )  # fmt: skip
+    except ValueError as error:
+        return f"its types are others: {error}"
+    except OSError as error:
+        return bpf.why_not(program.name, error)
+    try:
+        link = bpf.attach_hook(code)
+    except OSError as error:
+        return f"the kernel does not attach {program.name}: {error.strerror}"
+    finally:
+        os.close(code)
+    if not _refuses():
+        os.close(link)
+        return NEVER_ASKED
+    held.append(link)
+    return ""
+
+
+def _refuses() -> bool:
+    """Whether a request of ours is refused that no driver knows."""
+    fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, PROBE)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    finally:
+        os.close(fd)
+    return False

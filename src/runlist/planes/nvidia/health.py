@@ -1,0 +1,166 @@
+"""Which GPUs are there and fit for work, by NVML: what the driver reports of errors (XIDs), and a GPU that does not
+answer any more or again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from runlist.planes.interface import NodeGpu
+from runlist.planes.nvidia.nvml import NvmlError, open_session
+from runlist.planes.nvidia.rm.transport import Driver
+
+PROGRAMS_OWN = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that the fault of one program makes: the GPU is fit for others."""
+SETTLE_S = 10.0
+"""How long after an XID the driver's word that nothing need be done is not yet believed."""
+_PCI = Path("/sys/bus/pci/devices")
+
+
+class Health:
+    """Looks at the GPUs in rounds. A GPU that was seen once stays in the list. Use it from one thread at a time."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._stack: contextlib.ExitStack | None = None
+        self._events: Any = None
+        self._xids: dict[str, tuple[float, int]] = {}
+        self._gpus: dict[str, NodeGpu] = {}
+
+    def look(self, seconds: float) -> list[NodeGpu]:
+        """Wait for news for so long at most; then all GPUs, in NVML's order."""
+        try:
+            if self._stack is None:
+                self._open()
+                seconds = 0.0  # what was found now is news
+            self._hear(seconds)
+            present = {gpu.uuid: gpu for gpu in self._present()}
+        except (pynvml.NVMLError, NvmlError, OSError) as error:
+            waits = self._stack is None
+            self.close()
+            if waits:
+                time.sleep(seconds)
+            present = {}
+            gone = f"NVML: {error}"
+        else:
+            gone = "the driver has it no more"
+            if not present.keys() >= self._gpus.keys():
+                self.close()  # a session does not see GPUs that come back
+        for uuid, gpu in self._gpus.items():
+            if uuid not in present:
+                self._gpus[uuid] = replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
+                self._xids.pop(uuid, None)  # a GPU that comes back was reset
+        self._gpus |= present
+        return sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid))
+
+    def close(self) -> None:
+        """End the session with NVML."""
+        stack, self._stack, self._events = self._stack, None, None
+        if stack is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                stack.close()
+
+    def _open(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(open_session(self._driver))
+            events = None
+            with contextlib.suppress(pynvml.NVMLError):  # a driver that tells no XIDs
+                events = pynvml.nvmlEventSetCreate()
+                stack.callback(pynvml.nvmlEventSetFree, events)
+                for handle in _handles():
+                    with contextlib.suppress(pynvml.NVMLError_NotSupported):
+                        pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+            self._events = events
+            self._stack = stack.pop_all()
+
+    def _hear(self, seconds: float) -> None:
+        """Take the XIDs that are there, after waiting for the first."""
+        if self._events is None:
+            time.sleep(seconds)
+            return
+        wait_ms = int(seconds * 1000)
+        while True:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, wait_ms)
+            except pynvml.NVMLError_Timeout:
+                return
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError and event.eventData not in PROGRAMS_OWN:
+                for uuid in self._named(event.device):
+                    self._xids[uuid] = (time.monotonic(), int(event.eventData))
+            wait_ms = 0
+
+    def _named(self, device: Any) -> list[str]:
+        """The UUID of an event's device; all GPUs for a device that cannot be told."""
+        try:
+            return [_text(pynvml.nvmlDeviceGetUUID(device))]
+        except pynvml.NVMLError:
+            return list(self._gpus)
+
+    def _present(self) -> Iterator[NodeGpu]:
+        for index, handle in enumerate(_handles()):
+            try:
+                uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+                memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+            except pynvml.NVMLError_GpuIsLost:
+                continue
+            known = self._gpus.get(uuid)
+            if known is None:
+                known = NodeGpu(uuid, index, memory, _minor(handle), _numa(handle))
+            yield replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
+
+    def _sickness(self, uuid: str, handle: Any) -> str:
+        since, xid = self._xids.get(uuid, (0.0, 0))
+        if not xid:
+            return ""
+        if time.monotonic() - since > SETTLE_S and _needs_nothing(handle):
+            del self._xids[uuid]
+            return ""
+        return f"XID {xid}"
+
+
+def _handles() -> list[Any]:
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
+            found.append(pynvml.nvmlDeviceGetHandleByIndex(index))
+    return found
+
+
+def _needs_nothing(handle: Any) -> bool:
+    """Whether the driver says that a GPU needs no reset; False where it does not tell."""
+    field = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+    if field is None:
+        return False
+    try:
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
+    except pynvml.NVMLError:
+        return False
+    return bool(value.nvmlReturn == pynvml.NVML_SUCCESS and value.value.uiVal == pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+
+
+def _minor(handle: Any) -> int | None:
+    try:
+        return int(pynvml.nvmlDeviceGetMinorNumber(handle))
+    except pynvml.NVMLError:
+        return None
+
+
+def _numa(handle: Any) -> int | None:
+    """The NUMA node that a GPU is at, as the kernel tells; None where it has none."""
+    try:
+        bus = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        node = int((_PCI / bus[-12:] / "numa_node").read_text())  # NVML's domain has 8 digits, the kernel's 4
+    except (pynvml.NVMLError, OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,127 @@
+"""Which part of a slow request is to blame, in plain words: the one that took longer than it usually does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+from runlist.why.parts import Part, Parts
+from runlist.why.seen import Mode, Seen, Who
+
+Key = TypeVar("Key")
+
+_SLEEPS = {
+    Mode.LOCK: "waited for another of its threads (futex)",
+    Mode.DRIVER: "slept in the GPU's driver",
+    Mode.ASLEEP: "slept of its own accord, or waited for a pipe, a socket or a timer",
+}
+
+
+_ALIKE = 1.25
+_ENOUGH = 4
+"""So many requests tell what is usual."""
+
+
+def usual(one: Parts, every: Sequence[Parts], slow: Collection[int]) -> dict[Part, float]:
+    """What each part takes usually: in the quicker half of the requests with about as many launches, or, where there
+    are few of those, in all that are not slow. 0 where there are none, and for a request that is no longer than those.
+    `slow` are the beginnings of those that are.
+    """
+    launches = one.request.launches
+    same = [
+        each
+        for each in every
+        if each.request.lane == one.request.lane
+        and launches <= _ALIKE * each.request.launches
+        and each.request.launches <= _ALIKE * launches
+    ]
+    if len(same) >= _ENOUGH:
+        same = sorted(same, key=lambda each: each.request.length_ns)[: len(same) // 2]
+    else:
+        same = [each for each in every if each.request.start_ns not in slow]
+    if not same or one.request.length_ns <= _ALIKE * median(each.request.length_ns for each in same):
+        return dict.fromkeys(Part, 0.0)
+    return {part: median(each.of(part) for each in same) for part in Part}
+
+
+def blamed(one: Parts, others: Mapping[Part, float]) -> Part:
+    """The part that took the longest beyond what it usually takes."""
+    return max(Part, key=lambda part: (one.of(part) - others.get(part, 0.0), one.of(part)))
+
+
+def words(seen: Seen, one: Parts, part: Part, others: Mapping[Part, float]) -> str:
+    """What is said of it."""
+    took = milliseconds(one.of(part))
+    usually = others.get(part, 0.0)
+    beyond = f" (usually {milliseconds(usually)})" if usually >= 1e4 else ""
+    return {
+        Part.HOST: lambda: f"its own code ran for {took}{beyond}",
+        Part.CORE: lambda: f"it waited {took} for a core{_had(_most(one.cores))}",
+        Part.THROTTLED: lambda: _throttled(seen, took),
+        Part.FILES: lambda: f"it waited {took} for {_file(_most(one.files))}",
+        Part.INTERRUPTS: lambda: f"interrupts took its core for {took}{beyond}",
+        Part.ASLEEP: lambda: f"it {_slept(one)} for {took}{beyond}",
+        Part.MEMORY: lambda: _refused(seen, one, took),
+        Part.HELD: lambda: f"it was kept off the GPU for {took}: {_kept(one)}",
+        Part.QUEUE: lambda: f"its own earlier work had the GPU for {took}{_earlier(one)}",
+        Part.BEHIND: lambda: f"{_process(seen, _most(one.behind))} had the GPU for {took}",
+        Part.SWITCHES: lambda: f"the GPU went over between contexts for {took}{beyond}",
+        Part.GPU: lambda: f"its own work took {took} on the GPU{beyond}",
+        Part.UNKNOWN: lambda: f"what it did for {took} was not seen: {seen.dropped} events were lost",
+    }[part]()
+
+
+def milliseconds(ns: float) -> str:
+    """A time for people."""
+    return f"{ns / 1e6:.1f} ms" if ns >= 1e6 else f"{ns / 1e3:.0f} µs"
+
+
+def _most(by: Mapping[Key, int]) -> Key | None:
+    return max(by, key=lambda key: by[key], default=None)
+
+
+def _had(who: Who | None) -> str:
+    if who is None or who.tid == 0:
+        return ""
+    return f", which {who} had"
+
+
+def _throttled(seen: Seen, took: str) -> str:
+    if seen.throttles:
+        return f"its cgroup's quota of processor time (cpu.max) kept it from a free core for {took}"
+    return f"it was kept from a free core for {took}"
+
+
+def _file(name: str | None) -> str:
+    return f"{name} to be read (page fault)" if name else "a file to be read or written"
+
+
+def _kept(one: Parts) -> str:
+    why: str | None = _most(one.held)
+    return why or "nobody had it, and it is not known why"
+
+
+def _slept(one: Parts) -> str:
+    mode = max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))
+    return _SLEEPS[mode]
+
+
+def _refused(seen: Seen, one: Parts, took: str) -> str:
+    times = "once" if one.refused == 1 else f"{one.refused} times"
+    what = "its memory quota" if seen.quota else "the full GPU"
+    return f"{what} refused it memory {times}, and it took {took} until it went on"
+
+
+def _earlier(one: Parts) -> str:
+    if one.request.earlier is None:
+        return ""
+    return (
+        f" (launched up to {milliseconds(one.request.start_ns - one.request.earlier)} before, and waited for by nobody)"
+    )
+
+
+def _process(seen: Seen, pid: int | None) -> str:
+    if not pid:
+        return "another user's process"
+    return seen.process(pid) or f"process {pid}"

@@ -1,0 +1,136 @@
+"""What is told of the slow requests of a process: a table, and the same as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from runlist.statistics import percentile
+from runlist.why import culprit
+from runlist.why.parts import Part, Parts, parts
+from runlist.why.requests import calls, requests
+from runlist.why.seen import Seen
+from runlist.why.threads import threads
+
+SLOW_PERCENTILE = 95.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A slow request: when it began, in seconds since the recording did and by CLOCK_MONOTONIC, how long it was, its
+    parts in ms, and why.
+    """
+
+    at_s: float
+    began_ns: int
+    ms: float
+    launches: int
+    parts_ms: dict[str, float]
+    culprit: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is told. Lengths are in ms; `requests` were seen whole."""
+
+    pid: int
+    seconds: float
+    requests: int
+    p50_ms: float | None
+    p95_ms: float | None
+    slower_than_ms: float | None
+    dropped: int
+    slow: list[Row] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The report, and the parts of all requests, for a trace."""
+
+    report: Report
+    all_parts: Sequence[Parts]
+
+
+def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None = None) -> Analysis:
+    """From what was seen to what is told."""
+    by_thread = threads(seen)
+    found = requests(seen, calls(seen.events, seen.end_ns), by_thread, pause_ns)
+    every = parts(seen, found, by_thread)
+    lengths = sorted(request.length_ns for request in found)
+    bound = slower_than_ns
+    if bound is None and lengths:
+        bound = round(percentile(lengths, SLOW_PERCENTILE))
+    slow = [each for each in every if bound is not None and _is_slow(each, bound, slower_than_ns)]
+    beginnings = {each.request.start_ns for each in slow}
+    rows = [_row(seen, each, culprit.usual(each, every, beginnings)) for each in slow]
+    return Analysis(
+        Report(
+            seen.pid,
+            (seen.end_ns - seen.start_ns) / 1e9,
+            len(found),
+            percentile(lengths, 50.0) / 1e6 if lengths else None,
+            percentile(lengths, SLOW_PERCENTILE) / 1e6 if lengths else None,
+            bound / 1e6 if bound is not None else None,
+            seen.dropped,
+            rows,
+        ),
+        every,
+    )
+
+
+def _is_slow(each: Parts, bound: int, given: int | None) -> bool:
+    """Above the bound; where there are so few that none is above the 95th percentile, the longest."""
+    return each.request.length_ns > bound if given is not None else each.request.length_ns >= bound
+
+
+def _row(seen: Seen, each: Parts, usually: dict[Part, float]) -> Row:
+    blamed = culprit.blamed(each, usually)
+    return Row(
+        (each.request.start_ns - seen.start_ns) / 1e9,
+        each.request.start_ns,
+        each.request.length_ns / 1e6,
+        each.request.launches,
+        {part.value: each.of(part) / 1e6 for part in Part if each.of(part)},
+        blamed.value,
+        culprit.words(seen, each, blamed, usually),
+    )
+
+
+_COLUMNS: tuple[tuple[str, tuple[Part, ...]], ...] = (
+    ("host", (Part.HOST,)),
+    ("core", (Part.CORE, Part.THROTTLED)),
+    ("files", (Part.FILES,)),
+    ("irq", (Part.INTERRUPTS,)),
+    ("asleep", (Part.ASLEEP,)),
+    ("memory", (Part.MEMORY,)),
+    ("held", (Part.HELD,)),
+    ("queue", (Part.QUEUE,)),
+    ("behind", (Part.BEHIND,)),
+    ("switch", (Part.SWITCHES,)),
+    ("GPU", (Part.GPU,)),
+    ("unseen", (Part.UNKNOWN,)),
+)
+_WIDTH = 8
+
+
+def lines(report: Report, name: str) -> list[str]:
+    """The table: times are in ms."""
+    if not report.requests:
+        return [f"{name}: no request was seen from its beginning to its end in {report.seconds:.1f} s"]
+    bound = report.slower_than_ms or 0.0
+    head = (
+        f"{name}: {report.requests} requests in {report.seconds:.1f} s, p50 {report.p50_ms:.2f} ms, "
+        f"p95 {report.p95_ms:.2f} ms; {len(report.slow)} of {bound:.2f} ms or more"
+    )
+    if not report.slow:
+        return [head]
+    columns = "".join(f"{title:>{_WIDTH}}" for title in ("at s", "ms", *(title for title, _ in _COLUMNS)))
+    rows = []
+    for row in report.slow:
+        cells = [f"{row.at_s:.3f}", f"{row.ms:.2f}"]
+        for _, of in _COLUMNS:
+            value = sum(row.parts_ms.get(part.value, 0.0) for part in of)
+            cells.append(f"{value:.2f}" if value else "-")
+        rows.append("".join(f"{cell:>{_WIDTH}}" for cell in cells) + f"  {row.why}")
+    return [head, columns + "  why", *rows]

@@ -1,0 +1,289 @@
+"""The requests of a process: its calls of the driver, and which of them belong together.
+
+A request is what the process does from its first call after a pause until the end of its last wait for the GPU. Threads
+that launch on the same streams, and those that wait for what others launch, make requests together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from runlist.protocol.why_autogen import What
+from runlist.why.functions import KINDS, NAMES, Kind, number_of
+from runlist.why.seen import VOLUNTARY, Event, Mode, Seen
+from runlist.why.threads import Thread
+
+LEAST_PAUSE_NS, USUAL_PAUSE_NS, MOST_PAUSE_NS = 50_000, 1_000_000, 50_000_000
+"""Of a pause that is learnt, and the one that is taken where nothing can be learnt."""
+CLEAR = 4.0
+"""How many times longer than the longest time between calls a pause must be to be told from it."""
+_LAUNCH = number_of("cuLaunchKernel")
+_SHARED = (0, 1, 2)
+"""Streams that mean another one in each thread or context."""
+
+
+class Call(NamedTuple):
+    """A call of a thread, not within another one. A launch has no end of its own. `folded` launches went before it."""
+
+    start_ns: int
+    end_ns: int
+    tid: int
+    function: int
+    argument: int = 0
+    result: int = 0
+    folded: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.function]
+
+    @property
+    def name(self) -> str:
+        return NAMES[self.function]
+
+
+@dataclass
+class Request:
+    """A request, its calls in order and the threads that made them. `earlier` is when work was launched that was still
+    under way at its beginning, as far as it was seen: nobody had waited for it; `earlier_done` when somebody had,
+    within the request.
+    """
+
+    start_ns: int
+    end_ns: int
+    calls: Sequence[Call]
+    lane: int
+    tids: Sequence[int] = ()
+    earlier: int | None = None
+    earlier_done: int | None = None
+    launches: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def calls(events: Sequence[Event], end_ns: int) -> list[Call]:
+    """The outermost calls of all threads, in order. An end that was lost is that of the next call that cannot be within
+    it, or `end_ns`.
+    """
+    by_thread: dict[int, list[Event]] = {}
+    for event in sorted(events, key=lambda event: event.time_ns):
+        if event.what in (What.CALL, What.RETURN) and event.detail < len(KINDS):
+            by_thread.setdefault(event.tid, []).append(event)
+    return sorted(call for own in by_thread.values() for call in _calls(own, end_ns))
+
+
+def _calls(events: Sequence[Event], end_ns: int) -> Iterator[Call]:
+    under_way: list[Event] = []
+    for event in events:
+        if event.what is What.RETURN:
+            if event.detail not in [each.detail for each in under_way]:
+                continue  # its beginning was lost
+            while under_way:
+                begun = under_way.pop()
+                if begun.detail == event.detail:
+                    break
+            if not under_way:
+                yield _call(begun, event.time_ns, event.value & 0xFFFFFFFF)
+            continue
+        if under_way and (event.detail in [each.detail for each in under_way] or KINDS[event.detail] is Kind.WAIT):
+            yield _call(under_way[0], event.time_ns, 0)  # none of these calls itself, or waits within another
+            under_way.clear()
+        if KINDS[event.detail] is Kind.WORK:
+            if not under_way:
+                yield _call(event, event.time_ns, 0)
+            continue
+        under_way.append(event)
+    if under_way:
+        yield _call(under_way[0], end_ns, 0)
+
+
+def _call(event: Event, end_ns: int, result: int) -> Call:
+    return Call(event.time_ns, end_ns, event.tid, event.detail, event.value, result, event.state)
+
+
+def unseen_launches(
+    made: Sequence[Call], threads: Mapping[int, Thread], since_ns: int, pause_ns: int
+) -> Iterator[Call]:
+    """Launches that must have been, where they are not watched any more: one for each wait that has none. It is where
+    the thread last awoke, or behind its call before; where it has run for longer than a pause since that, it may have
+    paused without sleeping, and only the wait itself is known to belong to it.
+    """
+    before: dict[int, Call] = {}
+    for call in made:
+        last = before.get(call.tid)
+        before[call.tid] = call
+        if call.kind is not Kind.WAIT or call.start_ns < since_ns or (last is not None and last.kind is Kind.WORK):
+            continue
+        least = max(since_ns, last.end_ns if last is not None else since_ns)
+        at, slept = call.start_ns, False
+        thread = threads.get(call.tid)
+        for span in reversed(list(thread.between(least, call.start_ns)) if thread is not None else ()):
+            if slept := span.mode in (Mode.ASLEEP, Mode.LOCK):
+                break
+            at = span.start_ns
+        if not slept and call.start_ns - at >= pause_ns:
+            at = call.start_ns
+        yield Call(at, at, call.tid, _LAUNCH, call.argument)
+
+
+def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pause_ns: int | None) -> list[Request]:
+    """The requests of a process, in order: those that were seen from their beginning to their end."""
+    until = seen.launches_until
+    lanes = _lanes(made)
+    if pause_ns is None:
+        told = [[call for call in own if until is None or call.start_ns < until] for own in lanes]
+        pause_ns = learnt_pause(rest for own in told for rest in _rests(own, threads))
+    if until is not None:
+        made = sorted([*made, *unseen_launches(made, threads, until, pause_ns)])
+        lanes = _lanes(made)
+    found = [
+        request
+        for number, own in enumerate(lanes)
+        for request in _requests(own, number, threads, pause_ns, seen.end_ns)
+    ]
+    found.sort(key=lambda request: request.start_ns)
+    _find_earlier_work(found, made)
+    return found
+
+
+def learnt_pause(rests: Iterator[int] | Sequence[int]) -> int:
+    """How long a pause is at least, from how long a program rests between calls: times within requests and those
+    between them are of different lengths, and the pause is in the widest gap (of the logarithm) among all.
+    """
+    lengths = sorted(length for length in rests if length >= LEAST_PAUSE_NS)
+    best, pause = CLEAR, USUAL_PAUSE_NS
+    for shorter, longer in pairwise([LEAST_PAUSE_NS, *lengths]):
+        if shorter <= MOST_PAUSE_NS and longer / shorter > best:
+            best, pause = longer / shorter, round((longer * shorter) ** 0.5)
+    return min(pause, MOST_PAUSE_NS)
+
+
+def _lanes(made: Sequence[Call]) -> list[list[Call]]:
+    """The calls of threads that make requests together, in order."""
+    leader: dict[int, int] = {}
+
+    def lead(tid: int) -> int:
+        while leader.setdefault(tid, tid) != tid:
+            tid = leader[tid]
+        return tid
+
+    def join(one: int, other: int) -> None:
+        leader[lead(other)] = lead(one)
+
+    by_stream: dict[int, int] = {}
+    launch, wait = set(), set()
+    for call in made:
+        lead(call.tid)
+        if call.kind in (Kind.WORK, Kind.BOTH):
+            launch.add(call.tid)
+        if call.kind in (Kind.WAIT, Kind.BOTH):
+            wait.add(call.tid)
+        if call.argument not in _SHARED:
+            join(by_stream.setdefault(call.argument, call.tid), call.tid)
+    # Who only launches is waited for by somebody who only waits.
+    only_launch = {lead(tid) for tid in launch} - {lead(tid) for tid in wait}
+    only_wait = {lead(tid) for tid in wait} - {lead(tid) for tid in launch}
+    if only_wait:
+        for tid in only_launch:
+            join(min(only_wait), tid)
+    lanes: dict[int, list[Call]] = {}
+    for call in made:
+        lanes.setdefault(lead(call.tid), []).append(call)
+    return list(lanes.values())
+
+
+def _rest(before: Call, after: Call, until_ns: int, threads: Mapping[int, Thread]) -> int:
+    """How long a lane rested of its own accord between two calls: not for want of a core, nor for a file. What it
+    computes while the GPU works for it is no rest; once it has waited for that it may be, as in a program that polls.
+    """
+    start, end = max(before.end_ns, until_ns), after.start_ns
+    if end <= start:
+        return 0
+    thread = threads.get(after.tid)
+    if thread is None:
+        return end - start
+    rests = VOLUNTARY if before.kind in (Kind.WAIT, Kind.BOTH) else VOLUNTARY - {Mode.RUNNING}
+    taken = sum(span.end_ns - span.start_ns for span in thread.between(start, end) if span.mode not in rests)
+    return end - start - taken
+
+
+def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
+    until = 0
+    for before, after in pairwise(own):
+        until = max(until, before.end_ns)
+        yield _rest(before, after, until, threads)
+
+
+def _requests(
+    own: Sequence[Call], number: int, threads: Mapping[int, Thread], pause_ns: int, end_ns: int
+) -> Iterator[Request]:
+    group: list[Call] = []
+    until = 0
+    retry = False  # it was refused memory: what it does about that is no pause
+    for call in own:
+        if group and not retry and _rest(group[-1], call, until, threads) >= pause_ns:
+            yield from _request(group, number, end_ns)
+            group = []
+        group.append(call)
+        until = max(until, call.end_ns)
+        if call.kind is Kind.MEMORY and call.name != "cuMemFree":
+            retry = call.result != 0
+    # What goes on when the recording ends is not known to the end, and is left out by `_request`.
+    if group:
+        yield from _request(group, number, end_ns)
+
+
+def _request(group: Sequence[Call], number: int, end_ns: int) -> Iterator[Request]:
+    work = [call for call in group if call.kind in (Kind.WORK, Kind.BOTH)]
+    waits = [call.end_ns for call in group if call.kind in (Kind.WAIT, Kind.BOTH)]
+    if not work or not waits or max(waits) >= end_ns:
+        return
+    end = max(waits)
+    own = [call for call in group if call.start_ns < end]
+    launches = sum(1 + call.folded for call in own if call.kind in (Kind.WORK, Kind.BOTH))
+    tids = sorted({call.tid for call in own})
+    yield Request(own[0].start_ns, end, own, number, tids, launches=launches)
+
+
+def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
+    """For each request, work of the process that nobody had waited for when it began."""
+    launched: dict[tuple[int, int], list[int]] = {}  # by thread and stream
+    waited: dict[int, list[Call]] = {}  # by thread
+    for call in made:
+        if call.kind is Kind.WORK:
+            launched.setdefault((call.tid, call.argument), []).append(call.start_ns)
+        elif call.kind in (Kind.WAIT, Kind.BOTH):
+            waited.setdefault(call.tid, []).append(call)
+    for request in found:
+        for (tid, stream), times in launched.items():
+            place = bisect_left(times, request.start_ns) - 1
+            if place < 0:
+                continue
+            last = times[place]
+            done = _done(waited, tid, stream, last)
+            if done is not None and done <= request.start_ns:
+                continue
+            own = tid in request.tids
+            if request.earlier is None or last < request.earlier:
+                request.earlier = last
+            if done is not None and not own and done < request.end_ns:
+                request.earlier_done = max(request.earlier_done or 0, done)
+
+
+def _done(waited: Mapping[int, Sequence[Call]], tid: int, stream: int, launched_ns: int) -> int | None:
+    """When somebody had waited for all on a stream that was launched until then."""
+    ends = []
+    for other, waits in waited.items():
+        for call in waits[bisect_left(waits, launched_ns, key=lambda call: call.start_ns) :]:
+            mine = other == tid and (call.argument in (0, stream) or stream in _SHARED)
+            if mine or (call.argument == stream and stream not in _SHARED) or call.name == "cuCtxSynchronize":
+                ends.append(call.end_ns)
+                break
+    return min(ends, default=None)

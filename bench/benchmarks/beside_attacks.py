@@ -8,21 +8,17 @@ import contextlib
 import grp
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
-from bench.harness import attacks
+from bench.harness import attacks, daemon
 from bench.harness.benchmark import Needs
 from bench.harness.figures import AT_MOST, Figure, holds, p99, spread
 from runlist.client import Client
 from runlist.errors import RunlistError
-from runlist.protocol import environment_autogen as names
 
 NEEDS = Needs("emulated")
 GROUP, VICTIM, ATTACKER = 65534, 54321, 54400
@@ -54,26 +50,11 @@ def measure(seconds: float = 60.0) -> list[Figure]:
 @contextlib.contextmanager
 def _daemon() -> Iterator[Path]:
     """Root's daemon, for a group."""
-    with tempfile.TemporaryDirectory(prefix="rl-") as path, contextlib.ExitStack() as stack:
-        folder = Path(path)
-        stack.enter_context(mock.patch.dict(os.environ, {names.SOCKET: str(folder / names.STREAM_SOCKET)}))
-        ours, theirs = os.pipe()
-        log = stack.enter_context((folder / "log").open("wb"))
-        words = ["--group", grp.getgrgid(GROUP).gr_name, "--ready-fd", str(theirs)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "runlist.daemon", *words], pass_fds=[theirs], stdout=log, stderr=log
-        )
-        os.close(theirs)
-        with open(ours, encoding="utf-8") as pipe:
-            if pipe.readline().strip() != "ready":
-                raise RuntimeError("the daemon did not start")
-        try:
-            with Client.open() as client:
-                yield folder
-                client.stop()
-        finally:
-            process.terminate()
-            process.wait()
+    with tempfile.TemporaryDirectory(prefix="rl-") as path:
+        folder, group = Path(path), grp.getgrgid(GROUP).gr_name
+        with daemon.started(folder, "runlist.daemon", "--group", group), Client.open() as client:
+            yield folder
+            client.stop()
 
 
 def _asked(seconds: float) -> dict[str, list[float]]:

@@ -4,19 +4,16 @@ actuator, and by the daemon's own loop.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from unittest import mock
 
+from bench.harness import daemon
 from bench.harness.figures import AT_MOST, Figure, spread
 from runlist.client import Client
-from runlist.protocol import environment_autogen as names
 from runlist.workloads.process import WorkloadProcess
 
 WAYS = {"actuator": 0.2, "loop": None}
@@ -64,7 +61,11 @@ def matched(launches: Sequence[float], controls: Sequence[Span]) -> list[tuple[f
 def _run(way: str, requests: int) -> list[tuple[float, float]]:
     with tempfile.TemporaryDirectory(prefix="rl-") as path:
         stamps = Path(path) / "stamps"
-        with _daemon(Path(path), stamps, way), WorkloadProcess("batch") as batch, Client.open() as client:
+        with (
+            daemon.started(Path(path), "bench.programs.stamped_daemon", str(stamps), way),
+            WorkloadProcess("batch") as batch,
+            Client.open() as client,
+        ):
             client.use_policy("priority", {"give_way": "request"})
             batch.run()
             client.attach(batch.pid, "batch")
@@ -73,24 +74,3 @@ def _run(way: str, requests: int) -> list[tuple[float, float]]:
             said = subprocess.run([*words, *program], stdout=subprocess.PIPE, text=True, check=True).stdout
         controls = [tuple(map(float, line.split())) for line in stamps.read_text().splitlines()]
     return matched([float(word) for word in said.split()], [(began, ended) for began, ended in controls])
-
-
-@contextlib.contextmanager
-def _daemon(folder: Path, stamps: Path, way: str) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(os.environ, {names.SOCKET: str(folder / names.STREAM_SOCKET)}))
-        ours, theirs = os.pipe()
-        log = stack.enter_context((folder / "log").open("wb"))
-        words = [str(stamps), way, "--ready-fd", str(theirs)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.programs.stamped_daemon", *words], pass_fds=[theirs], stdout=log, stderr=log
-        )
-        os.close(theirs)
-        with open(ours, encoding="utf-8") as pipe:
-            if pipe.readline().strip() != "ready":
-                raise RuntimeError("the daemon did not start")
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait()

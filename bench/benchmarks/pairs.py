@@ -34,7 +34,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     add("--rounds", type=positive_int, default=ROUNDS, metavar="N", help=f"windows of each configuration ({ROUNDS})")
     add("--seconds", type=positive, default=SECONDS, metavar="S", help=f"length of a window ({SECONDS:g})")
     add("--load", type=positive, metavar="PART",
-        help="the part of all time that requests take alone (0.35; eager-llm 0.6; kernel one in 3 ms)")  # fmt: skip
+        help="the part of all time that requests take alone (0.35; eager-llm 0.4; kernel one in 3 ms)")  # fmt: skip
     add("--budget", type=positive, metavar="S", help="begin no further pair after so many seconds")
     add("--picture", type=Path, default=Path("runlist-pairs.png"), metavar="FILE", help="where the picture is put")
 

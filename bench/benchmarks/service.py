@@ -21,7 +21,7 @@ FIXED_STEP_S = 1
 """Seconds, which are windows, at each load with each fixed cap."""
 
 ROUNDS = 3
-_FLAT_OUT = 1e6
+_FLAT_OUT = 1e5
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from bench.harness import jobs
 from bench.harness.figures import AT_MOST, Figure, p99
 from bench.harness.gpu_log import GpuLog
+from runlist.arrivals import Periodic
 from runlist.client import Client
 from runlist.model import TaskClass
 from runlist.policies import PolicySpec
 from runlist.sim import Trace, simulate
-from runlist.sim.workload import Periodic, TenantSpec
+from runlist.sim.workload import TenantSpec
 from runlist.statistics import percentile
 from runlist.workloads.process import WorkloadProcess
 

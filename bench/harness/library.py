@@ -41,6 +41,11 @@ def without() -> dict[str, str]:
     return {**clean, names.MESSAGES: _NO_DAEMON}
 
 
+def operations() -> dict[str, str]:
+    """What a process needs besides, whose threads are to be clients of the scheduler of operations."""
+    return {names.PRELOAD: str(runlist.library()), names.STRICT: "1", "RUNLIST_OPERATIONS": "threads"}
+
+
 def setups() -> dict[str, dict[str, str]]:
     """The environments that are compared, by name."""
     return {WITHOUT: without(), PRELOADED: environment(), LIMITED: environment(RUNLIST_MEMORY=AMPLE)}

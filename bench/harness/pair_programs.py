@@ -93,7 +93,7 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         _served("prepared-graph", "torch_latency", "torch", load=PREPARED_LOAD),
         _served("hinted-graph", "torch_latency", "torch", load=PREPARED_LOAD),
         _served("token-loop", "torch_latency", "torch"),
-        _served("eager-llm", "llm_latency", "torch", "transformers", load=0.6),
+        _served("eager-llm", "llm_latency", "torch", "transformers", load=0.4),
         _served("resnet", "torch_latency", "torch"),
         _served("compiled", "torch_latency", "torch", "triton"),
         _served("jax", "jax_latency", "jax", tells_gpu_time=False),

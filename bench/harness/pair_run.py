@@ -26,7 +26,7 @@ SETTLE_S = 1.0
 """For how long everything works as in a window before it begins: schedulers may take that long to learn."""
 
 LENGTH_S, LENGTH_WINDOWS, LENGTH_REQUESTS = 1.0, 4, 10
-_FLAT_OUT = 1e6
+_FLAT_OUT = 1e5
 
 FAILURES = (RunlistError, RuntimeError, OSError, subprocess.SubprocessError)
 

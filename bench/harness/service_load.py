@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.harness.figures import p99, rounded
+from runlist.arrivals import Poisson
 from runlist.model import Cap, TaskClass
 from runlist.policies import PolicySpec
 from runlist.sim import Trace
 from runlist.sim.machine import Machine
 from runlist.sim.timing import MICROSECOND, SECOND
-from runlist.sim.workload import Poisson, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 """Of what the service can answer alone."""

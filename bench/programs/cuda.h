@@ -13,7 +13,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    STREAM_NON_BLOCKING = 1,
+    CAPTURE_THREAD_LOCAL = 1,
+    MEMORY_MAPPED = 2
+};
 
 typedef unsigned long long address;
 
@@ -40,6 +46,11 @@ struct properties {
               unsigned shared, void* stream, void** parameters, void** extra))                                  \
     FUNCTION(cuMemAlloc, cuMemAlloc_v2, 3020, (address * memory, size_t bytes))                                 \
     FUNCTION(cuMemFree, cuMemFree_v2, 3020, (address memory))                                                   \
+    FUNCTION(cuMemsetD8, cuMemsetD8_v2, 3020, (address memory, unsigned char value, size_t bytes))              \
+    FUNCTION(cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020, (void* host, address memory, size_t bytes))                   \
+    FUNCTION(cuMemHostAlloc, cuMemHostAlloc, 2020, (void** host, size_t bytes, unsigned flags))                 \
+    FUNCTION(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020,                                     \
+             (address * memory, void* host, unsigned flags))                                                    \
     FUNCTION(cuMemAllocAsync, cuMemAllocAsync, 11020, (address * memory, size_t bytes, void* stream))           \
     FUNCTION(cuMemFreeAsync, cuMemFreeAsync, 11020, (address memory, void* stream))                             \
     FUNCTION(cuMemCreate, cuMemCreate, 10020,                                                                   \
@@ -110,17 +121,27 @@ static inline void enter(const struct cuda* cuda) {
     CHECK(cuda->cuCtxSetCurrent(context));
 }
 
-/* The kernel fill_u32 of the PTX in a file. */
-static inline void* load_kernel(const struct cuda* cuda, const char* path) {
+/* The kernels of the PTX in a file, as a module. */
+static inline void* load_kernels(const struct cuda* cuda, const char* path) {
     static char ptx[1 << 20];
-    void *module, *function;
+    void* module;
     FILE* file = fopen(path, "r");
     if (!file) fail(path, 0);
     ptx[fread(ptx, 1, sizeof ptx - 1, file)] = 0;
     fclose(file);
     CHECK(cuda->cuModuleLoadData(&module, ptx));
-    CHECK(cuda->cuModuleGetFunction(&function, module, "fill_u32"));
+    return module;
+}
+
+static inline void* kernel_of(const struct cuda* cuda, void* module, const char* name) {
+    void* function;
+    CHECK(cuda->cuModuleGetFunction(&function, module, name));
     return function;
+}
+
+/* The kernel fill_u32 of the PTX in a file. */
+static inline void* load_kernel(const struct cuda* cuda, const char* path) {
+    return kernel_of(cuda, load_kernels(cuda, path), "fill_u32");
 }
 
 /* Queues a kernel that has nothing to do: it fills an array of no elements. */

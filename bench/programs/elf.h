@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cuda.h"
+
 /* How many symbols there are. DT_HASH says so; with DT_GNU_HASH it is one more than the last of the longest chain. */
 static inline uint32_t symbol_count(const uint32_t* hash, const uint32_t* gnu_hash) {
     if (hash) return hash[1];
@@ -45,4 +47,14 @@ static inline void* own_symbol(void* library, const char* name) {
         return (void*)(map->l_addr + symbols[i].st_value);
     }
     return NULL;
+}
+
+/* All functions by the library's own table. */
+static inline struct cuda by_symbol_table(void* library) {
+    struct cuda cuda;
+#define FUNCTION(name, symbol, version, parameters) *(void**)&cuda.name = own_symbol(library, #symbol);
+    FUNCTIONS(FUNCTION)
+#undef FUNCTION
+    if (!cuda.cuLaunchKernel) fail("no cuLaunchKernel in the driver's symbol table", 0);
+    return cuda;
 }

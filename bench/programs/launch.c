@@ -26,15 +26,6 @@ struct mode {
     void* what; /* a kernel, or an executable graph */
 };
 
-static struct cuda by_symbol_table(void* library) {
-    struct cuda cuda;
-#define FUNCTION(name, symbol, version, parameters) *(void**)&cuda.name = own_symbol(library, #symbol);
-    FUNCTIONS(FUNCTION)
-#undef FUNCTION
-    if (!cuda.cuLaunchKernel) fail("no cuLaunchKernel in the driver's symbol table", 0);
-    return cuda;
-}
-
 static void batch(const struct route* route, const struct mode* mode, void* stream, int quiet) {
     const struct cuda* cuda = &route->cuda;
     const int graph = !strcmp(mode->name, "graph");

@@ -1,0 +1,71 @@
+"""The kernel plane's programs, loaded in this process, and what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+from runlist.planes.interface import Capture
+from runlist.planes.kernel import loading, rights
+from runlist.planes.kernel.bpf import Map
+from runlist.planes.kernel.events import Event, read
+from runlist.planes.kernel.ring import Ring
+from runlist.planes.nvidia.capture import CAPTURE
+from runlist.protocol.kernel_autogen import RING_BYTES, Counter
+
+
+class Captured:
+    """The programs, loaded in this process, and what they tell."""
+
+    def __init__(
+        self, folder: str = "", budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
+    ) -> None:
+        tracing = rights.open_tracing()
+        try:
+            wanted = loading.Wanted(
+                capture.shapes, capture.rules, capture.watched, own, budget, folder, settle_ms, capture.major
+            )
+            self.loaded = loading.load(wanted, loading.read_object(), tracing)
+        finally:
+            os.close(tracing)
+        self.ring = Ring(self.loaded.maps["events"], RING_BYTES)
+
+    def map(self, name: str) -> Map:
+        return loading.open_map(name, self.loaded.maps[name])
+
+    def counter(self, which: Counter) -> int:
+        found = self.map("counters").get(struct.pack("<I", which)) or b""
+        return sum(value for (value,) in struct.iter_unpack("<Q", found))
+
+    def take(self) -> list[Event]:
+        return [read(record) for record in self.ring.take(1 << 20)]
+
+    def take_until(self, enough: Callable[[list[Event]], object], seconds: float = 20.0) -> list[Event]:
+        """Take events until there are enough."""
+        taken: list[Event] = []
+        until = time.monotonic() + seconds
+        while not enough(taken):
+            assert time.monotonic() < until, f"only {len(taken)} events"
+            select.select([self.ring], [], [], 0.1)
+            taken += self.take()
+        return taken
+
+    def close(self) -> None:
+        self.ring.close()
+        self.loaded.close()
+
+
+@contextlib.contextmanager
+def captured(
+    folder: str = "", budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
+) -> Iterator[Captured]:
+    """The programs for a while, for all processes but `own`."""
+    made = Captured(folder, budget, own, capture, settle_ms)
+    try:
+        yield made
+    finally:
+        made.close()

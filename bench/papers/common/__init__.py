@@ -1,0 +1,3 @@
+"""What several papers are tried again with: programs that serve requests, who asks them, where results go, how they are
+shown.
+"""

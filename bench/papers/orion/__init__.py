@@ -1,0 +1,1 @@
+"""Orion (EuroSys'24), tried again: operations of several programs side by side: `python -m bench.papers.orion`."""

@@ -60,7 +60,7 @@ def judged(mutant: str, folder: str, code: int | None, output: str, tests: int |
         return Outcome(mutant, folder, found=True, by="the tests do not end")
     if code == 0:
         return Outcome(mutant, folder, found=False, by="its tests" if tests is None else f"{tests} tests")
-    if code == _NOTHING_RAN:
+    if code == _NOTHING_RAN and "no tests ran" in output:  # else a test became another program, which ended so
         return Outcome(mutant, folder, found=False, by="none of its tests is there")
     failed = _FAILED.search(output)
     return Outcome(mutant, folder, found=True, by=failed[1] if failed else f"exit code {code}")

@@ -21,7 +21,7 @@ parallel = true
 sigterm = true
 core = ctrace
 data_file = {data}
-source =
+include =
     {source}
 context = ${{MUTATION_TEST-}}
 """
@@ -78,10 +78,10 @@ def _imported(module: ast.Module) -> set[str]:
     return names
 
 
-def tests_of(places: Sequence[Workplace], folders: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
+def tests_of(places: Sequence[Workplace], tests: Iterable[str], sources: Sequence[str], kept: Path) -> Tests:
     """Record what is not in `kept`, and keep it there."""
     place = places[0]
-    files = [file for folder in folders for file in _python(place.root, [folder], "test_*.py")]
+    files = [file for one in tests for file in _python(place.root, [one], "test_*.py")]
     now = {source: _digest(place.root, [source]) for source in _python(place.root, sources, "*.py")}
     stamps = {file: _digest(place.root, [file]) for file in files}
     record = json.loads(kept.read_text()) if kept.is_file() else {}
@@ -107,8 +107,11 @@ def tests_of(places: Sequence[Workplace], folders: Iterable[str], sources: Seque
     return _joined(place.root, record["files"].values())
 
 
-def _python(root: Path, folders: Iterable[str], pattern: str) -> list[str]:
-    return sorted(str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob(pattern))
+def _python(root: Path, places: Iterable[str], pattern: str) -> list[str]:
+    """The files below some folders, or single files."""
+    found = {path for place in places for path in (root / place).rglob(pattern)}
+    single = {root / place for place in places if place.endswith(".py")}
+    return sorted(str(path.relative_to(root)) for path in found | single)
 
 
 def _joined(root: Path, files: Iterable[dict[str, dict[str, object]]]) -> Tests:
@@ -126,7 +129,9 @@ def _joined(root: Path, files: Iterable[dict[str, dict[str, object]]]) -> Tests:
 def _record(place: Workplace, files: list[str], sources: Sequence[str]) -> dict[str, dict[str, object]]:
     folder = place.empty("record")
     folder.chmod(0o777)  # for processes of other users
-    measured = "\n    ".join(str(place.root / source) for source in sources)
+    measured = "\n    ".join(
+        str(place.root / (source if source.endswith(".py") else f"{source}/*")) for source in sources
+    )
     (folder / "config").write_text(_CONFIG.format(data=folder / "data", source=measured))
     environment = {"MUTATION_RECORD": str(folder)}
     code, output = place.pytest(["--timeout", "300", *files], environment=environment)

@@ -19,6 +19,8 @@ import pytest
 from runlist.emulated import EmulatedGpu
 from runlist.workloads.process import WorkloadProcess
 
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
+
 ON_NVIDIA = os.environ.get("RUNLIST_DEVICE") == "nvidia"
 
 Tenant = Callable[..., WorkloadProcess]
@@ -33,7 +35,26 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = (
+    "emulated/test_gpreempt_artifact.py", "hostile/test_lies.py", "emulated/test_commands.py",
+    "native/test_sanitizers.py", "emulated/test_giving_way.py", "hostile/test_quota.py", "emulated/test_scheduling.py",
+    "emulated/test_memory_limits.py", "emulated/test_demo.py", "emulated/test_announcements.py",
+    "emulated/test_actuator.py", "emulated/test_commands_settings.py", "emulated/test_commands_policy.py",
+    "emulated/test_managing.py", "native/test_cap.py", "emulated/test_bench_pairs.py", "emulated/test_usage.py",
+    "integrations/test_node_faults.py", "emulated/test_sharing_sms.py", "emulated/test_attacks.py",
+    "hostile/test_bad_inputs.py", "hostile/test_first_runs.py", "integrations/test_node_hostile.py",
+    "hostile/test_output.py", "emulated/test_hostile.py", "planes/test_smoke.py", "integrations/test_node_api.py",
+    "emulated/test_rules_and_limits.py", "integrations/test_exporter_daemon.py", "unit/test_top_app.py",
+    "native/test_preload_arrivals.py", "blocks/test_graphs.py", "blocks/test_preemption.py",
+)  # fmt: skip
+"""Files that take longest, the longest first: where several run at once, none of them is begun last."""
+
+TESTS = Path(__file__).parent
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {TESTS / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     if not ON_NVIDIA:
         for item in items:
             if item.get_closest_marker("gpu"):

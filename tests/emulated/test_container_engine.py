@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import runlist
-from runlist.emulated import artefacts
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import (
     DEFAULT_SLICES,
@@ -28,7 +23,10 @@ from tests.fixtures.daemon import (
     task_of,
     wait_for,
 )  # fmt: skip
+from tests.fixtures.engine import Engine, engine
 from tests.fixtures.holder import FOUR_LOOKS_S, OUT_OF_MEMORY, Holder
+
+__all__ = ["engine"]
 
 GiB = 1 << 30
 LIBRARY = "/opt/librunlist.so"
@@ -39,73 +37,6 @@ pytestmark = [
     pytest.mark.skipif(ON_NVIDIA, reason="an image with the driver's libraries would have to be there"),
     pytest.mark.skipif(shutil.which("podman") is None, reason="needs podman"),
 ]
-
-
-class Engine:
-    """Podman with a storage of its own, whose containers see this machine's programs and nothing else of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._started = 0
-        self._words = ["podman", "--root", str(folder / "root"), "--runroot", str(folder / "run"), "--cgroup-manager",
-                       "cgroupfs", "--events-backend", "file"]  # fmt: skip
-        self._runtime = self._working_runtime()
-
-    def _working_runtime(self) -> str:
-        """A machine's default may not know its kind of cgroups."""
-        said = ""
-        for name in ("crun", "runc"):
-            if path := shutil.which(name):
-                self._runtime = path
-                done = subprocess.run([*self.run("probe", {}, ()), "true"], capture_output=True, text=True, timeout=60)
-                if done.returncode == 0:
-                    return path
-                said += done.stderr
-        pytest.fail(f"podman runs no container here: {said or 'neither crun nor runc is installed'}")
-
-    def run(self, name: str, environment: Mapping[str, str], mounts: tuple[str, ...], *options: str) -> list[str]:
-        """Words that run a program in a new container, with these variables and `FROM:TO[:ro]` mounted."""
-        self._started += 1
-        root = self._folder / f"rootfs{self._started}"
-        root.mkdir()
-        shown = [Path(path) for path in ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/passwd")]
-        shown += [ROOT, Path(sys.prefix), Path(sys.base_prefix), artefacts()]
-        volumes = [f"{path}:{path}:ro" for path in dict.fromkeys(shown) if path.exists()]
-        limits = [word for limit in ("nofile=1024:1024", "nproc=1024:1024") for word in ("--ulimit", limit)]
-        return [
-            *self._words, "--runtime", self._runtime, "run", "--rm", "-i", "--name", name, "--network=none",
-            "--workdir", str(ROOT) if mounts else "/", *limits, *options,
-            *(word for volume in (*volumes, *mounts) for word in ("-v", volume)),
-            *(word for variable in environment.items() for word in ("-e", "=".join(variable))),
-            "--rootfs", str(root),
-        ]  # fmt: skip
-
-    def ask(self, *words: str) -> str:
-        """What a command of the engine answers."""
-        done = subprocess.run([*self._words, "--runtime", self._runtime, *words], capture_output=True, text=True,
-                              timeout=60)  # fmt: skip
-        assert done.returncode == 0, done
-        return done.stdout.strip()
-
-    def pid(self, name: str) -> int:
-        """The first process of a container, by its id here."""
-        return int(self.ask("inspect", "-f", "{{.State.Pid}}", name))
-
-    def close(self) -> None:
-        """End all containers, and unmount what their storage mounted."""
-        self.ask("rm", "--all", "--force", "--time", "0")
-        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for path in sorted((path for path in mounted if path.startswith(f"{self._folder}/")), reverse=True):
-            subprocess.run(["umount", "-l", path], check=True)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    folder = Path(tempfile.mkdtemp(prefix="rl-"))  # the paths of its sockets are short, too
-    made = Engine(folder)
-    yield made
-    made.close()
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

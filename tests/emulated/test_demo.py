@@ -68,6 +68,23 @@ def test_it_prints_every_configuration_and_draws_them(demo: Demo, tmp_path: Path
     assert ("too noisy here to show anything: " in err) == bool(result["noise"])
 
 
+def test_without_what_draws_the_table_is_printed(device_env: dict[str, str], tmp_path: Path) -> None:
+    """matplotlib is an extra: a first look does without, and says how to get it."""
+    begin = "import sys; sys.modules['matplotlib'] = None; from runlist.cli import main; main()"
+
+    def demo(*words: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", begin, "demo", "--seconds", "2", *words]
+        done = subprocess.run(command, env=device_env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = demo()
+    assert (code, list(tmp_path.iterdir())) == (0, [])
+    assert "default sharing" in out
+    assert "no picture: pip install 'runlist[plot]' draws one" in err
+    code, out, err = demo("--out", "picture.png")
+    assert (code, out, err) == (5, "", "runlist: --out needs matplotlib: pip install 'runlist[plot]'\n")
+
+
 def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "nowhere").mkdir()
     process = demo("--seconds", "2", "--out", "nowhere/picture.png")

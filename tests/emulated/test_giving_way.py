@@ -51,15 +51,6 @@ def service(commands: Commands, daemon: Daemon) -> Iterator[Service]:
         yield start
 
 
-@pytest.fixture
-def batch(tenant: Tenant, daemon: Daemon, commands: Commands) -> WorkloadProcess:
-    """A batch job at work, attached."""
-    process = tenant("batch", "--kernel-ms", "1", environment=commands.environment)
-    process.run()
-    daemon.client.attach(process.pid, "batch")
-    return process
-
-
 def use(daemon: Daemon, way: str) -> None:
     daemon.client.use_policy("priority", {"give_way": way})
 

@@ -34,6 +34,15 @@ def ignores(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
+def open_by(pid: int) -> list[str]:
+    """Files that a process has open."""
+    names = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            names.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return names
+
+
 def all_as_found(slices: Slices, tenants: list[Worker]) -> None:
     for tenant in tenants:
         wait_for(lambda: slices.of(tenant.pid) == DEFAULT_SLICES, f"the slices of {tenant.pid}")  # noqa: B023
@@ -121,6 +130,31 @@ def test_when_both_are_killed_release_puts_back(
     assert tenant.quit()
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_when_both_are_killed_or_hang_the_next_daemon_puts_back(
+    daemon: Daemon, start_daemon: Callable[..., Daemon], worker: Start, slices: Slices, hangs: bool
+) -> None:
+    tenant, other = worker(), worker()
+    daemon.client.attach(tenant.pid, "batch")
+    daemon.client.suspend(tenant.pid)
+    keeper = daemon.keeper
+    os.kill(keeper, signal.SIGSTOP)  # so that it cannot act in between
+    daemon.kill()
+    if not hangs:
+        kill(keeper)
+    slices.set(other.pid, 3000)  # its own wish: nobody managed it
+    tenant.assert_stopped(0.3)
+    successor = start_daemon()
+    all_as_found(slices, [tenant])
+    assert slices.compute(other.pid) == 3000
+    assert not running(keeper)
+    assert successor.client.ps() == []
+    successor.client.attach(tenant.pid, "batch")
+    successor.client.detach(tenant.pid)
+    assert slices.of(tenant.pid) == DEFAULT_SLICES
+    assert tenant.quit()
+
+
 def test_a_new_daemon_takes_over_after_a_kill(
     daemon: Daemon, start_daemon: Callable[..., Daemon], worker: Start, slices: Slices
 ) -> None:
@@ -138,12 +172,13 @@ def test_a_new_daemon_takes_over_after_a_kill(
 def test_a_tenant_that_ended_is_not_kept_alive_by_the_keeper(daemon: Daemon, worker: Start) -> None:
     """A copy of its open file would keep its memory."""
     tenant = worker()
+    wait_for(lambda: any(name.endswith(".changed") for name in open_by(daemon.keeper)), "what it is told first")
+    before = len(open_by(daemon.keeper))
     daemon.client.attach(tenant.pid, "batch")
-    keeper = daemon.keeper
-    held = len(os.listdir(f"/proc/{keeper}/fd"))
+    wait_for(lambda: len(open_by(daemon.keeper)) > before, "the keeper to hold its file")
     tenant.process.kill()
     tenant.process.wait()
-    wait_for(lambda: len(os.listdir(f"/proc/{keeper}/fd")) < held, "the keeper to let go")
+    wait_for(lambda: len(open_by(daemon.keeper)) == before, "the keeper to let go")
     wait_for(lambda: not daemon.client.ps())
 
 

@@ -70,7 +70,7 @@ def test_over_the_limit_refused(commands: Commands, rules: Callable[[str], Daemo
     first, second = worker(), worker()
     daemon.client.attach(first.pid, "batch")
     line = commands.fails(1, "attach", str(second.pid), "--class", "batch")
-    assert "has 1 tasks, and rules.toml:1 allows 1" in line
+    assert "has 1 task, and rules.toml:1 allows 1" in line
     assert "is not started" in commands.fails(1, "run", "--", "true")
     assert [task.pid for task in daemon.client.ps()] == [first.pid]
     second.wait_for_progress()  # left to the driver's own scheduling

@@ -1,4 +1,4 @@
-"""Readers of files: rules, and traces of the three kinds."""
+"""Readers of files: rules, traces of the three kinds, and logs of operations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import math
 import tomllib
 from pathlib import Path
 
-from runlist.daemon.placement.rules import Over, Rules
+from bench.papers.gpreempt import config
+from runlist import operations_log
+from runlist.arrivals import MAX_SECONDS
+from runlist.daemon.placement.book import RuleBook
+from runlist.daemon.placement.rules import Facts, Over, Rules
+from runlist.settings.table import NO_SETTINGS, apply_changes, memory_change, parse_settings
 from runlist.sim.traces import load_trace
-from runlist.sim.workload import MAX_SECONDS, TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace
 from tests.fixtures.mutation import Texts
 from tests.hostile.reader import Reader
 
@@ -49,6 +54,35 @@ tasks = 1
 over = 'refuse'
 [[rule]]
 set = { memory = '8G', timeslice = '2ms' }
+---
+[[bound]]
+labels = { namespace = ["team-*", "shop"] }
+class = ["normal", "batch"]
+weight = 200
+cap = 50
+memory = "20G"
+p99 = "5ms"
+[[bound]]
+cgroup = "/kubepods*"
+class = "batch"
+[[rule]]
+labels = { pod = "web-0", namespace = "shop" }
+set = { class = "latency", cap = "80%", burst = "1ms", p99 = "1ms" }
+""")
+
+DROP_INS = documents("""\
+[[rule]]
+container = "0123abcd"
+labels = { pod = "web-0", namespace = "team-a", container = "main", job = "4711" }
+set = { class = "latency", p99 = "1ms", weight = 1000, group = "container", memory = "40G" }
+---
+[[rule]]
+cgroup = ["/kubepods/a", "/kubepods/b*"]
+labels.namespace = "shop"
+set = { deadline = "9ms/10ms" }
+[[rule]]
+user = 0
+set = { class = "batch", cap = "20ms/100ms", burst = "5ms", memory = "max" }
 """)
 
 
@@ -63,12 +97,63 @@ def rules(folder: Path) -> Reader:
         assert found.limits.tasks == limits.get("tasks")
         assert found.limits.over == Over(limits.get("over", "queue"))
         assert bool(found) == bool(said.get("rule"))
-        for rule, table in zip(found._rules, said.get("rule", []), strict=True):
+        for rule, table in zip(found.rules, said.get("rule", []), strict=True):
             assert rule.settings == {key: str(value) for key, value in table.get("set", {}).items()}
             assert rule.where.startswith("rules.toml:")
+            assert rule.labels == table.get("labels", {})
+        assert len(found.bounds) == len(said.get("bound", []))
 
-    words = [b"[[rule]]\n", b"[limits]\n", b"set", b"user", b"command", b"over", b"memory", b"deadline", b"rule.set"]
+    words = [
+        b"[[rule]]\n",
+        b"[[bound]]\n",
+        b"labels",
+        b"[limits]\n",
+        b"set",
+        b"user",
+        b"command",
+        b"over",
+        b"memory",
+        b"deadline",
+        b"rule.set",
+    ]
     return Reader(Texts(RULES, words, "rules"), read)
+
+
+BOUNDS = ('[[bound]]\nlabels = { namespace = "*" }\nclass = ["normal", "batch"]\nweight = 200\ncap = 50\n'
+          'memory = "20G"\np99 = "5ms"\n')  # fmt: skip
+
+
+def drop_in(folder: Path) -> Reader:
+    """Whatever it says, what comes of it is within the bounds, and in good words."""
+    main = folder / "main.toml"
+    main.write_text(BOUNDS)
+    facts = Facts(0, "python", "/kubepods/a", "0123abcd", {"A": "b"})
+
+    def read(text: bytes) -> None:
+        book = RuleBook(Rules.load(main))
+        book.put("x.toml", Rules.of_drop_in(folder / "x.toml", text))
+        match = book.match(facts)
+        if match is None:
+            return
+        assert match.where.startswith("x.toml:")
+        assert all(label.isprintable() for label in match.labels.values())
+        changes = parse_settings(match.settings)
+        task = apply_changes(changes, NO_SETTINGS)
+        if "namespace" not in match.labels:
+            return
+        assert task.task_class in ("normal", "batch")
+        assert task.weight <= 200
+        assert task.cap is not None
+        assert task.cap.fraction <= 0.5
+        assert task.target_p99_us is None or task.target_p99_us >= 5000
+        memory = memory_change(changes)
+        assert memory is not None
+        assert memory.limit is not None
+        assert memory.limit <= 20 << 30
+        assert all(note.startswith("x.toml:") and note.isprintable() for note in match.notes)
+
+    words = [b"[[rule]]\n", b"labels", b"set", b"container", b"cgroup", b"memory", b"deadline", b"cap", b"class"]
+    return Reader(Texts(DROP_INS, words, "drop_in"), read)
 
 
 def check_trace(trace: Trace) -> list[TenantSpec]:
@@ -183,6 +268,28 @@ def disb(folder: Path) -> Reader:
     )
 
 
+def workload(folder: Path) -> Reader:
+    """A workload of the artifact of GPreempt, which is DISB's form, and strict."""
+    path = folder / "workload.json"
+    client = {"model_name": "vgg19", "priority": 0}
+    bursts = {"frequency": 20, "peak": 4, "busy": 0.15, "burst_ms": 800, "seconds": 6, "seed": 1}
+    tasks = [
+        {"id": "a", "load": {"type": "periodic", "frequency": 30}, "client": client},
+        {"id": "b", "load": {"type": "bursty", **bursts}, "client": client},
+        {"id": "c", "load": {"type": "dependent", "prev_task_ids": ["a"]}, "client": {"model_name": "bfs"}},
+        {"id": "d", "load": {"type": "trace", "trace": [0, 5]}, "client": {"model_name": "cc", "name": "d"}},
+    ]
+    seeds = [json.dumps({"time": 5, "note": "n", "kernel_us": {}, "tasks": tasks}, indent=1).encode()]
+
+    def read(text: bytes) -> None:
+        path.write_bytes(text)
+        found = config.read(path)
+        assert len(found.tasks) == len(json.loads(text)["tasks"])
+        assert found.urgent
+
+    return Reader(Texts(seeds, [b"NaN", b"Infinity", b'"seed"', b'"peak"', b'"busy"', b'"priority"'], "workload"), read)
+
+
 def pai(folder: Path) -> Reader:
     path = folder / "pai.csv"
     tables = (
@@ -207,3 +314,20 @@ c,d,3,50,80,10.5,
         assert digits <= set("0123456789.e-+")
 
     return Reader(Texts(seeds, [b"\n", b",,", b"start_time", b"plan_gpu", b"inst_num", b'"a,b"', b"1e5"], "pai"), read)
+
+
+def operations_written(folder: Path) -> Reader:
+    """What a program wrote of its operations. A last line that is not whole is none."""
+    path = folder / "operations"
+    one = {"client": 1, "kind": 1, "operation_class": 2, "sms": 66, "called_ns": 10, "launched_ns": 20, "done_ns": 30}
+    lines = [{"runlist_operations": 1, "pid": 7}, {**one, "name": "gemm"}, {**one, "client": 0}, {"lost": 4}]
+    seeds = ["".join(json.dumps(line) + "\n" for line in lines).encode()]
+
+    def read(text: bytes) -> None:
+        path.write_bytes(text)
+        found = operations_log.read(path)
+        assert found.lost >= 0
+        assert all(0 <= each.client < 2**63 and isinstance(each.name, str) for each in found.operations)
+
+    words = [b"\n", b'"pid"', b'"lost"', b'"client"', b'"done_ns"', b"NaN", b"1e400", b"[" * 9]
+    return Reader(Texts(seeds, words, "operations"), read)

@@ -11,7 +11,8 @@ import msgspec
 from runlist import wire
 from runlist.daemon.requests.messages import TenantMessage, parse
 from runlist.errors import UsageError
-from runlist.planes.process.region.file import MAX_BYTES, Region, RegionError
+from runlist.planes.process.region import Region, RegionError
+from runlist.planes.process.region.snapshot import MAX_BYTES
 from runlist.tenant import MAGIC, RECORD, VERSION, Kind
 from tests.fixtures.mutation import Records, Texts
 from tests.hostile.reader import Reader
@@ -20,6 +21,7 @@ from tests.native import regions
 REQUESTS: list[wire.Message] = [
     wire.Attach(4242, {"class": "batch", "cap": "30"}, wait=True), wire.Launch(7, {"memory": "8G"}, region=True),
     wire.Detach(1), wire.Release(), wire.ListTasks(), wire.Change(5, {"weight": "300"}), wire.Suspend(5),
+    wire.Manage({"cap": "30"}, region=True), wire.Leave(), wire.ListWorkloads(),
     wire.Resume(5), wire.UsePolicy("slo", {"headroom": "0.2"}), wire.GetStatus(), wire.Stop(), wire.Borrowed(9),
     wire.Guard(3, 77, [b"steps", b"\0\xff"]), wire.Unguard(3), wire.BorrowRequest(12, 4),
     wire.Failure("no such process", 4, "0.4.0"), wire.Tasks([], ["a note"]),

@@ -93,6 +93,9 @@ COMBINATIONS = [
     ("daemon", "--option", "x=1"), ("daemon", "--group", "no such group"), ("daemon", "--group", ""),
     ("daemon", "--rules", "/nowhere"), ("daemon", "--rules", "/etc"), ("daemon", "--rules", ""),
     ("daemon", "--rules", "/etc/passwd"), ("daemon", "--rules", "/dev/null/x"), ("daemon", "--rules", "x" * 5000),
+    ("exporter", "--once", "--listen", "127.0.0.1:1"), ("exporter", "--once", "--textfile", "x.prom"),
+    ("exporter", "--tls-cert", "/etc/passwd"), ("exporter", "--tls-key", "/etc/passwd"),
+    ("exporter", "--tls-cert", "/etc/passwd", "--tls-key", "/etc/passwd"),
     ("policy", "use"), ("policy", "use", ""), ("policy", "use", "emperor"),
     ("policy", "use", "fair", "--option", "x=1"),
     ("policy", "use", "."), ("policy", "use", "/nowhere.py"), ("policy", "emperor"), ("policy", "use", "parts"),
@@ -134,7 +137,7 @@ def nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         monkeypatch.delenv(name)
     monkeypatch.setenv("RUNLIST_SOCKET", str(tmp_path / "s" / "daemon.sock"))
     monkeypatch.setattr(os, "execve", refused)
-    monkeypatch.setattr(client, "_start_private", refused)
+    monkeypatch.setattr(client, "start_private", refused)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     yield

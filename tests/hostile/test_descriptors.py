@@ -196,8 +196,11 @@ def test_without_descriptors_nothing_ends(open_daemon: Daemon, commands: Command
     with attacks.under(attacks.connections, commands.folder, next(ATTACKERS), NOBODY), contextlib.ExitStack() as stack:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 2, before[1]))
         os.kill(keeper, signal.SIGKILL)
-        for _ in range(20):
-            stack.enter_context(attacks.connected(commands.folder))
+        for _ in range(20):  # none of which may be accepted, nor even come in beside the attacker's
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(str(commands.socket))
         end = time.monotonic() + 2
         while time.monotonic() < end:
             assert open_daemon.client.status().pid == pid

@@ -17,7 +17,8 @@ import pytest
 
 from runlist.errors import LONGEST, RunlistError
 from tests.fixtures.effort import TIMES
-from tests.hostile.read_files import disb, pai, rules, scenario
+from tests.hostile.read_files import disb, drop_in, operations_written, pai, rules, scenario, workload
+from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring
 from tests.hostile.read_messages import datagrams, frames, lengths, region
 from tests.hostile.read_settings import amounts, environment, policy_options, settings
 from tests.hostile.reader import Reader
@@ -46,9 +47,15 @@ READERS = (
     environment,
     policy_options,
     rules,
+    drop_in,
     scenario,
     disb,
+    workload,
+    operations_written,
     pai,
+    kernel_events,
+    kernel_ring,
+    kernel_object,
 )
 
 

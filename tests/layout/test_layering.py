@@ -18,7 +18,10 @@ MAX_LINES = 500
 
 FLOW: dict[str, set[str]] = {
     # what anybody may use
+    "arrivals": set(),
     "errors": {"text"},
+    "log": {"text"},
+    "files": set(),
     "interpreter": {"errors", "protocol", "trusted"},
     "protocol": set(),
     "statistics": set(),
@@ -26,6 +29,7 @@ FLOW: dict[str, set[str]] = {
     "text": set(),
     "trusted": {"errors"},
     "units": set(),
+    "version": set(),
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
@@ -41,8 +45,12 @@ FLOW: dict[str, set[str]] = {
         "emulated", "errors", "model", "planes.control", "planes.interface", "planes.usage", "proc", "protocol",
         "structure",
     },
+    "planes.kernel": {
+        "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure",
+    },
     "planes.process": {"errors", "proc", "protocol", "structure", "trusted"},
     "emulated": {"protocol", "errors", "trusted"},
+    "sharing": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
@@ -53,10 +61,14 @@ FLOW: dict[str, set[str]] = {
     "daemon.rate": set(),
     "daemon.helper": {"interpreter", "protocol"},
     "daemon.memory": {"daemon.rate", "errors", "planes.interface", "planes.process", "proc", "protocol"},
-    "daemon.undo": {"daemon.helper", "frames", "planes.interface", "planes.registry", "wire"},
+    "daemon.kernel": {
+        "daemon.helper", "daemon.placement", "model", "planes.interface", "planes.kernel", "proc", "protocol",
+        "settings",
+    },
+    "daemon.undo": {"daemon.helper", "errors", "frames", "planes.interface", "planes.registry", "proc", "wire"},
     "daemon.relay": {
-        "__init__", "daemon.helper", "daemon.rate", "errors", "frames", "planes.interface", "planes.process",
-        "planes.registry", "wire",
+        "daemon.helper", "daemon.rate", "errors", "frames", "planes.interface", "planes.process",
+        "planes.registry", "version", "wire",
     },
     "daemon.actuator": {"daemon.helper", "errors", "planes.interface", "planes.process", "protocol", "structure"},
     "daemon.tasks": {
@@ -67,60 +79,102 @@ FLOW: dict[str, set[str]] = {
         "scheduling",
     },
     "daemon.placement": {
-        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "settings", "text", "trusted",
-        "units",
+        "daemon.gpu", "daemon.memory", "daemon.tasks", "errors", "model", "proc", "protocol", "settings", "text",
+        "trusted", "units",
     },
     "daemon.tree": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.rate", "daemon.relay", "daemon.tasks", "daemon.undo",
-        "errors", "model", "planes.interface", "planes.process", "proc", "units",
+        "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.rate", "daemon.relay",
+        "daemon.tasks", "daemon.undo",
+        "errors", "model", "planes.interface", "planes.kernel", "planes.process", "proc", "protocol", "units",
     },
     "daemon.requests": {
-        "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks", "daemon.tree",
-        "daemon.undo", "__init__", "errors", "frames", "model", "planes.interface", "planes.process", "policies",
-        "proc", "protocol", "settings", "tenant", "units", "views", "wire",
+        "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.relay", "daemon.tasks",
+        "daemon.tree",
+        "daemon.undo", "errors", "frames", "model", "planes.interface", "planes.process", "policies",
+        "proc", "protocol", "settings", "tenant", "units", "version", "views", "wire",
     },
     "daemon.compose": {
-        "daemon.actuator", "daemon.gpu", "daemon.memory", "daemon.placement", "daemon.requests", "daemon.tasks",
-        "daemon.tree", "daemon.undo", "planes.interface", "policies",
+        "daemon.actuator", "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.requests",
+        "daemon.tasks", "daemon.tree", "daemon.undo", "planes.interface", "policies",
     },
     "daemon.lean": set(),
     "daemon.log_limit": {"daemon.rate", "proc"},
+    "daemon.service": {"errors"},
     "daemon.__main__": {
-        "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.relay", "daemon.requests", "daemon.tree",
-        "errors", "paths", "planes.interface", "planes.registry", "policies", "proc", "protocol",
+        "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.placement", "daemon.relay", "daemon.requests",
+        "daemon.service", "daemon.tree", "daemon.undo", "errors", "log", "paths", "planes.interface",
+        "planes.registry", "policies", "proc", "protocol",
     },
     "daemon": set(),
     # those who use the daemon
+    "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol"},
     "client": {
-        "__init__", "errors", "frames", "interpreter", "paths", "planes.interface", "planes.registry", "protocol",
-        "settings", "views", "wire",
+        "errors", "frames", "paths", "planes.interface", "planes.registry", "proc", "protocol", "settings", "starting",
+        "version", "views", "wire",
     },
+    "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "units", "views"},
-    "trace": {"errors", "planes.interface", "planes.usage"},
+    "operations": {"errors", "protocol"},
+    "operations_log": {"errors", "operations"},
+    "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
+    "why": {
+        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "trace", "views",
+    },
     "doctor": {
-        "client", "errors", "interpreter", "planes.interface", "planes.process", "planes.registry", "proc", "protocol",
-        "views",
+        "client", "errors", "interpreter", "planes.interface", "planes.kernel", "planes.process", "planes.registry",
+        "proc", "protocol", "text", "views",
     },
     "advice": {"client", "errors", "proc", "text", "units", "views"},
     "demo": {
         "client", "emulated", "protocol", "errors", "planes.interface", "planes.registry", "statistics",
         "workloads",
     },
+    # where Runlist docks: clients of the daemon
+    "integrations": set(),
+    "integrations.drop_ins": {"paths", "text", "trusted"},
+    "integrations.parts": set(),
+    "integrations.gpu_sizes": {"client", "errors", "planes.interface"},
+    "integrations.kubernetes": {"errors", "integrations.parts", "units"},
+    "integrations.cdi": {
+        "errors", "files", "integrations.drop_ins", "integrations.kubernetes", "interpreter", "log", "paths",
+        "planes.interface", "planes.process", "planes.registry", "protocol", "settings", "trusted",
+    },
+    "integrations.plugin": {
+        "errors", "files", "integrations.cdi", "integrations.kubernetes", "log", "paths", "planes.interface",
+        "planes.process", "planes.registry", "protocol",
+    },
+    "integrations.node": {
+        "client", "errors", "integrations.drop_ins", "integrations.gpu_sizes", "integrations.kubernetes",
+        "integrations.parts", "planes.interface", "proc", "settings", "text", "trusted", "units",
+    },
+    "integrations.jupyter": {"client", "errors", "settings"},
+    "integrations.slurm": {"errors", "integrations.drop_ins", "integrations.parts", "log", "text", "units"},
+    "integrations.systemd": {"errors", "files", "protocol"},
+    "integrations.exporter": {"client", "errors", "files", "log", "planes.registry", "version", "views"},
+    "integrations.ray": {
+        "errors", "integrations.gpu_sizes", "integrations.parts", "log", "managing", "planes.process",
+        "planes.registry", "protocol", "settings", "units",
+    },
+    "ray": {"integrations.ray"},
+    "__main__": {"cli"},
+    "blocks": {"errors", "trusted"},
     # those who need none
-    "__init__": {"planes.process.library", "tenant"},
+    "__init__": {"client", "managing", "planes.process.library", "tenant", "version"},
     "tenant": {"protocol"},
-    "workloads": {"interpreter", "tenant"},
-    "sim": {"errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "units"},
+    "workloads": {"arrivals", "interpreter", "tenant"},
+    "sim": {"arrivals", "errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "units"},
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.
 """
 
 STANDARD_ONLY = {
+    "arrivals": set(),
     "errors": {"text"},
     "interpreter": set(),
     "model": set(),
     "planes.nvidia.rm": set(),
+    "planes.kernel": set(),
     "planes.process": set(),
     "units": set(),
     "policies": set(),

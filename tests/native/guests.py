@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from tests.native.regions import Region
 
 SOURCES = Path(__file__).with_name("preload")
 KERNELS = Path(runlist.__file__).parent / "workloads" / "kernels.autogen.ptx"
+INCLUDE = Path(__file__).parents[2] / "native" / "include"
 OPTIONS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread")
 SHARED = ("-shared", "-fPIC")
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
@@ -43,6 +45,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "racer": ("racer.c", CUDA),
     "activity": ("activity.c", CUDA),
     "arrivals": ("arrivals.c", CUDA),
+    "operations": ("operations.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "counter.so": ("counter.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),
@@ -62,6 +65,14 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "touched/libcuda.so.1": ("touched.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
 }
 """What is built of which sources, linked with what."""
+
+
+UUID = """
+import ctypes, sys
+cuda, uuid = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
+assert cuda.cuInit(0) == cuda.cuDeviceGetUuid(uuid, int(sys.argv[1])) == 0
+print(uuid.raw.hex())
+"""
 
 
 class Done(NamedTuple):
@@ -126,9 +137,15 @@ class Guests:
         """A name in the folder that nothing has."""
         return self.folder / f"new-{next(_numbers)}"
 
+    @cache  # noqa: B019
+    def gpu(self, ordinal: int = 0) -> bytes:
+        """The UUID of a GPU, as programs here count them."""
+        (uuid,) = self.lines(sys.executable, "-c", UUID, str(ordinal), env=self.environment())
+        return bytes.fromhex(uuid)
+
     def region(self, memory: int = 8 * GiB, *, strict: bool = True) -> Region:
         """A region of its own."""
-        return Region.create(self.new_path(), memory, strict=strict)
+        return Region.create(self.new_path(), memory, strict=strict, gpu=self.gpu())
 
     def environment(self, region: Region | None = None, preload: str | None = None, **more: str) -> dict[str, str]:
         """A program's. Without a region and `preload` the library is not there at all."""

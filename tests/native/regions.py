@@ -70,17 +70,21 @@ def header(memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False,
 
 
 class Region:
-    """A region that is looked at from outside."""
+    """A region that is looked at from outside. `gpu`: the UUID of the GPU that is meant where no place is named. GPUs
+    have places in the order in which they are heard of, and a driver tells of those that a program may not use, too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gpu: bytes | None = None) -> None:
         self.path = path
+        self.gpu = gpu
 
     @classmethod
-    def create(cls, path: Path, memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False) -> Region:
+    def create(
+        cls, path: Path, memory: int = NO_LIMIT, cap: int = NO_LIMIT, *, strict: bool = False, gpu: bytes | None = None
+    ) -> Region:
         """As the launcher does. `memory` in bytes, `cap` in ten-thousandths."""
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(header(memory, cap, strict=strict).ljust(FILE_BYTES, b"\0"))
-        return cls(path)
+        return cls(path, gpu)
 
     def set_memory(self, limit: int) -> None:
         """Changes the limit while it is in use, as the daemon does."""
@@ -117,11 +121,12 @@ class Region:
         """What each process that lives and has a slot finds in its line of the daemon's."""
         return {pid: int.from_bytes(slot[WATCH_AT : WATCH_AT + 8], "little") for pid, _, slot in self.places()}
 
-    def uses(self, device: int = 0) -> dict[int, Use]:
+    def uses(self, device: int | None = None) -> dict[int, Use]:
         """What each process that lives and has a slot holds on a GPU."""
-        return {pid: Use(*USE.unpack_from(use, device * USE.size)) for pid, _, use in self.slots()}
+        at = self._place(device) * USE.size
+        return {pid: Use(*USE.unpack_from(use, at)) for pid, _, use in self.slots()}
 
-    def used(self, device: int = 0) -> int:
+    def used(self, device: int | None = None) -> int:
         """Bytes that all processes hold on a GPU."""
         return sum(use.held + use.overhead for use in self.uses(device).values())
 
@@ -129,8 +134,14 @@ class Region:
         """The cap on each GPU that has none of its own."""
         return int.from_bytes(self.path.read_bytes()[CAP_AT : CAP_AT + 8], "little")
 
-    def device(self, index: int = 0) -> Device:
-        return Device(*DEVICE.unpack_from(self.path.read_bytes(), HEADER.size + index * DEVICE.size))
+    def device(self, index: int | None = None) -> Device:
+        return Device(*DEVICE.unpack_from(self.path.read_bytes(), HEADER.size + self._place(index) * DEVICE.size))
 
-    def refusals(self, device: int = 0) -> int:
+    def refusals(self, device: int | None = None) -> int:
         return self.device(device).refusals
+
+    def _place(self, device: int | None) -> int:
+        """Nobody has told of the GPU as long as it has none: then the first place has nothing of it either."""
+        if device is not None or self.gpu is None:
+            return device or 0
+        return next((index for index in range(DEVICES) if self.device(index).uuid == self.gpu), 0)

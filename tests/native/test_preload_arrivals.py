@@ -288,6 +288,19 @@ def test_a_hint_is_said_and_does_no_harm_without_work(server: Server) -> None:
     assert [kind for kind, _ in server.said() if kind is not Kind.WORK] == [Kind.HINT] * 3
 
 
+def test_a_hint_for_soon_is_announced_where_that_is_asked_for(server: Server) -> None:
+    """So what is armed for announcements acts at once."""
+    server.watch()
+    assert server.do("hint-2000") == 0
+    assert server.said() == [(Kind.ANNOUNCE, 2), (Kind.HINT, 2)]
+    assert server.watched() == 0
+    server.watch(WORK)
+    server.do("hint-2000")
+    server.watch()
+    server.do("hint-4000")
+    assert [kind for kind, _ in server.said()] == [Kind.HINT] * 2
+
+
 def test_a_read_costs_little_more(server: Server) -> None:
     """Some system calls of its own would be several times as much."""
     server.do("pair")

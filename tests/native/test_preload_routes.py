@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
+from runlist.emulated import EmulatedGpu
 from tests.conftest import ON_NVIDIA
 from tests.native.guests import GiB, Guests, MiB
-from tests.native.regions import MEMORY_ENFORCED, QUERIES_ENFORCED
+from tests.native.regions import MEMORY_ENFORCED, QUERIES_ENFORCED, Region
 
 LIMIT = 6 * GiB
 
@@ -42,18 +44,36 @@ def test_libraries_that_look_past_what_is_preloaded(guests: Guests, way: str) ->
     assert lines == [f"aside {LIMIT}", "over-aside 2"]
 
 
-def test_a_context_by_the_table_of_the_cuda_runtime(guests: Guests) -> None:
-    """Nobody sees it come. It is the driver's overhead all the same, and what goes with it is given back."""
-    region = guests.region(LIMIT)
-    with guests.started("opens", "table", env=guests.environment(region, LIMIT=str(LIMIT))) as process:
+def contexts_by_the_table(guests: Guests, region: Region, ordinal: int = 0) -> None:
+    with guests.started("opens", "table", ordinal, env=guests.environment(region, LIMIT=str(LIMIT))) as process:
         assert process.stdout is not None
         total, refused, *used = [process.stdout.readline().strip() for _ in range(5)]
         assert (total, refused) == (f"table {LIMIT}", "over-table 2")
         bare, full, after = map(int, used)
-        (use,) = region.uses().values()
+        use = region.uses()[process.pid]
     assert full - bare == 24 * MiB
     assert after == bare > 0
     assert (use.held, use.overhead) == (0, bare)
+
+
+def test_a_context_by_the_table_of_the_cuda_runtime(guests: Guests) -> None:
+    """The table only names it. It is the driver's overhead all the same, and what goes with it is given back."""
+    contexts_by_the_table(guests, guests.region(LIMIT))
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="needs two GPUs of its own")
+def test_the_books_of_a_gpu_that_is_not_the_first_to_be_heard_of(
+    guests: Guests, fresh_gpu: Callable[..., EmulatedGpu]
+) -> None:
+    """Such as the only one that may be used, where the driver tells of all."""
+    two = Guests(guests.folder, fresh_gpu(gpus=2).environment())
+    region = two.region(LIMIT)
+    with two.started("racer", "count", 1 * GiB, 0, env=two.environment(region)) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "ready\n"
+        assert region.uses(0)[first.pid].overhead > 0
+        contexts_by_the_table(two, Region(region.path, two.gpu(1)), 1)
+        assert region.uses(1)[first.pid] == (0, 0, 0, 0)
 
 
 FORKS = """
@@ -86,9 +106,12 @@ def test_functions_that_are_not_there_stay_so(guests: Guests) -> None:
 
 
 NVML = """
+import ctypes, uuid
 import pynvml as nv
+cuda, ours = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
+assert cuda.cuInit(0) == cuda.cuDeviceGetUuid(ours, 0) == 0
 nv.nvmlInit()
-device = nv.nvmlDeviceGetHandleByIndex(0)
+device = nv.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.UUID(bytes=ours.raw)}")  # NVML counts hidden GPUs, too
 first, second = nv.nvmlDeviceGetMemoryInfo(device), nv.nvmlDeviceGetMemoryInfo(device, version=nv.nvmlMemory_v2)
 print(first.total, first.used, first.free, second.total, second.used, second.free)
 print([process.usedGpuMemory for process in nv.nvmlDeviceGetComputeRunningProcesses(device)])

@@ -19,7 +19,15 @@ from tests.native.guests import GiB, Guests
 ROOT = Path(__file__).parents[2]
 BUILD_S = 300
 RUN_S = 60 * TIMES
-CHECKS = ("check_actuator", "check_clock", "check_objects", "check_quota", "check_signals", "check_slots")
+CHECKS = (
+    "check_actuator",
+    "check_clock",
+    "check_objects",
+    "check_operations",
+    "check_quota",
+    "check_signals",
+    "check_slots",
+)
 PLAIN = "plain"
 """Without a sanitizer: as the library is built."""
 FORKS = "check_slots"

@@ -14,7 +14,7 @@ from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.view import views
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.model import Activity, Announce, Busy, Idle, TaskClass
+from runlist.model import Activity, Announce, Busy, Idle, TaskClass, Used
 from runlist.planes.process.region import Activity as Told
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.views.structs import TaskView
@@ -175,6 +175,29 @@ def test_a_policy_sees_what_latency_tasks_tell(world: World) -> None:
     world.run()
     assert managed.task.activity is not None
     assert managed.task.activity.waited_s <= 1e9 * 20
+
+
+def test_the_policy_hears_soon_of_who_begins_to_work_beside_others(world: World) -> None:
+    managed, library = add(world)
+    world.add(2, BATCH)
+    world.pass_time(0.2)
+    world.run()
+    world.policy.events.clear()
+    world.pass_time(1)
+    assert not world.policy.events
+    library.work()
+    world.source.hold(1, 0.01, turns=10)
+    world.pass_time(2 * activity.GLANCE_S)
+    assert [event.held_s for event in world.policy.events if isinstance(event, Used)] == [{managed.task.key: 0.01}]
+
+
+def test_alone_nobody_is_looked_at(world: World) -> None:
+    _, library = add(world)
+    world.pass_time(0.2)
+    world.run()
+    library.looked = 0
+    world.pass_time(5)
+    assert not library.looked
 
 
 def test_the_background_is_off_for_a_request(world: World) -> None:

@@ -99,7 +99,7 @@ def test_a_rules_control_that_the_driver_refuses_does_not_fail_a_request() -> No
         world.tenant()
         world.rm.privileged = False
         rule = Match({"interleave": "high"}, "rules.toml:1")
-        world.placement.rules = SimpleNamespace(match=lambda facts: rule, limits=Limits())  # type: ignore[assignment]
+        world.placement.rules = SimpleNamespace(match=lambda facts: rule, limits=Limits(), variables=())  # type: ignore[assignment]
         root = world.root()
         root.awaited = True
         await world.adopt(root)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
+import runlist
 from runlist import wire
-from runlist.client import Client
+from runlist.client import Client, DaemonGone
 from runlist.errors import NoTargetError, UsageError
-from tests.fixtures.fake_daemon import FakeDaemon
+from tests.fixtures.fake_daemon import FakeDaemon, status
 
 
 class Index:
@@ -91,3 +93,22 @@ def test_a_deadline_replaces_the_usual_class(fake: FakeDaemon) -> None:
     with Client.open() as client:
         client.attach(42, settings={"deadline": "5ms/20ms"})
     assert fake.asked(wire.Attach) == [wire.Attach(42, {"deadline": "5ms/20ms"})]
+
+
+def test_a_daemon_that_knows_no_such_request_is_of_another_version(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = fake._answer
+
+    def hang_up(request: object) -> object:
+        if isinstance(request, wire.Manage):
+            fake._peers[-1].shutdown(socket.SHUT_RDWR)
+        return answer(request)
+
+    monkeypatch.setattr(fake, "_answer", hang_up)
+    with pytest.raises(DaemonGone, match="the daemon ended"), Client.open(start=True) as client:
+        client.manage({"weight": 50})
+    fake.status = status(version="0.7.0rc1")
+    with pytest.raises(DaemonGone, match="another version"), runlist.manage(weight=50):
+        raise AssertionError
+    assert fake.asked(wire.Manage) == [wire.Manage({"weight": "50"})] * 2

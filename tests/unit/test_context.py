@@ -10,7 +10,7 @@ from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
-from runlist.planes.nvidia.objects import GpuObjects
+from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
 from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
@@ -313,3 +313,28 @@ def test_controls_of_compute_work_are_sent_for_its_groups_alone(tenant: Tenant, 
     """For each of them, or for each of their channels."""
     tenant.context.set_control(name, OTHER_THAN_DEFAULT[name])
     assert len(tenant.file.sent(INTERLEAVE, REALTIME, MODE)) == sent
+
+
+def test_channels_that_a_group_gets_later_are_suspended_with_the_others() -> None:
+    tenant = Tenant()
+    group = tenant.client.of_class(0xA06C)[0]
+    known = tenant.context.groups[group]
+    tenant.context.prepared_suspend()
+    late = tenant.client.add(0xC86F, group)
+    assert tenant.context.grow(Group(group, known.engine, (*known.channels, late)))
+    assert not tenant.context.grow(Group(group, known.engine, (*known.channels, late)))
+    assert not tenant.context.grow(Group(0x1234, known.engine, (late,)))
+    tenant.context.suspend()
+    assert tenant.enabled() == {False}
+    tenant.context.resume()
+    assert tenant.enabled() == {True}
+
+
+def test_a_group_whose_engine_shows_later_counts_as_what_it_is() -> None:
+    tenant = Tenant()
+    group, *_ = tenant.context.groups.values()
+    tenant.context.groups[group.handle] = Group(group.handle, Engine.OTHER, group.channels)
+    assert tenant.context.competing == 0
+    assert tenant.context.grow(group)
+    assert tenant.context.competing == 1
+    assert not tenant.context.grow(Group(group.handle, Engine.COPY, group.channels))

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from runlist import log
 from runlist.daemon import __main__ as module
+from runlist.daemon.service import ServiceManager
 from runlist.errors import RunlistError, UsageError
 from tests.fixtures.daemon import PATIENCE_S
 
 
 def test_its_starter_is_told_once() -> None:
     reader, writer = os.pipe()
-    ready = module._Ready(writer)
+    ready = module._Ready(writer, ServiceManager({}))
     ready.say("ready")
     ready.say("again")
     with open(reader, encoding="utf-8") as pipe:
@@ -32,10 +34,10 @@ def test_its_starter_is_told_once() -> None:
         os.read(another, 1)
     for fd in {another, same, writer}:
         os.close(fd)
-    module._Ready(None).say("nobody asked")
+    module._Ready(None, ServiceManager({})).say("nobody asked")
     reader, writer = os.pipe()
     os.close(reader)
-    module._Ready(writer).say("nobody listens any more")
+    module._Ready(writer, ServiceManager({})).say("nobody listens any more")
 
 
 def test_what_cannot_be_logged_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +47,8 @@ def test_what_cannot_be_logged_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         said.append((fd, data))
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, "write", write)
-    module._Log().write("a name with \udcff")
+    monkeypatch.setattr(log.os, "write", write)
+    log._StandardError().write("a name with \udcff")
     assert said == [(2, b"a name with \\udcff")]
 
 
@@ -132,23 +134,23 @@ def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
     path = short_path / "folder" / "daemon.sock"
     monkeypatch.setattr(module.paths, "daemon_socket", lambda plane: path)
     plane: Any = SimpleNamespace()
-    with module._listening(plane, None):
+    with module._listening(plane, None, ServiceManager({})):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.with_suffix(".lock").stat().st_mode) == 0o600
         assert path.with_suffix(".lock").read_text() == str(os.getpid())
         with (
             pytest.raises(RunlistError, match=rf"a daemon runs already \(process {os.getpid()}, "),
-            module._listening(plane, None),
+            module._listening(plane, None, ServiceManager({})),
         ):
             pass
         assert path.is_socket()
     assert not path.exists()
     path.write_text("precious")
-    with pytest.raises(UsageError, match="is not a socket"), module._listening(plane, None):
+    with pytest.raises(UsageError, match="is not a socket"), module._listening(plane, None, ServiceManager({})):
         pass
     assert path.read_text() == "precious"
     path.unlink()
-    with module._listening(plane, None):  # each of them let go of the lock
+    with module._listening(plane, None, ServiceManager({})):  # each of them let go of the lock
         pass
 
 
@@ -169,6 +171,8 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         checks=SimpleNamespace(check=lambda *, slices: said.append(slices)),
         processes=processes,
         checkpoints=SimpleNamespace(look=nothing),
+        kernel=SimpleNamespace(check=lambda: said.append("ring")),
+        sightings=SimpleNamespace(count=lambda: said.append("counts")),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: said.append("left out"))
@@ -178,6 +182,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     assert [each for each in said if isinstance(each, bool)] == [False, False, True] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 12
+    assert said.count("ring") == said.count("counts") == 6
     assert "opened" not in said
     said.clear()
     processes.expected.add(7)
@@ -215,6 +220,7 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
     monkeypatch.setattr(module, "OpenWatch", lambda paths: watch)
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.001)
     monkeypatch.setattr(module, "SCAN_EVERY_S", 600.0)
+    monkeypatch.setattr(module, "NEWCOMERS_EVERY_S", 0.005)
 
     async def main() -> None:
         walks: list[bool] = []
@@ -228,13 +234,25 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
                 while len(walks) < before + more:  # noqa: ASYNC110
                     await asyncio.sleep(0.002)
 
-        search = SimpleNamespace(scan=scan, settled=False)
+        newcomers: list[int] = []
+
+        async def has_newcomers() -> bool:
+            return bool(newcomers)
+
+        async def begun() -> None:
+            walks.clear()
+
+        class Rules(list[object]):
+            drop_ins: dict[str, object] = {}  # noqa: RUF012
+
+        search = SimpleNamespace(scan=scan, settled=False, has_newcomers=has_newcomers)
         daemon: Any = SimpleNamespace(
             plane=SimpleNamespace(watch_paths=list),
             opened=asyncio.Event(),
             processes=SimpleNamespace(roots={}),
-            placement=SimpleNamespace(rules=[]),
+            placement=SimpleNamespace(rules=Rules()),
             search=search,
+            sightings=SimpleNamespace(begun=begun),
         )
         looking = asyncio.create_task(module._look(daemon))
         await asyncio.sleep(0.05)
@@ -253,8 +271,17 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         await asyncio.sleep(0.05)
         assert len(walks) == before  # all is at rest
         daemon.processes.roots.clear()
-        daemon.placement.rules = [object()]
+        daemon.placement.rules.append(object())
         daemon.opened.set()
+        await scanned(1)
+        assert walks[-1]
+        daemon.placement.rules.drop_ins = {"a.toml": object()}
+        daemon.opened.set()
+        await scanned(1)
+        before = len(walks)
+        await asyncio.sleep(0.05)
+        assert len(walks) == before  # all is at rest, and nobody new is on a GPU
+        newcomers.append(1)
         await scanned(1)
         assert walks[-1]
         looking.cancel()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from runlist.demo import DemoOptions, picture, report, run
 from runlist.demo import device as demo_device
 from runlist.demo.device import use_device
 from runlist.demo.measure import Plan
-from runlist.demo.noise import noise
+from runlist.demo.noise import busy, noise
 from runlist.demo.result import Latency, Result, Row
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.statistics import percentile
@@ -158,15 +160,37 @@ def test_the_environment_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alone_us", "rates", "load", "words"),
+    ("alone_us", "rates", "others", "words"),
     [
-        ([100.0] * 99 + [380.0], [300.0, 310.0, 290.0], 2.0, []),
+        ([100.0] * 99 + [380.0], [300.0, 310.0, 290.0], 0.5, []),
         ([100.0] * 97 + [500.0] * 3, [300.0, 310.0], 0.0, ["LC alone has a p99 of 5.0 times its p50"]),
         ([100.0], [400.0, 280.0, 390.0], 0.0, ["BE alone was up to 30 % slower in one window than in another"]),
-        ([100.0], [300.0], 2.1, ["the load average was 2.1 on 2 cores before it began"]),
-        ([], [], 9.0, ["the load average was 9.0 on 2 cores before it began"]),
+        ([100.0], [300.0], 0.6, ["other programs had 60 % of the processors before it began"]),
+        ([], [], 1.0, ["other programs had 100 % of the processors before it began"]),
         ([0.0], [0.0, 0.0], 0.0, []),
     ],
 )
-def test_a_noisy_machine_is_told(alone_us: list[float], rates: list[float], load: float, words: list[str]) -> None:
-    assert noise(alone_us, rates, load, 2) == words
+def test_a_noisy_machine_is_told(alone_us: list[float], rates: list[float], others: float, words: list[str]) -> None:
+    assert noise(alone_us, rates, others) == words
+
+
+def test_a_tail_of_the_machine_that_hides_nothing_is_no_noise() -> None:
+    alone_us = [116.0] * 97 + [612.0] * 3  # as on a machine of two cores
+    assert noise(alone_us, [300.0], 0.0, 2_316.0) == []
+    assert noise(alone_us, [300.0], 0.0, 1_200.0) == ["LC alone has a p99 of 5.3 times its p50"]
+
+
+def test_a_processor_that_somebody_uses_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = min(os.sched_getaffinity(0))
+    worker = subprocess.Popen(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{one}}}); print(flush=True)\nwhile True: pass"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {one})
+        assert busy(0.3) > 0.9
+    finally:
+        worker.kill()
+        worker.communicate()

@@ -9,7 +9,7 @@ import pytest
 
 from runlist.errors import NoPermissionError
 from runlist.model import Engine
-from runlist.planes.interface import Lent
+from runlist.planes.interface import Lent, Seen
 from runlist.planes.nvidia.discover import NEW_REACH, Discoverer, Found
 from runlist.planes.nvidia.rm.status import RmError
 from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
@@ -355,3 +355,33 @@ def test_of_files_that_were_sent_those_without_work_are_closed(rm: FakeRm) -> No
         discoverer.examine(lent[:1])
     assert work.closed == 1
     discoverer.close()
+
+
+def seen(rm: FakeRm, *what: Seen, pid: int = PID) -> list[Found]:
+    discoverer = Discoverer(rm)
+    try:
+        return discoverer.find_seen(pid, -1, rm, what)
+    finally:
+        discoverer.close()
+
+
+def test_objects_that_the_kernel_saw_are_found_without_a_search(rm: FakeRm) -> None:
+    client = rm.tenant(PID, fd=8).client()
+    client.context(client.device())
+    file = rm.tenant(PID)
+    file.calls.clear()
+    (found,) = seen(rm, Seen(8, client.handle, tuple(client.objects)))
+    assert shape([found]) == [CONTEXT]
+    assert len(file.calls) < 4 * len(client.objects)
+
+
+@pytest.mark.parametrize("wrong", ["handles", "client", "file", "process"])
+def test_what_was_seen_of_nobodys_objects_is_nothing(rm: FakeRm, wrong: str) -> None:
+    """Of handles that the driver does not know, of another's client, of a file that is not the driver's."""
+    client = rm.tenant(PID, fd=8).client()
+    client.context(client.device())
+    other = rm.tenant(PID + 1, fd=8).client()
+    handles = (0x77, 0x78) if wrong == "handles" else tuple(client.objects)
+    whose = other.handle if wrong == "client" else client.handle
+    said = Seen(9 if wrong == "file" else 8, whose, handles)
+    assert seen(rm, said, pid=PID + 1 if wrong == "process" else PID) == []

@@ -182,7 +182,7 @@ class Plain(Policy):
 
 @given(script=_script, steps=st.lists(st.tuples(_step, _gaps_ms), min_size=10, max_size=40))
 @settings(
-    max_examples=50 * TIMES,
+    max_examples=25 if TIMES == 1 else 50 * TIMES,
     deadline=None,
     phases=(Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import subprocess
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from runlist.daemon.undo import link
 from runlist.daemon.undo.keeper import Keeper
 from runlist.daemon.undo.link import KeeperLink
+from runlist.daemon.undo.record import Record
 from runlist.wire import Connection, Guard, Unguard
 from tests.fixtures import memory_plane
 from tests.fixtures.adoption import child, until
@@ -138,15 +140,18 @@ def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def linked(plane: str, test: Callable[[KeeperLink, list[str]], Awaitable[None]]) -> None:
     async def run() -> None:
         hopeless: list[str] = []
-        keeper = KeeperLink(plane, lambda: hopeless.append("hopeless"))
+        keeper = KeeperLink(plane, Record(path), lambda: hopeless.append("hopeless"))
         try:
             await test(keeper, hopeless)
         finally:
             keeper.close()
             keeper.close()  # once is enough
         assert not running(keeper.pid)
+        assert hopeless or not path.exists()
 
-    asyncio.run(run())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "changed"
+        asyncio.run(run())
 
 
 def sleeping(pid: int) -> bool:

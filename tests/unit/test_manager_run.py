@@ -47,10 +47,10 @@ def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pyt
             root = await both_gpus_busy(world)
             waiting = [asyncio.create_task(world.launched(pid)) for pid in (first, second)]
             await asyncio.sleep(0.01)
-            words, others = world.manager.waiting(ME)
+            words, others = world.manager.launches.waiting(ME)
             assert words == [f"the command of process {pid}" for pid in (first, second)]
             assert others == 0
-            assert world.manager.waiting(1000) == ([], 2)
+            assert world.manager.launches.waiting(1000) == ([], 2)
             with pytest.raises(RunlistError, match="managed already"):
                 await world.launched(first)
             assert list(world.processes.roots) == [PID]
@@ -61,7 +61,7 @@ def test_a_command_waits_for_room_in_its_turn(short_path: Path, monkeypatch: pyt
             assert not waiting[1].done()
             world.processes.remove_root(world.processes.roots[first])
             await waiting[1]
-            assert world.manager.waiting(ME) == ([], 0)
+            assert world.manager.launches.waiting(ME) == ([], 0)
 
     a_daemon(test, limited(short_path, "queue"))
 
@@ -76,7 +76,7 @@ def test_a_command_that_gives_up_waits_no_more(short_path: Path, monkeypatch: py
             await asyncio.sleep(0.01)
         with pytest.raises(NoTargetError):
             await waiting
-        assert world.manager.waiting(ME) == ([], 0)
+        assert world.manager.launches.waiting(ME) == ([], 0)
 
     a_daemon(test, limited(short_path, "queue"))
 
@@ -85,7 +85,7 @@ def test_without_room_a_command_is_refused_or_runs_as_batch(short_path: Path) ->
     async def refused(world: Managed) -> None:
         root = await both_gpus_busy(world)
         with child() as pid:
-            with pytest.raises(RunlistError, match=r"the command is not started: GPU .* has 1 tasks, and .* allows 1"):
+            with pytest.raises(RunlistError, match=r"the command is not started: GPU .* has 1 task, and .* allows 1"):
                 await world.launched(pid)
             assert list(world.processes.roots) == [PID]
             world.processes.remove_root(root)
@@ -105,9 +105,9 @@ def test_a_command_below_a_managed_one_is_told_so() -> None:
     async def test(world: Managed) -> None:
         with child() as pid:
             await world.launched()
-            assert await world.manager.launch(pid, {}, world.borrower, None, ME) == []
+            assert await world.manager.launches.begin(pid, {}, world.borrower, None, ME) == []
             world.processes.remove_root(world.processes.roots[pid])
-            (note,) = await world.manager.launch(pid, {"weight": "7"}, world.borrower, None, ME)
+            (note,) = await world.manager.launches.begin(pid, {"weight": "7"}, world.borrower, None, ME)
             assert note.startswith(f"this is below process {PID}, which is managed")
 
     a_daemon(test)
@@ -116,9 +116,9 @@ def test_a_command_below_a_managed_one_is_told_so() -> None:
 def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
     async def test(world: Managed) -> None:
         root = await world.launched()
-        await world.manager.launcher_gone(NO_PROCESS)  # it had been refused
+        await world.manager.launches.hung_up(NO_PROCESS)  # it had been refused
         assert world.borrower in root.borrowers
-        await world.manager.launcher_gone(PID)
+        await world.manager.launches.hung_up(PID)
         (borrower,) = root.borrowers
         assert isinstance(borrower, OwnRight)
 
@@ -129,7 +129,7 @@ def test_what_a_launcher_leaves_behind_is_of_its_tree() -> None:
     async def test(world: Managed) -> None:
         with child() as left:
             root = await world.launched()
-            await world.manager.launcher_gone(PID)
+            await world.manager.launches.hung_up(PID)
             assert left in root.heirs
             assert world.opened.is_set()
             assert world.processes.root_of(left) is root
@@ -172,7 +172,7 @@ def test_who_joined_is_looked_at_and_nothing_else_is_kept(monkeypatch: pytest.Mo
         join = TenantMessage(Kind.JOIN, 0, 1, 7, descriptors=(4242,))
         world.rm.copies[4242] = world.rm.file()
         looked_for: list[int] = []
-        monkeypatch.setattr(world.search, "has_lent", looked_for.append)
+        monkeypatch.setattr(world.search, "look_anew", looked_for.append)
         await world.launched()
         assert world.manager.hear(PID, ME, join, lambda _: True)
         (job,) = world.manager._joining
@@ -200,7 +200,7 @@ def test_tasks_for_which_there_is_no_room_are_refused_or_batch(short_path: Path)
         await world.adopt(root)
         with child() as pid:
             client = world.tenant(pid, OF_CHILD)
-            with pytest.raises(RunlistError, match=f"process {pid} is not managed: GPU .* has 1 tasks"):
+            with pytest.raises(RunlistError, match=f"process {pid} is not managed: GPU .* has 1 task"):
                 await world.adopt(root, pid)
             assert slices(client) == FOUND
             assert list(world.processes.managed) == [PID]

@@ -16,16 +16,16 @@ from runlist.daemon.memory import quota as quota_module
 from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.requests.limit_notes import limit_notes
+from runlist.daemon.requests.memory_limits import limit_notes
 from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import memory_guard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap
 from runlist.planes.interface import CensusError
-from runlist.planes.process.region import Enforced, Region
-from runlist.planes.process.region.file import gpu_key
+from runlist.planes.process.region import Enforced, Region, gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
 from runlist.proc.process import pid_namespace, start_of
+from tests.fixtures.daemon import wait_for
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
 
 # -- setting ----------------------------------------------------------------------------------------
@@ -42,11 +42,9 @@ def test_without_a_region_a_user_is_refused_and_a_rule_holds_from_outside() -> N
     quota = Quota()
     with pytest.raises(NotSupportedError, match="start it with `runlist run --memory`"):
         quota.set_limit(GiB)
-    quota.tighten(2 * GiB)
-    quota.tighten(GiB)
-    quota.tighten(3 * GiB)
-    quota.tighten(None)
-    assert (quota.limit, quota.limit_on(GPU)) == (GiB, GiB)
+    for limit in (2 * GiB, GiB, 3 * GiB, None):
+        quota.follow(limit)
+        assert (quota.limit, quota.limit_on(GPU)) == (limit, limit)
 
 
 def test_a_region_that_a_process_cuts_short_is_dropped_and_the_limit_stays(tree: World, region: Region) -> None:
@@ -138,8 +136,12 @@ def test_what_keeps_a_limit_is_told_for_people(region: Region) -> None:
 )
 def test_why_the_library_is_not_in_a_process(environment: dict[str, str], why: str) -> None:
     with subprocess.Popen(["sleep", "60"], env=environment, stderr=subprocess.DEVNULL) as process:
-        assert enforcement(process.pid, None) == f"not loaded: {why}"
-        process.kill()
+        try:
+            # The kernel shows words and environment a moment after exec.
+            wait_for(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep\0"))
+            assert enforcement(process.pid, None) == f"not loaded: {why}"
+        finally:
+            process.kill()
 
 
 # -- holding ----------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def test_what_a_tree_brought_along_is_its_own_until_somebody_limits_it(region: R
     quota.take(region)
     quota.put_back()
     assert (quota.limit, quota.limit_on(GPU)) == (3 * GiB, 9 * GiB)
-    quota.tighten(8 * GiB)
+    quota.follow(8 * GiB)
     assert (quota.limit_on(GPU), region.read().limit(GPU)) == (3 * GiB, 3 * GiB)
     os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT)
     quota._snapshot = None
@@ -219,13 +221,13 @@ def test_a_rule_gives_no_gpu_more_than_its_tree_does(region: Region) -> None:
     os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT)  # 9 GiB on this GPU, no limit on the others
     quota = Quota()
     quota.take(region)
-    quota.tighten(10 * GiB)
+    quota.follow(10 * GiB)
     assert (quota.limit_on(GPU), region.read().limit(GPU)) == (9 * GiB, 9 * GiB)
 
 
 def test_a_limit_that_was_set_holds_for_what_a_tree_brings_along(region: Region) -> None:
     quota = Quota()
-    quota.tighten(GiB)
+    quota.follow(GiB)
     region.set_memory(3 * GiB)
     quota.take(region)
     quota.put_back()
@@ -270,6 +272,7 @@ def test_who_is_not_managed_is_shown_after_a_while(tree: World, later: Callable[
     (shown,) = tree.holding.outside.values()
     assert (shown.reached_by, shown.remark) == ("", "not managed: no right")
     tree.managed[PID] = tree.process
+    assert tree.holding.outside == {}  # at once, or `ps` would tell of it twice
     tree.look()
     assert tree.holding.outside == {}
 
@@ -453,7 +456,19 @@ def test_a_tree_that_is_gone_has_no_region_open(tree: World, region: Region) -> 
 
 def test_a_limit_of_the_rules_holds_for_what_is_there(tree: World) -> None:
     assert not tree.quota.take_note(GPU, 3 * GiB)
-    tree.quota.tighten(2 * GiB)
+    tree.quota.follow(2 * GiB)
     assert tree.quota.take_note(GPU, 3 * GiB)
-    tree.quota.tighten(4 * GiB)  # no more than before
-    assert tree.quota.limit == 2 * GiB
+    tree.quota.follow(4 * GiB)
+    assert not tree.quota.take_note(GPU, 3 * GiB)
+
+
+def test_when_the_rules_limit_goes_what_the_tree_brought_along_counts_again(region: Region) -> None:
+    region.set_memory(3 * GiB)
+    quota = Quota()
+    quota.take(region)
+    for limit, counts in ((GiB, GiB), (2 * GiB, 2 * GiB), (8 * GiB, 3 * GiB), (GiB, GiB), (None, 3 * GiB)):
+        quota.follow(limit)
+        assert (quota.limit_on(GPU), region.read().memory) == (counts, counts)
+    assert quota.firm is None  # its own, as before
+    quota.follow(GiB, keeps=True)
+    assert quota.firm == GiB

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
+from runlist.settings.table import SETTINGS
 from tests.fixtures.daemon import wait_for
 
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -167,6 +169,13 @@ def test_a_new_task(make: Make) -> None:
     assert make().new_task(pid, GPU, root).task.task_class == TaskClass.NORMAL
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_what_was_asked_for_a_process_alone_wins_over_its_trees(make: Make, own: bool) -> None:
+    root = Root(1, -1, 1000, {"weight": "70", "cap": "20"}, OwnRight())
+    managed = make(RULES).new_task(os.getpid(), GPU, root, own=own, asked={"weight": "5"})
+    assert (managed.task.weight, managed.task.cap) == (5, Cap(20_000, 100_000))
+
+
 @pytest.mark.parametrize(("group", "expected"), [("mine", "mine"), ("none", ""), ("user", "user:1000")])
 def test_a_group_of_the_rule(make: Make, group: str, expected: str) -> None:
     placed = make(f'[[rule]]\nset = {{ group = "{group}" }}\n')
@@ -282,6 +291,33 @@ def test_a_memory_limit_of_a_rule_is_for_trees_that_asked_for_none(
 def test_the_smallest_of_the_limits_that_rules_give_to_a_tree_counts(make: Make, tmp_path: Path) -> None:
     root = Root(1, -1, 1000, {}, quota=Quota(create(tmp_path, strict=False)[1]))
     for memory, limit in (("4G", 4), ("2G", 2), ("3G", 2)):
-        make(f'[[rule]]\nset.memory = "{memory}"\n').new_task(os.getpid(), GPU, root)
+        make(f'[[rule]]\nset.memory = "{memory}"\n').new_task(int(memory[0]), GPU, root)
         assert root.quota.limit_on(GPU) == limit << 30
     root.quota.close()
+
+
+EXAMPLES = {
+    "class": "batch", "weight": "7", "cap": "30", "burst": "5ms", "deadline": "5ms/20ms", "p99": "5ms", "group": "g",
+    "memory": "2G", "timeslice": "3ms", "interleave": "high",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", list(SETTINGS))
+def test_a_setting_that_a_rule_gives_no_longer_is_gone(make: Make, key: str) -> None:
+    """Whoever adds a setting adds an example, and its field to those that a revision takes back."""
+    given = {"cap": "30", key: EXAMPLES[key]} if key == "burst" else {key: EXAMPLES[key]}
+    words = ", ".join(f'{name} = "{value}"' for name, value in given.items())
+    root = Root(1, -1, 1000, {})
+    plain = make("[[rule]]\n").new_task(os.getpid(), GPU, root)
+    placed = make(f"[[rule]]\nset = {{ {words} }}\n")
+    managed = placed.new_task(os.getpid(), GPU, root)
+    assert root.quota.limit == (2 << 30 if key == "memory" else None)
+    if key not in ("memory", "interleave"):
+        assert replace(managed.task, since=0.0) != replace(plain.task, since=0.0)
+    placed = make("[[rule]]\n")
+    found = placed.revised(managed)
+    assert found is not None
+    assert replace(placed.shaped(managed, found), since=0.0) == replace(plain.task, since=0.0)
+    assert found.controls == {}
+    placed.limit_memory(root, os.getpid(), found)
+    assert root.quota.limit is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.errors import UsageError
-from runlist.model import Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage, Vanish
+from runlist.model import Announce, Appear, Hint, Share, Task, TaskClass, TaskKey, Tick, Usage, Vanish
 from runlist.policies import Decision, Layer, Policy, PolicySpec, builtin_policies, load_policy
 from runlist.policies.cap import CapLayer
 from runlist.policies.deadline import DeadlineLayer
@@ -130,6 +130,16 @@ def test_a_hint_of_a_task_that_is_gone_is_none_of_the_next_one() -> None:
     policy.on_event(Vanish(members[0].key), 1.001)
     policy.on_event(Appear(members[0]), 1.001)
     assert shares(policy, members, 1.001)[1].enabled
+
+
+def test_a_hint_that_was_announced_costs_no_more_than_the_announcement() -> None:
+    """Two offs for one request left a batch job 0.47 of what it could have (H200)."""
+    policy, members = Priority({}), tasks(LATENCY, BATCH)
+    shares(policy, members, 9.0)
+    policy.on_event(Announce(members[0].key, 0.002), 10.0)
+    policy.on_event(Hint(members[0].key, 0.002), 10.0)
+    assert not shares(policy, members, 10.0)[1].enabled
+    assert policy.why(members[1].key) == "kept off by an announcement"
 
 
 def test_hints_of_other_classes_change_nothing() -> None:

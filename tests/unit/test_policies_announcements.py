@@ -11,7 +11,7 @@ import pytest
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.policies.parts import announcements as part
-from runlist.policies.parts.hints import AHEAD_S
+from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
 from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 from runlist.protocol import tenant_autogen
 
@@ -161,7 +161,7 @@ def test_it_comes_back_soon_after_the_work_began(tells: bool) -> None:
     gpu.announce()
     gpu.run(0.002)
     gpu.work()
-    gpu.run(part.GRACE_S + 2 * part.LOOK_S)
+    gpu.run(GRACE_S + 2 * part.LOOK_S)
     assert not gpu.off
     assert "wrong" not in gpu.why(1)
 
@@ -182,7 +182,7 @@ def test_by_request_it_stays_off_until_the_task_is_idle() -> None:
 def test_where_nothing_follows_it_comes_back() -> None:
     gpu = Gpu(give_way="switch")
     gpu.announce()
-    gpu.run(0.002 + part.WAIT_S + STEP_S)
+    gpu.run(0.002 + WAIT_S + STEP_S)
     assert not gpu.off
 
 
@@ -221,7 +221,7 @@ def test_who_announces_all_the_time_and_never_works_costs_its_budget(budget: flo
         ignored.append(not gpu.heard())
 
     gpu.run(seconds, step)
-    most = budget * seconds + many * (part.BURST_S + part.WAIT_S + part.LOOK_S)
+    most = budget * seconds + many * (part.BURST_S + WAIT_S + part.LOOK_S)
     assert 0 < gpu.off_s <= most
     assert any(ignored)
     assert "were wrong" in gpu.why(1)

@@ -334,3 +334,17 @@ def test_what_goes_off_at_once_is_the_background_that_is_on() -> None:
     assert decision.off_on_work == on != set()
     policy.on_event(Busy(tasks[0].key), 10.1)
     assert policy.decide(tasks, 10.1).off_on_work == frozenset()
+
+
+def test_requests_that_were_not_seen_in_a_program_s_start_are_soon_after() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(1, pauses=600, held=1e-3)  # it works, and begins no request
+    assert gpu.part.way is Way.SWITCH
+    begun = gpu.now
+    while gpu.part.way is Way.SWITCH and gpu.now < begun + 10:
+        gpu.tell(Busy(gpu.key))
+        gpu.work(0.035, pauses=600, held=1e-3, waits=0.9)
+        gpu.tell(Idle(gpu.key))
+        gpu.work(0.065, pauses=0, held=0)
+    assert gpu.part.way is Way.REQUEST
+    assert gpu.now - begun < 1.5

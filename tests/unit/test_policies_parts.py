@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from runlist.model import Deadline, Hint, Segment, Share, Task, TaskClass, TaskKey, Usage
+from runlist.model import Activity, Deadline, Hint, Segment, Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import Decision, Policy
 from runlist.policies.parts.aimd import LOWEST, Aimd
-from runlist.policies.parts.hints import Hints
+from runlist.policies.parts.hints import BURST_S, LONGEST_S, Hints
 from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.pace import Pace, reached
 from runlist.policies.parts.reservation import Reservation
@@ -49,6 +50,17 @@ def test_a_hint_ends_a_millisecond_after_the_task_came_on() -> None:
     assert hints.off_until(entitled(1), 1.0031) == (None, None)
 
 
+def test_a_hint_does_not_end_by_the_touch_of_a_context() -> None:
+    def told(turns: int, work: int) -> dict[TaskKey, Task]:
+        return {KEY: replace(entitled(turns)[KEY], activity=Activity(work))}
+
+    hints = Hints()
+    hints.note(Hint(KEY, 0.002), 1.0)
+    hints.off_until(told(0, 5), 1.0)
+    assert hints.off_until(told(1, 5), 1.002) == (pytest.approx(1.007), pytest.approx(0.002))
+    assert hints.off_until(told(1, 6), 1.003) == (pytest.approx(1.004), pytest.approx(0.001))
+
+
 def test_a_hint_holds_as_long_as_the_task_has_not_come_on() -> None:
     hints = Hints()
     hints.note(Hint(KEY, 0.0), 1.0)
@@ -64,7 +76,27 @@ def test_hints_hold_the_background_off_for_no_more_than_half_of_the_time() -> No
         if step % 10 == 0:
             hints.note(Hint(KEY, 0.001), now)
         held += hints.off_until(entitled(), now)[0] is not None
-    assert 0.3 < held / 10_000 < 0.51
+    assert 0.3 < held / 10_000 < 0.5 + BURST_S
+
+
+def test_a_hint_soon_after_another_one_holds_as_well() -> None:
+    hints = Hints()
+    for begin in (1.0, 1.006, 1.012):
+        hints.note(Hint(KEY, 0.002), begin)
+        hints.off_until(entitled(), begin)
+        assert hints.off_until(entitled(), begin + 0.002)[0] == pytest.approx(begin + 0.007)
+
+
+def test_hints_that_took_all_the_time_at_once_wait_until_one_of_them_is_saved() -> None:
+    hints, now = Hints(), 1.0
+    for _ in range(round(BURST_S * 1e3)):
+        hints.note(Hint(KEY, 0.0), now)
+        assert hints.off_until(entitled(), now)[0] is not None
+        now += 0.001
+    hints.note(Hint(KEY, 0.02), now)
+    assert hints.off_until(entitled(), now) == (None, pytest.approx(0.0175))
+    hints.note(Hint(KEY, 0.005), now)
+    assert hints.off_until(entitled(), now) == (None, pytest.approx(LONGEST_S))
 
 
 @pytest.mark.parametrize("in_s", [-0.001, 11.0, float("nan"), float("inf")])

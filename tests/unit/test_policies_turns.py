@@ -39,6 +39,13 @@ class Book:
         given, self.again = self.part.shares(self.tasks[1:], self.tasks, self.now)
         return [given[each.key] for each in self.tasks[1:]]
 
+    def take_a_turn(self) -> int:
+        """Whoever has the turn uses it all. Returns who that is."""
+        (who,) = [each.key.pid for each, share in zip(self.tasks[1:], self.decide(), strict=True) if share.enabled]
+        self.use(who, 0.05)
+        self.now += 0.05
+        return who
+
 
 def test_one_has_the_turn() -> None:
     book = Book(task(1), task(2), task(3))
@@ -69,10 +76,7 @@ def test_weights_and_classes_count() -> None:
     held = {1: 0, 2: 0}
     book.decide()
     for _ in range(70):
-        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
-        held[who] += 1
-        book.use(who, 0.05)
-        book.now += 0.05
+        held[book.take_a_turn()] += 1
     assert held[2] / held[1] == pytest.approx(4 / 3, rel=0.1)
 
 
@@ -80,10 +84,7 @@ def test_a_group_has_one_turn_between_its_tasks() -> None:
     book = Book(task(1, group="a"), task(2, group="a"), task(3))
     held = {1: 0, 2: 0, 3: 0}
     for _ in range(40):
-        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
-        held[who] += 1
-        book.use(who, 0.05)
-        book.now += 0.05
+        held[book.take_a_turn()] += 1
     assert held[3] == pytest.approx(20, abs=1)
     assert held[1] == pytest.approx(10, abs=1)
 
@@ -95,12 +96,7 @@ def test_a_newcomer_starts_level() -> None:
         book.use(pid, 0.05)
         book.now += 0.05
     book.tasks.append(task(3))
-    turns = []
-    for _ in range(6):
-        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
-        turns.append(who)
-        book.use(who, 0.05)
-        book.now += 0.05
+    turns = [book.take_a_turn() for _ in range(6)]
     assert sorted(turns) == [1, 1, 2, 2, 3, 3]
 
 
@@ -112,12 +108,7 @@ def test_a_newcomer_starts_level_with_the_one_of_its_group_that_has_had_the_leas
         book.now += 0.05
     book.decide()
     book.tasks.append(task(3, group="a"))
-    turns = []
-    for _ in range(16):
-        (who,) = [each.key.pid for each, share in zip(book.tasks[1:], book.decide(), strict=True) if share.enabled]
-        turns.append(who)
-        book.use(who, 0.05)
-        book.now += 0.05
+    turns = [book.take_a_turn() for _ in range(16)]
     of_a = [who for who in turns if who != 4]
     assert len(of_a) == 8
     assert of_a[:4] == [3, 1, 3, 1]  # level with the first one, which had a turn before; the second had more

@@ -28,7 +28,7 @@ from runlist.planes.process.region.format import (
     SlotState,
 )
 from runlist.proc.process import names_of, start_of
-from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.region import Made, child, made
 
 __all__ = ["child", "made"]
@@ -349,7 +349,9 @@ def test_regions_of_trees_that_are_gone_are_removed(tmp_path: Path, child: int) 
 def test_a_region_that_something_in_the_background_will_want_stays(made: Made) -> None:
     left_over(made)
     environment = {**os.environ, "RUNLIST_REGION": str(made.path)}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environment):
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environment) as process:
+        # The kernel shows words and environment a moment after exec.
+        wait_for(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"cat\0")
         sweep(made.path.parent)
         assert made.path.exists()
     sweep(made.path.parent)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,7 @@ PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
 def test_options_behind_the_command_are_its_own(separator: list[str]) -> None:
     run = get_command(app).commands["run"]  # type: ignore[attr-defined]
     given = run.make_context("run", ["--class", "batch", *separator, *PROGRAM]).params
-    assert (given["class_setting"], given["command"]) == ("batch", PROGRAM)
+    assert (given["class_setting"], [*given["command"]]) == ("batch", PROGRAM)
 
 
 def test_a_slip_of_the_pen_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,6 +28,28 @@ def test_a_slip_of_the_pen_is_no_command(capsys: pytest.CaptureFixture[str]) -> 
         main(["run", "--memroy", "8G", "--", "true"])
     assert end.value.code == 2
     assert "No such option: --memroy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["run", "--class"], "runlist run"),
+        (["policy", "use", "fair", "--option"], "runlist policy"),
+        (["--nosuch"], "runlist"),
+    ],
+)
+def test_a_mistake_names_the_help_of_its_command(
+    words: list[str], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert f"(see `{where}" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "runlist", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "runlist")
 
 
 def test_lending_ends_quietly_with_the_daemon_or_the_command() -> None:

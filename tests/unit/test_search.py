@@ -17,6 +17,7 @@ from runlist.errors import RunlistError
 from runlist.model import TaskClass
 from runlist.proc.borrow import OwnRight
 from tests.fixtures.adoption import PID, World, child, own_usage, slices
+from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
 
@@ -113,6 +114,13 @@ async def scans(world: World) -> None:
         await asyncio.sleep(BRIEF_S)
 
 
+async def scans_until(world: World, condition: Callable[[], object]) -> None:
+    """As often as it takes: a busy machine comes to rest late."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await scans(world)
+
+
 def borrowing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the daemon's own right reach the processes in memory."""
     monkeypatch.setattr(OwnRight, "borrow", lambda self, pid, pidfd, fd: world.borrower.borrow(pid, pidfd, fd))
@@ -171,7 +179,7 @@ def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
             await scans(world)
             await scans(world)
             assert looks == [one]
-            world.search.has_lent(one)
+            world.search.look_anew(one)
             await scans(world)
             assert looks == [one, one]
 
@@ -185,7 +193,7 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
             world.root()
             policy = world.gpus.scheduler(UUIDS[0])
             monkeypatch.setattr(policy, "refusal", lambda task: "no room" if task.key.pid == one else None)
-            await scans(world)
+            await scans_until(world, lambda: world.processes.left and world.processes.managed)
             assert list(world.processes.managed) == [other]
             assert world.processes.left == {one: f"process {one} is not managed: no room"}
         await world.search.scan()
@@ -235,7 +243,7 @@ def test_after_a_look_that_went_well_as_many_may_fail_again(monkeypatch: pytest.
             for _ in range(TRIES):
                 await scans(world)
             assert looks == [one] * TRIES
-            world.search.has_lent(one)
+            world.search.look_anew(one)
             for _ in range(TRIES + 3):
                 await scans(world)
             assert looks == [one] * (TRIES + 1 + TRIES)
@@ -252,7 +260,7 @@ def test_a_look_puts_back_what_a_process_set_itself_meanwhile() -> None:
             assert slices(client)[0] == 5_000
             for node in client.objects.values():
                 node.slice_us = node.slice_us and 9_000
-            world.search.has_lent(one)
+            world.search.look_anew(one)
             await scans(world)
             assert slices(client)[0] == 5_000
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from runlist import __version__, wire
+from runlist.daemon.relay.channel import Peer
 from runlist.daemon.relay.relays import NO_ROOM, Relays
+from runlist.daemon.requests import connection
 from runlist.daemon.requests import server as module
 from runlist.errors import ExitCode, RunlistError
 from tests.fixtures.adoption import PID, child, own_usage, until
@@ -112,7 +114,7 @@ def test_one_that_reads_no_answers_keeps_nobody_waiting(short_path: Path) -> Non
 def test_so_many_requests_may_wait(short_path: Path) -> None:
     async def test(world: Served) -> None:
         client = world.client()
-        most = module._MAX_WAITING_REQUESTS
+        most = connection._MAX_WAITING_REQUESTS
         client.send(*[wire.ListTasks()] * most)
         assert all([isinstance(await client.answer(), wire.Tasks) for _ in range(most)])
         client.send(*[wire.ListTasks()] * (most + 1))
@@ -268,8 +270,8 @@ def test_an_accept_that_fails_ends_nothing(short_path: Path, code: int) -> None:
 def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "peer_of", lambda sock: STRANGER)
-    monkeypatch.setattr(module, "_MAX_WAITING_OF_USER", 3)
+    monkeypatch.setattr(module, "peer_of", lambda sock: Peer(0, STRANGER))
+    monkeypatch.setattr(connection, "_MAX_WAITING_OF_USER", 3)
 
     async def test(world: Served) -> None:
         messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -285,7 +287,7 @@ def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
         clients[0].send(*[wire.ListTasks()] * 4)
         while await clients[0].answer() is not None:
             pass
-        await until(lambda: len(world.server._peers) == 2)
+        await until(lambda: len(world.server._connections) == 2)
         await until(lambda: turns.waiting == 0)  # what was not served counts no more
         assert world.relays._relays[STRANGER].connections == 2
         assert isinstance(await clients[1].ask(wire.ListTasks()), wire.Tasks)
@@ -300,7 +302,7 @@ def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
 def test_so_many_requests_of_a_stranger_may_wait_on_all_connections(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "peer_of", lambda sock: STRANGER)
+    monkeypatch.setattr(module, "peer_of", lambda sock: Peer(0, STRANGER))
 
     async def test(world: Served) -> None:
         messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -393,7 +395,7 @@ def test_a_launcher_that_hangs_up_lends_nothing_more(short_path: Path) -> None:
         async def launcher_gone(pid: int) -> None:
             gone.append(pid)
 
-        world.manager.launcher_gone = launcher_gone  # type: ignore[method-assign]
+        world.manager.launches.hung_up = launcher_gone  # type: ignore[method-assign]
         client.close()
         with pytest.raises(ConnectionResetError):
             await borrowing
@@ -403,7 +405,7 @@ def test_a_launcher_that_hangs_up_lends_nothing_more(short_path: Path) -> None:
 
 
 def test_what_is_lent_too_late_is_closed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BORROW_PATIENCE_S", 0.05)
+    monkeypatch.setattr(connection, "_BORROW_PATIENCE_S", 0.05)
 
     async def test(world: Served, client: Client, launcher: Any, pid: int) -> None:
         borrowing = asyncio.create_task(asyncio.to_thread(launcher.borrow, pid, -1, 3))
@@ -423,7 +425,7 @@ def test_only_launchers_leave_something_behind(short_path: Path) -> None:
         async def launcher_gone(pid: int) -> None:
             gone.append(pid)
 
-        world.manager.launcher_gone = launcher_gone  # type: ignore[method-assign]
+        world.manager.launches.hung_up = launcher_gone  # type: ignore[method-assign]
         client = world.client()
         await client.ask(wire.ListTasks())
         client.close()

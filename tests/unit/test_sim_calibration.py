@@ -8,11 +8,12 @@ from functools import cache
 
 import pytest
 
+from runlist.arrivals import Closed, Periodic
 from runlist.model import TaskClass
 from runlist.policies import PolicySpec
 from runlist.sim import Trace, load_trace, simulate
 from runlist.sim.result import SimulationResult
-from runlist.sim.workload import Closed, Periodic, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 WITHIN = 0.02
 

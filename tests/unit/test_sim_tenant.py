@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runlist.arrivals import Listed, Periodic
 from runlist.model import Activity, Event, Task, TaskKey
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.sim import Trace, load_trace, simulate, tenant
@@ -17,7 +18,7 @@ from runlist.sim.gpu import Context, Gpu, time_for
 from runlist.sim.machine import Machine
 from runlist.sim.tenant import Tenant
 from runlist.sim.timing import GAP_SPREAD, LAUNCH_FLOOR, MICROSECOND, MILLISECOND, SECOND, SWITCH_GAP
-from runlist.sim.workload import Listed, Periodic, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 KEY = TaskKey(1, "GPU-0")
 

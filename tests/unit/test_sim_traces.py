@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runlist.arrivals import After, Closed, Listed, Periodic, Poisson
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass
 from runlist.sim import Trace, builtin_traces, load_trace
-from runlist.sim.workload import After, Closed, Listed, Periodic, Poisson, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 TENANT = '[[tenant]]\nname = "a"\nkernel_us = 10\n'
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runlist.arrivals import Listed
 from runlist.model import Busy, Event, Idle, Task, TaskKey
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.sim import Trace
@@ -16,7 +17,7 @@ from runlist.sim.machine import Machine
 from runlist.sim.telling import Telling
 from runlist.sim.timing import MICROSECOND, MILLISECOND, SECOND, WORK_MESSAGE
 from runlist.sim.watch import Watch
-from runlist.sim.workload import Listed, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 KEY, OTHER = TaskKey(1, "GPU-0"), TaskKey(2, "GPU-0")
 IDLE_S = 0.004

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.arrivals import After, Closed, Listed, Periodic, Poisson
 from runlist.cli import main
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass
@@ -18,7 +19,7 @@ from runlist.policies import PolicySpec
 from runlist.sim import Outcome, Trace, builtin_traces, load_trace, simulate
 from runlist.sim.recorder import jain
 from runlist.sim.result import SimulationResult, TenantResult
-from runlist.sim.workload import After, Closed, Listed, Periodic, Poisson, TenantSpec
+from runlist.sim.workload import TenantSpec
 
 BATCH = TenantSpec("batch", TaskClass.BATCH, kernel_us=(3_100.0,) * 4, gap_us=400.0)
 PRIORITY = PolicySpec("priority")
@@ -424,6 +425,15 @@ def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (code, len(err.splitlines())) == (2, 1)
     code, _, err = command(capsys, *words, str(tmp_path / "p.strange"))
     assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_without_what_draws_no_picture_is_begun(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    code, out, err = command(capsys, "--trace", "two-batch", "--plot", str(tmp_path / "p.png"))
+    assert (code, out) == (5, "")
+    assert err == "runlist: --plot needs matplotlib: pip install 'runlist[plot]'\n"
 
 
 def test_a_cluster_trace_from_end_to_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runlist.daemon.requests.together import pids_together, together_notes
-from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.requests.together import pids_together, sms_of, together_notes
+from runlist.daemon.tasks.managed import ManagedTask, Sms
 from runlist.model import Task, TaskClass, TaskKey
 
 
@@ -30,3 +32,23 @@ def test_tasks_that_the_gpu_knows_as_one() -> None:
     assert together_notes([task, task], [None, [7]]) == [f"{line}clients (7)"]
     with pytest.raises(ValueError, match="zip"):
         together_notes([task], [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "given"),
+    [
+        ({"RUNLIST_SMS": "54", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}, Sms(54, 40)),
+        ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "12.5"}, Sms(None, 12.5)),
+        ({"RUNLIST_SMS": "many", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "101"}, Sms()),
+        ({"RUNLIST_SMS": "-3", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "nan"}, Sms()),
+        ({"RUNLIST_SMS": "9" * 400, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"}, Sms()),
+    ],
+)
+def test_the_sms_that_a_client_was_started_with(environment: Mapping[str, str], given: Sms) -> None:
+    with subprocess.Popen(["sleep", "60"], env={"PATH": "/usr/bin:/bin", **environment}) as process:
+        key = TaskKey(process.pid, "GPU-0")
+        task = ManagedTask(Task(key, TaskClass.NORMAL, "x", 0, time.monotonic()))
+        assert sms_of(task) == given
+        process.kill()
+        process.wait()
+        assert sms_of(task) == given  # it is asked once

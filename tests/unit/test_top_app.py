@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from textual.pilot import Pilot
 
-from runlist import wire
+from runlist import __version__, wire
 from runlist.client import Client
 from runlist.errors import ExitCode
 from runlist.top.app import TopApp
@@ -45,7 +45,7 @@ def test_what_is_shown(fake: FakeDaemon) -> None:
     fake.status = status(policy_options={"quantum_ms": "20"})
 
     async def steps(pilot: Pilot[None]) -> None:
-        await until(pilot, "1 task on 1 GPU", "policy priority quantum_ms=20", "daemon 7 (emulated, 0.7.0)")
+        await until(pilot, "1 task on 1 GPU", "policy priority quantum_ms=20", f"daemon 7 (emulated, {__version__})")
         shown = await until(pilot, "train.py --big", "q quit")
         row = next(line for line in shown.splitlines() if "train.py --big" in line)
         for word in ("42", "root", "batch", "100", "max", "1 µs", "25.0 %", "3.0 GiB", "20", "enabled", "switch log"):

@@ -122,6 +122,7 @@ def test_a_filter(fake: FakeDaemon) -> None:
     assert fake.requests.count(wire.Suspend(2)) == 1
     assert matching([FIRST, SECOND], "") == [FIRST, SECOND]
     assert matching([FIRST, view(pid=77)], "77") == [view(pid=77)]
+    assert matching([FIRST, view(labels={"pod": "web-0"})], "POD=web") == [view(labels={"pod": "web-0"})]
 
 
 def test_help_is_a_page_above_a_screen_that_goes_on(fake: FakeDaemon) -> None:

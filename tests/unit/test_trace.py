@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
+from runlist import operations_log
 from runlist.errors import NoTargetError, NotSupportedError, UsageError
+from runlist.operations_log import Operation
 from runlist.planes.interface import GpuInfo
 from runlist.planes.nvidia import turns
 from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
 from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.usage import Residency
 from runlist.trace import recorder
+from runlist.trace.operations import add_tracks
 from runlist.trace.recorder import choose_gpus, process_name, record
 from runlist.trace.writer import TraceWriter
 from tests.fixtures.fake_rm import UUIDS
@@ -82,6 +85,83 @@ def test_times_are_of_the_real_time_clock_and_can_be_related_to_others() -> None
     assert len({packet.trusted_packet_sequence_id for packet in parsed.packets}) == 1
 
 
+# -- operations ----------------------------------------------------------------------------------
+
+
+def an_operation(client: int, called: int, launched: int, done: int, name: str = "gemm", **more: int) -> Operation:
+    fields = {"kind": 1, "operation_class": 1, "sms": 66, **more}
+    return Operation(client, **fields, called_ns=called, launched_ns=launched, done_ns=done, name=name)
+
+
+def a_log(path: Path, *written: Operation, lost: int = 0) -> Path:
+    """The log of a program."""
+    with path.open("w") as file:
+        operations_log.write_head(file, 7)
+        operations_log.write(file, written, lost)
+    return path
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = [an_operation(0, 10, 20, 30), an_operation(1, 11, 50, 0, name='a "name"\n', operation_class=2)]
+    log = operations_log.read(a_log(tmp_path / "log", *written, lost=3))
+    assert (log.pid, list(log.operations), log.lost) == (7, written, 3)
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    path = a_log(tmp_path / "log", an_operation(0, 10, 20, 30))
+    with path.open("a") as file:
+        file.write('{"client": 1, "ki')
+    assert len(operations_log.read(path).operations) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "line 1"), ("\n", "line 1"), ("{}\n", "no log"), ('{"runlist_operations": 2, "pid": 1}\n', "no log"),
+        ('{"runlist_operations": 1}\n', "no log"), ("[" * 100_000 + "\n", "line 1"),
+        ('{"runlist_operations": 1, "pid": 1}\n{"client": 0}\n', "line 2: kind is not"),
+        ('{"runlist_operations": 1, "pid": 1}\n{"lost": -1}\n', "line 2: client"),
+        ('{"runlist_operations": 1, "pid": 1}\n7\n', "line 2 is no operation"),
+    ],
+)  # fmt: skip
+def test_what_is_no_log_is_one_line(lines: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(lines)
+    with pytest.raises(UsageError, match=said):
+        operations_log.read(path)
+    with pytest.raises(UsageError, match="No such file"):
+        operations_log.read(tmp_path / "gone")
+
+
+def test_clients_are_beside_each_other_by_the_clock_of_the_trace(tmp_path: Path) -> None:
+    """Queued behind one another: no operation runs before the one ahead of it of the same client has ended."""
+    now = time.monotonic_ns()
+    before = time.time_ns() - time.monotonic_ns()
+    path = a_log(
+        tmp_path / "log",
+        an_operation(0, now, now, now + 1000, "attention"), an_operation(0, now + 10, now + 10, now + 1500, "", sms=0),
+        an_operation(1, now + 20, now + 1600, now + 9000, "adam", operation_class=2),
+        an_operation(1, now + 30, now + 1700, 0),
+        lost=2,
+    )  # fmt: skip
+    file = io.BytesIO()
+    trace = TraceWriter(file, str)
+    assert add_tracks(trace, operations_log.read(path), "train.py [7]") == 2
+    parsed = Parsed(file.getvalue())
+    group, urgent, other, waiting = parsed.names
+    assert (group, urgent, other) == ("operations of train.py [7]", "client 0, high priority", "client 1, best effort")
+    assert {parsed.parent(name) for name in (urgent, other, waiting)} == {group}
+    first, second = parsed.slices[urgent]
+    assert (first[0], second[0]) == ("attention (compute, 66 SMs)", "graph (compute)")
+    assert first[2] - first[1] == 1000
+    assert (second[1], second[2] - second[1]) == (first[2], 500)
+    ((name, began, ended),) = parsed.slices[other]  # the one that nobody saw end is not shown to run
+    assert (name, began - first[1], ended - began) == ("adam (memory, 66 SMs)", 1600, 7400)
+    assert [count for _, count in parsed.counters[waiting]] == [1, 2, 1, 0]
+    assert parsed.instants[group][0][0] == "2 operations lost"
+    assert abs(first[1] - (now + before)) < 1e9  # the clock of the trace is that of the day
+
+
 # -- recording -----------------------------------------------------------------------------------
 
 
@@ -124,6 +204,27 @@ def test_a_recording_of_one_gpu(driver: FakeLogDriver, tmp_path: Path) -> None:
     assert [end - start for _, start, end in parsed.slices[name]] == [1000]
     assert parsed.counters["busy"][0][1] == 50
     assert driver.files[0].closed == 1
+
+
+def test_a_recording_has_what_programs_wrote_of_their_operations(driver: FakeLogDriver, tmp_path: Path) -> None:
+    log, out = a_log(tmp_path / "log", an_operation(0, 1, 2, 3)), tmp_path / "x.pftrace"
+
+    def wait(seconds: float) -> bool:
+        with log.open("a") as file:  # it goes on while we record
+            operations_log.write(file, [an_operation(1, 4, 5, 6)], lost=2)
+        return True
+
+    recorded = record(NvidiaPlane(driver), out, None, None, wait, operations=[log])
+    assert (recorded.operations, recorded.lost) == (2, 2)
+    assert "client 1, best effort" in Parsed(out.read_bytes()).names
+
+
+def test_what_is_no_log_is_told_before_anything_is_recorded(driver: FakeLogDriver, tmp_path: Path) -> None:
+    out, other = tmp_path / "x.pftrace", tmp_path / "other"
+    other.write_text("{}\n")
+    with pytest.raises(UsageError, match="no log of operations"):
+        record(NvidiaPlane(driver), out, None, None, lambda _: True, operations=[other])
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

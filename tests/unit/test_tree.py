@@ -24,6 +24,7 @@ from runlist.proc.process import Program
 from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices, until
 from tests.fixtures.fake_rm import DEVICE, UUIDS
 from tests.fixtures.manager import NO_PROCESS, Managed, a_daemon
+from tests.fixtures.region import is_region
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -183,13 +184,13 @@ def test_a_tree_whose_limit_cannot_be_kept_is_not_managed(tmp_path: Path) -> Non
             region.close()
             for fd in fds:
                 with pytest.raises(RunlistError, match="weight"):
-                    await world.manager.launch(pid, {"weight": "none of this kind"}, world.borrower, fd, 0)
-            await until(lambda: not any(os.path.realpath(f"/proc/self/fd/{fd}").endswith(".region") for fd in fds))
+                    await world.manager.launches.begin(pid, {"weight": "none of this kind"}, world.borrower, fd, 0)
+            await until(lambda: not any(is_region(fd) for fd in fds))
             with pytest.raises(NotSupportedError):
-                await world.manager.launch(pid, {"memory": "1GiB"}, world.borrower, None, 0)
+                await world.manager.launches.begin(pid, {"memory": "1GiB"}, world.borrower, None, 0)
             assert world.processes.roots == {}
             with pytest.raises(RunlistError, match="weight"):
-                await world.manager.launch(pid, {"weight": "none of this kind"}, world.borrower, None, 0)
+                await world.manager.launches.begin(pid, {"weight": "none of this kind"}, world.borrower, None, 0)
             assert world.processes.roots == {}
 
     a_daemon(test)
@@ -200,11 +201,26 @@ def test_a_user_with_all_the_trees_there_are_launches_no_more(monkeypatch: pytes
 
     async def test(world: Managed) -> None:
         with child(STRANGER) as one, child(STRANGER) as two:
-            await world.manager.launch(one, {}, world.borrower, None, STRANGER)
+            await world.manager.launches.begin(one, {}, world.borrower, None, STRANGER)
             with pytest.raises(RunlistError, match="all for one user"):
-                await world.manager.launch(two, {}, world.borrower, None, STRANGER)
+                await world.manager.launches.begin(two, {}, world.borrower, None, STRANGER)
             assert list(world.processes.roots) == [one]
             world.processes.remove_root(world.processes.roots[one])
+
+    a_daemon(test)
+
+
+def test_rules_name_also_what_is_of_a_user_with_all_the_trees_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MAX_TREES", 1)
+
+    async def test(world: Managed) -> None:
+        with child(STRANGER) as one, child(STRANGER) as two, child(STRANGER) as three:
+            world.root(one)
+            assert world.processes.add_root(two, {}, by_rule=True).by_rule
+            world.processes.remove_root(world.processes.roots[one])
+            assert not world.processes.is_full(STRANGER)  # those of rules take nobody's place
+            world.root(three)
+            assert world.processes.is_full(STRANGER)
 
     a_daemon(test)
 
@@ -244,7 +260,7 @@ def test_a_region_that_its_relay_refused_is_refused_with_the_reason() -> None:
             await world.manager.descriptors.region(os.dup(fd), STRANGER)
         assert str(caught.value) == refusal(fd) != ""
         with pytest.raises(RunlistError, match="the memory region is refused: "):
-            await world.manager.launch(PID, {}, world.borrower, fd, STRANGER)
+            await world.manager.launches.begin(PID, {}, world.borrower, fd, STRANGER)
         await until(lambda: not os.path.exists(f"/proc/self/fd/{fd}"))
 
     a_daemon(test)

@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from runlist.cli.tables import LONG_COLUMNS, REASON_COLUMNS, USUAL_COLUMNS, table
-from runlist.views.columns import COLUMNS, GPU_COLUMNS, chosen, columns_of
+from runlist.views.columns import COLUMNS, GPU_COLUMNS, RULE_COLUMNS, chosen, columns_of
 from runlist.views.cutting import cells, cut, cut_at_word, padded
 from runlist.views.layout import FIRST_TO_GO, SHRINKING, fit, lines
 from tests.fixtures.fake_daemon import FakeDaemon, gpu_view, view
@@ -67,9 +67,9 @@ def test_gpus_in_a_narrow_terminal() -> None:
 
 
 def test_every_column_that_may_go_or_shrink_is_one() -> None:
-    known = COLUMNS.keys() | {column.title for column in GPU_COLUMNS}
+    known = COLUMNS.keys() | {column.title for column in (*GPU_COLUMNS, *RULE_COLUMNS)}
     assert set(FIRST_TO_GO) | set(SHRINKING) <= known
-    assert known - set(FIRST_TO_GO) == {"PID", "STATE", "COMMAND", "TASKS"}
+    assert known - set(FIRST_TO_GO) == {"PID", "STATE", "COMMAND", "TASKS", "LINE", "PROCESSES"}
 
 
 @pytest.mark.parametrize(

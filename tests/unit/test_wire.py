@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from runlist import wire
 from runlist.frames import MAX_FRAME, Inbox
+from runlist.views import structs
+from runlist.views.structs import RuleFileView, RuleView
 from tests.fixtures.fake_daemon import gpu_view, status, view
 
 Pair = tuple[socket.socket, socket.socket]
@@ -45,20 +47,48 @@ MESSAGES: list[wire.Message] = [
     wire.Release(),
     wire.ListTasks(),
     wire.Change(1, {"class": "batch", "ü": "ß"}),
+    wire.Manage({"cap": "30"}, region=True),
+    wire.Leave(),
     wire.Suspend(1),
     wire.Resume(1),
     wire.UsePolicy("x.py", {"a": "b"}),
     wire.GetStatus(),
+    wire.ListRules(),
+    wire.ReloadRules(),
+    wire.GetPolicyMap(),
+    wire.ListWorkloads(),
     wire.Stop(),
     wire.Borrowed(13),
 ]
 ANSWERS: list[wire.Message] = [
     wire.Tasks([view(), view(cap_percent=30.0, segment=-1, memory_bytes=None)], ["note"]),
     status(gpus=[gpu_view()], rules="rules.toml", waiting=["process 1"], troubles=["a policy was dropped"]),
+    wire.RulesInForce(
+        rules=[RuleView(rule="a:1", file="/a", asks={"user": "1"}, sets={}, labels={"pod": "x"}, processes=2)],
+        files=[RuleFileView(file="/a", rules=1, trouble="")],
+    ),
+    wire.PolicyMap(
+        entries=[
+            structs.PolicyEntryView(
+                rule="a:1",
+                cgroup="/a",
+                cgroup_id=7,
+                user=None,
+                comm="",
+                sets={"class": "batch"},
+                refuses={"slices": "own"},
+                places=True,
+                waits=False,
+            )
+        ],
+        enforced="nobody",
+    ),
+    wire.Workloads([structs.WorkloadView(gpu="GPU-1", user=None, labels={"pod": "web"}, gpu_seconds_held=1.5)]),
     wire.Failure("no", 4),
     wire.BorrowRequest(1, 8),
 ]
 KEEPER: list[wire.Message] = [
+    wire.KeepRecord(),
     wire.Guard(1, 2, [bytes(range(256))]),
     wire.Unguard(1),
 ]

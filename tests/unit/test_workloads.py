@@ -50,6 +50,14 @@ def test_lengths_must_be_positive(text: str) -> None:
         options.positive(text)
 
 
+@pytest.mark.parametrize("text", ["0", "0.001", "1e10", "nan", "soon"])
+def test_times_between_arrivals_are_those_of_the_generator(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.period_ms(text)
+    for least_or_most in ("0.01", "1e9"):
+        RequestLoop(lambda _: 0.0, options.period_ms(least_or_most) / 1e3, jitter=0.5).resume()
+
+
 def test_counts_must_be_whole() -> None:
     assert options.positive_int("3") == 3
     with pytest.raises(argparse.ArgumentTypeError):
@@ -221,7 +229,7 @@ def test_a_rate_replaces_the_period_and_starts_the_schedule_again() -> None:
     assert loop.due() - time.perf_counter() == pytest.approx(10.0, abs=1.0)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("rate", [0.0, -1.0, 2e5, float("inf"), float("nan")])
 def test_a_rate_is_a_number_above_0(rate: float) -> None:
     loop = RequestLoop(lambda _: time.perf_counter(), period_s=1.0)
     with pytest.raises(ValueError, match="a rate is a number above 0"):

@@ -156,25 +156,29 @@ static size_t in_use(void* cuda) {
     return total - free;
 }
 
-/* Makes the primary context of the first GPU current, as `get` names it. A driver may name one that it has not made
-   yet, or no longer has: what is done in that fails (709), until somebody retains it in the usual way. */
-static void begin_by(void* cuda, CUresult (*get)(CUcontext*, CUdevice)) {
+/* Makes the primary context of a GPU current, as `get` names it. That does not make it: what is done in it fails (709),
+   until somebody retains it in the usual way. */
+static void begin_by(void* cuda, CUdevice device, CUresult (*get)(CUcontext*, CUdevice)) {
     CUcontext named, retained;
     unsigned flags = 0;
     int active = 0;
-    MUST(get(&named, 0));
-    MUST(FUNCTION(CUresult (*)(CUdevice, unsigned*, int*), dlsym(cuda, "cuDevicePrimaryCtxGetState"))(0, &flags,
+    size_t free = 0, total = 0;
+    CUresult (*const set)(CUcontext) = FUNCTION(CUresult (*)(CUcontext), dlsym(cuda, "cuCtxSetCurrent"));
+    MUST(get(&named, device));
+    MUST(FUNCTION(CUresult (*)(CUdevice, unsigned*, int*), dlsym(cuda, "cuDevicePrimaryCtxGetState"))(device, &flags,
                                                                                                       &active));
-    if (!active) {
-        MUST(FUNCTION(CUresult (*)(CUcontext*, CUdevice), dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&retained, 0));
-        MUST(retained != named);
-    }
-    MUST(FUNCTION(CUresult (*)(CUcontext), dlsym(cuda, "cuCtxSetCurrent"))(named));
+    MUST(active);
+    const CUresult early = set(named);
+    MUST((early ? early : FUNCTION(Query, dlsym(cuda, "cuMemGetInfo_v2"))(&free, &total)) !=
+         CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    MUST(FUNCTION(CUresult (*)(CUcontext*, CUdevice), dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&retained, device));
+    MUST(retained != named);
+    MUST(set(named));
 }
 
-/* `table`: a primary context by the table through which NVIDIA's runtime gets it, by the function at its place 2. Then
-   what is in use: by the context, with memory of two kinds, and after a reset. Stays until a line comes. */
-static int by_table(void* cuda) {
+/* `table`: a GPU's primary context by the table through which NVIDIA's runtime gets it, by the function at its place 2.
+   Then what is in use: by the context, with memory of two kinds, and after a reset. Stays until a line comes. */
+static int by_table(void* cuda, CUdevice device) {
     CUuuid id;
     const void* table;
     CUdeviceptr address;
@@ -183,15 +187,15 @@ static int by_table(void* cuda) {
     MUST(FUNCTION(CUresult (*)(const void**, const CUuuid*), dlsym(cuda, "cuGetExportTable"))(&table, &id));
     CUresult (*const get)(CUcontext*, CUdevice) =
         FUNCTION(CUresult (*)(CUcontext*, CUdevice), ((void* const*)table)[2]);
-    begin_by(cuda, get);
+    begin_by(cuda, device, get);
     ask(cuda, "table");
     printf("%zu\n", in_use(cuda));
     MUST(FUNCTION(CUresult (*)(CUdeviceptr*, size_t), dlsym(cuda, "cuMemAlloc_v2"))(&address, 8 * kMiB));
     MUST(FUNCTION(CUresult (*)(CUdeviceptr*, size_t, unsigned), dlsym(cuda, "cuMemAllocManaged"))(
         &address, 16 * kMiB, CU_MEM_ATTACH_GLOBAL));
     printf("%zu\n", in_use(cuda));
-    MUST(FUNCTION(CUresult (*)(CUdevice), dlsym(cuda, "cuDevicePrimaryCtxReset_v2"))(0));
-    begin_by(cuda, get);
+    MUST(FUNCTION(CUresult (*)(CUdevice), dlsym(cuda, "cuDevicePrimaryCtxReset_v2"))(device));
+    begin_by(cuda, device, get);
     printf("%zu\n", in_use(cuda));
     fflush(stdout);
     getchar();
@@ -203,7 +207,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "absent")) return without();
     if (!strcmp(act, "again")) return again();
     if (!strcmp(act, "space")) return aside(dlmopen(LM_ID_NEWLM, getenv("THROUGH"), RTLD_NOW));
-    if (!strcmp(act, "table")) return by_table(dlopen(kCuda, RTLD_NOW));
+    if (!strcmp(act, "table")) return by_table(dlopen(kCuda, RTLD_NOW), count > 2 ? atoi(words[2]) : 0);
     if (!strcmp(act, "deep")) return deep(dlopen(kCuda, RTLD_NOW | RTLD_DEEPBIND));
     void* cuda = dlopen(kCuda, RTLD_NOW | RTLD_GLOBAL);
     return cuda == NULL ? 3 : everywhere(cuda);

@@ -1,0 +1,162 @@
+"""`runlist node` beside an API server: annotations as they change, and events on pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.api_server import ApiServer
+from tests.fixtures.cri import FakeRuntime
+from tests.fixtures.daemon import wait_for
+from tests.fixtures.node_agent import NodeAgent
+
+
+@pytest.fixture
+def server(short_path: Path) -> Iterator[ApiServer]:
+    one = ApiServer(short_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def asking(short_path: Path, runtime: FakeRuntime, server: ApiServer) -> Iterator[NodeAgent]:
+    """An agent with the right to ask it."""
+    one = NodeAgent(short_path, runtime.socket, {"KUBECONFIG": str(server.config), "NODE_NAME": "node-1"})
+    yield one
+    if one.process is not None:
+        one.process.kill()
+        one.process.wait()
+
+
+def _has(agent: NodeAgent, container: str, key: str, value: str | None) -> bool:
+    rule: dict[str, Any] = agent.rules.get(container, {"set": {}})
+    return bool(rule["set"].get(key) == value)
+
+
+def test_a_changed_annotation_is_written_at_once(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    one = runtime.run("web-0", {"runlist.dev/weight": "10"}, uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "20"))
+    assert "spec.nodeName%3Dnode-1" in server.asked[0]
+    wait_for(lambda: any("watch" in path for path in server.asked))
+    took = []
+    for weight in ("30", "40", "50"):
+        began = time.monotonic()
+        server.put("web-0", "u1", {"runlist.dev/weight": weight, "example.com/note": "x"})
+        wait_for(partial(_has, asking, one, "weight", weight))
+        took.append(time.monotonic() - began)
+    assert min(took) < 1.0
+    server.put("web-0", "u1", {})
+    wait_for(partial(_has, asking, one, "weight", None))
+
+
+def test_what_only_the_specification_says(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    one = runtime.run("web-0", uid="u1")
+    limits = {"nvidia.com/gpumem": "3000", "cpu": "1"}
+    server.put(
+        "web-0", "u1", {}, containers=[{"name": "main", "resources": {"limits": limits}}],
+        priorityClassName="train", priority=50,
+    )  # fmt: skip
+    asking.start()
+    wait_for(partial(_has, asking, one, "memory", str(3000 << 20)))
+    assert _has(asking, one, "class", "batch")
+
+
+def test_no_pod_hides_its_specification(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    """By the annotation in which the uid of a static pod is."""
+    hidden = {"kubernetes.io/config.hash": "u2", "kubernetes.io/config.mirror": "u2"}
+    one, static = runtime.run("web-0", hidden, uid="u1"), runtime.run("static-0", uid="hash")
+    server.put("web-0", "u1", hidden, priority=-5)
+    server.put("static-0", "u3", {"kubernetes.io/config.hash": "hash"}, priority=-5)
+    asking.start()
+    wait_for(partial(_has, asking, one, "class", "batch"))
+    wait_for(partial(_has, asking, static, "class", "batch"))
+    assert asking.rules[one]["set"]["group"] == "pod:shop/web-0/u1"
+
+
+def test_nonsense_is_one_event_on_the_pod(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    one = runtime.run("web-0", {"runlist.dev/weight": "ten\x1b[2J"}, uid="u1")
+    asking.start()
+    wait_for(lambda: server.events)
+    (event,) = server.events
+    assert event["involvedObject"] | {"apiVersion": "v1"} == {
+        "apiVersion": "v1", "kind": "Pod", "name": "web-0", "namespace": "shop", "uid": "u1",
+    }  # fmt: skip
+    assert (event["type"], event["reason"]) == ("Warning", "RunlistAnnotation")
+    assert "runlist.dev/weight=ten?[2J is not taken" in event["message"]
+    for number in range(3):
+        other = runtime.run(f"web-{number + 1}")
+        wait_for(partial(asking.has, other))
+    assert len(server.events) == 1
+    server.put("web-0", "u1", {"runlist.dev/weight": "7"})
+    wait_for(partial(_has, asking, one, "weight", "7"))
+    assert "in order again" in asking.said
+
+
+def test_a_pod_cannot_speak_for_another(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    """The uid that a static pod has is an annotation: whoever writes it so does not become that pod."""
+    one = runtime.run("web-0", {"runlist.dev/weight": "10"}, uid="u1")
+    server.put("web-0", "mirror", {"kubernetes.io/config.hash": "u1", "runlist.dev/weight": "20"})
+    server.put("evil", "u2", {"kubernetes.io/config.hash": "u1", "runlist.dev/weight": "9999"}, namespace="other")
+    server.put("web-0", "u3", {"kubernetes.io/config.hash": "u1", "runlist.dev/weight": "9999"}, namespace="other")
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "20"))
+
+
+def test_without_an_answer_the_runtime_has_said_enough(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    server.refusal = 403
+    one = runtime.run("web-0", {"runlist.dev/weight": "10", "runlist.dev/cap": "x"}, uid="u1")
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "10"))
+    wait_for(lambda: "the API server: cannot be followed" in asking.said and "events: cannot be written" in asking.said)
+    wait_for(lambda: len(server.asked) >= 3)
+    assert asking.said.count("the API server: cannot be followed") == 1
+    server.refusal = 0
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    wait_for(partial(_has, asking, one, "weight", "20"))
+    assert asking.stop() == 0
+    assert "Traceback" not in asking.said
+
+
+def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "10"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "10"))
+    for weight in ("20", "30"):
+        wait_for(lambda: any("watch" in path for path in server.asked))
+        server.asked.clear()
+        server.hang_up()
+        server.put("web-0", "u1", {"runlist.dev/weight": weight})
+        wait_for(partial(_has, asking, one, "weight", weight))
+
+
+def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    server.watch_refusal = 410
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "10"})
+    asking.start()
+    wait_for(lambda: "the API server: cannot be followed" in asking.said)
+    assert "410 Gone" in asking.said
+    server.watch_refusal = 0
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    wait_for(partial(_has, asking, one, "weight", "20"))
+
+
+def test_a_file_of_configuration_that_is_none(short_path: Path, runtime: FakeRuntime) -> None:
+    one = runtime.run("web-0")
+    (short_path / "wrong").write_text("{")
+    agent = NodeAgent(short_path, runtime.socket, {"KUBECONFIG": str(short_path / "wrong")}).start()
+    agent.wait_for(one)
+    assert "the API server: it cannot be asked" in agent.said
+    assert agent.stop() == 0

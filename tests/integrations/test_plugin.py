@@ -1,0 +1,233 @@
+"""`runlist plugin` beside a kubelet that speaks the real gRPC."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from runlist.emulated import EmulatedGpu
+from runlist.integrations.kubernetes import deviceplugin_autogen as api
+from runlist.integrations.kubernetes import names
+from runlist.integrations.kubernetes import podresources_autogen as resources
+from runlist.integrations.kubernetes.grants import Grant, of_annotations, of_devices
+from runlist.integrations.plugin.service import PAIR_S
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import NOBODY, PATIENCE_S, As, needs_root, wait_for
+from tests.fixtures.kubelet import Kubelet, Refused, gpus_of
+from tests.fixtures.plugin import MEMORY, SHARE, GiB, Plugin, served
+
+pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="GPUs are made, hurt and taken away")
+
+
+def test_shares_are_offered_allocated_and_known_by_pod_resources(
+    kubelet: Kubelet, start: Callable[..., Plugin]
+) -> None:
+    plugin = start()
+    devices = kubelet.plugin(SHARE)
+    assert devices.request.endpoint == "runlist.dev-gpu-share.sock"
+    assert devices.request.options.get_preferred_allocation_available
+    assert len(devices.healthy) == 200
+    pods = [kubelet.admit(f"web-{share}", {SHARE: share}) for share in (40, 30, 30, 50, 50)]
+    assert [len(gpus_of(pod.ids[SHARE])) for pod in pods] == [1] * 5
+    with pytest.raises(Refused, match="0 are free"):
+        kubelet.admit("late", {SHARE: 1})
+    kubelet.remove(pods[3])
+    kubelet.admit("late", {SHARE: 50})
+    given = pods[1].answers[SHARE]
+    (where,) = gpus_of(pods[1].ids[SHARE])
+    assert given.envs["NVIDIA_VISIBLE_DEVICES"] == where
+    assert given.envs["LD_PRELOAD"] == given.mounts[0].container_path
+    assert Path(given.mounts[0].host_path).is_file()
+    assert given.mounts[0].read_only
+    assert (given.mounts[1].container_path, given.mounts[1].read_only) == ("/run/runlist", True)
+    assert Path(given.mounts[1].host_path).is_dir()
+    assert given.envs["RUNLIST_MESSAGES"] == "/run/runlist/messages.sock"
+    with grpc.insecure_channel(f"unix:{kubelet.pod_resources}") as channel:
+        told = resources.PodResourcesListerStub(channel).List(resources.ListPodResourcesRequest(), timeout=PATIENCE_S)
+    listed = {pod.name: pod.containers[0] for pod in told.pod_resources}
+    granted = of_devices([(one.resource_name, one.device_ids) for one in listed["web-30"].devices])
+    assert (granted.gpus, granted.percent) == ((where,), 30)
+    assert of_annotations(given.annotations).percent == 30
+    assert plugin.end() == 0
+    assert [path.name for path in kubelet.folder.iterdir()] == ["kubelet.sock"]
+
+
+@pytest.mark.parametrize("order", [(SHARE, MEMORY), (MEMORY, SHARE)])
+def test_share_and_memory_of_a_pod_land_on_one_gpu(
+    kubelet: Kubelet, start: Callable[..., Plugin], order: tuple[str, str]
+) -> None:
+    """A kubelet asks for one after the other, in either order."""
+    start("--resources", "share,memory")
+    kubelet.admit("full", {SHARE: 10})
+    kubelet.plugin(MEMORY)
+    sizes = {SHARE: 30, MEMORY: 40}
+    for number in range(3):
+        pod = kubelet.admit(f"pod-{number}", {name: sizes[name] for name in order})
+        assert gpus_of(pod.ids[SHARE]) == gpus_of(pod.ids[MEMORY])
+        told = {**pod.answers[SHARE].annotations, **pod.answers[MEMORY].annotations}
+        (where,) = gpus_of(pod.ids[SHARE])
+        assert of_annotations(told) == Grant((where,), 30, 40 * GiB, (where,))
+        assert pod.answers[SHARE].envs["NVIDIA_VISIBLE_DEVICES"] == where
+
+
+def test_a_pod_whose_memory_is_elsewhere_sees_one_gpu_and_it_is_said(
+    kubelet: Kubelet, start: Callable[..., Plugin]
+) -> None:
+    plugin = start("--resources", "share,memory")
+    kubelet.plugin(MEMORY)
+    kubelet.admit("shares", {SHARE: 90})
+    time.sleep(PAIR_S)
+    kubelet.admit("memory", {MEMORY: 130})
+    time.sleep(PAIR_S)
+    pod = kubelet.admit("pod", {MEMORY: 5, SHARE: 50})
+    visible = [answer.envs["NVIDIA_VISIBLE_DEVICES"] for answer in pod.answers.values()]
+    assert sorted(visible) == ["", *gpus_of(pod.ids[MEMORY])]
+    assert "are on different GPUs" in plugin.log
+
+
+def test_a_share_that_would_lie_on_two_gpus_is_refused(kubelet: Kubelet, start: Callable[..., Plugin]) -> None:
+    plugin = start()
+    kubelet.admit("a", {SHARE: 70})
+    kubelet.admit("b", {SHARE: 70})
+    with pytest.raises(Refused, match="pieces of several"):
+        kubelet.admit("c", {SHARE: 50})
+    assert len(gpus_of(kubelet.admit("d", {SHARE: 30}).ids[SHARE])) == 1
+    assert "an allocation was refused" in plugin.log
+
+
+def test_an_xid_makes_a_gpu_unhealthy_and_a_programs_own_does_not(
+    kubelet: Kubelet, start: Callable[..., Plugin], gpu: EmulatedGpu
+) -> None:
+    start()
+    devices = kubelet.plugin(SHARE)
+    with (gpu.dir / "xid").open("a") as file:
+        file.write("1 13\n1 31\n0 48\n")
+    wait_for(lambda: len(devices.healthy) == 100, "the XID to be told", 4)  # sooner than the next look without one
+    (sick,) = gpus_of(list(devices.devices.keys() - devices.healthy))
+    with pytest.raises(grpc.RpcError, match="XID 48"):
+        kubelet.allocate(SHARE, [f"{sick}::p00"])
+    assert gpus_of(kubelet.admit("other", {SHARE: 100}).ids[SHARE]) != {sick}
+
+
+def test_gpus_that_vanish_are_unhealthy_until_they_are_back(
+    kubelet: Kubelet, start: Callable[..., Plugin], gpu: EmulatedGpu
+) -> None:
+    plugin = start()
+    devices = kubelet.plugin(SHARE)
+    before = set(devices.devices)
+    gpu.stop()
+    wait_for(lambda: not devices.healthy, "the GPUs to be missed")
+    assert set(devices.devices) == before
+    gpu.start()
+    wait_for(lambda: len(devices.healthy) == 200, "the GPUs to be back")
+    assert kubelet.admit("after", {SHARE: 100})
+    assert plugin.process.poll() is None
+
+
+def test_the_topology_is_told_where_it_is_known(kubelet: Kubelet) -> None:
+    with served(kubelet.folder):
+        devices = kubelet.plugin(SHARE).devices
+        assert [node.ID for node in devices["GPU-one::p00"].topology.nodes] == [1]
+        assert not devices["GPU-two::p00"].HasField("topology")
+
+
+@needs_root
+def test_nobody_else_reaches_the_socket(kubelet: Kubelet, folder: Path) -> None:
+    folder.chmod(0o755)
+    with served(kubelet.folder):
+        path = kubelet.folder / kubelet.plugin(SHARE).request.endpoint
+        found = path.stat()
+        assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, 0)
+
+        def connect() -> str:
+            with socket.socket(socket.AF_UNIX) as connection:
+                try:
+                    connection.connect(str(path))
+                except PermissionError:
+                    return "refused"
+            return "connected"
+
+        assert connect() == "connected"
+        assert As(NOBODY)(connect) == "refused"
+
+
+def test_requests_that_make_no_sense_are_refused_and_harm_nobody(kubelet: Kubelet) -> None:
+    with served(kubelet.folder):
+        plugin = kubelet.plugin(SHARE)
+        hostile = [
+            [], [""], ["GPU-one::p100"], ["GPU-three::p00"], ["GPU-one::m00"], ["GPU-one::p00"] * 2, ["../../etc"],
+            ["x" * 1_000_000], [f"GPU-one::p{number:02d}" for number in range(100)] * 300,
+            [f"GPU-{number}::p00" for number in range(20_000)], sorted(plugin.devices)[:150],
+        ]  # fmt: skip
+        for ids in hostile:
+            with pytest.raises(grpc.RpcError) as caught:
+                kubelet.allocate(SHARE, ids)
+            assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED), ids[
+                :3
+            ]
+            assert len(caught.value.details()) < 1000
+        request = api.PreferredAllocationRequest(
+            container_requests=[
+                api.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=["", "nonsense", "GPU-three::p00", "GPU-two::p05"],
+                    must_include_deviceIDs=["what", "what"],
+                    allocation_size=size,
+                )
+                for size in (-(2**31), 0, 3, 2**31 - 1)
+            ]
+        )
+        answer = plugin.stub.GetPreferredAllocation(request, timeout=PATIENCE_S)
+        assert [list(one.deviceIDs) for one in answer.container_responses][2] == ["what", "GPU-two::p05"]
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(kubelet.folder / plugin.request.endpoint))
+            connection.sendall(os.urandom(100_000))
+        with ExitStack() as stack:
+            for _ in range(300):  # streams that nobody reads
+                call = plugin.stub.ListAndWatch(api.Empty())
+                stack.callback(call.cancel)
+            time.sleep(0.5)
+
+        def admits() -> bool:
+            try:
+                return kubelet.admit("pod", {SHARE: 10}).answers[SHARE].annotations[names.GRANTED_SHARE] == "10"
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:  # it has yet to hear that they are cancelled
+                    return False
+                raise
+
+        wait_for(admits)
+        assert not plugin.gone.is_set()
+
+
+def test_the_library_is_installed_for_containers_of_the_host(
+    kubelet: Kubelet, start: Callable[..., Plugin], folder: Path
+) -> None:
+    start("--install", str(folder / "host"), "--cdi", str(folder / "cdi"), "--with", "nvidia.com/gpu")
+    given = kubelet.admit("pod", {SHARE: 10})
+    assert [one.name.partition("=")[0] for one in given.answers[SHARE].cdi_devices] == [
+        "nvidia.com/gpu",
+        "runlist.dev/gpu",
+    ]
+    wait_for((folder / "cdi" / "runlist.dev-gpu.json").is_file, "the CDI specification")
+    text = (folder / "cdi" / "runlist.dev-gpu.json").read_text()
+    assert str(folder / "host" / "librunlist.so") in text
+    assert given.answers[SHARE].cdi_devices[1].name.partition("=")[2] in text
+
+
+def test_wrong_words_are_one_line(folder: Path, gpu: EmulatedGpu) -> None:
+    for words, said in (
+        (["--resources", "shares"], "take share, memory"),
+        (["--with", "nvidia.com/gpu"], "--with goes with --cdi"),
+    ):
+        plugin = Plugin(folder, gpu, *words)
+        assert plugin.process.wait(PATIENCE_S) == 2
+        assert said in plugin.log
+        assert plugin.log.count("\n") == 1

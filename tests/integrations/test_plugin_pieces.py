@@ -1,0 +1,238 @@
+"""Pieces of GPUs: their ids, which are preferred, and what a set of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.errors import UsageError
+from runlist.integrations.kubernetes import names
+from runlist.integrations.kubernetes.grants import (
+    GIB,
+    LONGEST_ID,
+    Grant,
+    device_id,
+    of_annotations,
+    of_devices,
+    split_id,
+)
+from runlist.integrations.node.dialects import Asked, granted
+from runlist.integrations.node.pods import Pod
+from runlist.integrations.plugin.given import Ways, response
+from runlist.integrations.plugin.pieces import Resource, Taken
+from runlist.integrations.plugin.service import PAIR_S, Gpus, Pairs, Service
+from runlist.planes.interface import NodeGpu
+
+A, B, C = (f"GPU-fef8089b-4820-abfc-e83e-94318197576{end}" for end in "abc")
+GPUS = [NodeGpu(A, 0, 141 * GIB), NodeGpu(B, 1, 80 * GIB + 17), NodeGpu(C, 2, 80 * GIB)]
+SHARE, MEMORY = Resource(names.SHARE_RESOURCE), Resource(names.MEMORY_RESOURCE)
+
+
+def ids(resource: Resource, gpu: str, numbers: range) -> list[str]:
+    return [device_id(resource.name, gpu, number) for number in numbers]
+
+
+def test_each_gpu_has_a_hundred_shares_and_its_whole_gibibytes() -> None:
+    assert [len(SHARE.ids(gpu)) for gpu in GPUS] == [100, 100, 100]
+    assert [len(MEMORY.ids(gpu)) for gpu in GPUS] == [141, 80, 80]
+    every = [text for resource in (SHARE, MEMORY) for gpu in GPUS for text in resource.ids(gpu)]
+    assert len(set(every)) == len(every)
+    assert max(map(len, every)) <= LONGEST_ID
+
+
+def test_an_id_says_what_it_is_of() -> None:
+    assert split_id(SHARE.name, f"{A}::p07") == (A, 7)
+    assert split_id(MEMORY.name, f"{A}::m140") == (A, 140)
+
+
+@pytest.mark.parametrize("text", ["", A, f"{A}::p7", f"{A}::p007", f"{A}::m07", f"{A}::p07 ", f"{A}::p-1", "::p07",
+                                  f"{A}::p\u0660\u0667", "x" * 10_000, f"{A}\n::p07", "\0::p07"])  # fmt: skip
+def test_what_is_no_id_of_a_resource_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no id"):
+        split_id(SHARE.name, text)
+
+
+def test_pieces_of_one_gpu_and_whole_gpus_are_taken() -> None:
+    assert SHARE.taken(ids(SHARE, B, range(30, 60)), GPUS) == Taken((B,), 30)
+    assert SHARE.taken(SHARE.ids(GPUS[2]) + SHARE.ids(GPUS[0]), GPUS) == Taken((A, C), 100)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ([], "nothing"),
+        (ids(SHARE, "GPU-another", range(3)), "not offered"),
+        (ids(SHARE, A, range(99, 101)), "not offered"),
+        (ids(MEMORY, A, range(3)), "no id"),
+        (ids(SHARE, A, range(3)) * 2, "twice"),
+        (ids(SHARE, A, range(30)) + ids(SHARE, B, range(20)), "pieces of several"),
+        (ids(SHARE, A, range(100)) + ids(SHARE, B, range(50)), "pieces of several"),
+        ([*ids(SHARE, A, range(100)), "x" * 100_000], "no id"),
+    ],
+)
+def test_anything_else_is_refused(asked: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        SHARE.taken(asked, GPUS)
+
+
+def test_a_gpu_that_is_not_fit_gives_nothing() -> None:
+    sick = [NodeGpu(A, 0, 141 * GIB, sick="XID 48"), *GPUS[1:]]
+    with pytest.raises(UsageError, match="XID 48"):
+        SHARE.taken(ids(SHARE, A, range(3)), sick)
+    assert SHARE.taken(ids(SHARE, B, range(3)), sick).gpus == (B,)
+
+
+def test_the_fullest_gpu_with_room_is_preferred() -> None:
+    free = [*ids(SHARE, A, range(100)), *ids(SHARE, B, range(40)), *ids(SHARE, C, range(20))]
+    for size, expected in ((20, C), (21, B), (40, B), (41, A), (1, C)):
+        assert {split_id(SHARE.name, text)[0] for text in SHARE.preferred(free, [], size, GPUS)} == {expected}
+
+
+def test_what_must_be_in_decides_the_gpu() -> None:
+    free = [*ids(SHARE, A, range(100)), *ids(SHARE, C, range(20))]
+    needed = ids(SHARE, A, range(7, 9))
+    chosen = SHARE.preferred(free, needed, 20, GPUS)
+    assert chosen[:2] == needed
+    assert len(set(chosen)) == 20
+    assert {split_id(SHARE.name, text)[0] for text in chosen} == {A}
+
+
+def test_the_gpu_of_the_other_resource_comes_first_if_it_has_room() -> None:
+    free = [*ids(SHARE, A, range(100)), *ids(SHARE, C, range(20))]
+    assert split_id(SHARE.name, SHARE.preferred(free, [], 10, GPUS, first=A)[0])[0] == A
+    assert split_id(SHARE.name, SHARE.preferred(free, [], 50, GPUS, first=C)[0])[0] == A
+
+
+def test_more_than_a_gpu_is_whole_ones() -> None:
+    free = [*ids(SHARE, A, range(60)), *ids(SHARE, B, range(100)), *ids(SHARE, C, range(100))]
+    assert SHARE.taken(SHARE.preferred(free, [], 200, GPUS), GPUS) == Taken((B, C), 100)
+
+
+@given(st.integers(0, 2**32), st.integers(-5, 400))
+def test_a_preference_is_of_what_is_there_and_no_larger_than_asked(seed: int, size: int) -> None:
+    draw = random.Random(seed)
+    every = [text for gpu in GPUS for text in SHARE.ids(gpu)]
+    free = [*draw.sample(every, draw.randint(0, len(every))), "nonsense", f"{A}::p999"]
+    needed = draw.sample(free[:-2], min(draw.randint(0, 5), max(len(free) - 2, 0)))
+    chosen = SHARE.preferred(free, needed, size, GPUS)
+    assert len(chosen) == len(set(chosen)) <= max(size, 0)
+    assert set(chosen) <= set(free) | set(needed)
+    counts = [sum(text.startswith(gpu.uuid) for text in free) for gpu in GPUS]
+    if not needed and any(0 < size <= count for count in counts):
+        assert len({text.partition("::")[0] for text in chosen}) == 1
+
+
+def test_packing_leaves_room_for_large_ones() -> None:
+    """A thousand requests that come and go: as long as some GPU has enough left, none is spread over two."""
+    draw, taken = random.Random(12), {}
+    every = {text for gpu in GPUS for text in SHARE.ids(gpu)}
+    for number in range(1000):
+        if taken and draw.random() < 0.5:
+            del taken[draw.choice(list(taken))]
+            continue
+        free = every - {text for held in taken.values() for text in held}
+        size = draw.choice([10, 20, 25, 30, 50])
+        if max(sum(text.startswith(gpu.uuid) for text in free) for gpu in GPUS) < size:
+            continue
+        chosen = SHARE.preferred(free, [], size, GPUS)
+        assert SHARE.taken(chosen, GPUS).pieces == size
+        taken[number] = chosen
+
+
+def test_a_grant_comes_back_from_annotations_and_from_pod_resources() -> None:
+    ways = Ways(None, None, memory_follows=False)
+    share = response(SHARE, Taken((A,), 30), GPUS, ways)
+    memory = response(MEMORY, Taken((A,), 20), GPUS, ways)
+    told = of_annotations({**share.annotations, **memory.annotations})
+    assert told == Grant((A,), 30, 20 * GIB, (A,))
+    listed = [(SHARE.name, ids(SHARE, A, range(30))), (MEMORY.name, ids(MEMORY, A, range(20))), ("nvidia.com/gpu", [B])]
+    assert of_devices(listed) == told
+    assert told.settings() == {"weight": "30", "memory": str(20 * GIB)}
+    assert Grant((A,), 100).settings() == {}
+
+
+def test_a_share_alone_is_one_of_memory_too() -> None:
+    share = response(SHARE, Taken((B,), 25), GPUS, Ways(None, None))
+    assert of_annotations(share.annotations) == Grant((B,), 25, (80 * GIB + 17) // 4, (B,))
+    assert share.envs["RUNLIST_MEMORY"] == str((80 * GIB + 17) // 4)
+    whole = response(SHARE, Taken((B, C), 100), GPUS, Ways(None, None))
+    assert "RUNLIST_MEMORY" not in whole.envs
+    assert whole.envs["NVIDIA_VISIBLE_DEVICES"] == f"{B},{C}"
+
+
+@pytest.mark.parametrize("text", ["", "-3", "0", "101", "1e9", "9" * 5000, "\u0663", "30 ", "x"])
+def test_annotations_that_make_no_sense_grant_nothing(text: str) -> None:
+    assert of_annotations({names.GRANTED_SHARE: text}).percent is None
+
+
+def test_by_cdi_the_names_of_devices_are_given_and_nothing_else() -> None:
+    given = response(SHARE, Taken((A,), 10), GPUS, Ways(None, None, cdi=True, others="nvidia.com/gpu"))
+    assert [one.name for one in given.cdi_devices] == [f"nvidia.com/gpu={A}", f"runlist.dev/gpu={A}"]
+    assert not given.mounts
+    assert not given.devices
+    assert given.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_share_and_memory_right_after_one_another_are_a_pair() -> None:
+    now = [100.0]
+    pairs = Pairs(lambda: now[0])
+    assert pairs.partner(SHARE.name) == ""
+    assert not pairs.allocated(SHARE.name, A)
+    assert pairs.partner(MEMORY.name) == A
+    assert pairs.partner(SHARE.name) == ""  # two containers with a share alone
+    assert pairs.allocated(MEMORY.name, A)
+    assert pairs.partner(SHARE.name) == pairs.partner(MEMORY.name) == ""
+    assert not pairs.allocated(MEMORY.name, B)
+    now[0] += PAIR_S + 1
+    assert pairs.partner(SHARE.name) == ""
+    assert not pairs.allocated(SHARE.name, C)
+
+
+def test_the_node_agent_makes_settings_of_what_was_granted() -> None:
+    """By the annotations that the kubelet puts on the container, whatever the pod's author writes."""
+    share = response(SHARE, Taken((A,), 30), GPUS, Ways(None, None))
+    asked = Asked(
+        Pod("uid", "web", "shop", {"runlist.dev/weight": "9999"}),
+        "main",
+        ("main",),
+        lambda: None,
+        {},
+        dict(share.annotations),
+    )
+    wishes = {wish.key: wish.value for wish in granted(asked)}
+    told = of_annotations(share.annotations).settings()
+    assert (wishes["weight"], int(wishes["memory"])) == ("30", int(told["memory"]))
+    assert not [wish.wrong for wish in granted(asked) if wish.wrong]
+
+
+def test_the_kubelet_is_told_again_of_what_changed_alone() -> None:
+    async def lists() -> list[list[str]]:
+        gpus = Gpus(GPUS[:2])
+        service = Service(SHARE, gpus, lambda: Ways(None, None), Pairs())
+        told: list[list[str]] = []
+
+        async def listen() -> None:
+            async for answer in service.ListAndWatch(None, None):
+                told.append(sorted({one.health for one in answer.devices}))  # noqa: PERF401 - it has no end
+
+        listening = asyncio.create_task(listen())
+        same = [NodeGpu(A, 0, 141 * GIB), NodeGpu(B, 1, 80 * GIB + 17)]
+        for now in (GPUS[:2], same, [GPUS[0], sick], [GPUS[0], sick], []):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gpus.set(list(now))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        listening.cancel()
+        return told
+
+    sick = replace(GPUS[1], sick="XID 79")
+    with structlog.testing.capture_logs() as said:
+        assert asyncio.run(lists()) == [["Healthy"], ["Healthy", "Unhealthy"], []]
+    assert [(line["gpu"], line["health"]) for line in said] == [(B, "XID 79")]

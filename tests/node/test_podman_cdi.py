@@ -1,0 +1,153 @@
+"""`podman run --device runlist.dev/gpu=0` puts a container under the daemon, which runs outside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import (
+    ROOT,
+    Commands,
+    Daemon,
+    Worker,
+    commands,
+    needs_root,
+    short_path,
+    start_daemon,
+    wait_for,
+)
+from tests.fixtures.engine import Engine, engine
+from tests.fixtures.holder import OUT_OF_MEMORY, Holder
+from tests.fixtures.node import needs_programs
+
+__all__ = ["commands", "engine", "short_path", "start_daemon"]
+
+FOLDER = Path("/var/run/cdi")  # podman 4 has no option for it
+DEVICE = ("--device", "runlist.dev/gpu=0")
+GiB = 1 << 30
+
+pytestmark = [
+    needs_root,
+    needs_programs("podman"),
+    pytest.mark.skipif(ON_NVIDIA, reason="an image with the driver's libraries would have to be there"),
+]
+
+
+@pytest.fixture
+def specification(commands: Commands) -> Iterator[Path]:
+    """The specification of the test's GPU and daemon, where podman looks."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / "runlist-test.json"
+    lock = os.open(FOLDER / ".runlist-test.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # another's test would take it for its own
+    try:
+        commands.ok("cdi", "generate", "--output", str(path))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+@pytest.fixture
+def drop_ins(commands: Commands) -> Callable[[], list[str]]:
+    """Names of the rules that are there."""
+    return lambda: sorted(path.name for path in (commands.folder / "rules.d").iterdir())
+
+
+def annotations(**values: str) -> list[str]:
+    return [word for key, value in values.items() for word in ("--annotation", f"runlist.dev/{key}={value}")]
+
+
+def words(engine: Engine, name: str, folder: Path, *options: str) -> list[str]:
+    """No variable and no mount is the GPU's, the library's or the daemon's: those are the device's."""
+    return engine.run(name, {"PYTHONPATH": str(ROOT)}, (f"{folder}:{folder}",), *DEVICE, *options)
+
+
+def test_a_container_is_managed_by_its_device_alone(
+    engine: Engine,
+    specification: Path,
+    start_daemon: Callable[..., Daemon],
+    commands: Commands,
+    drop_ins: Callable[[], list[str]],
+    tmp_path: Path,
+) -> None:
+    daemon = start_daemon()
+    options = annotations(**{"class": "batch", "weight": "30", "cap": "50"})
+    tenant = Worker(commands.environment, tmp_path, before=words(engine, "tenant", tmp_path, *options))
+    try:
+        pid, identity = engine.pid("tenant"), engine.ask("inspect", "-f", "{{.Id}}", "tenant")
+        wait_for(lambda: [task.pid for task in daemon.client.ps()] == [pid], "the container to be managed")
+        (task,) = daemon.client.ps()
+        assert (task.task_class, task.weight, task.cap_percent, task.container) == ("batch", 30, 50.0, identity)
+        assert task.labels == {"container": identity}
+        assert task.group.startswith("container:")
+        assert "librunlist.so" in Path(f"/proc/{pid}/maps").read_text()
+        assert drop_ins() == [f"container-{identity}.toml"]
+        daemon.kill()
+        tenant.wait_for_progress()
+        daemon = start_daemon()
+        wait_for(lambda: [task.pid for task in daemon.client.ps()] == [pid], "another daemon to find it")
+        assert daemon.client.ps()[0].weight == 30
+        assert tenant.quit()
+        assert tenant.process.wait(30) == 0
+        wait_for(lambda: not drop_ins(), "the rules to be taken away")
+    finally:
+        tenant.kill()
+
+
+def test_a_containers_memory_is_limited_from_inside_by_a_variable(
+    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+) -> None:
+    daemon = start_daemon()
+    with Holder(words(engine, "held", tmp_path, "-e", "RUNLIST_MEMORY=2G"), commands.environment) as inside:
+        assert [inside.do("open"), inside.do("take 1500"), inside.do("take 600")] == [0, 0, OUT_OF_MEMORY]
+        wait_for(lambda: [task.memory_limit_bytes for task in daemon.client.ps()] == [2 * GiB], "the limit to be known")
+        engine.ask("kill", "held")
+
+
+def test_a_containers_memory_is_limited_from_outside_by_an_annotation(
+    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+) -> None:
+    """The library keeps a limit that is there when the program starts; for one of a rule the daemon takes the GPU."""
+    daemon = start_daemon()
+    with Holder(words(engine, "held", tmp_path, *annotations(memory="2G")), commands.environment) as inside:
+        assert inside.do("open") == 0
+        wait_for(lambda: [task.memory_limit_bytes for task in daemon.client.ps()] == [2 * GiB], "the limit")
+        assert not daemon.client.ps()[0].suspended
+        assert [inside.do("take 1500"), inside.do("take 600")] == [0, 0]
+        wait_for(lambda: daemon.client.ps()[0].suspended, "the GPU to be taken")
+        assert inside.do("give") == 0
+        wait_for(lambda: not daemon.client.ps()[0].suspended, "the GPU to be given back")
+        engine.ask("kill", "held")
+
+
+def test_a_container_without_a_daemon_runs_and_is_found_later(
+    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+) -> None:
+    tenant = Worker(commands.environment, tmp_path, before=words(engine, "early", tmp_path, *annotations(weight="40")))
+    try:
+        tenant.wait_for_progress()
+        daemon = start_daemon()
+        wait_for(lambda: [task.weight for task in daemon.client.ps()] == [40], "the container to be found")
+        assert tenant.quit()
+    finally:
+        tenant.kill()
+
+
+def test_a_wrong_annotation_keeps_nothing_from_running(
+    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+) -> None:
+    daemon = start_daemon()
+    options = annotations(**{"class": "gold", "weight": "20"})
+    tenant = Worker(commands.environment, tmp_path, before=words(engine, "wrong", tmp_path, *options))
+    try:
+        wait_for(lambda: [task.weight for task in daemon.client.ps()] == [20], "the container to be managed")
+        assert daemon.client.ps()[0].task_class == "normal"
+        assert tenant.quit()
+    finally:
+        tenant.kill()

@@ -1,0 +1,108 @@
+"""What a cgroup's path and its files tell: units of systemd, and the CPU weight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.placement.facts import Facts
+from runlist.daemon.placement.rules import Rules
+from runlist.errors import UsageError
+from runlist.proc import cgroup
+from runlist.proc.cgroup import CpuWeights, units_of
+
+USER = "/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter-x.service"
+
+
+@pytest.mark.parametrize(
+    ("path", "units"),
+    [
+        ("/system.slice/jupyter-alice.service", ["system.slice", "jupyter-alice.service"]),
+        ("/gold.slice/gold-a.slice/x.service/sub/evil.service", ["gold.slice", "gold-a.slice", "x.service"]),
+        (USER, ["user.slice", "user-1000.slice", "user@1000.service"]),
+        ("/system.slice/docker-abc.scope/init.scope", ["system.slice", "docker-abc.scope"]),
+        ("/kubepods/pod1/abc", []),
+        ("/", []),
+        ("", []),
+    ],
+)
+def test_units_are_those_that_the_systems_manager_made(path: str, units: list[str]) -> None:
+    assert units_of(path) == units
+
+
+def test_units_of_ones_own_manager_are_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup.os, "geteuid", lambda: 1000)
+    assert units_of(USER)[-2:] == ["app.slice", "jupyter-x.service"]
+    assert units_of(USER.replace("1000", "1001"))[-1] == "user@1001.service"
+
+
+def test_a_rule_by_unit(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text('[[rule]]\nunit = ["jupyter-*.service", "gold.slice"]\nset = { weight = "cgroup" }\n')
+    rules = Rules.load(file)
+    for path, matches in (
+        ("/system.slice/jupyter-a.service", True), ("/gold.slice/b.service", True), (USER, False),
+        ("/system.slice/a.service", False), ("", False),
+    ):  # fmt: skip
+        match = rules.match(Facts(1000, cgroup=path))
+        assert (match is not None) == matches, path
+        assert match is None or match.settings == {"weight": "100"}
+
+
+@pytest.mark.parametrize("words", ["unit = []", "unit = 3", 'unit = "a["', 'unit = ""'])
+def test_units_that_are_none_are_refused(words: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(f"[[rule]]\n{words}\n")
+    with pytest.raises(UsageError, match=r"rules.toml:2"):
+        Rules.load(file)
+
+
+@pytest.mark.parametrize("words", ['{ weight = "Cgroup" }', '{ cap = "cgroup" }', '{ weight = "cgroups" }'])
+def test_only_a_weight_follows_a_cgroup(words: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(f"[[rule]]\nset = {words}\n")
+    with pytest.raises(UsageError, match=r"rules.toml:2"):
+        Rules.load(file)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "weight"),
+    [
+        ("a/b/cpu.weight", "250\n", 250),
+        ("a/cpu.weight", "30\n", 30),
+        ("unified/a/b/cpu.weight", "77\n", 77),
+        ("cpu,cpuacct/a/b/cpu.shares", "2048\n", 200),
+        ("cpu/a/b/cpu.shares", "2\n", 1),
+        ("cpu/a/b/cpu.shares", "262144\n", 10_000),
+        ("a/b/cpu.weight", "idle\n", 100),
+        ("a/b/cpu.weight", "", 100),
+        ("cpu.weight", "5\n", 100),
+        ("other/cpu.weight", "5\n", 100),
+    ],
+)
+def test_the_weight_of_a_cgroup(file: str, text: str, weight: int, tmp_path: Path) -> None:
+    write(tmp_path / file, text)
+    assert CpuWeights(tmp_path).of("/a/b") == weight
+    assert CpuWeights(tmp_path / "x").of("/a/../../b") == 100
+
+
+def test_changes_are_seen_once_and_what_is_gone_is_forgotten(tmp_path: Path) -> None:
+    write(tmp_path / "a/cpu.weight", "50\n")
+    weights = CpuWeights(tmp_path)
+    assert not weights.changed()
+    assert weights.of("/a") == 50
+    assert not weights.changed()
+    write(tmp_path / "a/cpu.weight", "60\n")
+    assert weights.changed()
+    assert not weights.changed()
+    os.unlink(tmp_path / "a/cpu.weight")
+    os.rmdir(tmp_path / "a")
+    assert not weights.changed()
+    assert not weights._known

@@ -1,0 +1,192 @@
+"""What becomes of running processes when rules change, and who is shown which rules. The driver is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.rules import Rules
+from runlist.daemon.requests.rules_view import rules_view
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.daemon.tree.revision import Revision
+from runlist.errors import NotSupportedError, UsageError
+from runlist.model import Cap, TaskClass
+from runlist.proc.cgroup import cgroup_of
+from tests.fixtures.adoption import child, levels, own_usage, slices
+from tests.fixtures.fake_rm import FakeClient
+from tests.fixtures.manager import ME, Managed, a_daemon
+from tests.unit.test_search import borrowing, scans
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+STRANGER = 54_321
+
+
+class Revised(Managed):
+    """A manager whose rules change."""
+
+    def __init__(self, rules: Path | None = None) -> None:
+        super().__init__(rules)
+        self.client: FakeClient
+        self.rules_file: Path | None = rules
+        self.revision = Revision(
+            self.processes, self.gpus, self.keeping, self.placement, self.search, lambda: self.rules_file
+        )
+
+    def put(self, name: str, what: str, **settings: str | int) -> None:
+        """A drop-in of one rule comes, or takes the place of another."""
+        text = f"[[rule]]\n{what}\n" + "".join(f"set.{key} = {value!r}\n" for key, value in settings.items())
+        self.revision.rules_changed(self.placement.rules.put(name, Rules.of_drop_in(Path(name), text.encode())))
+
+    def drop(self, name: str) -> None:
+        self.revision.rules_changed(self.placement.rules.put(name, None))
+
+
+def revising(
+    test: Callable[[Revised, int], Awaitable[None]], monkeypatch: pytest.MonkeyPatch, rules: Path | None = None
+) -> None:
+    """Run a test with a process on the GPU."""
+
+    async def run(world: Managed) -> None:
+        assert isinstance(world, Revised)
+        borrowing(world, monkeypatch)
+        with child() as one:
+            world.client = world.tree([one])[one]
+            world.census.pids = lambda: {one}
+            await test(world, one)
+
+    a_daemon(run, rules, Revised)
+
+
+SLEEP = 'command = "sleep*"'
+
+
+def test_one_is_taken_changed_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Revised, one: int) -> None:
+        found = slices(world.client)
+        await scans(world)
+        assert not world.processes.managed
+        world.put("a.toml", SLEEP, timeslice="3ms", interleave="high", cap=40, weight=7)
+        await scans(world)
+        task = world.task(one)
+        assert (task.task.weight, task.task.cap, task.rule) == (7, Cap(40_000, 100_000), "a.toml:1")
+        assert set(levels(world.client)) == {2}
+        world.put("a.toml", SLEEP, weight=8)
+        assert (task.task.weight, task.task.cap, task.task.timeslice_us, task.controls) == (8, None, None, {})
+        assert set(levels(world.client)) == {0}
+        world.drop("a.toml")
+        assert not world.processes.managed
+        assert not world.processes.roots
+        assert slices(world.client) == found
+        world.put("a.toml", SLEEP)
+        await scans(world)
+        assert list(world.processes.managed) == [one]
+
+    revising(test, monkeypatch)
+
+
+def test_only_those_are_asked_about_again_whom_it_may_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    revised = Placement.revised
+
+    def noted(self: Placement, managed: ManagedTask) -> object:
+        asked.append(managed.task.key.pid)
+        return revised(self, managed)
+
+    async def test(world: Revised, one: int) -> None:
+        world.put("a.toml", SLEEP, weight=7)
+        await scans(world)
+        monkeypatch.setattr(Placement, "revised", noted)
+        world.put("b.toml", 'container = "x"', weight=8)
+        world.put("c.toml", 'cgroup = "/nowhere/*"', weight=8)
+        assert asked == []
+        world.put("d.toml", f'cgroup = "{cgroup_of(one)[0]}"' if cgroup_of(one)[0] else "user = 0", weight=9)
+        assert set(asked) == {one}
+
+    revising(test, monkeypatch)
+
+
+def test_a_control_that_the_driver_refuses_keeps_nothing_else_from_being_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: Revised, one: int) -> None:
+        world.put("a.toml", SLEEP, weight=7)
+        await scans(world)
+
+        def refuse(*_: object) -> None:
+            raise NotSupportedError("no")
+
+        monkeypatch.setattr(ManagedTask, "set_control", refuse)
+        world.put("a.toml", SLEEP, weight=8, interleave="high")
+        task = world.task(one)
+        assert (task.task.weight, task.controls) == (8, {})
+        assert world.processes.roots[one].refused == {"interleave"}
+        monkeypatch.undo()
+
+    revising(test, monkeypatch)
+
+
+def test_what_a_user_set_wins_key_by_key_and_keeps_it_managed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Revised, one: int) -> None:
+        world.put("a.toml", SLEEP, weight=7, cap=40)
+        await scans(world)
+        world.manager.change(one, {"burst": "5ms", "weight": "70"}, ME)
+        world.put("a.toml", SLEEP, weight=8, cap=50)
+        task = world.task(one)
+        assert (task.task.weight, task.task.cap) == (70, Cap(50_000, 100_000, 5_000))
+        world.drop("a.toml")  # the burst goes with a cap: all stays as it was, and that is said
+        assert (task.task.weight, task.task.cap) == (70, Cap(50_000, 100_000, 5_000))
+        assert "a burst goes with a cap" in "".join(world.manager.rule_troubles())
+        world.manager.change(one, {"cap": "30", "class": "batch"}, ME)
+        world.put("a.toml", SLEEP, weight=9)
+        assert (task.task.weight, task.task.task_class) == (70, TaskClass.BATCH)
+        assert world.manager.rule_troubles() == []
+
+    revising(test, monkeypatch)
+
+
+def test_the_main_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(f"[limits]\ntasks = 5\n[[rule]]\n{SLEEP}\nset.weight = 7\n")
+
+    async def test(world: Revised, one: int) -> None:
+        await scans(world)
+        assert world.task(one).task.weight == 7
+        path.write_text(f"[[rule]]\n{SLEEP}\nset.weight = 8\n")
+        await asyncio.gather(world.revision.reload(), world.revision.reload())
+        assert (world.task(one).task.weight, world.placement.rules.limits.tasks) == (8, None)
+        path.write_text("x")
+        with pytest.raises(UsageError, match=r"rules\.toml:1"):
+            await world.revision.reload()
+        await world.revision.reload_or_say()
+        assert world.task(one).task.weight == 8
+        assert len(world.manager.rule_troubles()) == 1
+        world.rules_file = None  # the usual file is gone
+        await world.revision.reload()
+        assert not world.processes.managed
+        assert world.manager.rule_troubles() == []
+
+    revising(test, monkeypatch, path)
+
+
+def test_users_see_the_rules_that_their_processes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text('[[rule]]\nuser = 4711\n\n[[rule]]\nset.weight = 3\nlabels.pod = "x"\n')
+
+    async def test(world: Revised, one: int) -> None:
+        await scans(world)
+        owner = rules_view(world.manager, ME)
+        assert [(rule.rule, rule.processes) for rule in owner.rules] == [("rules.toml:1", 0), ("rules.toml:4", 1)]
+        assert [(file.file, file.rules) for file in owner.files] == [(str(path), 2)]
+        stranger = rules_view(world.manager, STRANGER)
+        assert (stranger.rules, stranger.files, stranger.notes) == ([], [], [])
+        world.processes.roots[one].uid = STRANGER
+        (rule,) = rules_view(world.manager, STRANGER).rules
+        assert (rule.rule, rule.labels, rule.sets, rule.processes) == ("rules.toml:4", {"pod": "x"}, {"weight": "3"}, 1)
+
+    revising(test, monkeypatch, path)

@@ -1,0 +1,434 @@
+"""From events to the table of `trace --why`: made-up events, all in µs here."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runlist.planes.kernel.functions import is_stepped_over
+from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED
+from runlist.why.functions import number_of, watched
+from runlist.why.parts import Part
+from runlist.why.report import Row, analyse, lines
+from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
+from runlist.why.seen import Event, Mode, Pause, Seen, Throttle, Turn, What
+from runlist.why.symbols import mode_of
+from runlist.why.threads import threads
+
+ME, OTHER = 100, 900
+LAUNCH, SYNC = number_of("cuLaunchKernel"), number_of("cuStreamSynchronize")
+COPY, ALLOC, CONTEXT = number_of("cuMemcpyHtoD"), number_of("cuMemAlloc"), number_of("cuCtxSynchronize")
+SLEEPS, RUNS_ON = 1, RUNNABLE_PREEMPTED
+PAUSE_US = 5_000
+STACK_OF_FAULT, STACK_OF_FUTEX = 7, 8
+
+
+def us(time: float) -> int:
+    return round(time * 1000)
+
+
+def launch(at: float, tid: int = ME, stream: int = 16, folded: int = 0) -> Event:
+    return Event(us(at), What.CALL, tid, detail=LAUNCH, value=stream, state=folded)
+
+
+def call(
+    at: float, until: float, function: int = SYNC, tid: int = ME, stream: int = 16, result: int = 0
+) -> list[Event]:
+    return [
+        Event(us(at), What.CALL, tid, detail=function, value=stream),
+        Event(us(until), What.RETURN, tid, detail=function, value=result),
+    ]
+
+
+def out(at: float, tid: int = ME, *, state: int = SLEEPS, to: int = 0, name: str = "", stack: int = 0xFFFFFFFF,
+        fault: int = 0, core: int = 0) -> Event:  # fmt: skip
+    return Event(us(at), What.OUT, tid, core, to, fault, stack, state, name)
+
+
+def back(at: float, tid: int = ME, core: int = 0) -> Event:
+    return Event(us(at), What.IN, tid, core)
+
+
+def wake(at: float, tid: int = ME, *, who: int = 0, name: str = "", core: int = 0) -> Event:
+    return Event(us(at), What.WAKE, tid, core, who, name=name)
+
+
+def turn(start: float, end: float, pid: int = ME) -> Turn:
+    return Turn(us(start), us(end), pid)
+
+
+def modes(stack: int) -> Mode:
+    return {STACK_OF_FAULT: Mode.FAULT, STACK_OF_FUTEX: Mode.LOCK}.get(stack, Mode.ASLEEP)
+
+
+def seen(events: list[Event], end: float, **more: object) -> Seen:
+    return Seen(ME, 0, us(end), events, mode_of=modes, file_of=lambda at: f"/file{at}", **more)  # type: ignore[arg-type]
+
+
+def row_of(what: Seen, pause_us: float = PAUSE_US) -> Row:
+    """The one request, which adds up."""
+    (row,) = analyse(what, 0, us(pause_us)).report.slow
+    assert sum(row.parts_ms.values()) == pytest.approx(row.ms, abs=1e-9)
+    return row
+
+
+def parts_us(row: Row) -> dict[str, int]:
+    return {name: round(value * 1000) for name, value in row.parts_ms.items()}
+
+
+# -- one request -----------------------------------------------------------------------------------
+
+
+def test_a_request_is_from_its_first_launch_to_the_end_of_its_last_wait() -> None:
+    row = row_of(seen([launch(10), launch(60, folded=3), *call(100, 300), *call(310, 320)], 10_000))
+    assert row.ms == pytest.approx(0.31)
+    assert row.launches == 5
+    assert parts_us(row) == {"host": 100, "gpu": 210}
+
+
+def test_each_instant_has_one_part() -> None:
+    events = [
+        launch(0),
+        out(100, state=RUNS_ON, to=77, name="hog"), back(400),  # its core is another's
+        out(450, stack=STACK_OF_FAULT, fault=5), wake(650), back(660),  # a page fault, and a moment for a core
+        Event(us(720), What.INTERRUPT, ME, value=us(20)),
+        *call(800, 2000),
+        out(810), wake(1900), back(1950),
+    ]  # fmt: skip
+    turns = [turn(0, 1000, OTHER), turn(1080, 1900)]
+    row = row_of(seen(events, 10_000, turns=turns))
+    assert parts_us(row) == {
+        "host": 100 + 50 + (700 - 660) + 80,
+        "core": 300 + 10,
+        "files": 200,
+        "interrupts": 20,
+        "behind": 200,
+        "switches": 80,
+        "gpu": 820 + 100,
+    }
+
+
+def test_who_had_the_core_is_named_with_all_who_had_it() -> None:
+    events = [
+        launch(0), out(100, state=0, to=5, name="short"), Event(us(150), What.RUNS, 0, 0, 77, us(29_850), name="hog"),
+        Event(us(30_000), What.RUNS, 0, 0, 5, us(100), name="short"), back(30_100), *call(30_200, 30_300),
+    ]  # fmt: skip
+    row = row_of(seen(events, 50_000))
+    assert row.culprit == "core"
+    assert row.why == "it waited 30.0 ms for a core, which hog [77] had"
+
+
+def test_who_has_a_core_already_when_the_wait_begins() -> None:
+    events = [
+        Event(us(0), What.RUNS, 0, 1, 78, us(60_000), name="elsewhere"),
+        Event(us(20), What.RUNS, 0, 0, 77, us(20_000), name="hog"),
+        launch(0), out(10), wake(500, who=5, name="short"), back(20_020), *call(20_100, 20_200),
+    ]  # fmt: skip
+    assert "hog [77]" in row_of(seen(events, 90_000)).why
+
+
+def test_a_core_that_idles_is_not_what_a_thread_waits_for() -> None:
+    row = row_of(seen([launch(0), out(100, state=0), back(50_100), *call(50_200, 50_300)], 60_000))
+    assert row.culprit == "throttled"
+    assert parts_us(row)["throttled"] == 50_000
+
+
+def test_a_quota_of_processor_time_counts_though_others_have_the_core() -> None:
+    events = [launch(0), out(100, state=0, to=77, name="any"), back(50_100), *call(50_200, 50_300)]
+    throttles = [Throttle(us(40_000), us(60_000), us(48_000))]
+    row = row_of(seen(events, 90_000, throttles=throttles))
+    assert row.culprit == "throttled"
+    assert "cpu.max" in row.why
+    other = [Throttle(us(70_000), us(80_000), us(48_000))]
+    assert row_of(seen(events, 90_000, throttles=other)).culprit == "core"
+
+
+def test_a_file_is_named_by_the_address_that_faulted() -> None:
+    events = [launch(0), out(50, stack=STACK_OF_FAULT, fault=42), wake(60_000), back(60_010), *call(60_100, 60_200)]
+    row = row_of(seen(events, 90_000))
+    assert row.why == "it waited 60.0 ms for /file42 to be read (page fault)"
+
+
+def test_another_thread_that_keeps_a_lock() -> None:
+    events = [launch(0), out(50, stack=STACK_OF_FUTEX), wake(20_000), back(20_000), *call(20_100, 20_200)]
+    row = row_of(seen(events, 90_000), pause_us=30_000)
+    assert row.culprit == "asleep"
+    assert "waited for another of its threads" in row.why
+
+
+def test_a_wait_that_yields_its_core_is_a_wait_for_the_gpu() -> None:
+    yields = [each for at in range(200, 900, 50) for each in (out(at, state=0, to=3), back(at + 20))]
+    row = row_of(seen([launch(0), *call(100, 1000), *yields], 10_000, turns=[turn(0, 990)]))
+    assert parts_us(row) == {"host": 100, "gpu": 900}
+
+
+def test_a_wait_that_loses_its_core_is_not() -> None:
+    lost = [out(200, state=RUNS_ON, to=77, name="hog"), back(20_200)]
+    row = row_of(seen([launch(0), *call(100, 20_300), *lost], 30_000, turns=[turn(0, 25_000)]))
+    assert row.culprit == "core"
+    assert parts_us(row) == {"host": 100, "gpu": 200, "core": 20_000}
+
+
+def test_behind_another_though_it_lost_its_core_as_well() -> None:
+    lost = [out(200, state=RUNS_ON, to=77, name="hog"), back(20_200)]
+    turns = [turn(150, 20_150, OTHER), turn(20_200, 20_300)]
+    row = row_of(seen([launch(0), *call(100, 20_300), *lost], 30_000, turns=turns, process=lambda pid: f"task {pid}"))
+    assert row.why == "task 900 had the GPU for 20.0 ms"
+
+
+def test_a_gpu_that_nobody_has_is_kept_from_it() -> None:
+    turns = [turn(0, 1_000), turn(61_000, 62_000)]
+    events = [launch(0), *call(100, 62_000), out(110), wake(62_000), back(62_000)]
+    row = row_of(seen(events, 90_000, turns=turns))
+    assert row.culprit == "held"
+    assert parts_us(row)["held"] == 60_000
+    pauses = [Pause(us(1_000), us(61_000), "its cap of 20 %")]
+    row = row_of(seen(events, 90_000, turns=turns, pauses=pauses))
+    assert row.why == "it was kept off the GPU for 60.0 ms: its cap of 20 %"
+
+
+def test_memory_that_was_refused_until_it_was_granted() -> None:
+    events = [
+        launch(0), *call(100, 200, ALLOC, result=2), out(210), wake(50_000), back(50_010),
+        *call(50_020, 50_100, ALLOC), *call(50_200, 50_300),
+    ]  # fmt: skip
+    row = row_of(seen(events, 90_000, quota=True))
+    assert row.culprit == "memory"
+    assert row.why == "its memory quota refused it memory once, and it took 50.0 ms until it went on"
+    assert parts_us(row) == {"host": 200, "memory": 50_000, "gpu": 100}
+    assert "the full GPU refused it" in row_of(seen(events, 90_000)).why
+
+
+def test_memory_that_was_refused_for_good() -> None:
+    row = row_of(seen([launch(0), *call(100, 3_200, ALLOC, result=2), *call(3_300, 3_400)], 90_000))
+    assert parts_us(row) == {"host": 200, "memory": 3_100, "gpu": 100}
+
+
+# -- what is missing, nested, or of several threads ------------------------------------------------
+
+
+def test_calls_within_calls_count_once() -> None:
+    events = [
+        launch(0), Event(us(100), What.CALL, ME, detail=COPY), launch(110), *call(120, 180, ALLOC),
+        Event(us(300), What.RETURN, ME, detail=COPY), *call(310, 320),
+    ]  # fmt: skip
+    row = row_of(seen(events, 10_000))
+    assert row.launches == 2
+    assert parts_us(row) == {"host": 110, "gpu": 210}
+
+
+def test_an_end_that_was_lost_is_at_the_next_wait() -> None:
+    events = [launch(0), *call(100, 200)[:1], launch(20_000), *call(20_100, 20_200)]
+    report = analyse(seen(events, 90_000, dropped=1), 0, us(PAUSE_US)).report
+    assert sum(sum(row.parts_ms.values()) for row in report.slow) == pytest.approx(sum(row.ms for row in report.slow))
+    assert report.dropped == 1
+
+
+def test_a_beginning_that_was_lost_is_no_call() -> None:
+    row = row_of(seen([launch(0), call(10, 50, ALLOC)[1], *call(100, 200)], 10_000))
+    assert parts_us(row) == {"host": 100, "gpu": 100}
+
+
+def test_what_was_not_seen_is_said() -> None:
+    # It left its core twice, and was never seen to get it back.
+    events = [launch(0), out(100, state=0, to=77), out(30_000, state=0, to=77), back(30_100), *call(30_200, 30_300)]
+    row = row_of(seen(events, 90_000, dropped=3))
+    assert row.culprit == "unknown"
+    assert "3 events were lost" in row.why
+
+
+def test_a_thread_that_migrates_keeps_its_time() -> None:
+    events = [
+        launch(0), out(100, state=0, to=77, name="hog", core=0), back(600, core=1),
+        out(700, state=0, to=78, name="pig", core=1), back(5_700, core=0), *call(5_800, 5_900),
+    ]  # fmt: skip
+    row = row_of(seen(events, 90_000))
+    assert parts_us(row) == {"host": 300, "core": 5_500, "gpu": 100}
+    assert "pig [78]" in row.why
+
+
+def test_one_thread_launches_and_another_waits() -> None:
+    a, b = 101, 102
+    slept = [out(50, a), wake(19_990, a), back(19_990, a)]
+    events = [launch(0, a), *slept, *call(100, 900, tid=b), launch(20_000, a), *call(20_100, 20_300, tid=b)]
+    report = analyse(seen(events, 90_000), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.9, 0.3])
+
+
+def test_two_threads_on_streams_of_their_own_make_requests_at_the_same_time() -> None:
+    a, b = 101, 102
+    events = [
+        launch(0, a, 16), launch(50, b, 17), *call(100, 900, tid=a, stream=16), *call(200, 20_000, tid=b, stream=17),
+    ]  # fmt: skip
+    report = analyse(seen(events, 90_000), 0, us(PAUSE_US)).report
+    assert sorted(round(row.ms, 3) for row in report.slow) == [0.9, 19.95]
+
+
+def test_the_order_in_which_events_come_does_not_matter() -> None:
+    events = [launch(0), out(100, state=0, to=77), back(400), *call(500, 900), out(510), wake(880), back(890)]
+    expected = parts_us(row_of(seen(events, 10_000)))
+    for seed in range(10):
+        shuffled = random.Random(seed).sample(events, len(events))
+        assert parts_us(row_of(seen(shuffled, 10_000))) == expected
+
+
+def test_what_goes_on_when_the_recording_ends_is_left_out() -> None:
+    report = analyse(seen([launch(0), *call(100, 200)[:1]], 10_000), 0, us(PAUSE_US)).report
+    assert report.requests == 0
+    assert lines(report, "it") == ["it: no request was seen from its beginning to its end in 0.0 s"]
+
+
+def test_where_launches_are_not_watched_a_request_begins_where_its_thread_awakes() -> None:
+    events = [
+        *_asleep(0, 20_000), *call(20_100, 20_400),  # it launched, unseen
+        *_asleep(20_500, 40_000), out(40_010, state=0, to=77, name="hog"), back(60_000), *call(60_100, 60_300),
+    ]  # fmt: skip
+    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.4, 20.3])
+    assert report.slow[1].culprit == "core"
+
+
+def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_the_same() -> None:
+    events = [
+        wake(0),
+        back(0),
+        *call(10_000, 10_300),
+        *call(10_400, 10_500),
+        *call(30_000, 30_700),
+        *call(50_000, 55_000),
+    ]
+    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.5, 0.7, 5])
+    assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
+
+
+# -- requests and pauses ---------------------------------------------------------------------------
+
+
+def _asleep(start: float, end: float) -> list[Event]:
+    return [out(start), wake(end), back(end)]
+
+
+def test_a_pause_is_slept_and_not_waited_for_a_core() -> None:
+    kept = [launch(0), *call(100, 200), out(210, state=0, to=77), back(20_000), launch(20_010), *call(20_020, 20_100)]
+    assert row_of(seen(kept, 90_000)).ms == pytest.approx(20.1)
+    slept = [launch(0), *call(100, 200), *_asleep(210, 20_000), launch(20_010), *call(20_020, 20_100)]
+    assert len(analyse(seen(slept, 90_000), 0, us(PAUSE_US)).report.slow) == 2
+
+
+def test_what_the_host_computes_while_the_gpu_works_is_no_pause() -> None:
+    events = [wake(0), back(0), launch(10), launch(20_010), *call(20_020, 20_110), out(80_000)]
+    assert row_of(seen(events, 90_000)).ms == pytest.approx(20.1)
+
+
+def test_a_pause_is_learnt_from_the_widest_gap() -> None:
+    short, long = [60_000, 90_000, 130_000], [9_000_000, 11_000_000]
+    assert 130_000 < learnt_pause([*short, *long]) < 9_000_000
+    assert learnt_pause([]) == USUAL_PAUSE_NS
+    assert learnt_pause([60_000, 100_000, 200_000]) == USUAL_PAUSE_NS
+
+
+def _usual(at: float, gpu_us: float = 300) -> list[Event]:
+    return [*_asleep(at - 8_000, at), launch(at), *call(at + 100, at + 100 + gpu_us)]
+
+
+def test_its_own_earlier_work_is_what_it_took_longer_than_usual() -> None:
+    times = [10_000.0 * each for each in range(1, 6)]
+    events = [each for at in times for each in _usual(at)]
+    last = 80_000
+    events += [
+        launch(last),
+        *_asleep(last + 10, last + 8_000),
+        launch(last + 8_100),
+        *call(last + 8_200, last + 40_500),
+    ]
+    report = analyse(seen(events, 200_000), us(20_000), us(PAUSE_US)).report
+    (row,) = report.slow
+    assert row.culprit == "queue"
+    assert parts_us(row) == {"host": 100, "gpu": 300, "queue": 32_000}
+    assert "its own earlier work had the GPU for 32.0 ms (launched up to 8.1 ms before" in row.why
+
+
+def test_the_slowest_twentieth_is_told_unless_a_bound_is_given() -> None:
+    events = [each for number in range(40) for each in _usual(10_000.0 * (number + 1), 300 + number)]
+    what = seen(events, 900_000)
+    report = analyse(what, None, us(PAUSE_US)).report
+    assert (report.requests, len(report.slow)) == (40, 3)
+    assert len(analyse(what, us(435), us(PAUSE_US)).report.slow) == 4
+    assert lines(report, "it")[0].startswith("it: 40 requests in 0.9 s, p50 0.42 ms, p95 0.44 ms; 3 of 0.44 ms or more")
+
+
+def test_what_always_takes_long_is_not_to_blame() -> None:
+    events = [each for number in range(9) for each in _usual(100_000.0 * (number + 1), 30_000)]
+    at = 1_500_000.0
+    events += [*_asleep(at - 8_000, at), launch(at), out(at + 10, state=0, to=77, name="hog"), back(at + 20_000)]
+    events += call(at + 20_100, at + 50_100)
+    (row,) = analyse(seen(events, 2_000_000), us(40_000), us(PAUSE_US)).report.slow
+    assert row.culprit == "core"
+    assert row.parts_ms["gpu"] > row.parts_ms["core"]
+
+
+def test_the_functions_that_a_thread_slept_in_say_why() -> None:
+    assert mode_of(["schedule", "io_schedule", "folio_wait_bit_common", "filemap_fault", "do_fault"]) is Mode.FAULT
+    assert mode_of(["schedule", "io_schedule", "filemap_read", "vfs_read"]) is Mode.FILE
+    assert mode_of(["schedule", "futex_wait_queue", "do_futex"]) is Mode.LOCK
+    assert mode_of(["schedule", "nvidia_unlocked_ioctl"]) is Mode.DRIVER
+    assert mode_of(["schedule", "ep_poll"]) is Mode.ASLEEP
+    assert mode_of([]) is Mode.ASLEEP
+
+
+def test_a_watched_call_costs_more_where_its_first_instruction_is_stepped_over(tmp_path: Path) -> None:
+    path = tmp_path / "code"
+    path.write_bytes(bytes.fromhex("4154 55 6690 4883ec10 90 0f1f00"))
+    places = {0: False, 2: False, 3: False, 5: True, 9: False, 10: False}
+    stepped = platform.machine() == "x86_64"
+    assert {place: is_stepped_over(path, place) for place in places} == {
+        place: stepped and steps for place, steps in places.items()
+    }
+
+
+def test_every_function_is_watched_in_all_its_forms_by_one_number() -> None:
+    numbers = {each.symbol: each.number for each in watched()}
+    assert numbers["cuLaunchKernel"] == numbers["cuLaunchKernel_ptsz"] == LAUNCH
+    assert numbers["cuMemcpyHtoD_v2_ptds"] == COPY
+    assert all(each.folds != each.returns for each in watched())
+
+
+# -- whatever comes --------------------------------------------------------------------------------
+
+_EVENTS = st.lists(
+    st.builds(
+        Event,
+        st.integers(0, 100_000_000),
+        st.sampled_from(What),
+        st.sampled_from([ME, 101, 102]),
+        st.integers(0, 1),
+        st.sampled_from([0, 77]),
+        st.sampled_from([0, 2, 16, 17, 5_000]),
+        st.sampled_from([LAUNCH, SYNC, COPY, ALLOC, CONTEXT, STACK_OF_FAULT, 0xFFFFFFFF]),
+        st.sampled_from([0, 1, 2, RUNNABLE_PREEMPTED]),
+    ),
+    max_size=80,
+)
+_TURNS = st.lists(st.tuples(st.integers(0, 50_000_000), st.sampled_from([ME, OTHER])), max_size=8)
+
+
+@given(_EVENTS, _TURNS, st.integers(1, 50_000_000))
+def test_parts_add_up_whatever_was_seen(events: list[Event], switches: list[tuple[int, int]], pause: int) -> None:
+    switches = sorted(switches)
+    turns = [Turn(one[0], other[0], one[1]) for one, other in itertools.pairwise(switches)]
+    what = seen(events, 100_001, turns=turns, dropped=1)
+    for row in analyse(what, 0, pause).report.slow:
+        assert sum(row.parts_ms.values()) == pytest.approx(row.ms, abs=1e-6)
+        assert all(value >= 0 for value in row.parts_ms.values())
+        assert row.culprit in {part.value for part in Part}
+        assert row.why
+    for thread in threads(what).values():
+        assert all(span.start_ns < span.end_ns for span in thread.spans)
+        assert all(one.end_ns == other.start_ns for one, other in itertools.pairwise(thread.spans))

@@ -80,7 +80,7 @@ def test_the_log_names_what_was_launched(guests: Guests) -> None:
 
 
 def test_a_context_that_others_hold_is_given_back(guests: Guests) -> None:
-    """It waits for nobody, what runs is still seen to be done, and a context that comes after the last is used afresh."""
+    """It waits for nobody, what runs is still seen to be done, and the next context is used afresh."""
     assert lines(guests, "gives_back") == [f"running {QUEUED}", "wait_flag_u32 1", "word 9", "word 10"]
 
 

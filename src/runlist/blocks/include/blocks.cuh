@@ -20,7 +20,8 @@ namespace blocks {
 // Of one launch; by value. A null `stop` is one that never asks.
 struct Run {
     unsigned long long* next;                 // the logical block to be taken next; in the GPU's memory, 0 at first
-    unsigned* halted;                         // in the GPU's memory: one has left before the end, so all leave
+    unsigned* halted;                         // in the GPU's memory, 0 at first: one has left before the end, so all
+                                              // leave; and when `stop` was last read
     const volatile unsigned long long* stop;  // in the host's memory: 16 bytes, one for each who may stop; 0: go on
     unsigned x, y, z;                         // the logical grid
 
@@ -38,17 +39,48 @@ __device__ __forceinline__ void barrier() { __syncthreads_and(0); }
 #define RUNLIST_RUN \
     runlist::blocks::Run { runlist_next, runlist_halted, runlist_stop, runlist_x, runlist_y, runlist_z }
 
+// About a quarter of a microsecond, from anywhere on; not 0 and not 1.
+__device__ __forceinline__ unsigned now() {
+#ifdef RUNLIST_HOST
+    const unsigned long long ns = globaltimer();
+#else
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+#endif
+    return static_cast<unsigned>(ns >> 8) | 2u;
+}
+
+// Whether all are to leave. A GPU reads the host's memory about once in a microsecond, whoever asks, so that one block
+// does it for all, every 4 µs; at the very first the others wait for its answer.
+__device__ __forceinline__ bool leaves(const Run& run) {
+    constexpr unsigned kNever = 0, kFirst = 1, kEvery = 16;
+    volatile unsigned* const halted = run.halted;
+    volatile unsigned* const read = run.halted + 1;
+    const unsigned before = *read;
+    if (*halted != 0) return true;
+    if (run.stop == nullptr) return false;
+    const unsigned time = now();
+    if (before > kFirst && time - before < kEvery) return false;
+    if (before == kFirst || atomicCAS(run.halted + 1, before, before == kNever ? kFirst : time) != before) {
+        if (before > kFirst) return false;
+        while (*read == kFirst) {
+        }
+        __threadfence();
+        return *halted != 0;
+    }
+    const bool asked = (run.stop[0] | run.stop[1]) != 0;
+    // A kernel queued behind this one must not begin, even if nobody asks any more by then.
+    if (asked) atomicExch(run.halted, 1u);
+    if (before == kNever) {
+        __threadfence();
+        atomicExch(run.halted + 1, time);
+    }
+    return asked;
+}
+
 // The number of a logical block that nobody else has or gets; the total or more: there is none, or none is to be taken.
 __device__ __forceinline__ unsigned long long take(const Run& run) {
-    // Both are asked before either is looked at: the way to the host's memory is long.
-    const unsigned long long stop = run.stop != nullptr ? run.stop[0] | run.stop[1] : 0;
-    const unsigned halted = *static_cast<volatile unsigned*>(run.halted);
-    if (stop != 0 || halted != 0) {
-        // A kernel queued behind this one must not begin, even if nobody asks any more by then.
-        if (halted == 0) atomicExch(run.halted, 1u);
-        return run.total();
-    }
-    return atomicAdd(run.next, 1ull);
+    return leaves(run) ? run.total() : atomicAdd(run.next, 1ull);
 }
 
 // Calls body(blockIdx, gridDim) for logical blocks until none is left, or a stop is asked for. All threads of the block

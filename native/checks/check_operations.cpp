@@ -160,7 +160,43 @@ void clients() {
     REQUIRE(deferred > 0);
     rl_operation taken[64];
     REQUIRE(rl_operations_take(taken, 64) == 64);
+    std::uint64_t latencies[8];
+    REQUIRE(rl_operations_latencies(nullptr, 8) == -EINVAL);
+    REQUIRE(rl_operations_latencies(latencies, 8) == 0);  // nobody waited
     REQUIRE(rl_operations_stop() == -ENOENT);
+}
+
+// Several threads end stretches while one takes them: each is told once, but for those that were overwritten.
+void latencies() {
+    static Latencies made;
+    constexpr std::uint64_t kEach = 20'000;
+    std::vector<std::thread> threads;
+    std::atomic<int> writing{3};
+    for (std::uint64_t writer = 0; writer < 3; ++writer) {
+        threads.emplace_back([&, writer] {
+            for (std::uint64_t round = 0; round < kEach; ++round) made.put(writer << 32 | round);
+            writing.fetch_sub(1);
+        });
+    }
+    std::vector<std::vector<unsigned char>> seen(3, std::vector<unsigned char>(kEach));
+    std::uint64_t some[100];
+    for (bool last = false; !last;) {
+        last = writing.load() == 0;
+        for (int count = 1; count > 0;) {
+            count = made.take(some, 100);
+            for (int at = 0; at < count; ++at) {
+                REQUIRE(some[at] >> 32 < 3);
+                REQUIRE((some[at] & 0xFFFF'FFFF) < kEach);
+                REQUIRE(seen[some[at] >> 32][some[at] & 0xFFFF'FFFF]++ == 0);
+            }
+        }
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::uint64_t number = 0; number < 3 * Latencies::kRoom; ++number) made.put(number);
+    std::uint64_t newest[2 * Latencies::kRoom];
+    REQUIRE(made.take(newest, 2 * Latencies::kRoom) == static_cast<int>(Latencies::kRoom));
+    for (std::uint64_t at = 0; at < Latencies::kRoom; ++at) REQUIRE(newest[at] == 2 * Latencies::kRoom + at);
+    REQUIRE(made.take(newest, 1) == 0);
 }
 
 void ring() {
@@ -224,6 +260,7 @@ constinit const Surroundings runlist::operations::surroundings{
 int main() {
     rules();
     ring();
+    latencies();
     clients();
     std::puts("ok");
 }

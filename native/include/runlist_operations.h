@@ -88,6 +88,13 @@ RL_API int rl_operations_profile(const char* kernel, uint32_t operation_class, u
 RL_API int rl_operations_counters(int client, struct rl_operations_counters* counters);
 
 /*
+ * How long client 0's newest stretches of work were (latency_ns of its counters), in ns, oldest first, each told once;
+ * returns how many. There is room for 1024: what is not taken is overwritten. Where clients are processes, client 0's
+ * own process alone has any. -EINVAL; -ENOENT.
+ */
+RL_API int rl_operations_latencies(uint64_t* latencies, int most);
+
+/*
  * The newest operations of this process, oldest first; returns how many. There is room for 4096: what is not taken is
  * overwritten, and counted. Those that the GPU still has to do are left for the next time, as long as the log is on and
  * there is room. The log is off at first: it costs an event an operation.

@@ -70,6 +70,13 @@ int rl_operations_counters(int client, struct rl_operations_counters* counters) 
     return 0;
 }
 
+int rl_operations_latencies(uint64_t* latencies, int most) {
+    Engine* all = engine.load(std::memory_order_acquire);
+    if (all == nullptr || all->page == nullptr) return -ENOENT;
+    if (latencies == nullptr || most < 0) return -EINVAL;
+    return all->latencies.take(latencies, most);
+}
+
 int rl_operations_log(int on) {
     Engine* all = running();
     if (all == nullptr) return -ENOENT;

@@ -130,6 +130,29 @@ struct Log {
     }
 };
 
+// How long client 0's newest stretches of work were. Any of its threads writes; one at a time reads, and clears.
+struct Latencies {
+    static constexpr std::uint64_t kRoom = 1024;
+    std::atomic<std::uint64_t> written;
+    std::array<std::atomic<std::uint64_t>, kRoom> ring;
+    Spin taking;
+    std::uint64_t taken;
+
+    void put(std::uint64_t latency_ns) { ring[written.fetch_add(1) % kRoom].store(latency_ns + 1); }
+
+    int take(std::uint64_t* latencies, int most) {
+        const Held held(taking);
+        const std::uint64_t until = written.load();
+        if (until - taken > kRoom) taken = until - kRoom;
+        int count = 0;
+        for (; count < most && taken < until; ++taken) {
+            const std::uint64_t one = ring[taken % kRoom].exchange(0);
+            if (one != 0) latencies[count++] = one - 1;  // else somebody is about to write it
+        }
+        return count;
+    }
+};
+
 // Zeroed memory, which a child of fork finds zeroed.
 struct Engine {
     std::atomic<bool> on;
@@ -161,6 +184,7 @@ struct Engine {
     Table<Stream, 256> streams;
     Table<std::atomic<std::uint64_t>, 256> events;  // of a record that is queued: client and number
     std::array<Client, kClients> all;
+    Latencies latencies;
     Log log;
 
     bool first_is_here() const { return !processes || own == 0; }

@@ -33,7 +33,8 @@ FLOW: dict[str, set[str]] = {
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
-    "policies": {"errors", "model", "statistics", "trusted", "units"},
+    "plugin_file": {"errors", "trusted"},
+    "policies": {"errors", "model", "plugin_file", "statistics", "units"},
     "scheduling": {"errors", "model", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
@@ -114,7 +115,12 @@ FLOW: dict[str, set[str]] = {
     },
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "units", "views"},
-    "operations": {"errors", "protocol"},
+    "operations.admission": set(),
+    "operations.rules": {"errors", "operations.admission", "plugin_file", "policies.parts", "statistics"},
+    "operations.profiles": {"errors", "operations.admission"},
+    "operations": {
+        "errors", "log", "operations.admission", "operations.profiles", "operations.rules", "protocol",
+    },
     "operations_log": {"errors", "operations"},
     "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
     "why": {

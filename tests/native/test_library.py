@@ -31,8 +31,9 @@ LANGUAGES = {
 }
 FUNCTIONS = {"rl_segment_begin", "rl_segment_end", "rl_segment_in_force", "rl_report_latency_ns", "rl_hint_ns",
              "rl_request_begin", "rl_request_end"}  # fmt: skip
-OPERATIONS = {"rl_operations_admission", "rl_operations_client", "rl_operations_counters", "rl_operations_log",
-              "rl_operations_profile", "rl_operations_start", "rl_operations_stop", "rl_operations_take",
+OPERATIONS = {"rl_operations_admission", "rl_operations_client", "rl_operations_counters",
+              "rl_operations_latencies", "rl_operations_log", "rl_operations_profile", "rl_operations_start",
+              "rl_operations_stop", "rl_operations_take",
               "orion_set_client_idx", "orion_start_scheduler", "orion_stop_scheduler"}  # fmt: skip
 INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "__recvfrom_chk", "recvmsg", "accept",
               "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}  # fmt: skip

@@ -117,6 +117,16 @@ def test_processes_take_turns_and_clients_of_mps_have_its_priority(tmp_path: Pat
     assert SYSTEMS["mps"].refuses(one, place(tmp_path, "no MPS here")) == "no MPS here"
 
 
+def test_every_rule_that_is_compared_can_be_had(tmp_path: Path) -> None:
+    one = EXPERIMENTS["inference-training"]
+    assert set(systems.RULES) <= scheduling.builtin_rules().keys()
+    refused = {name: system.refuses(one, place(tmp_path)) for name, system in SYSTEMS.items() if system.rule}
+    assert set(refused.values()) == {""}
+    urgent, other = SYSTEMS["mps-p99"].starts(one, place(tmp_path))
+    assert [start.words[start.words.index("--class") + 1] for start in (urgent, other)] == ["latency", "batch"]
+    assert urgent.words[urgent.words.index("--operations") + 1] == "p99"
+
+
 def test_those_that_share_processes_are_started_once() -> None:
     grouped = systems.groups(list(SYSTEMS.values()))
     assert [one.name for one in grouped[0]] == ["alone", "sequential", "slicing"]
@@ -135,11 +145,15 @@ def test_a_name_that_is_none_is_one_clear_line(words: list[str], tmp_path: Path,
 # -- rules as numbers ------------------------------------------------------------------------------
 
 
+def answer(rule: str) -> scheduling.Admission:
+    return scheduling.load_rule(rule).admission(scheduling.Model(0.0, (), ()))
+
+
 def test_a_rule_says_what_may_run_beside_what() -> None:
     unknown, compute, memory = range(3)
 
     def may(rule: str, first: int, second: int) -> bool:
-        return bool(scheduling.rule_of(rule).bits() >> (3 * first + second) & 1)
+        return bool(answer(rule).bits() >> (3 * first + second) & 1)
 
     assert all(may("greedy", first, second) for first in range(3) for second in range(3))
     assert not any(may("exclusive", first, second) for first in range(3) for second in range(3))
@@ -149,9 +163,9 @@ def test_a_rule_says_what_may_run_beside_what() -> None:
     assert may("orion", compute, unknown)
     assert not may("orion", compute, compute)
     assert not may("orion", memory, memory)
-    assert not scheduling.rule_of("exclusive").copies
+    assert not answer("exclusive").copies
     with pytest.raises(UsageError, match="no rule 'mine'"):
-        scheduling.rule_of("mine")
+        answer("mine")
 
 
 def test_without_the_library_threads_are_no_clients() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runlist.errors import UsageError
-from runlist.operations import ANY, RULES, Admission, Bound, Profile, read, rule_of, start
+from runlist.operations import ANY, COMPLEMENTS, OPEN, Admission, Bound, Profile, read, rule_of, start
 
 HEAD = "Name,Profile,Memory_footprint,SM_usage,Duration(ns)\n"
 
@@ -15,9 +15,9 @@ HEAD = "Name,Profile,Memory_footprint,SM_usage,Duration(ns)\n"
 def test_a_rule_is_bits() -> None:
     assert Admission(frozenset({(Bound.COMPUTE, Bound.MEMORY)})).bits() == 1 << 5
     assert Admission(frozenset()).bits() == 0
-    assert RULES["greedy"].bits() == 0x1FF
+    assert OPEN.bits() == 0x1FF
     both = [(Bound.COMPUTE, Bound.COMPUTE), (Bound.MEMORY, Bound.MEMORY)]
-    assert RULES["orion"].bits() == 0x1FF & ~sum(1 << (3 * first + other) for first, other in both)
+    assert Admission(COMPLEMENTS).bits() == 0x1FF & ~sum(1 << (3 * first + other) for first, other in both)
     mine = Admission(frozenset(), sms=40)
     assert rule_of(mine) is mine
 

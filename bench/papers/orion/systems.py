@@ -16,7 +16,6 @@ from bench.papers.common.programs.serving import LAST
 from bench.papers.common.server import Start
 from bench.papers.common.task import Task
 from bench.papers.orion.experiments import EACH, PROGRAMS, Experiment
-from runlist import operations
 from runlist.errors import UsageError
 
 PROCESSES, MPS, THREADS = "processes", "MPS", "threads"
@@ -55,8 +54,6 @@ class System:
         """Why it cannot run this experiment; empty where it can."""
         if self.form == MPS and place.mps.missing:
             return place.mps.missing
-        if self.rule and self.rule not in operations.RULES:
-            return f"the rule {self.rule} cannot be had here yet"
         if self.form == MPS and self.rule and place.emulated:
             return "the emulated GPU has no MPS control daemon for `runlist run --share sms`"
         if self.form == MPS and self.rule and importlib.util.find_spec(_SHARING) is None:

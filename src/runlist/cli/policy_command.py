@@ -1,4 +1,4 @@
-"""`runlist policy list|show|map|use`."""
+"""`runlist policy list|rules|show|map|use`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def register(app: typer.Typer) -> None:
             print(f"{'*' if name == current else ' '} {name:<10} {text}")
         if current and current not in known:
             print(f"* {current}")
+
+    @policy.command("rules")
+    def rules(json: Json = False) -> None:
+        """List the rules by which operations of several clients go side by side (docs/operations.md)."""
+        from runlist.operations.rules import DEFAULT_RULE, builtin_rules
+
+        known = builtin_rules()
+        if json:
+            print_json([{"name": one, "summary": text, "default": one == DEFAULT_RULE} for one, text in known.items()])
+            return
+        for name, text in known.items():
+            print(f"{'*' if name == DEFAULT_RULE else ' '} {name:<10} {text}")
 
     @policy.command("show")
     def show(device: Device = None, json: Json = False) -> None:

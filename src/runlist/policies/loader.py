@@ -7,22 +7,19 @@ does nothing until a task asks for it. A name chooses the policy at the bottom; 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runlist import trusted
-from runlist.errors import NoPermissionError, UsageError
+from runlist import plugin_file
+from runlist.errors import UsageError
 from runlist.policies.interface import Layer, Policy
 
 DEFAULT_POLICY = "priority"
 
 LAYERS = ("slo", "cap", "deadline")
 """From the top down: a service target sets caps, and a cap takes tasks out of every contest below."""
-
-_MAX_FILE = 1 << 20
 
 NOT_POLICIES = frozenset({"parts"})
 
@@ -76,31 +73,7 @@ def _builtin(name: str) -> type[Policy]:
 
 
 def _from_file(path: Path) -> type[Policy]:
-    spec = importlib.util.spec_from_file_location(f"runlist_user_policy_{path.stem}", path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    source = _source(path)
-    try:
-        exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (a policy is code)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"policy file {path} cannot be loaded: {type(error).__name__}: {error}") from None
-    return _policy_class(module, str(path))
-
-
-def _source(path: Path) -> bytes:
-    """A policy file's content, if nobody else could have written it. Raises NoPermissionError, or UsageError."""
-    try:
-        with open(trusted.open_file(path), "rb") as file:
-            source = file.read(_MAX_FILE + 1)
-    except NoPermissionError as error:
-        raise NoPermissionError(f"policy file {path} is refused, since it is code: {error}") from None
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, trusted.NoFile, ValueError):
-        raise UsageError(f"policy file {path} does not exist") from None
-    except OSError as error:
-        raise UsageError(f"policy file {path} cannot be read: {error.strerror}") from None
-    if len(source) > _MAX_FILE:
-        raise UsageError(f"policy file {path} is larger than {_MAX_FILE >> 20} MiB: that is no policy")
-    return source
+    return _policy_class(plugin_file.load(path, "policy"), str(path))
 
 
 def _policy_class(module: object, name: str) -> type[Policy]:

@@ -1,0 +1,45 @@
+"""What a rule answers: what may run beside client 0 while it is busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+ANY = 0xFFFFFFFF
+"""So many SMs as there are."""
+
+
+class Bound(IntEnum):
+    """What a kernel is bound by."""
+
+    UNKNOWN = 0
+    COMPUTE = 1
+    MEMORY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What may run beside client 0 while it is busy: pairs of what its newest operation is bound by and what the other
+    is; the most SMs of others in flight; whether their copies and fills go at once; and the most that those in flight
+    may be expected to last together, in ns, None for no bound.
+    """
+
+    beside: frozenset[tuple[Bound, Bound]]
+    sms: int = ANY
+    copies: bool = True
+    gate_ns: int | None = None
+
+    def bits(self) -> int:
+        """`beside` as the library takes it."""
+        return sum(1 << (3 * first + other) for first, other in self.beside)
+
+
+ALL = frozenset((first, other) for first in Bound for other in Bound)
+"""Everything beside everything."""
+
+COMPLEMENTS = frozenset(pair for pair in ALL if pair[0] != pair[1] or Bound.UNKNOWN in pair)
+"""Compute beside memory, and what is not known beside anything."""
+
+OPEN = Admission(ALL)
+CLOSED = Admission(frozenset(), sms=0, copies=False)
+"""Nothing goes while client 0 is busy."""

@@ -1,0 +1,142 @@
+"""The scheduler of this process: its start and end, its clients, and the rule in force."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from runlist.errors import UsageError
+from runlist.operations import device, native
+from runlist.operations.admission import Admission
+from runlist.operations.feedback import Feedback
+from runlist.operations.profiles import Profile, read
+from runlist.operations.rules import Rule, load_rule
+from runlist.operations.rules.interface import Counters, Model
+
+MOST_CLIENTS = 16
+
+
+class Scheduler:
+    """The scheduler of this process. Stopping it lets what is queued go first."""
+
+    def __init__(self, library: ctypes.CDLL, clients: int, own: int | None) -> None:
+        self.clients = clients
+        self._library = library
+        self._own = own  # which client this process is, with all its threads; None: threads are
+        self._lock = threading.Lock()
+        self._feedback: Feedback | None = None
+        self._rule: Rule | None = None
+        self._sms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it; may be called again."""
+        with self._lock:
+            self._end_feedback()
+        self._library.rl_operations_stop()
+
+    @contextlib.contextmanager
+    def client(self, index: int) -> Iterator[None]:
+        """This thread is a client for so long; 0 goes first. Raises UsageError for a number that is none."""
+        if not 0 <= index < self.clients:
+            raise UsageError(f"no client {index}: there are 0 to {self.clients - 1}")
+        if self._own is None:
+            native.call(self._library, "client", index)
+        try:
+            yield
+        finally:
+            if self._own is None:
+                self._library.rl_operations_client(-1)
+
+    def use(self, rule: str | Admission | Rule) -> None:
+        """The rule from the next operation on: by its name, as a file, as an admission that stays, or one of one's own.
+
+        Where this process is a client under MPS but not client 0, a rule that wants feedback is left to client 0's
+        process, which alone sees its latencies. Raises UsageError for what is no rule.
+        """
+        made = rule_of(rule)
+        with self._lock:
+            self._end_feedback()
+            if isinstance(made, Admission):
+                native.admit(self._library, made)
+                return
+            if made.every_s is not None and self._own:
+                return
+            self._rule = made
+            self._sms = self._sms or _sms()
+            if made.every_s is not None:
+                native.latencies(self._library)  # those under another rule
+            self._feedback = Feedback(made, self._look, lambda answer: native.admit(self._library, answer))
+            self._feedback.start()
+
+    def why(self) -> str:
+        """In a few words, why the rule in force answered what it last did; empty when there is nothing to say."""
+        return self._rule.why() if self._rule is not None else ""
+
+    def profile(self, *profiles: Profile) -> None:
+        """What kernels need, from now on."""
+        for one in profiles:
+            duration = ctypes.c_int64(one.duration_ns)
+            native.call(
+                self._library, "profile", one.name.encode(), ctypes.c_uint32(one.bound), ctypes.c_uint32(one.sms),
+                duration,
+            )  # fmt: skip
+
+    def counters(self, client: int) -> Counters:
+        """What was counted of a client; where this process is one, with all its threads, of that one."""
+        return native.counters(self._library, client if self._own is None else self._own)
+
+    def _look(self) -> Model:
+        clients = [native.counters(self._library, index) for index in range(self.clients)]
+        return Model(time.monotonic(), clients, native.latencies(self._library), self._sms)
+
+    def _end_feedback(self) -> None:
+        if self._feedback is not None:
+            self._feedback.stop()
+        self._feedback = self._rule = None
+
+
+def start(clients: int = 2, rule: str | Admission | Rule = "orion", profiles: Path | None = None) -> Scheduler:
+    """Start the scheduler of this process, for so many clients, by a rule, with profiles of a file as `read` takes it.
+
+    In a process that is a client itself, under MPS (`runlist run --share sms`), it runs already, and only the rule and
+    the profiles are set. Raises UsageError for what is wrong in arguments or the file, and NotSupportedError where the
+    library is not in the process. Then nothing was started.
+    """
+    if not 1 <= clients <= MOST_CLIENTS:
+        raise UsageError(f"{clients} clients: there can be 1 to {MOST_CLIENTS}")
+    made = rule_of(rule)
+    known = [] if profiles is None else read(profiles)
+    scheduler = Scheduler(native.library(), clients, native.own_client())
+    if scheduler._own is None:
+        native.call(scheduler._library, "start", clients)
+    try:
+        scheduler.profile(*known)
+        scheduler.use(made)
+    except BaseException:
+        scheduler.stop()
+        raise
+    return scheduler
+
+
+def rule_of(rule: str | Admission | Rule) -> Admission | Rule:
+    """A rule as it is written, or as it is. Raises UsageError for what is none."""
+    return load_rule(rule) if isinstance(rule, str) else rule
+
+
+def _sms() -> int:
+    found = device.current()
+    return found.sms if found is not None else 0

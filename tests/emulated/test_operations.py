@@ -1,0 +1,168 @@
+"""Rules of the scheduler of operations with real clients, on an emulated GPU of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import ROOT
+from bench.harness import library
+from runlist.emulated import EmulatedGpu
+
+pytestmark = pytest.mark.timeout(170)
+
+CLIENTS = """
+import json, sys, threading, time
+from dataclasses import asdict
+from runlist import operations
+from runlist.workloads.accumulator import Accumulator
+from runlist.workloads.gpu import Gpu
+
+rule, seconds, more = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+right, end = {}, threading.Event()
+
+def work(client):
+    with scheduler.client(client), Gpu(0) as gpu:
+        made = Accumulator(gpu, blocks=4)
+        while not end.is_set():
+            for _ in range(5):
+                made.launch(20)
+            made.synchronize()
+        right[client] = made.correct()
+
+with Gpu(0), operations.start(2, rule, **more) as scheduler:
+    threads = [threading.Thread(target=work, args=(client,)) for client in (0, 1)]
+    for one in threads: one.start()
+    time.sleep(seconds)
+    why = scheduler.why()
+    counted = [asdict(scheduler.counters(client)) for client in (0, 1)]
+    end.set()
+    for one in threads: one.join()
+assert right == {0: True, 1: True}
+print(json.dumps({"why": why, "counted": counted}))
+"""
+
+RULE = """
+import json
+from runlist.operations import CLOSED, Rule
+
+class Watched(Rule):
+    summary = "writes down what it sees, and closes"
+    every_s = 0.05
+
+    def __init__(self, options):
+        self.out = options["out"]
+
+    def admission(self, model):
+        seen = [len(model.clients), model.clients[0].requests, list(model.latencies_ns), model.sms, model.now_s]
+        with open(self.out, "a") as file:
+            file.write(json.dumps(seen) + "\\n")
+        return CLOSED
+
+    def why(self):
+        return "closed by hand"
+
+RULE = Watched
+"""
+
+
+@pytest.fixture
+def run(fresh_gpu: Callable[..., EmulatedGpu], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Two clients by a rule, for so long: what they say at their end."""
+    environment = {
+        **os.environ, **fresh_gpu().environment(), **library.operations(), "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }  # fmt: skip
+
+    def start(rule: str, seconds: float, **more: Any) -> dict[str, Any]:
+        words = [sys.executable, "-c", CLIENTS, rule, str(seconds), json.dumps(more)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr == ""
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return start
+
+
+def test_a_rule_of_a_users_own_sees_the_model_and_is_in_force(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    rule, out = tmp_path / "mine.py", tmp_path / "seen"
+    rule.write_text(RULE)
+    rule.chmod(0o600)
+    found = run(f"{rule}(out={out})", 1.5)
+    assert found["why"] == "closed by hand"
+    assert found["counted"][1]["deferred"] > 0
+    seen = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(seen) > 5
+    assert {(clients, sms) for clients, _, _, sms, _ in seen} == {(2, seen[0][3])}
+    assert seen[0][3] > 0
+    requests = [one[1] for one in seen]
+    assert requests == sorted(requests)
+    told = sum(len(one[2]) for one in seen)
+    assert 0 < told <= found["counted"][0]["requests"] + 50
+    assert told >= 0.9 * requests[-1]  # each is told once
+    assert all(latency > 0 for one in seen for latency in one[2])
+
+
+def test_p99_holds_the_other_back_until_it_knows_and_then_lets_it_in(run: Callable[..., dict[str, Any]]) -> None:
+    held = run("p99(target_us=1)", 1.5)  # nobody is as quick
+    assert held["why"].startswith("step 0 of 8")
+    assert held["counted"][1]["deferred"] > 0
+    let_in = run("p99(target_us=1e9)", 8.0)
+    assert let_in["why"].startswith("step 8 of 8"), let_in
+
+
+PROCESS = """
+import json, sys, time
+from dataclasses import asdict
+from runlist import operations
+from runlist.workloads.accumulator import Accumulator
+from runlist.workloads.gpu import Gpu
+
+with operations.start(1, sys.argv[1]) as scheduler, scheduler.client(0), Gpu(0) as gpu:
+    made = Accumulator(gpu, blocks=4)
+    print("ready", flush=True)
+    until = time.monotonic() + float(sys.argv[2])
+    while time.monotonic() < until:
+        for _ in range(5):
+            made.launch(20)
+        made.synchronize()
+    assert made.correct()
+    print(json.dumps({"why": scheduler.why(), **asdict(scheduler.counters(0))}))
+"""
+
+
+def test_of_processes_on_one_page_client_0s_own_runs_the_rule(
+    fresh_gpu: Callable[..., EmulatedGpu], tmp_path: Path
+) -> None:
+    page = tmp_path / "page"
+    page.touch(0o600)
+    shared = {
+        **os.environ, **fresh_gpu().environment(), **library.operations(), "PYTHONPATH": str(ROOT),
+        "RUNLIST_OPERATIONS": str(page),
+    }  # fmt: skip
+
+    def process(client: int, seconds: float) -> subprocess.Popen[str]:
+        environment = {**shared, "RUNLIST_OPERATIONS_CLIENT": str(client)}
+        words = [sys.executable, "-c", PROCESS, "p99(target_us=1)", str(seconds)]
+        started = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        return started
+
+    with process(0, 3.0) as first, process(1, 1.5) as other:
+        said = [json.loads(one.communicate(timeout=100)[0]) for one in (other, first)]
+        assert (other.returncode, first.returncode) == (0, 0)
+    assert said[0]["why"] == ""  # it leaves the rule to client 0
+    assert said[0]["deferred"] > 0
+    assert said[1]["why"].startswith("step 0 of 8")
+    assert said[1]["requests"] > 0

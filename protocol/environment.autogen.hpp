@@ -150,6 +150,9 @@ inline constexpr char kRuntimeDir[] = "XDG_RUNTIME_DIR";
 // The user's own folder for configuration.
 inline constexpr char kConfigHome[] = "XDG_CONFIG_HOME";
 
+// The user's own folder for what programs keep.
+inline constexpr char kStateHome[] = "XDG_STATE_HOME";
+
 // CUDA's: the GPUs that a program sees.
 inline constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 

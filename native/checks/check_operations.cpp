@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -136,6 +137,10 @@ void clients() {
     REQUIRE(rl_operations_log(1) == 0);
     std::atomic<bool> ended{false};
     std::thread first(be_first, std::ref(ended));
+    for (bool begun = false; !begun; std::this_thread::yield()) {  // or there might be nobody to wait for
+        const std::lock_guard lock(given[0].mutex);
+        begun = !given[0].numbers.empty();
+    }
     std::vector<std::thread> threads;
     for (int stream = 1; stream < kStreams; ++stream) {
         threads.emplace_back(work, 1 + (stream - 1) / kThreadsEach, stream);
@@ -197,6 +202,39 @@ void latencies() {
     REQUIRE(made.take(newest, 2 * Latencies::kRoom) == static_cast<int>(Latencies::kRoom));
     for (std::uint64_t at = 0; at < Latencies::kRoom; ++at) REQUIRE(newest[at] == 2 * Latencies::kRoom + at);
     REQUIRE(made.take(newest, 1) == 0);
+}
+
+constinit const char* function_name = "";
+
+CUresult name_function(const char** name, CUfunction) {
+    *name = function_name;
+    return CUDA_SUCCESS;
+}
+
+// What the log calls a kernel is a name of it, however long its own is; and two that begin alike are two.
+void names() {
+    static Kernels kernels;
+    const Calls calls{.cuFuncGetName = name_function};
+    const std::string begin(50, 'k');
+    std::vector<std::string> names{"short", std::string(63, 'x'), std::string(64, 'x'), begin + std::string(30, 'a'),
+                                   begin + std::string(30, 'b')};
+    std::vector<std::string> seen;
+    for (std::size_t at = 0; at < names.size(); ++at) {
+        const auto function = reinterpret_cast<CUfunction>(0x5000 + 0x100 * at);
+        function_name = names[at].c_str();
+        REQUIRE(kernels.visit(calls, function, [&](const Kernel& kernel) { seen.emplace_back(kernel.name.data()); }));
+        REQUIRE(seen.back().size() <= 63);
+        REQUIRE((seen.back() == names[at]) == (names[at].size() < 64));
+        for (std::size_t other = 0; other < at; ++other) REQUIRE(seen[other] != seen[at]);
+        REQUIRE(kernels.profile(seen[at], {.of_class = 1, .sms = static_cast<std::uint32_t>(at + 1)}) == 0);
+    }
+    for (std::size_t at = 0; at < names.size(); ++at) {
+        const auto function = reinterpret_cast<CUfunction>(0x5000 + 0x100 * at);
+        REQUIRE(kernels.cost_of(calls, function).sms == at + 1);
+        REQUIRE(kernels.profile(names[at], {.of_class = 2, .sms = 9}) == 0);  // by its whole name it is the same
+        REQUIRE(kernels.cost_of(calls, function).sms == 9);
+    }
+    REQUIRE(kernels.profile(std::string(46, 'k') + "~0123456789abcdeg", {.of_class = 1, .sms = 3}) == 0);  // no digits
 }
 
 void ring() {
@@ -261,6 +299,7 @@ int main() {
     rules();
     ring();
     latencies();
+    names();
     clients();
     std::puts("ok");
 }

@@ -113,6 +113,33 @@ CUresult call_on(CUstream stream, CUresult (*real)(Arguments...), Arguments... a
     return real(on(arguments)...);
 }
 
+inline operations::Shape shape_of(const CUlaunchConfig* config) {
+    if (config == nullptr) return {};
+    return {.blocks = std::uint64_t{config->gridDimX} * config->gridDimY * config->gridDimZ,
+            .threads = config->blockDimX * config->blockDimY * config->blockDimZ,
+            .shared = config->sharedMemBytes};
+}
+
+// Of a kernel's launch: its grid, its blocks and their shared memory are its first numbers.
+template <typename... Arguments>
+operations::Shape shape_of_launch(Arguments... arguments) {
+    if constexpr (kTakes<const CUlaunchConfig*, Arguments...>) {
+        return shape_of(first_of<const CUlaunchConfig*>(arguments...));
+    } else {
+        unsigned numbers[7]{};
+        int count = 0;
+        const auto look = [&](auto argument) {
+            if constexpr (std::is_same_v<decltype(argument), unsigned>) {
+                if (count < 7) numbers[count++] = argument;
+            }
+        };
+        (look(arguments), ...);
+        return {.blocks = std::uint64_t{numbers[0]} * numbers[1] * numbers[2],
+                .threads = numbers[3] * numbers[4] * numbers[5],
+                .shared = numbers[6]};
+    }
+}
+
 template <typename... Arguments>
 CUresult run_plain(const operations::Record& record) {
     const auto& packed = *static_cast<const std::tuple<Arguments...>*>(record.rest());
@@ -254,6 +281,9 @@ CUresult do_work(operations::Client& client, const operations::Calls& calls, int
     }
     operations::Doing doing(client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
                             first_of<CUfunction>(arguments...));
+    if constexpr (how == How::kKernel) {
+        if (operations::is_logging()) doing.is_so_large(shape_of_launch(arguments...));
+    }
     if (!doing.goes_now()) {
         if constexpr (is_deferrable(how)) {
             if (doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...)) return CUDA_SUCCESS;

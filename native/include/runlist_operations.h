@@ -52,15 +52,19 @@ struct rl_operations_counters {
     uint64_t latency_ns; /* the newest such stretch: from its first operation to the end of the synchronisation */
 };
 
-/* One operation. Times are of CLOCK_MONOTONIC; done_ns is when the library saw that it was done, 0: not known. */
+/*
+ * One operation. Times are of CLOCK_MONOTONIC; done_ns is when it was done by the GPU's own clock, or where that cannot
+ * be had when the library saw it; 0: not known.
+ */
 struct rl_operation {
     uint64_t called_ns, launched_ns, done_ns;
     uint32_t client;
     uint32_t kind;            /* rl_operation_kind */
     uint32_t operation_class; /* rl_operation_class */
-    uint32_t sms;
-    uint64_t lost; /* operations that were overwritten before this one */
-    char name[64]; /* of a kernel, cut; else "" */
+    uint32_t sms;             /* of its profile; of a kernel without, as many as its blocks fill */
+    uint64_t lost;            /* operations that were overwritten before this one */
+    char name[64]; /* of a kernel; of a longer one 46 letters, `~` and 16 digits, which rl_operations_profile takes, too
+                    */
 };
 
 /*

@@ -44,6 +44,13 @@ struct Stream {
     std::int64_t duration_ns;
 };
 
+// How large a launch is; all 0 where that is not asked for.
+struct Shape {
+    std::uint64_t blocks;
+    unsigned threads;  // of a block
+    unsigned shared;   // bytes of a block, besides those of the kernel
+};
+
 // What is known of a call that gives the GPU work.
 struct Work {
     const Calls* calls;
@@ -54,6 +61,7 @@ struct Work {
     Stream* stream;
     Cost cost;
     std::int64_t called_ns;
+    Shape shape;
 };
 
 struct Record;
@@ -111,12 +119,22 @@ struct Logged {
     std::uint64_t number;  // 0: free
 };
 
+// The GPU's time beside ours: an event that was seen to be done at a moment.
+struct Clock {
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+    std::int64_t at_ns;     // 0: none
+    std::int64_t again_ns;  // not to be set before
+};
+
 struct Log {
     static constexpr std::uint64_t kRoom = 4096;
     Spin lock;
     std::uint64_t written, taken, lost;
     std::array<rl_operation, kRoom> ring;
     std::array<Logged, 256> waiting;
+    std::array<Clock, 4> clocks;  // of the newest contexts; the dispatcher's alone, but for forget_logged
 
     // Up to which operation it is known when they were done, as far as that will be. Where it takes too long, all that
     // is there: what is not taken is overwritten.
@@ -193,6 +211,12 @@ struct Engine {
 
 extern constinit std::atomic<Engine*> engine;  // null: never started
 
+// Whether operations are kept in the log.
+inline bool is_logging() {
+    const Engine* there = engine.load(std::memory_order_acquire);
+    return there != nullptr && there->logging.load(std::memory_order_relaxed);
+}
+
 // Whether calls are any business of ours. All that is paid where it is not started.
 inline bool on() {
     const Engine* there = engine.load(std::memory_order_acquire);
@@ -268,6 +292,8 @@ class Doing {
 
     // Whether the engine knows its stream, and so could tell that something is queued for it.
     bool can_be_queued() const { return work_.stream != nullptr; }
+
+    void is_so_large(const Shape& shape) { work_.shape = shape; }
 
     // Whether it goes to the driver now; else it is to be queued, or to wait for its turn.
     bool goes_now();

@@ -12,6 +12,34 @@ std::uint64_t hash_of(std::string_view name) {
     return hash != 0 ? hash : 1;
 }
 
+constexpr std::size_t kBegin = 46;  // letters of a long name that are kept
+constexpr std::size_t kDigits = 16;
+constexpr char kMark = '~';  // in no name of a function
+
+// A name as the log has it.
+void shorten(std::string_view name, std::uint64_t hash, std::array<char, 64>& to) {
+    to = {};
+    if (name.size() < to.size()) {
+        name.copy(to.data(), name.size());
+        return;
+    }
+    name.copy(to.data(), kBegin);
+    to[kBegin] = kMark;
+    for (std::size_t at = 0; at < kDigits; ++at) to[kBegin + kDigits - at] = "0123456789abcdef"[hash >> 4 * at & 15];
+}
+
+// The hash of a name, or of the one that a shortened one stands for.
+std::uint64_t hash_of_given(std::string_view name) {
+    if (name.size() != kBegin + 1 + kDigits || name[kBegin] != kMark) return hash_of(name);
+    std::uint64_t hash = 0;
+    for (const char digit : name.substr(kBegin + 1)) {
+        const bool is_letter = digit >= 'a' && digit <= 'f';
+        if (!is_letter && (digit < '0' || digit > '9')) return hash_of(name);
+        hash = hash << 4 | static_cast<std::uint64_t>(is_letter ? digit - 'a' + 10 : digit - '0');
+    }
+    return hash != 0 ? hash : 1;
+}
+
 const char* name_of(const Calls& calls, CUfunction function) {
     const char* name = nullptr;
     if (calls.cuFuncGetName != nullptr && calls.cuFuncGetName(&name, function) == CUDA_SUCCESS) return name;
@@ -56,7 +84,7 @@ Kernels::Profile& Kernels::place_of(std::uint64_t hash) {
 
 int Kernels::profile(std::string_view name, const Cost& cost) {
     const Held held(lock_);
-    const std::uint64_t hash = hash_of(name);
+    const std::uint64_t hash = hash_of_given(name);
     Profile& place = place_of(hash);
     if (place.hash == 0 && count_ == kProfiles) return -ENOSPC;
     if (place.hash == 0) ++count_;
@@ -85,8 +113,7 @@ const Kernel* Kernels::look(const Calls& calls, CUfunction function) {
             kernel.parameters = found.parameters;
             kernel.sizes = found.sizes;
             kernel.hash = hash;
-            kernel.name = {};
-            text.copy(kernel.name.data(), kernel.name.size() - 1);
+            shorten(text, hash, kernel.name);
             kernel.set(text.empty() ? Cost{} : place_of(hash).cost);
         },
         [](const Kernel&) { return false; });

@@ -23,7 +23,7 @@ struct Kernel {
     std::uint64_t hash = 0;  // of its whole name
     int parameters = -1;     // how many; negative: not known
     std::array<std::uint16_t, kParameters> sizes{};
-    std::array<char, 64> name{};
+    std::array<char, 64> name{};  // or what stands for a longer one: its begin, and its hash
 
     Cost cost() const {
         const std::uint64_t both = load.load(std::memory_order_relaxed);

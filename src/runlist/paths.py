@@ -106,6 +106,17 @@ def rules_file() -> Path:
     return Path(os.environ.get(names.CONFIG_HOME) or Path.home() / ".config") / "runlist" / "rules.toml"
 
 
+def profiles_dir() -> Path:
+    """Where profiles of this user's kernels are kept, for all devices. Raises NoPermissionError where this user has no
+    folder at all.
+    """
+    try:
+        state = Path(os.environ.get(names.STATE_HOME) or Path.home() / ".local" / "state")
+    except RuntimeError:
+        raise NoPermissionError(f"this user has no home folder: set {names.STATE_HOME}") from None
+    return state / "runlist" / "profiles"
+
+
 def drop_ins(device: Device) -> Path:
     """The folder of rules that programs drop in, beside the socket of this user's daemon."""
     return daemon_socket(device).with_name(DROP_INS).absolute()

@@ -15,6 +15,8 @@ import pytest
 from bench import ROOT
 from bench.harness import library
 from runlist.emulated import EmulatedGpu
+from runlist.operations.profiles import Store
+from runlist.operations.profiles.store import LEARNED
 
 pytestmark = pytest.mark.timeout(170)
 
@@ -119,6 +121,30 @@ def test_p99_holds_the_other_back_until_it_knows_and_then_lets_it_in(run: Callab
     assert held["counted"][1]["deferred"] > 0
     let_in = run("p99(target_us=1e9)", 8.0)
     assert let_in["why"].startswith("step 8 of 8"), let_in
+
+
+def test_what_one_run_learns_the_next_one_goes_by(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    tiny = "orion(latency_us=1, gate=0.001)"  # a gate of 1 ns: whatever is known to take any time waits
+    assert run(tiny, 1.0)["counted"][1]["deferred"] == 0  # nothing is known yet
+    run("greedy", 2.0, learn=True)
+    store = Store(tmp_path / "state" / "runlist" / "profiles")
+    (gpu,) = store.gpus()
+    kept = store.look(gpu)["accumulate_lcg"]
+    assert kept.source == LEARNED
+    assert kept.profile.sms == 1  # four small blocks fit on one
+    assert 100 < kept.profile.duration_ns < 100_000_000
+    assert run(tiny, 1.0)["counted"][1]["deferred"] > 0
+    assert run(tiny, 1.0, profiles=[])["counted"][1]["deferred"] == 0
+
+
+def test_what_is_learned_is_in_force_in_the_same_run_and_broken_profiles_are_said(
+    run: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    assert run("orion(latency_us=1, gate=0.001)", 4.0, learn=True)["counted"][1]["deferred"] > 0
+    store = Store(tmp_path / "state" / "runlist" / "profiles")
+    store.path(store.gpus()[0]).write_text("{")
+    with pytest.raises(AssertionError, match=r"going on without profiles: .*:1: this is no file of profiles"):
+        run("greedy", 0.2)
 
 
 PROCESS = """

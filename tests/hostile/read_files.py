@@ -1,4 +1,4 @@
-"""Readers of files: rules, traces of the three kinds, and logs of operations."""
+"""Readers of files: rules, traces of the three kinds, logs of operations, profiles of kernels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from runlist import operations_log
 from runlist.arrivals import MAX_SECONDS
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.rules import Facts, Over, Rules
+from runlist.operations import Bound, profiles
+from runlist.operations.profiles import profile
 from runlist.settings.table import NO_SETTINGS, apply_changes, memory_change, parse_settings
 from runlist.sim.traces import load_trace
 from runlist.sim.workload import TenantSpec, Trace
@@ -314,6 +316,40 @@ c,d,3,50,80,10.5,
         assert digits <= set("0123456789.e-+")
 
     return Reader(Texts(seeds, [b"\n", b",,", b"start_time", b"plan_gpu", b"inst_num", b'"a,b"', b"1e5"], "pai"), read)
+
+
+def profiles_given(folder: Path) -> Reader:
+    """Profiles of kernels, as Orion's tools and Nsight Compute write them."""
+    path = folder / "profiles.csv"
+    names = ("Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", "launch__registers_per_thread",
+             "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+             "sm__throughput.avg.pct_of_peak_sustained_elapsed")  # fmt: skip
+    launch = ("gemm", "(256, 1, 1)", "(4, 1, 1)", "9.0", "5.5", "32", "9", "80")
+    lines = (names, ("", "", "", "", "us", "", "%", "%"), launch)
+    nsight = "==PROF== Connected\n" + "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
+    orion = "Name,Profile,Memory_footprint,SM_usage,Duration(ns)\ngemm,1,0,132,21000\ncopy,memory,0,8,300\n"
+
+    def read(text: bytes) -> None:
+        path.write_bytes(text)
+        assert [profile.wrong(each) for each in profiles.read(path) if profile.wrong(each)] == []
+
+    words = [b"\n", b'"', b"nan", b"1e400", b"(1, 1, 1)", b"(0, 0, 0)", b"==", b"\0", b"99999999999999999999", b"-1"]
+    return Reader(Texts([nsight.encode(), orion.encode()], words, "profiles"), read)
+
+
+def profiles_kept(folder: Path) -> Reader:
+    """What is kept of kernels, which somebody may have edited."""
+    store = profiles.Store(folder / "profiles")
+    known = [profiles.Profile("gemm", Bound.COMPUTE, 132, 21_000), profiles.Profile("copy", Bound.MEMORY, 8, 300)]
+    store.put("G", known, "imported")
+    path = store.path("G")
+
+    def read(text: bytes) -> None:
+        path.write_bytes(text)
+        assert [each for each in store.look("G").values() if profile.wrong(each.profile)] == []
+
+    words = [b"\n", b'"sms"', b'"gpu"', b"null", b"NaN", b"1e400", b"[" * 9, b"{" * 9, b'"learned"', b"-1"]
+    return Reader(Texts([path.read_bytes()], words, "profiles"), read)
 
 
 def operations_written(folder: Path) -> Reader:

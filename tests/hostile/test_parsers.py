@@ -17,7 +17,17 @@ import pytest
 
 from runlist.errors import LONGEST, RunlistError
 from tests.fixtures.effort import TIMES
-from tests.hostile.read_files import disb, drop_in, operations_written, pai, rules, scenario, workload
+from tests.hostile.read_files import (
+    disb,
+    drop_in,
+    operations_written,
+    pai,
+    profiles_given,
+    profiles_kept,
+    rules,
+    scenario,
+    workload,
+)
 from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring
 from tests.hostile.read_messages import datagrams, frames, lengths, region
 from tests.hostile.read_settings import amounts, environment, policy_options, settings
@@ -52,6 +62,8 @@ READERS = (
     disb,
     workload,
     operations_written,
+    profiles_given,
+    profiles_kept,
     pai,
     kernel_events,
     kernel_ring,

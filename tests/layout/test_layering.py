@@ -117,11 +117,13 @@ FLOW: dict[str, set[str]] = {
     "top": {"client", "errors", "model", "units", "views"},
     "operations.admission": set(),
     "operations.rules": {"errors", "operations.admission", "plugin_file", "policies.parts", "statistics"},
-    "operations.profiles": {"errors", "operations.admission"},
+    "operations.record": set(),
+    "operations.profiles": {"errors", "files", "operations.admission", "operations.record"},
     "operations": {
-        "errors", "log", "operations.admission", "operations.profiles", "operations.rules", "protocol",
+        "errors", "log", "operations.admission", "operations.profiles", "operations.record", "operations.rules",
+        "paths", "protocol",
     },
-    "operations_log": {"errors", "operations"},
+    "operations_log": {"errors", "log", "operations"},
     "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
     "why": {
         "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "trace", "views",

@@ -20,7 +20,7 @@ from runlist.version import __version__
 _COMMANDS = {
     "Share a GPU": ("run", "attach", "detach", "set", "suspend", "resume", "release"),
     "See what happens": ("doctor", "ps", "top", "trace"),
-    "Decide": ("policy", "rules", "daemon"),
+    "Decide": ("policy", "rules", "profile", "daemon"),
     "Where GPUs are": ("node", "plugin", "cdi", "slurm", "exporter"),
     "Try it": ("demo", "simulate", "emulator"),
 }

@@ -53,6 +53,18 @@ def policies(incomplete: str) -> list[str]:
     return _beginning(incomplete, builtin_policies())
 
 
+def profiled_gpus(incomplete: str) -> list[str]:
+    """Kinds of GPU of which profiles are kept."""
+    from runlist import paths
+    from runlist.errors import RunlistError
+    from runlist.operations.profiles import Store
+
+    try:
+        return _beginning(incomplete, Store(paths.profiles_dir()).gpus())
+    except RunlistError:
+        return []
+
+
 def traces(incomplete: str) -> list[str]:
     """Names of ready traces."""
     from runlist.sim import builtin_traces

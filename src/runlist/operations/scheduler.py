@@ -6,16 +6,20 @@ import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runlist.errors import UsageError
+from runlist import paths
+from runlist.errors import RunlistError, UsageError
+from runlist.log import say
 from runlist.operations import device, native
 from runlist.operations.admission import Admission
+from runlist.operations.device import Device
 from runlist.operations.feedback import Feedback
-from runlist.operations.profiles import Profile, read
+from runlist.operations.learning import Learning
+from runlist.operations.profiles import Profile, Store, read
 from runlist.operations.rules import Rule, load_rule
 from runlist.operations.rules.interface import Counters, Model
 
@@ -32,7 +36,8 @@ class Scheduler:
         self._lock = threading.Lock()
         self._feedback: Feedback | None = None
         self._rule: Rule | None = None
-        self._sms = 0
+        self._device: Device | None = None
+        self._learning: Learning | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -46,6 +51,9 @@ class Scheduler:
         """End it; may be called again."""
         with self._lock:
             self._end_feedback()
+            learning, self._learning = self._learning, None
+        if learning is not None:
+            learning.stop()
         self._library.rl_operations_stop()
 
     @contextlib.contextmanager
@@ -76,7 +84,7 @@ class Scheduler:
             if made.every_s is not None and self._own:
                 return
             self._rule = made
-            self._sms = self._sms or _sms()
+            self._look_at_device()
             if made.every_s is not None:
                 native.latencies(self._library)  # those under another rule
             self._feedback = Feedback(made, self._look, lambda answer: native.admit(self._library, answer))
@@ -101,7 +109,14 @@ class Scheduler:
 
     def _look(self) -> Model:
         clients = [native.counters(self._library, index) for index in range(self.clients)]
-        return Model(time.monotonic(), clients, native.latencies(self._library), self._sms)
+        return Model(time.monotonic(), clients, native.latencies(self._library), self._sms())
+
+    def _look_at_device(self) -> Device | None:
+        self._device = self._device or device.current()
+        return self._device
+
+    def _sms(self) -> int:
+        return self._device.sms if self._device is not None else 0
 
     def _end_feedback(self) -> None:
         if self._feedback is not None:
@@ -109,8 +124,18 @@ class Scheduler:
         self._feedback = self._rule = None
 
 
-def start(clients: int = 2, rule: str | Admission | Rule = "orion", profiles: Path | None = None) -> Scheduler:
-    """Start the scheduler of this process, for so many clients, by a rule, with profiles of a file as `read` takes it.
+def start(
+    clients: int = 2,
+    rule: str | Admission | Rule = "orion",
+    profiles: Path | Iterable[Profile] | None = None,
+    *,
+    learn: bool = False,
+) -> Scheduler:
+    """Start the scheduler of this process, for so many clients, by a rule.
+
+    Profiles are those of a file as `read` takes it, or some, or none with `()`; without a word those that are kept of
+    this kind of GPU. `learn` has kernels without one learned from what the clients do, into what is kept; that costs an
+    event an operation.
 
     In a process that is a client itself, under MPS (`runlist run --share sms`), it runs already, and only the rule and
     the profiles are set. Raises UsageError for what is wrong in arguments or the file, and NotSupportedError where the
@@ -119,24 +144,33 @@ def start(clients: int = 2, rule: str | Admission | Rule = "orion", profiles: Pa
     if not 1 <= clients <= MOST_CLIENTS:
         raise UsageError(f"{clients} clients: there can be 1 to {MOST_CLIENTS}")
     made = rule_of(rule)
-    known = [] if profiles is None else read(profiles)
+    given = None if profiles is None else read(profiles) if isinstance(profiles, Path) else list(profiles)
     scheduler = Scheduler(native.library(), clients, native.own_client())
     if scheduler._own is None:
         native.call(scheduler._library, "start", clients)
     try:
+        gpu = scheduler._look_at_device() if given is None or learn else None
+        known = _kept(gpu) if given is None and gpu is not None else given or []
         scheduler.profile(*known)
         scheduler.use(made)
+        if learn:
+            store = Store(paths.profiles_dir())
+            scheduler._learning = Learning(scheduler._library, scheduler.profile, store, gpu, known)
     except BaseException:
         scheduler.stop()
         raise
     return scheduler
 
 
+def _kept(gpu: Device) -> list[Profile]:
+    """Where what is kept cannot be read, that is said, and there are none."""
+    try:
+        return [one.profile for one in Store(paths.profiles_dir()).look(gpu.name).values()]
+    except RunlistError as error:
+        say(f"going on without profiles: {error}")
+        return []
+
+
 def rule_of(rule: str | Admission | Rule) -> Admission | Rule:
     """A rule as it is written, or as it is. Raises UsageError for what is none."""
     return load_rule(rule) if isinstance(rule, str) else rule
-
-
-def _sms() -> int:
-    found = device.current()
-    return found.sms if found is not None else 0

@@ -149,6 +149,9 @@ RUNTIME_DIR = "XDG_RUNTIME_DIR"
 CONFIG_HOME = "XDG_CONFIG_HOME"
 """The user's own folder for configuration."""
 
+STATE_HOME = "XDG_STATE_HOME"
+"""The user's own folder for what programs keep."""
+
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """CUDA's: the GPUs that a program sees."""
 

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 from runlist.operations.admission import Bound
 
+MOST_SMS = 1 << 16
+LONGEST_NS = 1 << 40
+"""What the library takes."""
+
+MOST_KERNELS = 2048
+"""So many the library knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -15,3 +22,14 @@ class Profile:
     bound: Bound
     sms: int
     duration_ns: int
+
+
+def wrong(profile: Profile) -> str:
+    """Why the library would not take it; empty where it would."""
+    if not profile.name or "\0" in profile.name or not profile.name.isprintable():
+        return "a kernel without a name"
+    if not 0 <= profile.sms <= MOST_SMS:
+        return f"{profile.sms} SMs: take a number from 0 to {MOST_SMS}"
+    if not 0 <= profile.duration_ns <= LONGEST_NS:
+        return f"{profile.duration_ns} ns: take a number from 0 to {LONGEST_NS}"
+    return ""

@@ -147,6 +147,100 @@ def test_what_is_learned_is_in_force_in_the_same_run_and_broken_profiles_are_sai
         run("greedy", 0.2)
 
 
+TORCH = """
+import ctypes, sys, threading, types
+from contextlib import contextmanager
+from cuda.bindings import driver
+from runlist import operations
+from runlist.workloads.accumulator import Accumulator
+from runlist.workloads.gpu import Gpu, check
+
+# What is used of PyTorch: the thread's current stream, at first the legacy one for all threads.
+now = threading.local()
+
+class ExternalStream:
+    def __init__(self, handle, device=None):
+        assert device == 0
+        self.cuda_stream = handle
+
+    def synchronize(self):
+        check(driver.cuStreamSynchronize(driver.CUstream(self.cuda_stream)))
+
+@contextmanager
+def stream(one):
+    before, now.stream = current_stream(), one
+    try:
+        yield
+    finally:
+        now.stream = before
+
+def current_stream():
+    return getattr(now, "stream", None) or ExternalStream(0, 0)
+
+cuda = types.SimpleNamespace(
+    is_available=lambda: True, current_device=lambda: 0, current_stream=current_stream, stream=stream,
+    ExternalStream=ExternalStream,
+)
+
+gpu = Gpu(0)
+scheduler = operations.start(2, "greedy")
+with scheduler.client(0):
+    assert current_stream().cuda_stream == 0  # nobody imported it
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+made = [Accumulator(gpu, blocks=4) for _ in range(2)]
+streams, meet = {}, threading.Barrier(2)
+
+def forward(client):
+    with Gpu(0), scheduler.client(client):
+        streams[client] = current_stream().cuda_stream
+        meet.wait()  # both at once
+        made[client].stream = driver.CUstream(streams[client])
+        made[client].launch(20)
+        helper = threading.Thread(target=backward, args=(client,))  # of no client
+        helper.start()
+        helper.join()
+    assert current_stream().cuda_stream == 0
+
+def backward(client):
+    with Gpu(0):
+        for _ in range(5):
+            made[client].launch(20)
+
+threads = [threading.Thread(target=forward, args=(client,)) for client in (0, 1)]
+for one in threads: one.start()
+for one in threads: one.join()
+assert 0 not in streams.values() and streams[0] != streams[1], streams
+assert [scheduler.counters(client).launched for client in (0, 1)] == [6, 6]
+assert all(each.correct() for each in made)
+with scheduler.client(1):
+    assert current_stream().cuda_stream == streams[1]  # it was free again
+    with scheduler.client(1):
+        assert current_stream().cuda_stream not in (0, *streams.values())
+    with Gpu(0):  # still a client, and on its stream
+        made[1].stream = driver.CUstream(0)
+        made[1].launch(20)
+        made[1].synchronize()
+    assert scheduler.counters(1).launched == 7
+priorities = [check(driver.cuStreamGetPriority(driver.CUstream(streams[client]))) for client in (0, 1)]
+assert priorities[0] < priorities[1], priorities
+try:
+    with scheduler.client(0):
+        raise KeyError("its own")
+except KeyError:
+    pass
+assert current_stream().cuda_stream == 0
+scheduler.stop()
+print("ok")
+"""
+
+
+def test_each_client_has_a_pytorch_stream_of_its_own(fresh_gpu: Callable[..., EmulatedGpu]) -> None:
+    environment = {**os.environ, **fresh_gpu().environment(), **library.operations(), "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", TORCH]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
 PROCESS = """
 import json, sys, time
 from dataclasses import asdict

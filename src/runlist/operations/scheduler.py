@@ -22,6 +22,7 @@ from runlist.operations.learning import Learning
 from runlist.operations.profiles import Profile, Store, read
 from runlist.operations.rules import Rule, load_rule
 from runlist.operations.rules.interface import Counters, Model
+from runlist.operations.torch_streams import TorchStreams
 
 MOST_CLIENTS = 16
 
@@ -38,6 +39,8 @@ class Scheduler:
         self._rule: Rule | None = None
         self._device: Device | None = None
         self._learning: Learning | None = None
+        self._streams = TorchStreams()
+        self._thread = threading.local()
 
     def __enter__(self) -> Self:
         return self
@@ -58,16 +61,24 @@ class Scheduler:
 
     @contextlib.contextmanager
     def client(self, index: int) -> Iterator[None]:
-        """This thread is a client for so long; 0 goes first. Raises UsageError for a number that is none."""
+        """This thread is a client for so long; 0 goes first. Where PyTorch was imported before, a stream of the
+        thread's own is its current one meanwhile, and what was given to that is done at the end. Raises UsageError for
+        a number that is none.
+        """
         if not 0 <= index < self.clients:
             raise UsageError(f"no client {index}: there are 0 to {self.clients - 1}")
+        self._streams.settle()
+        before: int = getattr(self._thread, "client", -1)
         if self._own is None:
             native.call(self._library, "client", index)
+        self._thread.client = index
         try:
-            yield
+            with self._streams.own(index):
+                yield
         finally:
+            self._thread.client = before
             if self._own is None:
-                self._library.rl_operations_client(-1)
+                self._library.rl_operations_client(before)
 
     def use(self, rule: str | Admission | Rule) -> None:
         """The rule from the next operation on: by its name, as a file, as an admission that stays, or one of one's own.

@@ -77,6 +77,9 @@ inline constexpr char kOperationsClient[] = "RUNLIST_OPERATIONS_CLIENT";
 // How long an operation waits at most, milliseconds: for tests.
 inline constexpr char kOperationsBound[] = "RUNLIST_OPERATIONS_BOUND_MS";
 
+// `1`: a program that starts the scheduler of operations learns profiles of kernels.
+inline constexpr char kLearn[] = "RUNLIST_LEARN";
+
 // The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket.
 inline constexpr char kMessages[] = "RUNLIST_MESSAGES";
 

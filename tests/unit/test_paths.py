@@ -26,6 +26,23 @@ def as_user(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
 
 
+def test_profiles_are_kept_in_the_users_own_folder_or_it_is_said_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/s")
+    assert paths.profiles_dir() == Path("/s/runlist/profiles")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/h")
+    assert paths.profiles_dir() == Path("/h/.local/state/runlist/profiles")
+
+    def nowhere() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(NoPermissionError, match="set XDG_STATE_HOME"):
+        paths.profiles_dir()
+
+
 def test_roots_daemon_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 0)
     assert paths.daemon_socket(NVIDIA) == Path("/run/runlist/daemon.sock")

@@ -79,7 +79,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Keep the durations and SMs of a log of operations, which a program wrote with `operations_log.writing`.
 
-        What is kept of a kernel by import stays. A program learns by itself with `operations.start(learn=True)`.
+        What is kept of a kernel by import stays. A program learns by itself where RUNLIST_LEARN=1 is in its
+        environment.
         """
         from runlist import operations_log
         from runlist.operations.profiles import Learner

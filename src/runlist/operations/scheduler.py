@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from runlist.operations.profiles import Profile, Store, read
 from runlist.operations.rules import Rule, load_rule
 from runlist.operations.rules.interface import Counters, Model
 from runlist.operations.torch_streams import TorchStreams
+from runlist.protocol import environment_autogen as names
 
 MOST_CLIENTS = 16
 
@@ -140,13 +142,13 @@ def start(
     rule: str | Admission | Rule = "orion",
     profiles: Path | Iterable[Profile] | None = None,
     *,
-    learn: bool = False,
+    learn: bool | None = None,
 ) -> Scheduler:
     """Start the scheduler of this process, for so many clients, by a rule.
 
     Profiles are those of a file as `read` takes it, or some, or none with `()`; without a word those that are kept of
     this kind of GPU. `learn` has kernels without one learned from what the clients do, into what is kept; that costs an
-    event an operation.
+    event an operation. Without a word RUNLIST_LEARN=1 says so.
 
     In a process that is a client itself, under MPS (`runlist run --share sms`), it runs already, and only the rule and
     the profiles are set. Raises UsageError for what is wrong in arguments or the file, and NotSupportedError where the
@@ -160,6 +162,7 @@ def start(
     if scheduler._own is None:
         native.call(scheduler._library, "start", clients)
     try:
+        learn = os.environ.get(names.LEARN) == "1" if learn is None else learn
         gpu = scheduler._look_at_device() if given is None or learn else None
         known = _kept(gpu) if given is None and gpu is not None else given or []
         scheduler.profile(*known)

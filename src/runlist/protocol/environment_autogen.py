@@ -75,6 +75,9 @@ OPERATIONS_CLIENT = "RUNLIST_OPERATIONS_CLIENT"
 OPERATIONS_BOUND = "RUNLIST_OPERATIONS_BOUND_MS"
 """How long an operation waits at most, milliseconds: for tests."""
 
+LEARN = "RUNLIST_LEARN"
+"""`1`: a program that starts the scheduler of operations learns profiles of kernels."""
+
 MESSAGES = "RUNLIST_MESSAGES"
 """The socket that a tenant sends to; `runlist run` sets it. The daemon's own is always beside its stream socket."""
 

@@ -58,7 +58,7 @@ class P99(Rule):
         self._window: deque[int] = deque(maxlen=_KEPT)
         self._skipped = 0
         self._held = 0
-        self._too_high = self._failed = STEPS + 1
+        self._too_high = STEPS + 1
         self._again_s = 0.0
         self._wait_s = _WAIT_S
         self._last_s: float | None = None
@@ -106,7 +106,7 @@ class P99(Rule):
         if self._step and late > usual + (2 if count == _KEPT else 2 + sqrt(usual)):
             self._down(now_s)
             return
-        if self._step >= self._failed and self._held >= _HELD and self._wait_s > _WAIT_S:
+        if self._step >= self._too_high and self._held >= _HELD and self._wait_s > _WAIT_S:
             self._wait_s, self._held = self._wait_s / 2, 0
         if count < _ENOUGH or self._step == STEPS:
             return
@@ -114,13 +114,11 @@ class P99(Rule):
         if percentile(sorted(self._window), 99) <= calm_ns and (
             self._step + 1 < self._too_high or now_s >= self._again_s
         ):
-            if self._step + 1 >= self._too_high:
-                self._too_high = STEPS + 1
             self._step += 1
             self._forget()
 
     def _down(self, now_s: float) -> None:
-        self._too_high = self._failed = self._step
+        self._too_high = self._step
         self._again_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         self._step //= 2

@@ -137,6 +137,8 @@ def test_what_one_run_learns_the_next_one_goes_by(run: Callable[..., dict[str, A
     assert kept.profile.sms == 1  # four small blocks fit on one
     assert 100 < kept.profile.duration_ns < 100_000_000
     assert run(tiny, 1.0)["counted"][1]["deferred"] > 0
+    run("greedy", 1.0, learn=True)
+    assert store.look(gpu)["accumulate_lcg"] == kept  # it is known
     assert run(tiny, 1.0, profiles=[])["counted"][1]["deferred"] == 0
 
 
@@ -161,6 +163,7 @@ from runlist.workloads.gpu import Gpu, check
 
 # What is used of PyTorch: the thread's current stream, at first the legacy one for all threads.
 now = threading.local()
+synced = []
 
 class ExternalStream:
     def __init__(self, handle, device=None):
@@ -168,6 +171,7 @@ class ExternalStream:
         self.cuda_stream = handle
 
     def synchronize(self):
+        synced.append(self.cuda_stream)
         check(driver.cuStreamSynchronize(driver.CUstream(self.cuda_stream)))
 
 @contextmanager
@@ -214,6 +218,7 @@ threads = [threading.Thread(target=forward, args=(client,)) for client in (0, 1)
 for one in threads: one.start()
 for one in threads: one.join()
 assert 0 not in streams.values() and streams[0] != streams[1], streams
+assert sorted(synced) == sorted([0, 0, *streams.values()])  # before and at the end
 assert [scheduler.counters(client).launched for client in (0, 1)] == [6, 6]
 assert all(each.correct() for each in made)
 with scheduler.client(1):

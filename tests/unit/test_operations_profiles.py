@@ -77,6 +77,7 @@ def test_what_nsight_compute_wrote_is_read(tmp_path: Path) -> None:
     ("changes", "sms"),
     [
         ({"registers": "32"}, 33),  # 8 blocks of 256 threads are 2048
+        ({"registers": "33"}, 44),  # as 40: they are given to warps, 256 at a time
         ({"registers": "255"}, 264),
         ({"registers": "0", "block": "(32, 1, 1)"}, 9),  # 32 blocks an SM
         ({"registers": "32", "cc": "7.5"}, 66),
@@ -90,6 +91,20 @@ def test_what_nsight_compute_wrote_is_read(tmp_path: Path) -> None:
 )
 def test_a_kernel_needs_as_many_sms_as_its_blocks_fill(tmp_path: Path, changes: dict[str, str], sms: int) -> None:
     assert read(nsight(tmp_path, launch(**changes)))[0].sms == sms
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "bound"),
+    [
+        ("60", "12", Bound.COMPUTE),
+        ("59.99", "59.99", Bound.UNKNOWN),
+        ("80", "80", Bound.COMPUTE),
+        ("80", "80.1", Bound.MEMORY),
+        ("12", "60", Bound.MEMORY),
+    ],
+)
+def test_a_kernel_is_bound_by_what_it_uses_much_of(tmp_path: Path, compute: str, memory: str, bound: Bound) -> None:
+    assert read(nsight(tmp_path, launch(compute=compute, memory=memory)))[0].bound is bound
 
 
 @pytest.mark.parametrize(
@@ -195,6 +210,15 @@ def test_a_kernel_took_from_when_it_could_begin() -> None:
     learner.see([kernel(20_000, 20_008, "other", client=1, sms=132)])
     assert learner.profiles()[1] == Profile("other", Bound.UNKNOWN, 132, 8)
     assert learner.count("other") == 3
+
+
+def test_an_operation_that_was_done_before_an_earlier_one_does_not_count_back() -> None:
+    learner = Learner()
+    learner.see([kernel(0, 100, "long"), kernel(0, 50, "other"), *[kernel(60, 150)] * 1])
+    learner.see([kernel(150, 200), kernel(200, 250)])
+    assert learner.profiles() == [Profile("gemm", Bound.UNKNOWN, 4, 50)]
+    learner.see([kernel(900, 1000, "long"), kernel(900, 950, "other"), kernel(960, 1040), kernel(1040, 1080)])
+    assert learner.profiles()[0].duration_ns == 50  # 40, 40, 50, 50, 50
 
 
 def test_what_says_nothing_of_a_duration_is_left_out() -> None:

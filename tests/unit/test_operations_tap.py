@@ -26,6 +26,8 @@ class Library:
         self._lock = threading.Lock()
         self._numbers: list[int] = []
         self.lost = 0
+        self.undone: list[int] = []
+        """What is told only when the log goes off."""
 
     def happen(self, *numbers: int) -> None:
         with self._lock:
@@ -33,6 +35,9 @@ class Library:
 
     def rl_operations_log(self, on: int) -> int:
         self.logs.append(on)
+        if not on:
+            self.happen(*self.undone)
+            self.undone = []
         return 0 if self.started else -2
 
     def rl_operations_take(self, room: Any, most: int) -> int:
@@ -71,7 +76,8 @@ def test_each_who_listens_gets_all_from_when_he_began_to_when_he_ends() -> None:
             library.happen(4)  # told at the end at the latest
         library.happen(5)
         assert library.logs == [1]
-    assert first.numbers == [1, 2, 3, 4, 5]
+        library.undone = [100]
+    assert first.numbers == [1, 2, 3, 4, 5, 100]
     assert second.numbers == [3, 4]
     assert (first.lost, second.lost) == (5, 5)
     assert library.logs == [1, 0]

@@ -219,6 +219,7 @@ void rules() {
 constinit const Surroundings runlist::operations::surroundings{
     .hooking = [] { return true; },
     .any_capture = [] { return false; },
+    .join = [] {},
     .find = [](const char*) { return reinterpret_cast<void*>(&::pthread_create); }};
 
 int main() {

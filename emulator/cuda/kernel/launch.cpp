@@ -39,6 +39,7 @@ CUresult pack(const Function& function, void** values, void** extra, wire::Kerne
             return CUDA_ERROR_INVALID_VALUE;
     }
     if (!buffer || bytes < function.parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > function.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;  // too many arguments
     std::memcpy(launch.parameters, buffer, function.parameter_bytes);
     return CUDA_SUCCESS;
 }

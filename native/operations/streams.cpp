@@ -89,9 +89,10 @@ void made_stream(Client* client, const Calls& calls, CUstream stream) {
 
 void forget_stream(CUstream stream) {
     Engine& all = here();
-    const Held held(all.streaming);
     const Stream* there = all.streams.find(stream);
     if (there == nullptr) return;
+    const Held ordered(all.all[there->user & 15].ordering);  // another thread of that client may order its streams
+    const Held held(all.streaming);
     if (there->blocking) all.all[there->user & 15].blocking.fetch_sub(1);
     all.streams.remove(stream);
 }

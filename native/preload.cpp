@@ -97,10 +97,15 @@ constinit char page[environment::kPathBytes] = "";  // that processes share for 
 constinit int page_client = 0;
 constinit std::atomic<bool> joined{false};
 
-// The driver's libraries are here. Only now this process is a client of the page: a shell that starts one is none.
+// Once this process does something with the GPU: a shell that starts one that does is no client.
+void join_page() {
+    if (page[0] != '\0' && !joined.exchange(true)) operations::start_process(page, page_client);
+}
+
+// The driver's libraries are here.
 void hooked() {
     hooks::say_enforced();
-    if (page[0] != '\0' && !joined.exchange(true)) operations::start_process(page, page_client);
+    join_page();
 }
 
 // Reads the options and opens the region, once.
@@ -162,6 +167,7 @@ constinit const OnHint on_hint = hinted;
 constinit const operations::Surroundings operations::surroundings{
     .hooking = is_hooking,
     .any_capture = hooks::any_capture,
+    .join = join_page,
     .find = resolve::next,
 };
 

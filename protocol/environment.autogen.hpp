@@ -98,6 +98,10 @@ inline constexpr char kDevice[] = "RUNLIST_DEVICE";
 // The directory of an emulated GPU.
 inline constexpr char kEmulatedGpu[] = "RUNLIST_EMULATED_GPU";
 
+// Any value: the emulated CUDA ends a process that names a stream, event, function or module which is none, as NVIDIA's
+// driver may, instead of an answer.
+inline constexpr char kEmulatedCrashes[] = "RUNLIST_EMULATED_CRASHES";
+
 // Where the emulated CUDA's object handles start: a number.
 inline constexpr char kEmulatedHandleBase[] = "RUNLIST_EMULATED_HANDLE_BASE";
 

@@ -288,14 +288,29 @@ void rules() {
     REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
 }
 
+// A free place has no key, and so no key has a value.
+void table() {
+    static Table<int, 4> numbers;
+    int word = 0;
+    REQUIRE(numbers.find(nullptr) == nullptr);
+    *numbers.add(&word, [](int& value) { value = 7; }, [](int) { return false; }) = 8;
+    REQUIRE(numbers.find(nullptr) == nullptr);
+    numbers.remove(nullptr);
+    REQUIRE(*numbers.find(&word) == 8);
+    numbers.remove(&word);
+    REQUIRE(numbers.find(&word) == nullptr);
+}
+
 }  // namespace
 
 constinit const Surroundings runlist::operations::surroundings{
     .hooking = [] { return true; },
     .any_capture = [] { return false; },
+    .join = [] {},
     .find = [](const char*) { return reinterpret_cast<void*>(&::pthread_create); }};
 
 int main() {
+    table();
     rules();
     ring();
     latencies();

@@ -10,8 +10,9 @@ namespace {
 using namespace runlist;
 using namespace runlist::operations;
 
-// The engine while it runs; nullptr else.
+// The engine while it runs; nullptr else. A program may ask before it asks the driver for anything.
 Engine* running() {
+    surroundings.join();
     Engine* all = engine.load(std::memory_order_acquire);
     return all != nullptr && all->on.load(std::memory_order_acquire) ? all : nullptr;
 }

@@ -248,6 +248,7 @@ class NotAsked {
 struct Surroundings {
     bool (*hooking)();
     bool (*any_capture)();
+    void (*join)();                   // makes this process a client of its page, if it has one
     void* (*find)(const char* name);  // a function of the C library
 };
 extern const Surroundings surroundings;

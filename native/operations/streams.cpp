@@ -1,4 +1,6 @@
 // The streams of clients: who made and uses which, the default stream of each, and the order between the two.
+#include <utility>
+
 #include "core/guest.hpp"
 #include "operations/engine.hpp"
 
@@ -89,11 +91,19 @@ void made_stream(Client* client, const Calls& calls, CUstream stream) {
 
 void forget_stream(CUstream stream) {
     Engine& all = here();
-    const Held held(all.streaming);
-    const Stream* there = all.streams.find(stream);
+    Stream* there = all.streams.find(stream);
     if (there == nullptr) return;
-    if (there->blocking) all.all[there->user & 15].blocking.fetch_sub(1);
-    all.streams.remove(stream);
+    const Calls& calls = *there->calls;
+    CUevent event = nullptr;
+    {
+        const Held ordered(all.all[there->user & 15].ordering);  // its client may order its streams in another thread
+        const Held held(all.streaming);
+        if (all.streams.find(stream) != there) return;
+        if (there->blocking) all.all[there->user & 15].blocking.fetch_sub(1);
+        event = std::exchange(there->event, nullptr);
+        all.streams.remove(stream);
+    }
+    if (event != nullptr && calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(event);
 }
 
 void forget_streams() {

@@ -15,8 +15,9 @@ class Table {
     static constexpr std::size_t kWays = 8;
 
   public:
-    // nullptr for none.
+    // nullptr for none, and for no key: that is what a free place has.
     Value* find(const void* key) {
+        if (key == nullptr) return nullptr;
         const std::size_t first = place_of(key);
         for (std::size_t at = first; at < first + kWays; ++at) {
             if (keys_[at].load(std::memory_order_acquire) == key) return &values_[at];
@@ -44,6 +45,7 @@ class Table {
     }
 
     void remove(const void* key) {
+        if (key == nullptr) return;
         const std::size_t first = place_of(key);
         for (std::size_t at = first; at < first + kWays; ++at) {
             if (keys_[at].load(std::memory_order_relaxed) == key) keys_[at].store(nullptr, std::memory_order_release);

@@ -235,7 +235,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staged]:
 def test_a_hog_on_its_core(staged: Staged) -> None:
     row = staged.row("core", "core")
     assert f"for a core, which hog [{staged.pids['hog']}] had" in row["why"]
-    assert row["parts_ms"]["core"] > 25
+    assert row["parts_ms"]["core"] > 5
 
 
 def test_another_tenant_on_the_gpu(staged: Staged) -> None:

@@ -116,6 +116,12 @@ def test_processes_share_a_page(guests: Guests, end: str) -> None:
             assert other.wait(10) == 0
 
 
+def test_a_process_may_set_the_rule_before_it_uses_the_gpu(guests: Guests) -> None:
+    path = guests.new_path()
+    path.touch(0o600)
+    assert guests.lines("operations", "asks_first", env=page(guests, path, 1)) == ["0"]
+
+
 def test_a_shell_is_no_client(guests: Guests) -> None:
     path = guests.new_path()
     path.touch(0o600)

@@ -16,7 +16,7 @@ EACH, TOGETHER, SERVED = "each", "together", "served"
 the same moment; measured until the last has ended. `served`: as their loads have it, for some seconds.
 """
 
-RATE = 60.0
+RATE = 15.0
 """Requests a second of the high-priority program that is served."""
 
 

@@ -1,5 +1,7 @@
 #include "cuda/execution/current.hpp"
 
+#include <cstdlib>
+
 namespace emulator::cuda {
 
 std::vector<Context*>& context_stack() {
@@ -14,6 +16,11 @@ Context* current_context() {
 
 CUresult context_error(const Driver& driver, const Context& context) {
     return static_cast<CUresult>(driver.connection.page().context_error[context.slot].load(std::memory_order_acquire));
+}
+
+CUresult no_such_handle() {
+    if (std::getenv(names::kEmulatedCrashes)) std::abort();
+    return CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace emulator::cuda

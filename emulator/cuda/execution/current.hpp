@@ -13,6 +13,8 @@ std::vector<Context*>& context_stack();
 Context* current_context();
 // Sticky error of the context.
 CUresult context_error(const Driver& driver, const Context& context);
+// What a call that names an object which is none answers. NVIDIA's driver may well crash: so does this, where asked to.
+CUresult no_such_handle();
 
 }  // namespace emulator::cuda
 

@@ -46,7 +46,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* handle, unsigned flags) {
 CUresult CUDAAPI cuEventDestroy(CUevent handle) {
     EMULATOR_ENTER();
     Event* event = named(objects().events, handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event) return no_such_handle();
     destroy_event(*event);
     return CUDA_SUCCESS;
 }
@@ -54,10 +54,10 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle) {
 CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     EMULATOR_ENTER();
     Stream* stream = nullptr;
-    if (!named(objects().events, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!named(objects().events, handle)) return no_such_handle();
     EMULATOR_TRY(wait_for_room(driver, stream_handle, guard, stream));
     Event* event = named(objects().events, handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event) return no_such_handle();
     if (stream->capture) {
         if (!stream->capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         event->capture = stream->capture;
@@ -81,7 +81,7 @@ CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigne
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = named(objects().events, handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event) return no_such_handle();
     if (const CUresult result = allow_look(*event); result != CUDA_SUCCESS || !event->recorded) return result;
     return synchronize(driver, *event->context, event->point, guard);
 }
@@ -89,7 +89,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
     EMULATOR_ENTER();
     const Event* event = named(objects().events, handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event) return no_such_handle();
     EMULATOR_TRY(allow_look(*event));
     return query(driver, *event->context, event->point);
 }
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle
     EMULATOR_ENTER();
     const Event* start = named(objects().events, start_handle);
     const Event* end = named(objects().events, end_handle);
-    if (!start || !end) return CUDA_ERROR_INVALID_HANDLE;
+    if (!start || !end) return no_such_handle();
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
     for (const Event* event : {start, end}) {
         if (event->capture) return CUDA_ERROR_CAPTURED_EVENT;

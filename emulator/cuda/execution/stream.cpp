@@ -78,7 +78,7 @@ CUresult submit(Driver& driver, Stream& stream, const wire::Request& request) {
 CUresult wait_for_room(Driver& driver, CUstream handle, std::unique_lock<std::mutex>& guard, Stream*& stream) {
     for (;;) {
         stream = find_stream(driver, handle);
-        if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (!stream) return no_such_handle();
         if (stream->capture || stream->submitted < wire::kStreamDepth ||
             is_done(driver, {stream->slot, stream->submitted - wire::kStreamDepth + 1}))
             return CUDA_SUCCESS;
@@ -101,7 +101,7 @@ template <typename Answer, typename Question>
 CUresult ask(CUstream handle, Answer* answer, const Question& question) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_handle();
     if (!answer) return CUDA_ERROR_INVALID_VALUE;
     *answer = question(*stream);
     return CUDA_SUCCESS;
@@ -133,7 +133,7 @@ CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = named(objects().streams, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_handle();
     wait_for(driver, *stream->context, stream->last(), guard);
     Stream* still = named(objects().streams, handle);
     return still ? destroy_stream(driver, *still) : CUDA_ERROR_INVALID_HANDLE;
@@ -142,7 +142,7 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_handle();
     EMULATOR_TRY(allow_query(*stream));
     return synchronize(driver, *stream->context, stream->last(), guard);
 }
@@ -150,7 +150,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     EMULATOR_ENTER();
     const Stream* stream = find_stream(driver, handle);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream) return no_such_handle();
     EMULATOR_TRY(allow_query(*stream));
     return query(driver, *stream->context, stream->last());
 }
@@ -180,7 +180,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
     Stream* stream = nullptr;
     EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     const Event* event = named(objects().events, event_handle);
-    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event) return no_such_handle();
     if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
     if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
     if (stream->capture || !event->recorded) return CUDA_SUCCESS;

@@ -39,6 +39,7 @@ CUresult pack(const Function& function, void** values, void** extra, wire::Kerne
             return CUDA_ERROR_INVALID_VALUE;
     }
     if (!buffer || bytes < function.parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > function.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;  // too many arguments
     std::memcpy(launch.parameters, buffer, function.parameter_bytes);
     return CUDA_SUCCESS;
 }
@@ -93,7 +94,7 @@ CUresult launch(CUfunction function, const Shape& shape, bool cooperative, CUstr
 
 CUresult make_launch(CUfunction handle, const Shape& shape, void** values, void** extra, Task& made) {
     const Function* function = find_function(handle);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!function) return no_such_handle();
     EMULATOR_TRY(check(shape));
     wire::Request request{.operation = wire::Operation::kKernel};
     request.launch = {.kernel = function->kernel};
@@ -165,6 +166,6 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argu
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
                                                              std::size_t shared_bytes) {
     EMULATOR_ENTER();
-    if (!find_function(function)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!find_function(function)) return no_such_handle();
     return blocks ? active_blocks(threads, shared_bytes, *blocks) : CUDA_ERROR_INVALID_VALUE;
 }

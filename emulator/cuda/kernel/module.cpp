@@ -82,7 +82,7 @@ CUresult load_image(Driver& driver, Context& context, const void* image, Module*
 }
 
 CUresult unload(Driver& driver, Module* module) {
-    if (!loaded().modules.erase(module)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!loaded().modules.erase(module)) return no_such_handle();
     if (module->context) {
         Heap& heap = loaded().code.at(module->context);
         heap.give(module->code);
@@ -129,7 +129,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
     EMULATOR_ENTER();
     const Module* module = named(loaded().modules, handle);
-    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    if (!module) return no_such_handle();
     if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
     const auto found = module->functions.find(name);
     if (found == module->functions.end()) return CUDA_ERROR_NOT_FOUND;
@@ -140,7 +140,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, cons
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
     EMULATOR_ENTER();
     const Function* function = find_function(handle);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!function) return no_such_handle();
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     *name = kKernels[function->kernel].name.data();
     return CUDA_SUCCESS;
@@ -149,7 +149,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
 CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* size) {
     EMULATOR_ENTER();
     const Function* function = find_function(handle);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!function) return no_such_handle();
     if (!offset || index >= function->parameter_sizes.size()) return CUDA_ERROR_INVALID_VALUE;
     *offset = function->parameter_offsets[index];
     if (size) *size = function->parameter_sizes[index];

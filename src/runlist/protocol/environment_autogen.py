@@ -96,6 +96,11 @@ DEVICE = "RUNLIST_DEVICE"
 EMULATED_GPU = "RUNLIST_EMULATED_GPU"
 """The directory of an emulated GPU."""
 
+EMULATED_CRASHES = "RUNLIST_EMULATED_CRASHES"
+"""Any value: the emulated CUDA ends a process that names a stream, event, function or module which is none, as NVIDIA's
+driver may, instead of an answer.
+"""
+
 EMULATED_HANDLE_BASE = "RUNLIST_EMULATED_HANDLE_BASE"
 """Where the emulated CUDA's object handles start: a number."""
 

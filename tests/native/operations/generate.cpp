@@ -92,7 +92,7 @@ class Generator : Ordered {
         tell(client, {.what = what, .stream = slot, .helper = by_helper(slot), .variant = variant(), .work = work});
         if (what == Do::kWorkAtOnce && work.kind == Kind::kCopy && !on_device(work.to))
             clock(client.host).join(clock(slot));
-        apply(work, contents_);
+        do_work(work, contents_);
         return true;
     }
 
@@ -125,7 +125,7 @@ class Generator : Ordered {
         const std::uint16_t number = ++clock(client.host).seen[static_cast<std::size_t>(client.host)];
         touched({client.host, number}, reads_of(work), {work.to});
         tell(client, {.what = Do::kHostWrite, .work = work});
-        apply(work, contents_);
+        do_work(work, contents_);
     }
 
     void check(const Client& client) {
@@ -286,7 +286,7 @@ class Generator : Ordered {
         tell(client,
              {.what = Do::kLaunch, .stream = slot, .exec = index, .helper = by_helper(slot), .variant = variant()});
         for (const std::vector<Work>* works : {&exec.works, &exec.works2})
-            for (const Work& work : *works) apply(work, contents_);
+            for (const Work& work : *works) do_work(work, contents_);
         if (!client.closed && chance(20)) {
             exec.alive = false;
             tell(client, {.what = Do::kExecDestroy, .exec = index});

@@ -40,7 +40,7 @@ inline std::uint32_t repeated(std::uint32_t value, std::uint32_t width) {
 }
 
 // What the work is to give.
-inline void apply(const Work& work, std::vector<Words>& buffers) {
+inline void do_work(const Work& work, std::vector<Words>& buffers) {
     Words& to = buffers[static_cast<std::size_t>(work.to)];
     const Words from = work.from == kNone ? to : buffers[static_cast<std::size_t>(work.from)];
     for (std::uint32_t i = 0; i < work.count; ++i) {

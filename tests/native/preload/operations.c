@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,7 +82,7 @@ static void with_buffer(CUdeviceptr state, CUstream stream) {
         uint64_t count;
         uint32_t rounds;
     } packed = {state, kWords, 3};
-    size_t size = sizeof(packed);
+    size_t size = offsetof(__typeof__(packed), rounds) + sizeof(packed.rounds); /* no more than it takes */
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     CUlaunchConfig config = {.gridDimX = kWords / 256,
                              .gridDimY = 1,
@@ -471,6 +472,11 @@ int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
     if (!strcmp(act, "absent")) {
         printf("%d\n", RL(rl_operations_start)(2));
+        return 0;
+    }
+    if (!strcmp(act, "asks_first")) {
+        const struct rl_admission all = {sizeof(all), ~0u, ~0u, 1, -1};
+        printf("%d\n", RL(rl_operations_admission)(&all));
         return 0;
     }
     if (!strcmp(act, "page")) setenv("PLAIN", "1", 1);

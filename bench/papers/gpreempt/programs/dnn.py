@@ -33,6 +33,7 @@ class Inference(serving.Program):
         if options.graph and options.blocks is not None and not options.urgent:
             raise UsageError("a CUDA graph is one piece of work, with no layers to stop between: leave out --graph")
         self._stream, self._aside = self._streams(options) if self._gpu else (None, None)
+        torch.set_num_threads(1)  # else an input is prepared by as many threads as cores, which other programs' spin on
         torch.backends.cudnn.benchmark = False  # what it chooses would depend on what else runs now
         torch.backends.cudnn.deterministic = True
         network = NETWORKS[options.network]

@@ -21,7 +21,7 @@ namespace blocks {
 struct Run {
     unsigned long long* next;                 // the logical block to be taken next; in the GPU's memory, 0 at first
     unsigned* halted;                         // in the GPU's memory, 0 at first: one has left before the end, so all
-                                              // leave; and when `stop` was last read
+                                              // leave; then how often `stop` was read
     const volatile unsigned long long* stop;  // in the host's memory: 16 bytes, one for each who may stop; 0: go on
     unsigned x, y, z;                         // the logical grid
 
@@ -39,31 +39,39 @@ __device__ __forceinline__ void barrier() { __syncthreads_and(0); }
 #define RUNLIST_RUN \
     runlist::blocks::Run { runlist_next, runlist_halted, runlist_stop, runlist_x, runlist_y, runlist_z }
 
-// About a quarter of a microsecond, from anywhere on; not 0 and not 1.
-__device__ __forceinline__ unsigned now() {
-#ifdef RUNLIST_HOST
-    const unsigned long long ns = globaltimer();
-#else
-    unsigned long long ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-#endif
-    return static_cast<unsigned>(ns >> 8) | 2u;
-}
+// What one physical block knows of when the host's memory was last read.
+struct Watch {
+    unsigned seen = 0;    // the count of readings, as it was when it last changed
+    long long since = 0;  // by the clock of this block's own SM
+    bool reads = true;    // whether it is one of those that may read
+};
 
 // Whether all are to leave. A GPU reads the host's memory about once in a microsecond, whoever asks, so that one block
-// does it for all, every 4 µs; at the very first the others wait for its answer.
-__device__ __forceinline__ bool leaves(const Run& run) {
-    constexpr unsigned kNever = 0, kFirst = 1, kEvery = 16;
+// does it for all, once in some 4 µs; at the very first the others wait for its answer. Of many blocks only some look
+// whether it is time, as that is another way to the memory of the GPU.
+__device__ __forceinline__ bool leaves(const Run& run, Watch& watch) {
+    constexpr unsigned kNever = 0, kFirst = 1, kAfterFirst = 2;
+    constexpr long long kCycles = 6000;
     volatile unsigned* const halted = run.halted;
-    volatile unsigned* const read = run.halted + 1;
-    const unsigned before = *read;
+    volatile unsigned* const readings = run.halted + 1;
+    if (run.stop == nullptr) return *halted != 0;
+    if (!watch.reads && watch.seen > kFirst) return *halted != 0;
+    const unsigned count = *readings;
     if (*halted != 0) return true;
-    if (run.stop == nullptr) return false;
-    const unsigned time = now();
-    if (before > kFirst && time - before < kEvery) return false;
-    if (before == kFirst || atomicCAS(run.halted + 1, before, before == kNever ? kFirst : time) != before) {
-        if (before > kFirst) return false;
-        while (*read == kFirst) {
+    if (count > kFirst) {
+        const long long time = clock64();
+        if (count != watch.seen) {
+            watch.seen = count;
+            watch.since = time;
+            return false;
+        }
+        if (time - watch.since < kCycles) return false;
+        watch.since = time;
+        const unsigned next = count + 1 > kFirst ? count + 1 : kAfterFirst;
+        if (atomicCAS(run.halted + 1, count, next) != count) return false;
+        watch.seen = next;
+    } else if (count == kFirst || atomicCAS(run.halted + 1, kNever, kFirst) != kNever) {
+        while ((watch.seen = *readings) == kFirst) {
         }
         __threadfence();
         return *halted != 0;
@@ -71,16 +79,17 @@ __device__ __forceinline__ bool leaves(const Run& run) {
     const bool asked = (run.stop[0] | run.stop[1]) != 0;
     // A kernel queued behind this one must not begin, even if nobody asks any more by then.
     if (asked) atomicExch(run.halted, 1u);
-    if (before == kNever) {
+    if (count == kNever) {
+        watch.seen = kAfterFirst;
         __threadfence();
-        atomicExch(run.halted + 1, time);
+        atomicExch(run.halted + 1, unsigned{kAfterFirst});
     }
     return asked;
 }
 
 // The number of a logical block that nobody else has or gets; the total or more: there is none, or none is to be taken.
-__device__ __forceinline__ unsigned long long take(const Run& run) {
-    return leaves(run) ? run.total() : atomicAdd(run.next, 1ull);
+__device__ __forceinline__ unsigned long long take(const Run& run, Watch& watch) {
+    return leaves(run, watch) ? run.total() : atomicAdd(run.next, 1ull);
 }
 
 // Calls body(blockIdx, gridDim) for logical blocks until none is left, or a stop is asked for. All threads of the block
@@ -91,8 +100,10 @@ __device__ __forceinline__ void each(const Run& run, const Body& body) {
     const bool leader = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
     const unsigned long long total = run.total();
     const dim3 grid(run.x, run.y, run.z);
+    Watch watch;
+    watch.reads = ::blockIdx.x % (::gridDim.x / 32 + 1) == 0;
     for (;;) {
-        if (leader) taken = take(run);
+        if (leader) taken = take(run, watch);
         __syncthreads();
         const unsigned long long mine = taken;
         if (mine >= total) return;

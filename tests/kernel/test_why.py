@@ -168,7 +168,8 @@ class Staged:
         """The row of a request: it adds up, is as long as the program says, and names its culprit."""
         told = self.told[name]
         assert self.report["dropped"] == 0
-        (row,) = (row for row in self.report["slow"] if abs(row["began_ns"] - told["began"]) < 5_000_000)
+        row = min(self.report["slow"], key=lambda row: abs(row["began_ns"] - told["began"]))
+        assert abs(row["began_ns"] - told["began"]) < 20_000_000
         assert sum(row["parts_ms"].values()) == pytest.approx(row["ms"], rel=0.001)
         assert row["ms"] * 1e6 == pytest.approx(told["ns"], rel=0.03, abs=SLACK_NS)
         assert row["culprit"] == culprit, row

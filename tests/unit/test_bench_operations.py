@@ -24,6 +24,7 @@ from runlist.errors import NotSupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "papers" / "orion.md"
+KEPT = DOCUMENT.parent / "runs" / "2026-11-23T0612-nvidia-orion"
 GPU = {"device": "nvidia", "gpus": ["a GPU"], "driver": "1", "window_s": 1.0}
 
 
@@ -270,12 +271,15 @@ def test_pictures_show_only_what_was_measured() -> None:
 def test_the_document_is_what_the_command_writes_between_its_marks(tmp_path: Path) -> None:
     copy = tmp_path / "orion.md"
     copy.write_text(DOCUMENT.read_text())
-    document.write(copy, Results())
+    document.write(copy, Results.of(Store(KEPT)))
     assert copy.read_text() == DOCUMENT.read_text(), "write it again: python -m bench.papers.orion plot --document …"
     document.write(copy, a_run())
     assert "a GPU, driver 1" in copy.read_text()
     document.write(copy, Results({**GPU, "device": "emulated"}, a_run().cells))
-    assert copy.read_text() == DOCUMENT.read_text()  # no figure is of an emulated GPU
+    unmeasured = copy.read_text()  # no figure is of an emulated GPU
+    document.write(copy, Results())
+    assert copy.read_text() == unmeasured
+    assert "No run on a GPU has been kept yet" in unmeasured
 
 
 def test_a_document_without_marks_is_left_alone(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ def gpus(machine: Mapping[str, Any]) -> str:
 
 def measured_on(machine: Mapping[str, Any]) -> str:
     """Where something was measured, and how long its windows were, in words."""
+    commit = str(machine.get("commit"))[:7]
     return (
-        f"{gpus(machine)}, driver {machine.get('driver')}, Runlist {machine.get('runlist')} ({machine.get('commit')}), "
+        f"{gpus(machine)}, driver {machine.get('driver')}, Runlist {machine.get('runlist')} ({commit}), "
         f"windows of {machine.get('window_s')} s"
     )
 

@@ -29,7 +29,8 @@ CHECKS = (
     "check_slots",
 )
 PLAIN = "plain"
-"""Without a sanitizer: as the library is built."""
+"""Without a sanitizer: as the library is built. Only in `make checks`."""
+KINDS = ("address", "thread") if TIMES == 1 else (PLAIN, "address", "thread")
 FORKS = "check_slots"
 """Makes children of kinds that the thread sanitizer does not know."""
 FUZZED = {"fuzz_environment": 20_000, "fuzz_region": 500}
@@ -84,7 +85,7 @@ def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.timeout(BUILD_S + RUN_S)
 @pytest.mark.parametrize(
     ("checked", "name"),
-    [(kind, name) for kind in (PLAIN, "address", "thread") for name in CHECKS if (kind, name) != ("thread", FORKS)],
+    [(kind, name) for kind in KINDS for name in CHECKS if (kind, name) != ("thread", FORKS)],
     indirect=["checked"],
 )
 def test_parts(checked: Checked, name: str) -> None:

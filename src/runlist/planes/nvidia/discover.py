@@ -123,7 +123,8 @@ class Discoverer:
         try:
             ends = time.monotonic() + seconds
             begin = self._rest.pop(pid, -1)
-            for fd, file in _control_files(self._driver, pid, pidfd, borrower, begin):
+            ours = self._own_file.fileno() if pid == os.getpid() else -1  # none of it is work
+            for fd, file in _control_files(self._driver, pid, pidfd, borrower, begin, ours):
                 copies.append(file)
                 found += [
                     Found(fd, file, handle, gpus)
@@ -196,10 +197,10 @@ def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
 
 
 def _control_files(
-    driver: Driver, pid: int, pidfd: int, borrower: Borrower, begin: int
+    driver: Driver, pid: int, pidfd: int, borrower: Borrower, begin: int, ours: int
 ) -> Iterator[tuple[int, OpenFile]]:
-    """Copies of a process' control files, those with numbers above `begin`."""
-    numbers = (number for number in driver.control_files(pid) if number > begin)
+    """Copies of a process' control files, those with numbers above `begin`, but for `ours`."""
+    numbers = (number for number in driver.control_files(pid) if number > begin and number != ours)
     yield from _copies(driver, pid, pidfd, borrower, numbers)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from runlist.cli import app
-from runlist.errors import NoPermissionError, UsageError
+from runlist.errors import NoPermissionError, NotSupportedError, UsageError
 from runlist.operations import ANY, CLOSED, COMPLEMENTS, OPEN, Admission, Counters, Model, Rule, load_rule
 from runlist.operations.feedback import FALLBACK, Feedback
 from runlist.operations.rules import builtin_rules
@@ -393,4 +393,27 @@ def test_a_rule_that_fails_is_dropped_and_complements_go(
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) == 1
+    feedback.stop()
+
+
+def test_a_scheduler_that_others_stop_ends_the_thread_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = threading.Event()
+
+    def look() -> Model:
+        if stopped.is_set():
+            raise NotSupportedError("no scheduler of operations was started in this process")
+        return model()
+
+    rule = Scripted(lambda: OPEN)
+    rule.every_s = 0.05
+    threads = threading.active_count()
+    feedback = Feedback(rule, look, lambda _: None)
+    feedback.start()
+    assert threading.active_count() == threads + 1
+    stopped.set()
+    until = time.monotonic() + 10
+    while threading.active_count() > threads and time.monotonic() < until:
+        time.sleep(0.005)
+    assert threading.active_count() == threads
+    assert capsys.readouterr().err == ""
     feedback.stop()

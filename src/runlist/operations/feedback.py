@@ -4,10 +4,12 @@ launch waits for this thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 
+from runlist.errors import RunlistError
 from runlist.log import say
 from runlist.operations.admission import COMPLEMENTS, Admission
 from runlist.operations.rules.interface import LEAST_EVERY_S, STALL_S, Model, Rule
@@ -39,9 +41,9 @@ class Feedback:
 
     def _work(self) -> None:
         every_s = max(LEAST_EVERY_S, self._rule.every_s or 0)
-        while not self._end.wait(every_s):
-            if not self._ask():
-                return
+        with contextlib.suppress(RunlistError):  # the scheduler was stopped by other hands, such as a C library's
+            while not self._end.wait(every_s) and self._ask():
+                pass
 
     def _ask(self) -> bool:
         """Whether the rule is still one."""

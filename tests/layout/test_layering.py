@@ -33,8 +33,8 @@ FLOW: dict[str, set[str]] = {
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": set(),
-    "plugin_file": {"errors", "trusted"},
-    "policies": {"errors", "model", "plugin_file", "statistics", "units"},
+    "plugins": {"errors", "trusted"},
+    "policies": {"model", "plugins", "statistics", "units"},
     "scheduling": {"errors", "model", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
@@ -116,7 +116,7 @@ FLOW: dict[str, set[str]] = {
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "units", "views"},
     "operations.admission": set(),
-    "operations.rules": {"errors", "operations.admission", "plugin_file", "policies.parts", "statistics"},
+    "operations.rules": {"errors", "operations.admission", "plugins", "policies.parts", "statistics"},
     "operations.record": set(),
     "operations.profiles": {"errors", "files", "operations.admission", "operations.record"},
     "operations": {

@@ -1,0 +1,112 @@
+"""Classes that are found by the name of a module of ours, or in a file of a user's own: policies, and rules of the
+scheduler of operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Generic, TypeVar
+
+from runlist import trusted
+from runlist.errors import NoPermissionError, UsageError
+
+_MAX_FILE = 1 << 20
+
+_Class = TypeVar("_Class")
+
+
+@dataclass(frozen=True)
+class Plugins(Generic[_Class]):
+    """Those of a kind, which is called `what`. Ours are the modules of `package` but `others`, and where `packages`
+    says so only those that are packages. Each defines `what` in capitals, a subclass of `base` (`base_name` in words).
+    """
+
+    what: str
+    package: str
+    base: type[_Class]
+    base_name: str
+    others: frozenset[str]
+    packages: bool = False
+
+    def names(self) -> list[str]:
+        """Of ours."""
+        found = pkgutil.iter_modules(importlib.import_module(self.package).__path__)
+        return sorted({one.name for one in found if one.ispkg or not self.packages} - self.others)
+
+    def find(self, name: str) -> type[_Class]:
+        """By its name, or the path of a .py file. Raises UsageError for what is none, and NoPermissionError for a file
+        that somebody else can write.
+        """
+        if not name.endswith(".py"):
+            return self.ours(name)
+        path = Path(name)
+        return self._class(_load(path, self.what), str(path))
+
+    def ours(self, name: str) -> type[_Class]:
+        """By its name. Raises UsageError."""
+        full = f"{self.package}.{name}"
+        try:
+            if not name.isidentifier() or name in self.others:
+                raise ModuleNotFoundError(name=full)
+            module = importlib.import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name != full:
+                raise
+            known = ", ".join(self.names())
+            raise UsageError(f"no {self.what} {name!r}: take {known} or the path of a .py file") from None
+        return self._class(module, name)
+
+    @contextlib.contextmanager
+    def making(self, name: str) -> Iterator[None]:
+        """While one is made, which is anybody's code: raises UsageError for whatever that raises."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            said = str(error) if isinstance(error, ValueError) else repr(error)
+            raise UsageError(f"{self.what} {name}: {said}") from None
+
+    def _class(self, module: ModuleType, name: str) -> type[_Class]:
+        cls = getattr(module, self.what.upper(), None)
+        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            raise UsageError(f"{self.what} {name} does not define {self.what.upper()}, a subclass of {self.base_name}")
+        return cls
+
+
+def _load(path: Path, what: str) -> ModuleType:
+    """The module of a file that is `what`, in a word. Raises UsageError, in one line, for what cannot be loaded, and
+    NoPermissionError for a file that somebody else can write.
+    """
+    spec = importlib.util.spec_from_file_location(f"runlist_user_{what}_{path.stem}", path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    source = _source(path, what)
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (it is code)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{what} file {path} cannot be loaded: {type(error).__name__}: {error}") from None
+    return module
+
+
+def _source(path: Path, what: str) -> bytes:
+    """A file's content, if nobody else could have written it."""
+    try:
+        with open(trusted.open_file(path), "rb") as file:
+            source = file.read(_MAX_FILE + 1)
+    except NoPermissionError as error:
+        raise NoPermissionError(f"{what} file {path} is refused, since it is code: {error}") from None
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, trusted.NoFile, ValueError):
+        raise UsageError(f"{what} file {path} does not exist") from None
+    except OSError as error:
+        raise UsageError(f"{what} file {path} cannot be read: {error.strerror}") from None
+    if len(source) > _MAX_FILE:
+        raise UsageError(f"{what} file {path} is larger than {_MAX_FILE >> 20} MiB: that is no {what}")
+    return source

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -46,17 +47,6 @@ class Node:
 
 
 @contextlib.contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
 def node(name: str, gpus: int) -> Iterator[Node]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rl-")))
@@ -64,7 +54,7 @@ def node(name: str, gpus: int) -> Iterator[Node]:
         commands = Commands({**os.environ, **gpu.environment()}, folder)
         stack.callback(commands.close)
         own = {key: value for key, value in commands.environment.items() if os.environ.get(key) != value}
-        with environment(own):
+        with mock.patch.dict(os.environ, own):
             daemon = stack.enter_context(Daemon(commands))
         yield Node(name, {**own, "NODE": name, "PYTHONPATH": f"{ROOT}{os.pathsep}{own['PYTHONPATH']}"}, daemon, gpus)
 

@@ -120,7 +120,7 @@ class Discoverer:
         """
         found: list[Found] = []
         copies: list[OpenFile] = []
-        try:
+        with _closing_unused(copies, found):
             ends = time.monotonic() + seconds
             begin = self._rest.pop(pid, -1)
             ours = self._own_file.fileno() if pid == os.getpid() else -1  # none of it is work
@@ -134,11 +134,6 @@ class Discoverer:
                 if time.monotonic() >= ends:
                     self._rest[pid] = fd
                     break
-        except BaseException:
-            found.clear()
-            raise
-        finally:
-            _close_unused(copies, found)
         return found
 
     def is_file(self, pid: int, fd: int) -> bool:
@@ -150,7 +145,7 @@ class Discoverer:
         """As `discover`, but only among these objects: RM says of each what it is, so that nobody's word is taken."""
         found: list[Found] = []
         copies: list[OpenFile] = []
-        try:
+        with _closing_unused(copies, found):
             for one in seen:
                 numbers = _behind(self._driver, pid, one.fd)
                 for fd, file in _copies(self._driver, pid, pidfd, borrower, numbers):
@@ -159,27 +154,17 @@ class Discoverer:
                     if classes and (gpus := _gpus(RmClient(file, one.client), classes)):
                         found.append(Found(fd, file, one.client, gpus))
                         break
-        except BaseException:
-            found.clear()
-            raise
-        finally:
-            _close_unused(copies, found)
         return found
 
     def examine(self, lent: Sequence[Lent]) -> list[Found]:
         """The same for files that a process sent of itself, one client on each; takes them over."""
         found: list[Found] = []
-        try:
+        with _closing_unused([one.handle for one in lent], found):
             found += [
                 Found(one.key, file, one.client, gpus)
                 for one in lent
                 if (gpus := _gpus(RmClient(file := cast("OpenFile", one.handle), one.client)))
             ]
-        except BaseException:
-            found.clear()
-            raise
-        finally:
-            _close_unused([one.handle for one in lent], found)
         return found
 
     def _newest_client(self) -> int:
@@ -189,11 +174,20 @@ class Discoverer:
         return own.handle - CLIENT_BASE
 
 
-def _close_unused(copies: Iterable[Handle], found: Sequence[Found]) -> None:
-    """A copy left open would keep the process' memory when it dies."""
-    for file in copies:
-        if not any(client.handle is file for client in found):
-            file.close()
+@contextlib.contextmanager
+def _closing_unused(copies: Sequence[Handle], found: list[Found]) -> Iterator[None]:
+    """At the end the copies that nothing was found on are closed; where it fails nothing was. A copy left open would
+    keep the process' memory when it dies.
+    """
+    try:
+        yield
+    except BaseException:
+        found.clear()
+        raise
+    finally:
+        for file in copies:
+            if not any(client.handle is file for client in found):
+                file.close()
 
 
 def _control_files(

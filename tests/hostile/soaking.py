@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,16 @@ class User:
         self.process.communicate()
 
 
-def descriptors(pid: int) -> list[str]:
-    found = []
+def descriptors(pid: int) -> Counter[str]:
+    """What a process has open, by kind, but for the connections to the processes that it started: a daemon starts its
+    actuator when the first latency task is watched, and a nursery when the first stranger asks.
+    """
+    found: Counter[str] = Counter()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.append(os.readlink(fd).partition(":")[0])
-    return sorted(found)
+            found[os.readlink(fd).partition(":")[0]] += 1
+    started = [name for task in Path(f"/proc/{pid}/task").iterdir() for name in (task / "children").read_text().split()]
+    return found - Counter(socket=len(started))
 
 
 def resident(pid: int) -> int:
@@ -99,8 +104,8 @@ class Life:
     def __init__(self, seconds: float) -> None:
         self.began = time.monotonic()
         self.seconds = seconds
-        self.opened: dict[int, list[str]] = {}
-        """Descriptors, by process."""
+        self.opened: dict[int, Counter[str]] = {}
+        """Descriptors, by process, at the last look."""
         self.managed = False
         """Whether it ever had a task. It opens the GPU's log for the first, for good."""
         self.settled: dict[int, int] = {}

@@ -13,6 +13,7 @@ from runlist.planes.interface import Capture
 from runlist.planes.kernel import loading, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event, read
+from runlist.planes.kernel.names import Names
 from runlist.planes.kernel.ring import Ring
 from runlist.planes.nvidia.capture import CAPTURE
 from runlist.protocol.kernel_autogen import RING_BYTES, Counter
@@ -22,12 +23,17 @@ class Captured:
     """The programs, loaded in this process, and what they tell."""
 
     def __init__(
-        self, folder: str = "", budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
+        self,
+        names: Names | None = None,
+        budget: int = 1_000_000,
+        own: int = 0,
+        capture: Capture = CAPTURE,
+        settle_ms: int = 0,
     ) -> None:
         tracing = rights.open_tracing()
         try:
             wanted = loading.Wanted(
-                capture.shapes, capture.rules, capture.watched, own, budget, folder, settle_ms, capture.major
+                capture.shapes, capture.rules, capture.watched, own, budget, names, settle_ms, capture.major
             )
             self.loaded = loading.load(wanted, loading.read_object(), tracing)
         finally:
@@ -61,10 +67,10 @@ class Captured:
 
 @contextlib.contextmanager
 def captured(
-    folder: str = "", budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
+    names: Names | None = None, budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
 ) -> Iterator[Captured]:
     """The programs for a while, for all processes but `own`."""
-    made = Captured(folder, budget, own, capture, settle_ms)
+    made = Captured(names, budget, own, capture, settle_ms)
     try:
         yield made
     finally:

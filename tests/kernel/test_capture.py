@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import mmap
 import os
 import platform
-import shutil
 import signal
 import struct
-import subprocess
 import threading
 from pathlib import Path
 
@@ -278,28 +275,3 @@ def test_all_groups_of_processes_that_fork_and_are_killed(answering: Path) -> No
     assert result.made == 600
     assert result.captured == result.made
     assert result.attributed == result.made
-
-
-@pytest.mark.skipif(shutil.which("bpftool") is None, reason="needs bpftool")
-def test_bpftool_shows_the_maps_by_name(file: int, tmp_path: Path) -> None:
-    mounted = tmp_path / "bpf"
-    mounted.mkdir()
-    subprocess.run(["mount", "-t", "bpf", "bpf", mounted], check=True)
-    try:
-        with captured(str(mounted / "runlist" / "1")) as kernel:
-            assert kernel.loaded.unpinned == ""
-            Asking(file, CLIENT).made(2, 0x15, GROUP)
-            words = ["bpftool", "-j", "map", "dump", "pinned", str(mounted / "runlist/1/groups")]
-            found = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-            ours = [entry["formatted"] for entry in found if entry["formatted"]["key"]["pid"] == os.getpid()]
-        assert [(one["key"]["object"], one["value"]["fd"], one["value"]["uid"]) for one in ours] == [(0x15, file, 0)]
-        assert not (mounted / "runlist/1").exists()
-    finally:
-        subprocess.run(["umount", mounted], check=True)
-
-
-def test_without_a_file_system_for_names_it_works_and_says_so(file: int, tmp_path: Path) -> None:
-    with captured(str(tmp_path / "runlist" / "1")) as kernel:
-        assert kernel.loaded.unpinned.startswith("maps have no names in ")
-        Asking(file, CLIENT).made(2, 0x15, GROUP)
-        assert len(_mine(kernel.take())) == 1

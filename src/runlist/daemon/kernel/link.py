@@ -15,17 +15,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
 from runlist.daemon import helper
 from runlist.daemon.kernel.policy import PolicyMap
+from runlist.paths import daemon_socket
 from runlist.planes.interface import Plane
 from runlist.planes.kernel import events, inheriting, messages, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.loading import Wanted, open_map
+from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
 from runlist.proc.process import capable, pid_namespace
 from runlist.protocol import environment_autogen as names
@@ -34,7 +35,6 @@ from runlist.protocol.kernel_autogen import RING_BYTES, Counter, Refusal
 _log = structlog.get_logger()
 
 LOADER = "runlist.planes.kernel.loader"
-FOLDER = "/sys/fs/bpf/runlist"
 BUDGET = 20_000
 """Requests of a process that are captured in a second."""
 MOST_AT_ONCE = 1024
@@ -120,25 +120,24 @@ class KernelLink:
             self._say(f"no loader can be started: {error or 'no memory'}")
             self._rest()
             return
-        folder = f"{FOLDER}/{os.getpid()}" if os.path.isdir(os.path.dirname(FOLDER)) else ""
-        if folder and not self._inherited:
-            self._inherit()
+        given = Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
+        if not self._inherited:
+            self._inherit(given)
         self._exempt = set(self._helpers())
         self._commands = tuple(capture.watched)
         wanted = Wanted(
-            capture.shapes, capture.rules, capture.watched, os.getpid(), BUDGET, folder, SETTLE_MS, capture.major,
-            tuple(self._exempt),
+            capture.shapes, capture.rules, capture.watched, os.getpid(), BUDGET,
+            given if FOLDER.parent.is_dir() else None, SETTLE_MS, capture.major, tuple(self._exempt),
         )  # fmt: skip
         self._sock, self._started = ours, time.monotonic()
         with contextlib.suppress(OSError):  # it ended: `_heard` sees that
             ours.send(messages.ask(wanted))
         self._loop.add_reader(ours, self._heard)
 
-    def _inherit(self) -> None:
+    def _inherit(self, given: Names) -> None:
         """Begin with what the kernel told a daemon before us, which was killed."""
         self._inherited = True
-        left = inheriting.left_behind(Path(FOLDER), os.getpid())
-        if left is not None and (made := inheriting.made_before(left)):
+        if (left := given.left()) is not None and (made := inheriting.made_before(left)):
             self._begin(
                 [
                     replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))

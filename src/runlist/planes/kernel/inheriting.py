@@ -25,16 +25,6 @@ _NUMBER = struct.Struct("<I")
 _MOST = 1 << 17
 
 
-def left_behind(above: Path, own: int) -> Path | None:
-    """The folder of the maps that the last daemon left: our own, or the youngest of a process that is no more."""
-    try:
-        folders = [folder for folder in above.iterdir() if folder.name.isdecimal()]
-        left = [each for each in folders if each.name == str(own) or not Path("/proc", each.name).exists()]
-        return max((each for each in left if any(each.iterdir())), key=lambda each: each.stat().st_mtime, default=None)
-    except OSError:
-        return None
-
-
 def open_left(folder: Path, described: maps.Described) -> int | None:
     """A descriptor of a map in a folder; None where there is none, or it is of another version."""
     try:

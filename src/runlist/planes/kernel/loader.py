@@ -10,7 +10,6 @@ import contextlib
 import signal
 import socket
 import sys
-from pathlib import Path
 
 from runlist.errors import RunlistError
 from runlist.planes.kernel import loading, messages, rights
@@ -49,8 +48,8 @@ def _load(wanted: loading.Wanted) -> loading.Loaded:
         raise RunlistError(f"tracepoints cannot be reached ({error.strerror}): mount tracefs") from None
     rights.keep_two()
     loaded = loading.load(wanted, data, tracing)
-    if wanted.folder:
-        loading.remove_stale(Path(wanted.folder).parent)
+    if wanted.names is not None:
+        wanted.names.take_stale_away()
     return loaded
 
 

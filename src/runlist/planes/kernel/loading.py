@@ -11,6 +11,7 @@ from pathlib import Path
 
 from runlist.errors import NotSupportedError
 from runlist.planes.kernel import bpf, inheriting, maps, program, refusing, rights
+from runlist.planes.kernel.names import Names
 from runlist.planes.kernel.types import Types
 from runlist.planes.process.library import program as built
 from runlist.protocol import kernel_autogen as protocol
@@ -21,8 +22,8 @@ _NUMBER = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be captured, as `planes.interface.Capture` has it, but for process `own`; `folder` is where people
-    find the maps, or empty. `exempt` are processes that are never refused anything.
+    """What is to be captured, as `planes.interface.Capture` has it, but for process `own`; `names` is where people
+    find the maps, if anywhere. `exempt` are processes that are never refused anything.
     """
 
     shapes: Mapping[int, bytes]
@@ -30,7 +31,7 @@ class Wanted:
     watched: Mapping[int, int]
     own: int
     budget: int
-    folder: str
+    names: Names | None = None
     settle_ms: int = 0
     major: int = 0
     exempt: tuple[int, ...] = ()
@@ -44,7 +45,7 @@ class Loaded:
 
     maps: dict[str, int]
     held: list[int]
-    folder: Path | None = None
+    names: Names | None = None
     unpinned: str = ""
     lenient: str = ""
 
@@ -52,8 +53,8 @@ class Loaded:
         """Stop, and take the names away, or leave them for the next daemon."""
         for fd in (*self.held, *self.maps.values()):
             os.close(fd)
-        if self.folder is not None and not leave:
-            remove(self.folder)
+        if self.names is not None and not leave:
+            self.names.take_away()
 
 
 def read_object() -> bytes:
@@ -75,20 +76,21 @@ def load(wanted: Wanted, data: bytes, tracing: int) -> Loaded:
             raise NotSupportedError(
                 f"{OBJECT} of this installation cannot be read ({error}): reinstall runlist"
             ) from None
-        _make_maps(loaded, Path(wanted.folder) if wanted.folder else None)
+        _make_maps(loaded, None if wanted.names is None else wanted.names.left())
         _fill(loaded, wanted)
         for each in programs:
             if not each.hook:
                 _attach(loaded, each, licence, tracing)
             else:
                 loaded.lenient = refusing.attach(loaded.maps, each, licence, loaded.held)
-        loaded.unpinned = _pin(loaded, wanted.folder)
+        if wanted.names is not None:
+            loaded.unpinned = wanted.names.give(loaded.maps)
+            loaded.names = None if loaded.unpinned else wanted.names
         undo.pop_all()
     return loaded
 
 
-def _make_maps(loaded: Loaded, folder: Path | None) -> None:
-    before = None if folder is None else inheriting.left_behind(folder.parent, int(folder.name))
+def _make_maps(loaded: Loaded, before: Path | None) -> None:
     types = Types(protocol.STRUCTS)
     described: int | None = None
     with contextlib.suppress(OSError):  # they are for people alone
@@ -172,37 +174,3 @@ def _attach(loaded: Loaded, each: program.Program, licence: str, tracing: int) -
         raise NotSupportedError(why) from None
     finally:
         os.close(code)
-
-
-def _pin(loaded: Loaded, folder: str) -> str:
-    if not folder:
-        return ""
-    loaded.folder = Path(folder)
-    try:
-        loaded.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in loaded.folder.iterdir():  # of a loader that was killed
-            old.unlink()
-        for each in maps.MAPS:
-            if each.pinned:
-                bpf.pin(loaded.maps[each.name], str(loaded.folder / each.name))
-    except OSError as error:
-        remove(loaded.folder)
-        loaded.folder = None
-        return f"maps have no names in {folder} ({error.strerror})"
-    return ""
-
-
-def remove(folder: Path) -> None:
-    """Take the names in a folder away, and the folder."""
-    with contextlib.suppress(OSError):
-        for name in folder.iterdir():
-            name.unlink()
-        folder.rmdir()
-
-
-def remove_stale(above: Path) -> None:
-    """Take the folders of daemons away that are no more; each is named by its process."""
-    with contextlib.suppress(OSError):
-        for folder in above.iterdir():
-            if folder.name.isdecimal() and not Path("/proc", folder.name).exists():
-                remove(folder)

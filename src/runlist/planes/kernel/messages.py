@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from runlist.planes.kernel.loading import Wanted
+from runlist.planes.kernel.names import Names
 
 MAX_BYTES = 1 << 16
 SHARED = (
@@ -35,7 +37,7 @@ def ask(wanted: Wanted) -> bytes:
             "watched": {str(command): flags for command, flags in wanted.watched.items()},
             "own": wanted.own,
             "budget": wanted.budget,
-            "folder": wanted.folder,
+            "names": wanted.names and [str(wanted.names.above), wanted.names.pid, wanted.names.socket],
             "settle_ms": wanted.settle_ms,
             "major": wanted.major,
             "exempt": wanted.exempt,
@@ -46,13 +48,14 @@ def ask(wanted: Wanted) -> bytes:
 def asked(message: bytes) -> Wanted:
     """What the daemon asked."""
     words = json.loads(message)
+    above, pid, path = words["names"] or ("", 0, "")
     return Wanted(
         {int(request): bytes.fromhex(shape) for request, shape in words["shapes"].items()},
         tuple(bytes.fromhex(rule) for rule in words["rules"]),
         {int(command): int(flags) for command, flags in words["watched"].items()},
         words["own"],
         words["budget"],
-        words["folder"],
+        Names(Path(above), pid, path) if above else None,
         words["settle_ms"],
         words["major"],
         tuple(words["exempt"]),

@@ -1,0 +1,119 @@
+"""Where maps have names: for people, for the next daemon on the same socket, and for nobody who would misuse them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.harness.captured import captured
+from runlist.planes.kernel import inheriting
+from runlist.planes.kernel.names import FOREIGN_S, Names
+from runlist.protocol.kernel_autogen import What
+from tests.fixtures.daemon import NOBODY
+from tests.fixtures.kernel import GROUP, Asking, needs_kernel
+
+pytestmark = needs_kernel
+CLIENT = 0xC1D00077
+OURS, THEIRS = "/run/runlist/daemon.sock", "/run/user/1000/runlist/daemon.sock"
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """The file system as it is mounted by default: everybody may write."""
+    path = tmp_path / "bpf"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "bpf", "bpf", path], check=True)
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture
+def ended() -> int:
+    """The number of a process that is no more."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def kill(names: Names, file: int) -> Path:
+    """A daemon that was killed after a group was made: its names, which its loader left."""
+    with captured(names) as kernel:
+        Asking(file, CLIENT).made(2, 0x15, GROUP)
+        kernel.loaded.close(leave=True)
+        kernel.loaded.held, kernel.loaded.maps, kernel.loaded.names = [], {}, None
+    return names.folder
+
+
+@pytest.mark.skipif(shutil.which("bpftool") is None, reason="needs bpftool")
+def test_bpftool_shows_the_maps(file: int, mounted: Path) -> None:
+    with captured(Names(mounted / "runlist", 1, OURS)) as kernel:
+        assert kernel.loaded.unpinned == ""
+        Asking(file, CLIENT).made(2, 0x15, GROUP)
+        words = ["bpftool", "-j", "map", "dump", "pinned", str(mounted / "runlist/1/groups")]
+        found = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+        ours = [entry["formatted"] for entry in found if entry["formatted"]["key"]["pid"] == os.getpid()]
+    assert [(one["key"]["object"], one["value"]["fd"], one["value"]["uid"]) for one in ours] == [(0x15, file, 0)]
+    assert not (mounted / "runlist/1").exists()
+
+
+def test_without_a_file_system_for_names_it_works_and_says_so(file: int, tmp_path: Path) -> None:
+    with captured(Names(tmp_path / "runlist", 1, OURS)) as kernel:
+        assert kernel.loaded.unpinned.startswith("maps have no names in ")
+        Asking(file, CLIENT).made(2, 0x15, GROUP)
+        assert [event.object for event in kernel.take() if event.pid == os.getpid()] == [0x15]
+
+
+def test_what_a_daemon_left_is_its_successors_alone(file: int, mounted: Path, ended: int) -> None:
+    above = mounted / "runlist"
+    killed = kill(Names(above, ended, OURS), file)
+    assert os.readlink(killed / "socket") == OURS
+    ours, theirs = Names(above, os.getpid(), OURS), Names(above, os.getppid(), THEIRS)
+    assert (ours.left(), theirs.left()) == (killed, None)
+    with captured(theirs):
+        theirs.take_stale_away()
+        assert ours.left() == killed  # it began a moment ago: somebody may come for them
+    assert [event.what for event in inheriting.made_before(killed) if event.pid == os.getpid()] == [What.MADE]
+    with captured(ours):
+        ours.take_stale_away()
+        assert [folder.name for folder in above.iterdir()] == [str(os.getpid())]
+    assert not list(above.iterdir())
+
+
+def test_what_nobody_comes_for_goes_in_time(
+    file: int, mounted: Path, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = kill(Names(mounted / "runlist", ended, OURS), file)
+    later = killed.stat().st_mtime + FOREIGN_S
+    monkeypatch.setattr("time.time", lambda: later)
+    Names(mounted / "runlist", os.getpid(), THEIRS).take_stale_away()
+    assert killed.exists()
+    monkeypatch.setattr("time.time", lambda: later + 1)
+    Names(mounted / "runlist", os.getpid(), THEIRS).take_stale_away()
+    assert not killed.exists()
+
+
+@pytest.mark.parametrize("number", ["999999999", str(os.getpid())])
+def test_a_strangers_folder_is_left_alone(mounted: Path, tmp_path: Path, number: str) -> None:
+    """Whoever makes the folder first could have root remove any files, by a link in the place of a daemon's folder."""
+    victims = tmp_path / "victims"
+    victims.mkdir()
+    (victims / "precious").touch()
+    above = mounted / "runlist"
+    above.mkdir()
+    (above / number).symlink_to(victims)
+    os.lchown(above / number, NOBODY, NOBODY)
+    os.chown(above, NOBODY, NOBODY)
+    names = Names(above, os.getpid(), OURS)
+    assert names.left() is None
+    with captured(names) as kernel:
+        assert kernel.loaded.unpinned == f"maps have no names in {names.folder} ({above} belongs to somebody else)"
+        names.take_stale_away()
+    names.take_away()
+    assert (victims / "precious").exists()
+    assert [each.name for each in above.iterdir()] == [number]

@@ -164,6 +164,11 @@ class Client:
         """The socket on which this daemon hears what tenants say of themselves."""
         return Path(self._connection.sock.getpeername()).with_name(names.MESSAGES_SOCKET)
 
+    @property
+    def drop_ins(self) -> Path:
+        """Where programs drop rules in for this daemon."""
+        return Path(self._connection.sock.getpeername()).with_name(paths.DROP_INS)
+
     def close(self) -> None:
         """Hang up. What is managed stays managed."""
         self._connection.close()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from runlist.cli.common import App, Device, Json, PolicyOptions, key_values, print_json, say
+from runlist.cli import policy_map_command
+from runlist.cli.common import App, Device, Json, PolicyOptions, key_values, print_json
 from runlist.cli.complete import policies
 from runlist.text import printable
 
@@ -76,34 +77,7 @@ def register(app: typer.Typer) -> None:
         if status.others_waiting:
             print(f"waits for room: of other users, {status.others_waiting}")
 
-    maps = App(no_args_is_help=True, help="Show the policy map: the rules that the kernel looks up itself.")
-    policy.add_typer(maps, name="map")
-
-    @maps.command("show")
-    def show_map(device: Device = None, json: Json = False) -> None:
-        """Show the entries of the policy map in the order in which they count, and who sees to what they refuse.
-
-        Rules make them that name a cgroup, a user or a thread's name (docs/rules.md). They are for root and the
-        daemon's own user to see.
-        """
-        from runlist.cli.tables import terminal_width
-        from runlist.client import Client
-        from runlist.views.columns import POLICY_MAP_COLUMNS, chosen
-        from runlist.views.layout import fit, lines
-
-        with Client.open(device=device) as client:
-            found = client.policy_map()
-        if json:
-            print_json(found)
-            return
-        print(f"refused by: {printable(found.enforced)}")
-        if found.trouble:
-            say(f"trouble: {printable(found.trouble)}")
-        if not found.entries:
-            print("no entries")
-            return
-        layout = fit(chosen(POLICY_MAP_COLUMNS, found.entries), found.entries, terminal_width())
-        print("\n".join(lines(layout, found.entries)))
+    policy_map_command.register(policy)
 
     @policy.command("use")
     def use(

@@ -15,18 +15,23 @@ from runlist.text import printable
 MAX_LABEL = 253
 """Letters of a label's value that the daemon takes."""
 
-Value = str | int | Sequence[str] | Mapping[str, str]
+Value = str | int | Sequence["Value"] | Mapping[str, "Value"]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def rule_text(
-    head: str, conditions: Mapping[str, Value], labels: Mapping[str, str], settings: Mapping[str, str]
+    head: str,
+    conditions: Mapping[str, Value],
+    labels: Mapping[str, str],
+    settings: Mapping[str, str],
+    refuse: Mapping[str, Value] | None = None,
 ) -> str:
     """A file with one rule, below a remark that says who wrote it."""
     said = {
         **conditions,
         "labels": {key: value[:MAX_LABEL] for key, value in labels.items() if value},
         "set": settings,
+        **({"refuse": refuse} if refuse else {}),
     }
     return "\n".join(
         [f"# {printable(head)}", "[[rule]]", *(f"{key} = {_toml(value)}" for key, value in said.items()), ""]
@@ -35,6 +40,8 @@ def rule_text(
 
 def _toml(value: Value) -> str:
     """A value as TOML has it: whoever names a pod or a group does not write our rules."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
@@ -88,6 +95,14 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.unlink(hidden, dir_fd=self.fd)
             raise
+
+    def get(self, name: str) -> str | None:
+        """A file's text, or None where there is none."""
+        try:
+            with open(trusted.open_in(self.fd, name, self.path / name), encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""

@@ -223,7 +223,7 @@ def _words(title: str, name: str) -> Column:
 RULE_COLUMNS = (
     Column("LINE", lambda rule: printable(rule.rule)),
     Column("PROCESSES", lambda rule: str(rule.processes), number=True),
-    _words("ASKS", "asks"), _words("SETS", "sets"), _words("LABELS", "labels"),
+    _words("ASKS", "asks"), _words("SETS", "sets"), _words("REFUSES", "refuses"), _words("LABELS", "labels"),
 )  # fmt: skip
 
 

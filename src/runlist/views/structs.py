@@ -166,6 +166,7 @@ class RuleView(msgspec.Struct, frozen=True, kw_only=True):
     file: Annotated[str, label("path of its file")]
     asks: Annotated[dict[str, str], label("what it asks for, in words")]
     sets: Annotated[dict[str, str], label("what it sets")]
+    refuses: Annotated[dict[str, str], label("what it refuses: slices, groups, gpus")] = {}
     labels: Annotated[dict[str, str], label("what it says of who it is")]
     processes: Annotated[int, gauge("processes that have it now")]
 

@@ -62,6 +62,16 @@ class Refuse:
     groups: int | None = None
     gpus: frozenset[int] | None = None
 
+    @property
+    def words(self) -> dict[str, str]:
+        """It for people, by key."""
+        found = {
+            "slices": "own" if self.slices else "",
+            "groups": "" if self.groups is None else f"beyond {self.groups}",
+            "gpus": "" if self.gpus is None else f"all but {', '.join(map(str, sorted(self.gpus))) or 'none'}",
+        }
+        return {key: text for key, text in found.items() if text}
+
     def __bool__(self) -> bool:
         return self.slices or self.groups is not None or self.gpus is not None
 

@@ -26,12 +26,6 @@ def policy_map_view(kernel: KernelLink) -> wire.PolicyMap:
 
 
 def _entry(entry: Entry) -> PolicyEntryView:
-    refuse = entry.rule.refuse
-    refused = {
-        "slices": "own" if refuse.slices else "",
-        "groups": "" if refuse.groups is None else f"beyond {refuse.groups}",
-        "gpus": "" if refuse.gpus is None else f"all but {', '.join(map(str, sorted(refuse.gpus))) or 'none'}",
-    }
     return PolicyEntryView(
         rule=entry.rule.where,
         cgroup=entry.cgroup or "",
@@ -39,7 +33,7 @@ def _entry(entry: Entry) -> PolicyEntryView:
         user=entry.user,
         comm=entry.comm or "",
         sets=dict(entry.rule.settings),
-        refuses={name: words for name, words in refused.items() if words},
+        refuses=entry.rule.refuse.words,
         places=entry.match() is not None,
         waits=entry.waits,
     )

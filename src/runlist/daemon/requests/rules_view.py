@@ -36,6 +36,7 @@ def rules_view(manager: Manager, uid: int) -> wire.RulesInForce:
             file=path,
             asks=dict(rule.asks),
             sets=dict(rule.settings),
+            refuses=rule.refuse.words,
             labels=dict(rule.labels),
             processes=len(pids[rule.where]) if rule.where in pids else 0,
         )

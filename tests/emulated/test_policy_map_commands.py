@@ -1,0 +1,121 @@
+"""`runlist policy map set|unset`: entries of the policy map that come and go while everything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.daemon import (
+    NOBODY,
+    Commands,
+    Daemon,
+    Slices,
+    Worker,
+    group_of_nobody,
+    needs_root,
+    task_of,
+    wait_for,
+)
+
+Start = Callable[..., Worker]
+
+HIS = ("--user", "0", "--comm", "python")
+"""Whoever starts workers here."""
+
+
+@pytest.fixture
+def folder(daemon: Daemon, commands: Commands) -> Path:
+    """The drop-ins of a daemon that was started without rules."""
+    return commands.socket.with_name("rules.d")
+
+
+@needs_root
+def test_an_entry_is_in_force_when_the_command_ends(commands: Commands, daemon: Daemon, folder: Path) -> None:
+    said = commands.ok("policy", "map", "set", "one", "class=batch", "weight=50", *HIS, "--refuse", "slices")
+    assert said == "map-one.toml:2: in force\n"
+    (entry,) = daemon.client.policy_map().entries
+    assert (entry.rule, entry.user, entry.comm) == ("map-one.toml:2", 0, "python")
+    assert (entry.sets, entry.refuses) == ({"class": "batch", "weight": "50"}, {"slices": "own"})
+    (rule,) = commands.json("policy", "map", "set", "one", "--cgroup", "/a", "--refuse", "groups=8", "--refuse", "gpus=0,1")
+    assert (rule["asks"], rule["sets"]) == ({"cgroup": "/a"}, {})
+    assert rule["refuses"] == {"groups": "beyond 8", "gpus": "all but 0, 1"}
+    (entry,) = daemon.client.policy_map().entries
+    assert (entry.cgroup, entry.waits, entry.refuses) == ("/a", True, rule["refuses"])
+    assert "groups=beyond 8" in commands.ok("rules", "list")
+    assert commands.json("policy", "map", "unset", "one") == {"removed": "one"}
+    assert daemon.client.policy_map().entries == []
+    assert list(folder.iterdir()) == []
+
+
+def test_processes_that_run_get_it_and_are_put_back(
+    commands: Commands, daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenant = worker()
+    found, user = slices.of(tenant.pid), str(Path("/proc", str(tenant.pid)).stat().st_uid)
+    commands.ok("policy", "map", "set", "mine", "class=batch", "timeslice=3ms", "--user", user)
+    wait_for(daemon.client.ps, "the one that was there before")
+    assert (task_of(daemon, tenant.pid).rule, task_of(daemon, tenant.pid).task_class) == ("map-mine.toml:2", "batch")
+    commands.ok("policy", "map", "set", "mine", "class=latency", "--user", user)
+    wait_for(lambda: task_of(daemon, tenant.pid).task_class == "latency")
+    commands.ok("policy", "map", "unset", "mine")
+    wait_for(lambda: not daemon.client.ps(), "nobody names it any more")
+    wait_for(lambda: slices.of(tenant.pid) == found)
+    assert tenant.quit()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("one", "class=batch"), "name whom it is for: --cgroup, --user, --comm"),
+        (("../one", "--user", "0"), "'../one': a name is up to 64 letters, digits, - and _"),
+        (("one", "class=emperor", "--user", "0"), "emperor"),
+        (("one", "class", "--user", "0"), "class: write key=value"),
+        (("one", "--user", "no-such-user-here"), "no-such-user-here"),
+        (("one", "--comm", "py*"), "the policy map takes names in full, without *, ? or ["),
+        (("one", "--user", "0", "--refuse", "all"), "--refuse all: take slices, groups=N or gpus=N,N"),
+        (("one", "--user", "0", "--refuse", "groups=x"), "groups"),
+        (("one", "--user", "0", "--refuse", "gpus=0,x"), "gpus"),
+        (("one", "--user", "0", "--refuse", "slices=1"), "--refuse slices=1: take slices, groups=N or gpus=N,N"),
+        (("one", "--user", "0", "--refuse", "slices", "--refuse", "slices"), "--refuse slices is given twice: give it once"),
+        (("one", "--cgroup", 'a"\nset = {}'), "cgroup"),
+    ],
+)
+def test_a_mistake_changes_nothing(
+    commands: Commands, daemon: Daemon, folder: Path, words: tuple[str, ...], line: str
+) -> None:
+    said = commands.fails(2, "policy", "map", "set", *words)
+    assert line in said
+    assert said.count("\n") <= 1
+    assert list(folder.iterdir()) == []
+    assert daemon.client.rules().rules == []
+
+
+def test_what_the_daemon_does_not_take_is_put_back(commands: Commands, daemon: Daemon, folder: Path) -> None:
+    """A name that is not known here, of which only the daemon can tell."""
+    commands.ok("policy", "map", "set", "one", "class=batch", "--comm", "first")
+    before = (folder / "map-one.toml").read_text()
+    daemon.faults = ("the drop-ins are refused",)
+    folder.chmod(0o777)
+    commands.fails(1, "policy", "map", "set", "one", "class=latency", "--comm", "second")
+    folder.chmod(0o700)
+    assert (folder / "map-one.toml").read_text() == before
+    assert [path.name for path in folder.iterdir()] == ["map-one.toml"]
+
+
+def test_an_entry_that_is_not_there_and_one_of_others(commands: Commands, daemon: Daemon, folder: Path) -> None:
+    (folder / "web.toml").write_text('[[rule]]\ncomm = "web"\n')
+    wait_for(lambda: daemon.client.rules().rules)
+    assert "no entry web was set: see `runlist policy map show`" in commands.fails(4, "policy", "map", "unset", "web")
+    assert (folder / "web.toml").exists()
+
+
+@needs_root
+def test_it_is_not_for_other_users(commands: Commands, start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon("--group", group_of_nobody())
+    said = commands.fails(
+        3, "policy", "map", "set", "one", "class=latency", "--user", "0", user=NOBODY, group=NOBODY, extra_groups=[]
+    )
+    assert "\n" not in said.strip()
+    assert daemon.client.rules().rules == []

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from runlist.cli.policy_map import Entry
+from runlist.client import Client
+from runlist.errors import ExitCode, RunlistError
+from runlist.wire import RulesInForce
 from tests.fixtures.daemon import (
     NOBODY,
+    As,
     Commands,
     Daemon,
+    Refused,
     Slices,
     Worker,
     group_of_nobody,
@@ -38,7 +44,9 @@ def test_an_entry_is_in_force_when_the_command_ends(commands: Commands, daemon: 
     (entry,) = daemon.client.policy_map().entries
     assert (entry.rule, entry.user, entry.comm) == ("map-one.toml:2", 0, "python")
     assert (entry.sets, entry.refuses) == ({"class": "batch", "weight": "50"}, {"slices": "own"})
-    (rule,) = commands.json("policy", "map", "set", "one", "--cgroup", "/a", "--refuse", "groups=8", "--refuse", "gpus=0,1")
+    (rule,) = commands.json(
+        "policy", "map", "set", "one", "--cgroup", "/a", "--refuse", "groups=8", "--refuse", "gpus=0,1"
+    )
     assert (rule["asks"], rule["sets"]) == ({"cgroup": "/a"}, {})
     assert rule["refuses"] == {"groups": "beyond 8", "gpus": "all but 0, 1"}
     (entry,) = daemon.client.policy_map().entries
@@ -73,12 +81,15 @@ def test_processes_that_run_get_it_and_are_put_back(
         (("one", "class=emperor", "--user", "0"), "emperor"),
         (("one", "class", "--user", "0"), "class: write key=value"),
         (("one", "--user", "no-such-user-here"), "no-such-user-here"),
-        (("one", "--comm", "py*"), "the policy map takes names in full, without *, ? or ["),
+        (("one", "--cgroup", "/a/*"), "the policy map takes names in full, without *, ? or ["),
         (("one", "--user", "0", "--refuse", "all"), "--refuse all: take slices, groups=N or gpus=N,N"),
-        (("one", "--user", "0", "--refuse", "groups=x"), "groups"),
-        (("one", "--user", "0", "--refuse", "gpus=0,x"), "gpus"),
+        (("one", "--user", "0", "--refuse", "groups=x"), "--refuse groups=x: take slices, groups=N or gpus=N,N"),
+        (("one", "--user", "0", "--refuse", "gpus=0,x"), "--refuse gpus=0,x: take slices, groups=N or gpus=N,N"),
         (("one", "--user", "0", "--refuse", "slices=1"), "--refuse slices=1: take slices, groups=N or gpus=N,N"),
-        (("one", "--user", "0", "--refuse", "slices", "--refuse", "slices"), "--refuse slices is given twice: give it once"),
+        (
+            ("one", "--user", "0", "--refuse", "slices", "--refuse", "slices"),
+            "--refuse slices is given twice: give it once",
+        ),
         (("one", "--cgroup", 'a"\nset = {}'), "cgroup"),
     ],
 )
@@ -92,16 +103,43 @@ def test_a_mistake_changes_nothing(
     assert daemon.client.rules().rules == []
 
 
-def test_what_the_daemon_does_not_take_is_put_back(commands: Commands, daemon: Daemon, folder: Path) -> None:
-    """A name that is not known here, of which only the daemon can tell."""
-    commands.ok("policy", "map", "set", "one", "class=batch", "--comm", "first")
-    before = (folder / "map-one.toml").read_text()
+def test_a_folder_that_others_can_write_is_not_written(commands: Commands, daemon: Daemon, folder: Path) -> None:
     daemon.faults = ("the drop-ins are refused",)
     folder.chmod(0o777)
-    commands.fails(1, "policy", "map", "set", "one", "class=latency", "--comm", "second")
+    assert "others can write there" in commands.fails(3, "policy", "map", "set", "one", "class=latency", "--comm", "a")
     folder.chmod(0o700)
-    assert (folder / "map-one.toml").read_text() == before
-    assert [path.name for path in folder.iterdir()] == ["map-one.toml"]
+    assert list(folder.iterdir()) == []
+
+
+def nothing() -> RulesInForce:
+    """A daemon that follows nothing."""
+    return RulesInForce(rules=[], files=[])
+
+
+def interrupted() -> RulesInForce:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("answer", "error"), [(nothing, RunlistError), (interrupted, KeyboardInterrupt)])
+def test_what_does_not_come_into_force_is_taken_back(
+    daemon: Daemon,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[], RulesInForce],
+    error: type[BaseException],
+) -> None:
+    with Client.open() as client:
+        Entry(client, "one").set({"comm": "first"}, {"class": "batch"}, [])
+        before = (folder / "map-one.toml").read_text()
+        monkeypatch.setattr(client, "rules", answer)
+        monkeypatch.setattr("runlist.cli.policy_map.PATIENCE_S", 0.05)
+        for name, who in (("one", "second"), ("two", "third")):
+            with pytest.raises(error):
+                Entry(client, name).set({"comm": who}, {"class": "latency"}, [])
+        if answer is interrupted:
+            with pytest.raises(error):
+                Entry(client, "one").unset()
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("map-one.toml", before)]
 
 
 def test_an_entry_that_is_not_there_and_one_of_others(commands: Commands, daemon: Daemon, folder: Path) -> None:
@@ -114,8 +152,12 @@ def test_an_entry_that_is_not_there_and_one_of_others(commands: Commands, daemon
 @needs_root
 def test_it_is_not_for_other_users(commands: Commands, start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon("--group", group_of_nobody())
-    said = commands.fails(
-        3, "policy", "map", "set", "one", "class=latency", "--user", "0", user=NOBODY, group=NOBODY, extra_groups=[]
-    )
-    assert "\n" not in said.strip()
+
+    def change() -> None:
+        with Client.open() as client:
+            Entry(client, "one").set({"user": "0"}, {"class": "latency"}, [])
+
+    with pytest.raises(Refused, match="belongs to somebody else") as refused:
+        As(NOBODY)(change)
+    assert refused.value.exit_code == ExitCode.NO_PERMISSION
     assert daemon.client.rules().rules == []

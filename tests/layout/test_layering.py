@@ -47,7 +47,7 @@ FLOW: dict[str, set[str]] = {
         "structure",
     },
     "planes.kernel": {
-        "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure",
+        "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure", "trusted",
     },
     "planes.process": {"errors", "proc", "protocol", "structure", "trusted"},
     "emulated": {"protocol", "errors", "trusted"},
@@ -63,7 +63,7 @@ FLOW: dict[str, set[str]] = {
     "daemon.helper": {"interpreter", "protocol"},
     "daemon.memory": {"daemon.rate", "errors", "planes.interface", "planes.process", "proc", "protocol"},
     "daemon.kernel": {
-        "daemon.helper", "daemon.placement", "model", "planes.interface", "planes.kernel", "proc", "protocol",
+        "daemon.helper", "daemon.placement", "model", "paths", "planes.interface", "planes.kernel", "proc", "protocol",
         "settings",
     },
     "daemon.undo": {"daemon.helper", "errors", "frames", "planes.interface", "planes.registry", "proc", "wire"},

@@ -1,0 +1,118 @@
+"""Entries of the policy map that a command sets: a drop-in each, which is in force when the command ends, or was never
+there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from runlist.client import Client
+from runlist.daemon.placement.reading import read_drop_in
+from runlist.errors import NoTargetError, RunlistError, UsageError
+from runlist.integrations.drop_ins import Folder, Value, rule_text
+from runlist.settings.table import parse_settings
+from runlist.text import printable
+from runlist.views.structs import RuleView
+
+PATIENCE_S = 5.0
+"""How long the daemon may take to follow its folder of drop-ins; usually some milliseconds."""
+
+_HEAD = "Written by `runlist policy map set`; `runlist policy map unset` removes it."
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Entry:
+    """The entry of a name. Methods raise RunlistError or OSError, and then nothing has changed."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{printable(name)!r}: a name is up to 64 letters, digits, - and _")
+        self._client = client
+        self._name = name
+        self._folder = Folder(client.drop_ins)
+        self._file = f"map-{name}.toml"
+        self._path = client.drop_ins / self._file
+
+    def set(self, who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence[str]) -> list[RuleView]:
+        """Have processes get settings and be refused things; returns the rule in force. `who` names them by cgroup,
+        user or comm, and `refuse` has `slices`, `groups=N` and `gpus=N,N`.
+        """
+        if not who:
+            raise UsageError("name whom it is for: --cgroup, --user, --comm")
+        parse_settings(settings)
+        conditions: dict[str, Value] = {**who}
+        if who.get("user", "").isascii() and who.get("user", "").isdecimal():
+            conditions["user"] = int(who["user"])
+        text = rule_text(_HEAD, conditions, {}, settings, _refused(refuse))
+        try:
+            (wanted,) = read_drop_in(self._path, text.encode()).rules
+        except UsageError as error:  # it tells the line of a file that nobody wrote
+            raise UsageError(re.sub(rf"^{re.escape(printable(str(self._path)))}:[0-9]+: ", "", str(error))) from None
+        if not wanted.of_the_kernel:
+            raise UsageError("the policy map takes names in full, without *, ? or [")
+        words = (wanted.asks, wanted.settings, wanted.refuse.words)
+        with self._folder as folder:
+            before = folder.get(self._file)
+            try:
+                folder.put(self._file, text)
+                return self._wait(lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
+            except BaseException:
+                if before is None:
+                    folder.remove(self._file)
+                else:
+                    folder.put(self._file, before)
+                raise
+
+    def unset(self) -> None:
+        """Remove it. Its processes get what other rules say, or are put back."""
+        with self._folder as folder:
+            before = folder.get(self._file)
+            if before is None:
+                raise NoTargetError(f"no entry {self._name} was set: see `runlist policy map show`")
+            try:
+                folder.remove(self._file)
+                self._wait(lambda rules: not rules)
+            except BaseException:
+                folder.put(self._file, before)
+                raise
+
+    def _wait(self, holds: Callable[[list[RuleView]], bool]) -> list[RuleView]:
+        """The rules of its file, once they are as wanted."""
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            known = self._client.rules()
+            found = [rule for rule in known.rules if Path(rule.file) == self._path]
+            if holds(found):
+                return found
+            if time.monotonic() > ends:
+                troubles = [each.trouble for each in known.files if Path(each.file) == self._path and each.trouble]
+                raise RunlistError(
+                    next(
+                        iter(troubles), f"the daemon does not follow {self._path.parent}: see its log; nothing changed"
+                    )
+                )
+            time.sleep(0.01)
+
+
+def _refused(words: Sequence[str]) -> dict[str, Value]:
+    """`refuse` as rules have it."""
+    found: dict[str, Value] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in found:
+            raise UsageError(f"--refuse {key} is given twice: give it once")
+        numbers = [int(part) for part in value.split(",") if re.fullmatch("[0-9]{1,9}", part)]
+        all_are_numbers = len(numbers) == value.count(",") + 1
+        match key:
+            case "slices" if word == "slices":
+                found[key] = True
+            case "groups" if all_are_numbers and len(numbers) == 1:
+                found[key] = numbers[0]
+            case "gpus" if all_are_numbers:
+                found[key] = numbers
+            case _:
+                raise UsageError(f"--refuse {printable(word)}: take slices, groups=N or gpus=N,N")
+    return found

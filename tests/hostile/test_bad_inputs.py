@@ -20,7 +20,7 @@ import pytest
 import typer.main
 
 from runlist import client
-from runlist.cli import app, main
+from runlist.cli import application, main
 from tests.fixtures.daemon import NOBODY, As, needs_root
 
 USAGE, NO_PERMISSION, NO_TARGET = 2, 3, 4
@@ -216,7 +216,7 @@ def test_files_that_cannot_be_written(refused: Refused, words: tuple[str, ...], 
 def test_every_option_that_is_given_twice(refused: Refused) -> None:
     """All of them, of all commands: the second would win, and the first would have been taken silently."""
     count = 0
-    for path, command in _commands(typer.main.get_command(app), ()):
+    for path, command in _commands(typer.main.get_command(application()), ()):
         for option in command.params:
             if option.param_type_name != "option" or option.multiple or option.name in ("help", "version"):
                 continue
@@ -230,7 +230,7 @@ def test_every_option_that_is_given_twice(refused: Refused) -> None:
 
 
 def test_every_command_refuses_what_it_does_not_know(refused: Refused) -> None:
-    for path, _ in _commands(typer.main.get_command(app), ()):
+    for path, _ in _commands(typer.main.get_command(application()), ()):
         assert "No such option" in refused(*path, "--emperor")
 
 
@@ -293,6 +293,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
             main(list(words))
         return caught.value.code, err.getvalue()
 
+    application()  # all commands, which another user may not be able to load here
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (closed / "rules.toml").write_text("")

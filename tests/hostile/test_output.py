@@ -157,7 +157,7 @@ def presses(commands: Commands, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "modules"),
     [
-        (["ps"], ["typer", "msgspec", "runlist.cli.common", "runlist.cli.run_command", "runlist.cli.tables"]),
+        (["ps"], ["typer", "msgspec", "runlist.cli.common", "runlist.cli.ps_command", "runlist.cli.tables"]),
         (["run", "--", "true"], ["runlist.cli.launch", "runlist.client", "subprocess", "runlist.wire"]),
         (["doctor"], ["runlist.doctor"]),
         (["demo"], ["runlist.demo", "runlist.demo.command", "runlist.workloads.process"]),

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from runlist import __version__
-from runlist.cli import app
+from runlist.cli import application
 from runlist.daemon.placement.rules import Rules
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.helm import program
@@ -143,7 +143,7 @@ def test_every_container_runs_a_command_that_there_is_with_options_that_it_has(v
     for name, one in containers(manifests(*values)).items():
         assert one["image"] == f"registry.example/runlist:{__version__}"
         words = [word.replace("$(POD_IP)", "10.0.0.1") for word in one["args"]]
-        done = CliRunner().invoke(app, [words[0], "--help"])
+        done = CliRunner().invoke(application(), [words[0], "--help"])
         if "No such command" in done.output:
             missing.append(name)  # of a part that this installation does not have
             continue

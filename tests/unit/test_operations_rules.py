@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from runlist.cli import app
+from runlist.cli import application
 from runlist.errors import NoPermissionError, NotSupportedError, UsageError
 from runlist.operations import ANY, CLOSED, COMPLEMENTS, OPEN, Admission, Counters, Model, Rule, load_rule
 from runlist.operations.feedback import FALLBACK, Feedback
@@ -55,7 +55,7 @@ def test_every_rule_is_found_by_its_name_and_said_in_a_line() -> None:
     for name, summary in builtin_rules().items():
         assert isinstance(load_rule(name), Rule)
         assert "\n" not in summary
-    done = CliRunner().invoke(app, ["policy", "rules"])
+    done = CliRunner().invoke(application(), ["policy", "rules"])
     assert [line[2:].split()[0] for line in done.stdout.splitlines()] == list(builtin_rules())
     assert [line[0] for line in done.stdout.splitlines()] == [" ", " ", "*", " "]
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
-from runlist.cli import app, launch, main
+from runlist.cli import application, launch, main
 from runlist.wire import BorrowRequest
 
 PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
@@ -18,7 +18,7 @@ PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
 
 @pytest.mark.parametrize("separator", [[], ["--"]])
 def test_options_behind_the_command_are_its_own(separator: list[str]) -> None:
-    run = get_command(app).commands["run"]  # type: ignore[attr-defined]
+    run = get_command(application()).commands["run"]  # type: ignore[attr-defined]
     given = run.make_context("run", ["--class", "batch", *separator, *PROGRAM]).params
     assert (given["class_setting"], [*given["command"]]) == ("batch", PROGRAM)
 

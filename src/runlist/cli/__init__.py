@@ -8,6 +8,7 @@ import contextlib
 import errno
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import typer
@@ -26,21 +27,35 @@ _COMMANDS = {
 }
 """The commands under their headings in the help."""
 
-app = App(
-    name="runlist",
-    help="Share an NVIDIA GPU between processes the way Linux shares a CPU, on the stock driver.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _heading, _names in _COMMANDS.items():
-    for _name in _names:
-        _before = len(app.registered_commands), len(app.registered_groups)
-        import_module(f"runlist.cli.{_name}_command").register(app)
-        for _command in app.registered_commands[_before[0] :]:
-            _command.rich_help_panel = _heading
-        for _group in app.registered_groups[_before[1] :]:
-            _group.rich_help_panel = _heading
+
+def application(words: Sequence[str] = ()) -> App:
+    """The command line: all commands, or the one alone that the words begin with, as loading all of them takes longer
+    than what most do.
+    """
+    app = App(
+        name="runlist",
+        help="Share an NVIDIA GPU between processes the way Linux shares a CPU, on the stock driver.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    known = {name for names in _COMMANDS.values() for name in names}
+    wanted = known & set(words[:1]) or known
+    for heading, names in _COMMANDS.items():
+        for name in names:
+            if name in wanted:
+                _register(app, name, heading)
+    app.callback()(_options)
+    return app
+
+
+def _register(app: App, name: str, heading: str) -> None:
+    before = len(app.registered_commands), len(app.registered_groups)
+    import_module(f"runlist.cli.{name}_command").register(app)
+    for command in app.registered_commands[before[0] :]:
+        command.rich_help_panel = heading
+    for group in app.registered_groups[before[1] :]:
+        group.rich_help_panel = heading
 
 
 def _version(asked: bool) -> None:
@@ -49,7 +64,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
 ) -> None:
@@ -93,7 +107,7 @@ def _run(words: list[str]) -> int:
             if "\0" in word:
                 raise UsageError(f"{word}: no word has a null character: leave it out")
         with complete.whole_words():
-            return int(app(words, prog_name="runlist", standalone_mode=False) or 0)
+            return int(application(words)(words, prog_name="runlist", standalone_mode=False) or 0)
     except RunlistError as error:
         return report_error(error, words)
     except SystemExit as error:  # Typer's way to leave when nobody reads

@@ -2,8 +2,8 @@
 # pytest's own arguments: make test ARGS="-k rm -x"
 PYTHON ?= python3
 ARGS ?=
-# Half as many more than cores, since tests also wait. With twice as many some run out of time where others work, too.
-WORKERS ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); echo $$((cores + cores / 2)))
+# Twice as many as cores, since tests also wait.
+WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
 # Thousands of interpreters are started: what one has compiled the others need not.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -12,7 +12,7 @@ from runlist.views.cutting import cells, padded
 
 SHRINKING = {
     "CONTAINER": 8, "LABELS": 12, "GROUP": 8, "RULE": 12, "ENFORCED": 12, "STATE": 9, "WHY": 16, "COMMAND": 16,
-    "ASKS": 16, "SETS": 16,
+    "ASKS": 16, "SETS": 16, "REFUSES": 16,
 }  # fmt: skip
 """Columns whose texts are cut off where there is no room, and down to what width. The first ones get back first what
 is left over.
@@ -25,7 +25,7 @@ FIRST_TO_GO = (
     "GROUPS", "CONTAINER", "LABELS", "ENFORCED", "CAP BY", "TURNS/S", "SOURCE", "RULE", "POLICY", "LAST MINUTE",
     "OVERHEAD", "LOST", "REACHED BY", "FIXED", "REFUSED", "UNOWNED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER",
     "MINUTE", "SEGMENT", "TOGETHER WITH", "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY",
-    "SMS", "GPU", "GIVES WAY", "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS", "ASKS", "SETS",
+    "SMS", "GPU", "GIVES WAY", "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS", "ASKS", "REFUSES", "SETS",
 )  # fmt: skip
 """Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
 

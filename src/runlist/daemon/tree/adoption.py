@@ -104,7 +104,7 @@ class Adoption:
 
     async def adopt_seen(self, root: Root, pid: int, seen: Sequence[Seen], since: float) -> None:
         """The same for objects that the kernel saw a process make just now, which are not searched for. `since` is when
-        the last was made; both of these clocks are the kernel's monotonic one.
+        the first was made; both of these clocks are the kernel's monotonic one.
         """
         lock = self._locks.setdefault(pid, asyncio.Lock())
         async with lock:

@@ -7,6 +7,7 @@ on which they were seen; a program with a file of its own that takes the same re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,9 @@ _log = structlog.get_logger()
 QUIET_S = 0.001
 """A process that made nothing for this long is looked at; what comes later is added."""
 LONGEST_S = 0.02
-"""One that goes on making objects is looked at after this long."""
+"""One that goes on making objects is looked at after this long. One that nobody manages yet is looked at as soon as it
+has a compute engine: a context takes long to make while others have the GPU, and they give way once it is managed.
+"""
 BEGIN_S = 5.0
 """A search waits no longer for those that an earlier daemon knew."""
 MOST_OBJECTS = 16_384
@@ -60,7 +63,8 @@ class _Process:
     objects: dict[int, dict[int, Kind]] = field(default_factory=dict)
     fds: dict[int, int] = field(default_factory=dict)
     last: float = 0.0
-    made: float = 0.0  # when the kernel answered the last of them
+    first: float = 0.0  # when the kernel answered the first that no look has seen yet
+    ready: asyncio.Event = field(default_factory=asyncio.Event)  # it need not come to rest
     look: asyncio.Task[None] | None = None
     dirty: set[int] = field(default_factory=set)  # clients with something new
     second: float = 0.0
@@ -214,11 +218,14 @@ class Sightings:
         if len(objects) < MOST_OBJECTS:
             objects[event.object] = event.kind
         known.fds.setdefault(event.client, event.fd)
-        known.last, known.made = time.monotonic(), event.time
+        known.last = time.monotonic()
         if event.entry and (entry := self._policy.entry(event.entry)) is not None:
             known.match = entry.match()
         if event.kind in _WORTH_A_LOOK:
+            known.first = known.first if known.dirty else event.time
             known.dirty.add(event.client)
+            if event.kind is Kind.COMPUTE and event.pid not in self._processes.managed:
+                known.ready.set()
             self._begin(event.pid, known)
 
     def _freed(self, event: Event) -> None:
@@ -273,7 +280,8 @@ class Sightings:
             while root is not None and known.dirty and known.may_look():
                 await self._quiet(known)
                 clients, known.dirty = known.dirty, set()
-                await self._adoption.adopt_seen(root, pid, known.seen(clients), since=known.made)
+                known.ready.clear()
+                await self._adoption.adopt_seen(root, pid, known.seen(clients), since=known.first)
                 if known.forbidden:
                     self._suspend(pid, known.forbidden)
                     known.forbidden = ""
@@ -286,5 +294,7 @@ class Sightings:
 
     async def _quiet(self, known: _Process) -> None:
         begin = time.monotonic()
-        while (now := time.monotonic()) - known.last < QUIET_S and now - begin < LONGEST_S:  # noqa: ASYNC110
-            await asyncio.sleep(QUIET_S - (now - known.last))
+        while (now := time.monotonic()) - known.last < QUIET_S and now - begin < LONGEST_S:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(known.ready.wait(), QUIET_S - (now - known.last))
+                return

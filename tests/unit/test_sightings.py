@@ -1,0 +1,109 @@
+"""When a process is looked at that the kernel saw at work."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runlist.daemon.tree import sightings
+from runlist.daemon.tree.sightings import Sightings
+from runlist.planes.interface import Seen
+from runlist.planes.kernel.events import Event
+from runlist.protocol.kernel_autogen import Kind, What
+
+PID, CLIENT, FD = os.getpid(), 0xC1D00001, 7
+
+
+class World:
+    """A daemon's parts that note how they were asked to look."""
+
+    def __init__(self) -> None:
+        self.managed: dict[int, object] = {}
+        self.looks: list[tuple[Sequence[Seen], float]] = []
+        self.clock = itertools.count(1)
+        processes = SimpleNamespace(managed=self.managed, is_ours=lambda _: False)
+        self.sightings = Sightings(
+            cast("Any", SimpleNamespace(is_file=lambda pid, fd: (pid, fd) == (PID, FD))),
+            cast("Any", processes),
+            cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
+            cast("Any", None),
+            cast("Any", SimpleNamespace(root_of_new=lambda _: object())),
+            cast("Any", None),
+            cast("Any", SimpleNamespace(foretold={})),
+            cast("Any", None),
+            cast("Any", SimpleNamespace(entry=lambda _: None)),
+        )
+
+    async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
+        del root
+        self.looks.append((seen, since))
+        self.managed[pid] = object()
+
+    def made(self, kind: Kind) -> float:
+        """The process makes an object; returns when, by the kernel's clock."""
+        number = next(self.clock)
+        event = Event(What.MADE, kind, float(number), 0, PID, PID, 0, FD, CLIENT, 2, number, 0, "python")
+        self.sightings.hear([event])
+        return float(number)
+
+    async def looked(self, times: int) -> None:
+        """Return once it was looked at so often."""
+        while len(self.looks) < times:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    async def going_on(self, until: int) -> None:
+        """It makes channels without a pause until it was looked at so often."""
+        while len(self.looks) < until:
+            self.made(Kind.CHANNEL)
+            await asyncio.sleep(0)
+
+
+def objects(seen: Sequence[Seen]) -> list[int]:
+    return [number for one in seen for number in one.objects]
+
+
+def test_one_that_nobody_manages_is_looked_at_once_it_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on making objects, and would be looked at in an hour."""
+    monkeypatch.setattr(sightings, "LONGEST_S", 3600.0)
+
+    async def run() -> None:
+        world = World()
+        world.made(Kind.GROUP)
+        first = world.made(Kind.CHANNEL)
+        world.made(Kind.COMPUTE)
+        await world.going_on(1)
+        seen, since = world.looks[0]
+        assert since == first
+        assert objects(seen)[:3] == [1, 2, 3]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_is_managed_comes_to_rest_first_and_is_looked_at_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sightings, "LONGEST_S", 0.05)
+
+    async def run() -> None:
+        world = World()
+        world.managed[PID] = object()
+        began = time.monotonic()
+        first = world.made(Kind.CHANNEL)
+        world.made(Kind.COMPUTE)
+        await world.going_on(1)
+        assert time.monotonic() - began >= 0.05
+        assert world.looks[0][1] == first
+        later = world.made(Kind.COPY)
+        await world.looked(2)
+        seen, since = world.looks[1]
+        assert since == later
+        assert max(objects(seen)) == later
+        world.sightings.close()
+
+    asyncio.run(run())

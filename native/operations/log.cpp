@@ -132,9 +132,11 @@ void note(Engine& all, const Client& client, const Work& work, std::int64_t laun
         }
         if (place == nullptr || work.stream == nullptr) return;
         if (place->context != work.stream->context) {
-            if (work.calls->cuEventCreate(&place->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return;
-            place->context = work.stream->context;
-            place->calls = work.calls;
+            CUevent made = nullptr;
+            if (work.calls->cuEventCreate(&made, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return;
+            if (place->event != nullptr && place->calls->cuEventDestroy_v2 != nullptr)
+                place->calls->cuEventDestroy_v2(place->event);
+            *place = {.event = made, .context = work.stream->context, .calls = work.calls, .number = 0};
         }
         if (work.calls->cuEventRecord(place->event, work.handle) != CUDA_SUCCESS) return;
         place->number = number;

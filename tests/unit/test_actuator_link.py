@@ -18,12 +18,13 @@ from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.actuator.messages import Result
 from runlist.planes.interface import Prepared
 from runlist.protocol.actuator_autogen import MAX_BYTES, MAX_TARGETS, MAX_WORDS
+from tests.fixtures.daemon import running, wait_for
 
 PATIENCE_S = 20.0
 PREPARED = Prepared((b"off",), (b"on",))
 
 BEGIN = f"""#!{sys.executable} -IS
-import socket, struct, sys, time
+import select, socket, struct, sys, time
 daemon = socket.socket(fileno=0)
 def say(kind, number, word=0, results=(), error=0):
     body = b"".join(struct.pack("<3Q2I", *each) for each in results)
@@ -38,6 +39,8 @@ RESULTS = [(1_000, 2_000, 3_000, 0, 0), (4_000, 5_000, 6_000, 0, 7)]
 FIRES = f"    say(4, number, 0, {RESULTS}) if kind == 1 else say(3, number)\n"
 DROPS = "    say(5, number, 3) if kind == 1 else say(3, number)\n"
 UNABLE = "    say(6, 0, 0, (), 38); sys.exit()\n"
+UNABLE_UNREAD = "    select.select([daemon], [], [])\n" + UNABLE
+"""It ends without having read all that it was told."""
 NONSENSE = "    daemon.send(b'what'); time.sleep(60)\n"
 SILENT = "    pass\n"
 ENDS = "    sys.exit()\n"
@@ -171,16 +174,19 @@ def test_more_than_an_arm_can_hold_is_not_armed_and_starts_nothing(play: Play, w
     play(OBEYS, test)
 
 
-def test_where_the_kernel_cannot_do_it_none_is_started_again(play: Play) -> None:
+@pytest.mark.parametrize(("behaviour", "arms"), [(UNABLE, 1), (UNABLE_UNREAD, 2)], ids=["all read", "some unread"])
+def test_where_the_kernel_cannot_do_it_none_is_started_again(play: Play, behaviour: str, arms: int) -> None:
     async def test(actuator: ActuatorLink, owner: Owner) -> None:
-        arm(actuator, owner)
-        await told(owner)
-        assert owner.told == [("lost",)]
+        for _ in range(arms):
+            arm(actuator, owner)
+        wait_for(lambda: not running(actuator.pid))  # before its word is heard
+        await told(owner, arms)
+        assert owner.told == [("lost",)] * arms
         assert arm(actuator, owner) == 0
         await asyncio.sleep(3 * link.RETRY_S)
-        assert (owner.told, actuator.pid) == ([("lost",)], 0)
+        assert (owner.told, actuator.pid) == ([("lost",)] * arms, 0)
 
-    play(UNABLE, test)
+    play(behaviour, test)
 
 
 @pytest.mark.parametrize("behaviour", [SILENT, NONSENSE], ids=["silent", "nonsense"])

@@ -167,6 +167,8 @@ class ActuatorLink:
                 message = self._sock.recv(MAX_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it ended without reading all of ours; what it said before comes next
+                continue
             except OSError:
                 message = b""
             if not message:

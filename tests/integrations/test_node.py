@@ -159,3 +159,44 @@ def test_options_that_do_not_go_together(agent: NodeAgent, options: tuple[str, .
     done = agent.once(*options)
     assert done.returncode == 2
     assert not agent.folder.exists()
+
+
+HAMI = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,10:;GPU-1,NVIDIA,30000,90:;"}
+
+
+def weights(agent: NodeAgent) -> dict[str, str]:
+    """By container."""
+    return {rule["labels"]["container"]: rule["set"].get("weight", "") for rule in agent.rules.values()}
+
+
+def test_containers_keep_their_places_whichever_starts_again(runtime: FakeRuntime, agent: NodeAgent) -> None:
+    agent.start()
+    pod = runtime.pod("web-0", HAMI)
+    before = runtime.container(pod, "init")
+    agent.wait_for(before)
+    runtime.exit(before)
+    agent.wait_for()
+    small, big = runtime.container(pod, "small"), runtime.container(pod, "big")
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    runtime.exit(small)
+    runtime.remove(small)
+    wait_for(lambda: weights(agent) == {"big": "90"})
+    runtime.container(pod, "small")
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    for one in list(agent.rules):
+        runtime.exit(one)
+    wait_for(lambda: weights(agent) == {})
+    for name in ("big", "small"):
+        runtime.container(pod, name)
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    runtime.exit(big)
+
+
+def test_an_agent_that_saw_no_first_start_cannot_tell_containers_apart(runtime: FakeRuntime, agent: NodeAgent) -> None:
+    pod = runtime.pod("web-0", HAMI)
+    runtime.exit(runtime.container(pod, "small"))
+    runtime.container(pod, "big")
+    runtime.container(pod, "small")
+    agent.start()
+    wait_for(lambda: weights(agent) == {"small": "", "big": ""})
+    wait_for(lambda: "cannot be told without an API server" in agent.said)

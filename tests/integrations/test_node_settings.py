@@ -109,8 +109,13 @@ def test_kai_is_for_one_container() -> None:
     assert settings(named)["weight"] == "50"
     assert "weight" not in settings(named, container="side")
     first = {"gpu-fraction": "0.5"}
-    assert "weight" not in settings(first, container="side", order=("main", "side"))
-    assert settings(first, order=("main", "side"))["weight"] == "50"
+    pod = {"order": ("istio", "main", "side"), "first": "main"}
+    assert all("weight" not in settings(first, container=one, **pod) for one in ("istio", "side"))
+    assert settings(first, **pod)["weight"] == "50"
+    assert settings({**named, "gpu-fraction-container-name": " main "}, **pod)["weight"] == "50"
+    typo = of({**named, "gpu-fraction-container-name": "mian"}, **pod)
+    assert typo.settings == {"group": POD}
+    assert "the pod has no such container" in typo.notes[0]
 
 
 def test_hami_for_the_one_container_that_has_a_gpu() -> None:
@@ -143,6 +148,33 @@ def test_hami_resources_where_the_specification_is_known() -> None:
     assert settings({}, limits=limits) == expected
     assert settings({}, limits={"main": {"nvidia.com/gpumem-percentage": "50"}})["memory"] == str(40 * GIB)
     assert settings({}, limits={"main": {"nvidia.com/priority": "0"}})["class"] == "latency"
+
+
+@pytest.mark.parametrize(("written", "mebibytes"), [("5k", 5000), ("10k", 10000), ("3000", 3000), ("1M", 1000000)])
+def test_numbers_as_an_api_server_writes_them(written: str, mebibytes: int) -> None:
+    assert settings({}, limits={"main": {"nvidia.com/gpumem": written}})["memory"] == str(mebibytes << 20)
+
+
+@pytest.mark.parametrize("written", ["", "5.5", "-5", "0", "5 k", "k", "1e99"])
+def test_numbers_that_are_none(written: str) -> None:
+    found = of({}, limits={"main": {"nvidia.com/gpumem": written}})
+    assert found.settings == {"group": POD}
+    assert len(found.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("class", "deadline", "take latency, normal, batch"),
+        ("class", "high", "take latency, normal, batch"),
+        ("memory", "0", "take more than 0, or max"),
+        ("deadline", "5ms/20ms", "no such key"),
+    ],
+)
+def test_advice_can_be_followed(key: str, value: str, line: str) -> None:
+    found = of({f"runlist.dev/{key}": value})
+    assert found.settings == {"group": POD}
+    assert line in found.notes[0]
 
 
 def test_priority_classes() -> None:

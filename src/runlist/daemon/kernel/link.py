@@ -37,7 +37,8 @@ _log = structlog.get_logger()
 LOADER = "runlist.planes.kernel.loader"
 BUDGET = 20_000
 """Requests of a process that are captured in a second."""
-MOST_AT_ONCE = 1024
+MOST_AT_ONCE = 64
+"""Events at a time: others are answered in between."""
 RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 LONG_LIFE_S = 10.0
 _ENDS_WELL = b"."

@@ -23,6 +23,7 @@ from runlist.integrations.node.cgroups import PodsWatch
 from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked
 from runlist.integrations.node.drop_ins import DropIns, file_name, is_id, rule_text
 from runlist.integrations.node.gpu_memory import GpuMemory
+from runlist.integrations.node.orders import Orders
 from runlist.integrations.node.pods import Container, Pod
 from runlist.integrations.node.runtime import Runtime, RuntimeGone
 from runlist.integrations.node.said import Said
@@ -92,6 +93,7 @@ class Agent:
         self._failed: Exception | None = None
         self._api: Api | None = None
         self._absent: dict[str, float] = {}
+        self._orders = Orders()
         self._known: dict[str, tuple[object, Result]] = {}
         self._answered: dict[str, tuple[str, ...]] = {}
         self._ask_daemon_at = time.monotonic() + ANSWERS_AFTER_S
@@ -110,11 +112,9 @@ class Agent:
         self._said.say("the container runtime", "")
         usable = [one for one in containers if self._usable(one)]
         pods = self._runtime.pods(usable)
-        names: dict[str, list[str]] = {}
-        for one in usable:
-            names.setdefault(one.sandbox, []).append(one.name)
+        self._orders.learn(usable)
         results = [
-            self._result(one, pods[one.sandbox], tuple(names[one.sandbox])) for one in usable if one.sandbox in pods
+            self._result(one, pods[one.sandbox], self._orders.of(one.sandbox)) for one in usable if one.sandbox in pods
         ]
         alive = {one.id for one in usable}
         for gone in self._known.keys() - alive:

@@ -179,6 +179,7 @@ def _told(pod: PodModel) -> _Told:
         of_use(annotations),
         of_use(about.labels or {}),
         tuple(one.name for one in containers),
+        containers[len(before)].name if len(containers) > len(before) else "",
         {name: some for name, some in limits.items() if some},
         (spec and spec.priorityClassName) or "",
         spec.priority if spec else None,

@@ -47,8 +47,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whose wishes are wanted: a container, of the `names` in its pod, oldest first. `gpu_memory` tells the bytes that
-    each GPU of this node has, None where they differ or nobody knows.
+    """Whose wishes are wanted: a container, of the `names` in its pod, in the order in which they were first started,
+    as far as that is known. `gpu_memory` tells the bytes that each GPU of this node has, None where they differ or
+    nobody knows.
     """
 
     pod: Pod
@@ -109,8 +110,17 @@ def ours(asked: Asked) -> Wishes:
         if key not in OUR_KEYS:
             yield Wish(key, "", annotation, f"no such key: take {', '.join(OUR_KEYS)}")
         else:
-            read = quantities.our_size if key == "memory" else str
-            yield from _read(asked, annotation, key, read, own=bool(container))
+            yield from _read(asked, annotation, key, _OUR_READERS.get(key, str), own=bool(container))
+
+
+def _our_class(text: str) -> str:
+    if text not in _CLASSES:
+        raise ValueError(f"take {', '.join(_CLASSES)}")
+    return text
+
+
+_CLASSES = ("latency", "normal", "batch")
+_OUR_READERS: Mapping[str, Callable[[str], str]] = {"memory": quantities.our_size, "class": _our_class}
 
 
 def _the_containers_first(found: tuple[str, str, str]) -> tuple[bool, str]:
@@ -137,8 +147,10 @@ def kai(asked: Asked) -> Wishes:
     another.
     """
     annotations = asked.pod.annotations
-    named = annotations.get("gpu-fraction-container-name", asked.pod.order[0] if asked.pod.order else "")
-    if named not in ("", asked.container):
+    named = annotations.get("gpu-fraction-container-name", "").strip()
+    if named and asked.pod.order and named not in asked.pod.order:
+        yield Wish("weight", "", f"gpu-fraction-container-name={named[:_MAX_VALUE]}", "the pod has no such container")
+    if (named or asked.pod.first) not in ("", asked.container):
         return
     yield from _read(asked, "gpu-memory.limit", "memory", lambda text: str(quantities.quantity(text)))
     yield from _fraction_of_memory(asked, "gpu-fraction.limit")
@@ -238,14 +250,14 @@ def hami_resources(asked: Asked) -> Wishes:
         if (text := limits.get(f"nvidia.com/{name}")) is not None:
             yield _wish(f"nvidia.com/{name}", text, key, read, own=True)
 
-    yield from limit("gpumem", "memory", lambda text: str(quantities.mebibytes(text)))
+    yield from limit("gpumem", "memory", lambda text: str(quantities.mebibytes(text, quantities.count)))
     size = asked.gpu_memory() if "nvidia.com/gpumem-percentage" in limits else None
     if size is not None:
         bytes_each = size
         yield from limit("gpumem-percentage", "memory", lambda text: str(_percentage(text) * bytes_each // 100))
     if (text := limits.get("nvidia.com/gpucores")) is not None:
         try:
-            yield from _cores(f"nvidia.com/gpucores={text[:_MAX_VALUE]}", quantities.whole(text), own=True)
+            yield from _cores(f"nvidia.com/gpucores={text[:_MAX_VALUE]}", quantities.count(text), own=True)
         except ValueError as error:
             yield Wish("cap", "", f"nvidia.com/gpucores={text[:_MAX_VALUE]}", str(error))
     yield from limit("priority", "class", _hami_priority)

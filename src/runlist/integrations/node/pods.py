@@ -34,7 +34,8 @@ def of_use(texts: Mapping[str, str]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod. `order` has the names of its containers as its specification has them, those that run before the others
-    first; empty where nobody told. `limits` are the resources of each container.
+    first, and `first` the one that is first of those that do not; empty where nobody told. `limits` are the resources
+    of each container.
     """
 
     uid: str
@@ -43,6 +44,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    first: str = ""
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     priority_class: str = ""
     priority: int | None = None
@@ -54,7 +56,7 @@ class Pod:
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container that lives, by the id that its cgroup has. Its annotations are the kubelet's and the device plugin's
-    own; those of a pod are its author's.
+    own; those of a pod are its author's. `restarted` says whether its pod had one of this name before.
     """
 
     id: str
@@ -62,3 +64,4 @@ class Container:
     sandbox: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    restarted: bool = False

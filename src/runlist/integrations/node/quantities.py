@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from runlist.units import MAX_SIZE, parse_size
@@ -21,13 +22,11 @@ def quantity(text: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError("take a quantity, such as 8Gi or 8000M")
-    size = round(Fraction(match[1]) * (10 ** int(match[3]) if match[3] else _SCALES[match[2] or ""]))
-    return _possible(size)
+    return _possible(round(_number(match)))
 
 
-def mebibytes(text: str) -> int:
-    """Bytes of a whole number of MiB."""
-    return _possible(whole(text, "a whole number of MiB") << 20)
+def _number(match: re.Match[str]) -> Fraction:
+    return Fraction(match[1]) * (10 ** int(match[3]) if match[3] else _SCALES[match[2] or ""])
 
 
 def whole(text: str, what: str = "a whole number") -> int:
@@ -35,6 +34,19 @@ def whole(text: str, what: str = "a whole number") -> int:
     if _WHOLE.fullmatch(text) is None:
         raise ValueError(f"take {what}")
     return int(text)
+
+
+def count(text: str, what: str = "a whole number") -> int:
+    """A number as an API server writes it: 5k for 5000."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None or (number := _number(match)).denominator != 1:
+        raise ValueError(f"take {what}")
+    return int(number)
+
+
+def mebibytes(text: str, read: Callable[[str, str], int] = whole) -> int:
+    """Bytes of a whole number of MiB."""
+    return _possible(read(text, "a whole number of MiB") << 20)
 
 
 def fraction(text: str) -> Fraction:
@@ -48,6 +60,8 @@ def fraction(text: str) -> Fraction:
 def our_size(text: str) -> str:
     """A size as `runlist set memory=` takes it; 8Gi, as Kubernetes writes it, is 8GiB."""
     longer = f"{text}B" if text.endswith("i") else text
+    if parse_size(longer) == 0:
+        raise ValueError("take more than 0, or max")
     return longer if parse_size(longer) is not None else text
 
 

@@ -158,7 +158,10 @@ def _is_socket(path: Path) -> bool:
 
 
 def _container(one: Any) -> Container:
-    return Container(one.id, one.metadata.name, one.pod_sandbox_id, of_use(one.labels), of_use(one.annotations))
+    about = one.metadata
+    return Container(
+        one.id, about.name, one.pod_sandbox_id, of_use(one.labels), of_use(one.annotations), about.attempt > 0
+    )
 
 
 def _from_labels(container: Container) -> Pod:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ __all__ = ["Log", "Operation", "read", "write", "write_head", "writing"]
 _MARK = "runlist_operations"
 _VERSION = 1
 _MOST = 2**63 - 1
+MOST_BYTES = 256 << 20
+"""Of a log that is read."""
 _NUMBERS = ("client", "kind", "operation_class", "sms", "called_ns", "launched_ns", "done_ns")
 
 
@@ -58,9 +61,15 @@ def read(path: Path, what: str = "") -> Log:
     """
     shown = what or f"--operations {path}"
     try:
-        text = path.read_bytes().decode(errors="replace")
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{shown}: no file: name a log of operations")
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{shown}: {error.strerror}: name a log of operations") from None
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"{shown}: more than {MOST_BYTES >> 20} MiB: write a shorter log")
+    text = content.decode(errors="replace")
     whole = text[: text.rfind("\n") + 1].splitlines()
     first = _fields(shown, 1, whole[0] if whole else "")
     if first.get(_MARK) != _VERSION or not _is_number(first.get("pid")):

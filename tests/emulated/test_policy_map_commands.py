@@ -39,22 +39,47 @@ def folder(daemon: Daemon, commands: Commands) -> Path:
 
 @needs_root
 def test_an_entry_is_in_force_when_the_command_ends(commands: Commands, daemon: Daemon, folder: Path) -> None:
-    said = commands.ok("policy", "map", "set", "one", "class=batch", "weight=50", *HIS, "--refuse", "slices")
-    assert said == "map-one.toml:2: in force\n"
+    done = commands.run("policy", "map", "set", "one", "class=batch", "weight=50", *HIS, "--refuse", "slices")
+    assert (done.returncode, done.stdout) == (0, "map-one.toml:2: in force\n")
+    assert done.stderr.startswith("runlist: nothing is refused now: nobody: ")
     (entry,) = daemon.client.policy_map().entries
     assert (entry.rule, entry.user, entry.comm) == ("map-one.toml:2", 0, "python")
     assert (entry.sets, entry.refuses) == ({"class": "batch", "weight": "50"}, {"slices": "own"})
-    (rule,) = commands.json(
+    told = commands.json(
         "policy", "map", "set", "one", "--cgroup", "/a", "--refuse", "groups=8", "--refuse", "gpus=0,1"
     )
-    assert (rule["asks"], rule["sets"]) == ({"cgroup": "/a"}, {})
+    (rule,) = told["entries"]
+    assert (rule["cgroup"], rule["sets"], rule["waits"]) == ("/a", {}, True)
     assert rule["refuses"] == {"groups": "beyond 8", "gpus": "all but 0, 1"}
+    assert told["enforced"].startswith("nobody: ")
     (entry,) = daemon.client.policy_map().entries
     assert (entry.cgroup, entry.waits, entry.refuses) == ("/a", True, rule["refuses"])
     assert "groups=beyond 8" in commands.ok("rules", "list")
     assert commands.json("policy", "map", "unset", "one") == {"removed": "one"}
     assert daemon.client.policy_map().entries == []
     assert list(folder.iterdir()) == []
+
+
+def test_what_is_not_in_force_is_said(commands: Commands, daemon: Daemon) -> None:
+    def says(name: str, *words: str) -> str:
+        return commands.ok("policy", "map", "set", name, *words)
+
+    assert says("b", "class=latency", "--user", "7") == "map-b.toml:2: in force\n"
+    assert says("c", "class=batch", "--user", "7") == "map-c.toml:2: behind map-b.toml:2\n"
+    assert says("d", "class=batch", "--user", "7", "--comm", "x") == "map-d.toml:2: behind map-b.toml:2\n"
+    assert says("e", "class=batch", "--user", "7", "--cgroup", "/no") == "map-e.toml:2: behind map-b.toml:2\n"
+    assert says("f", "class=batch", "--cgroup", "/no") == "map-f.toml:2: no such cgroup\n"
+    assert says("a", "class=batch", "--user", "7", "--comm", "x") == "map-a.toml:2: in force\n"
+    assert [entry.behind for entry in daemon.client.policy_map().entries] == [
+        "", "", "map-b.toml:2", "map-a.toml:2", "map-b.toml:2", "",
+    ]  # fmt: skip
+    assert "behind map-b.toml:2" in commands.ok("policy", "map", "show")
+    commands.ok("policy", "map", "unset", "b")
+    states = {entry.rule: entry.state for entry in daemon.client.policy_map().entries}
+    assert states == {
+        "map-a.toml:2": "in force", "map-c.toml:2": "in force", "map-d.toml:2": "behind map-a.toml:2",
+        "map-e.toml:2": "behind map-c.toml:2", "map-f.toml:2": "no such cgroup",
+    }  # fmt: skip
 
 
 def test_processes_that_run_get_it_and_are_put_back(

@@ -28,30 +28,40 @@ class World:
         self.managed: dict[int, object] = {}
         self.looks: list[tuple[Sequence[Seen], float]] = []
         self.clock = itertools.count(1)
-        processes = SimpleNamespace(managed=self.managed, is_ours=lambda _: False)
+        self.gaps: list[int] = []
+        processes = SimpleNamespace(managed=self.managed, is_ours=lambda _: False, roots={})
         self.sightings = Sightings(
             cast("Any", SimpleNamespace(is_file=lambda pid, fd: (pid, fd) == (PID, FD))),
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
             cast("Any", None),
-            cast("Any", SimpleNamespace(root_of_new=lambda _: object())),
+            cast("Any", SimpleNamespace(root_of_new=lambda _: object(), rules_changed=self._noted)),
             cast("Any", None),
             cast("Any", SimpleNamespace(foretold={})),
-            cast("Any", None),
+            cast("Any", SimpleNamespace(forget=lambda: None)),
             cast("Any", SimpleNamespace(entry=lambda _: None)),
         )
+
+    def _noted(self, concerns: object) -> None:
+        """All is looked at again: how many were managed by then."""
+        del concerns
+        self.gaps.append(len(self.managed))
 
     async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
         del root
         self.looks.append((seen, since))
         self.managed[pid] = object()
 
-    def made(self, kind: Kind) -> float:
-        """The process makes an object; returns when, by the kernel's clock."""
+    def event(self, kind: Kind) -> Event:
+        """The process makes an object."""
         number = next(self.clock)
-        event = Event(What.MADE, kind, float(number), 0, PID, PID, 0, FD, CLIENT, 2, number, 0, "python")
+        return Event(What.MADE, kind, float(number), 0, PID, PID, 0, FD, CLIENT, 2, number, 0, "python")
+
+    def made(self, kind: Kind) -> float:
+        """It is heard at once; returns when it was, by the kernel's clock."""
+        event = self.event(kind)
         self.sightings.hear([event])
-        return float(number)
+        return event.time
 
     async def looked(self, times: int) -> None:
         """Return once it was looked at so often."""
@@ -89,6 +99,7 @@ def test_one_that_nobody_manages_is_looked_at_once_it_has_an_engine(monkeypatch:
 
 def test_one_that_is_managed_comes_to_rest_first_and_is_looked_at_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sightings, "LONGEST_S", 0.05)
+    monkeypatch.setattr(sightings, "QUIET_S", 3600.0)
 
     async def run() -> None:
         world = World()
@@ -104,6 +115,22 @@ def test_one_that_is_managed_comes_to_rest_first_and_is_looked_at_in_between(mon
         seen, since = world.looks[1]
         assert since == later
         assert max(objects(seen)) == later
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_what_an_earlier_daemon_knew_is_looked_at_before_all_else() -> None:
+    async def run() -> None:
+        world = World()
+        world.sightings.begin([world.event(kind) for kind in (Kind.GROUP, Kind.CHANNEL, Kind.COMPUTE)])
+        world.sightings.gap()  # as the loader begins
+        assert world.gaps == []
+        await world.sightings.begun()
+        await asyncio.sleep(0)
+        assert world.gaps == [1]
+        world.sightings.gap()
+        assert world.gaps == [1, 1]
         world.sightings.close()
 
     asyncio.run(run())

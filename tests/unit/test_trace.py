@@ -133,6 +133,15 @@ def test_what_is_no_log_is_one_line(lines: str, said: str, tmp_path: Path) -> No
         operations_log.read(tmp_path / "gone")
 
 
+def test_a_log_that_is_none_or_too_long_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "fifo")  # nobody writes
+    with pytest.raises(UsageError, match="no file: name a log of operations"):
+        operations_log.read(tmp_path / "fifo")
+    monkeypatch.setattr(operations_log, "MOST_BYTES", 8)
+    with pytest.raises(UsageError, match="write a shorter log"):
+        operations_log.read(a_log(tmp_path / "log", an_operation(0, 10, 20, 30)))
+
+
 def test_clients_are_beside_each_other_by_the_clock_of_the_trace(tmp_path: Path) -> None:
     """Queued behind one another: no operation runs before the one ahead of it of the same client has ended."""
     now = time.monotonic_ns()
@@ -140,7 +149,7 @@ def test_clients_are_beside_each_other_by_the_clock_of_the_trace(tmp_path: Path)
     path = a_log(
         tmp_path / "log",
         an_operation(0, now, now, now + 1000, "attention"), an_operation(0, now + 10, now + 10, now + 1500, "", sms=0),
-        an_operation(1, now + 20, now + 1600, now + 9000, "adam", operation_class=2),
+        an_operation(1, now + 20, now + 1600, now + 9000, "adam \ud800", operation_class=2),
         an_operation(1, now + 30, now + 1700, 0),
         lost=2,
     )  # fmt: skip
@@ -156,7 +165,7 @@ def test_clients_are_beside_each_other_by_the_clock_of_the_trace(tmp_path: Path)
     assert first[2] - first[1] == 1000
     assert (second[1], second[2] - second[1]) == (first[2], 500)
     ((name, began, ended),) = parsed.slices[other]  # the one that nobody saw end is not shown to run
-    assert (name, began - first[1], ended - began) == ("adam (memory, 66 SMs)", 1600, 7400)
+    assert (name, began - first[1], ended - began) == ("adam ? (memory, 66 SMs)", 1600, 7400)
     assert [count for _, count in parsed.counters[waiting]] == [1, 2, 1, 0]
     assert parsed.instants[group][0][0] == "2 operations lost"
     assert abs(first[1] - (now + before)) < 1e9  # the clock of the trace is that of the day

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from runlist.client import Client
 from runlist.daemon.placement.reading import read_drop_in
 from runlist.errors import NoTargetError, RunlistError, UsageError
@@ -16,6 +18,7 @@ from runlist.integrations.drop_ins import Folder, Value, rule_text
 from runlist.settings.table import parse_settings
 from runlist.text import printable
 from runlist.views.structs import RuleView
+from runlist.wire import PolicyMap
 
 PATIENCE_S = 5.0
 """How long the daemon may take to follow its folder of drop-ins; usually some milliseconds."""
@@ -36,9 +39,9 @@ class Entry:
         self._file = f"map-{name}.toml"
         self._path = client.drop_ins / self._file
 
-    def set(self, who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence[str]) -> list[RuleView]:
-        """Have processes get settings and be refused things; returns the rule in force. `who` names them by cgroup,
-        user or comm, and `refuse` has `slices`, `groups=N` and `gpus=N,N`.
+    def set(self, who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence[str]) -> PolicyMap:
+        """Have processes get settings and be refused things; returns what the map has of it. `who` names them by
+        cgroup, user or comm, and `refuse` has `slices`, `groups=N` and `gpus=N,N`.
         """
         if not who:
             raise UsageError("name whom it is for: --cgroup, --user, --comm")
@@ -58,13 +61,15 @@ class Entry:
             before = folder.get(self._file)
             try:
                 folder.put(self._file, text)
-                return self._wait(lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
+                found = self._wait(lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
             except BaseException:
                 if before is None:
                     folder.remove(self._file)
                 else:
                     folder.put(self._file, before)
                 raise
+        known, rules = self._client.policy_map(), {rule.rule for rule in found}
+        return msgspec.structs.replace(known, entries=[entry for entry in known.entries if entry.rule in rules])
 
     def unset(self) -> None:
         """Remove it. Its processes get what other rules say, or are put back."""

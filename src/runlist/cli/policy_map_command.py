@@ -76,7 +76,11 @@ def register(policy: typer.Typer) -> None:
         if json:
             print_json(found)
         else:
-            print("\n".join(f"{printable(one.rule)}: in force" for one in found))
+            print("\n".join(f"{printable(one.rule)}: {printable(one.state)}" for one in found.entries))
+        if found.trouble:
+            say(f"trouble: {printable(found.trouble)}")
+        if refuse and found.enforced.startswith("nobody"):
+            say(f"nothing is refused now: {printable(found.enforced)}")
 
     @maps.command("unset")
     def unset(name: Name, device: Device = None, json: Json = False) -> None:

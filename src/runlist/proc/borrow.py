@@ -14,6 +14,7 @@ from pathlib import Path
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.proc.exhaustion import passes
+from runlist.proc.inode import inode
 
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 _SYS_PIDFD_GETFD = 438
@@ -96,6 +97,6 @@ def still_has(pid: int, fd: int, copy: int) -> bool:
             if error.errno not in DENIED:
                 return False  # the process, or its descriptor, is gone
     try:  # without kcmp /proc tells it nearly as well
-        return os.path.samestat(os.fstat(copy), os.stat(f"/proc/{pid}/fd/{fd}"))
+        return inode(f"/proc/self/fd/{copy}") == inode(f"/proc/{pid}/fd/{fd}")
     except OSError:
         return False

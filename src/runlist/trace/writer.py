@@ -46,7 +46,7 @@ class TraceWriter:
         self._tracks += 1
         packet = self._packet()
         packet.track_descriptor.uuid = self._tracks
-        packet.track_descriptor.name = name
+        packet.track_descriptor.name = _plain(name)
         if parent:
             packet.track_descriptor.parent_uuid = parent
         for key, value in fields.items():
@@ -62,7 +62,7 @@ class TraceWriter:
         event.track_uuid = track
         event.type = kind
         for key, value in fields.items():
-            setattr(event, key, value)
+            setattr(event, key, _plain(value) if isinstance(value, str) else value)
         self._builder.write_packet(packet)
 
     def _begin(self) -> None:
@@ -130,3 +130,8 @@ class GpuTracks:
         if pid not in self._processes:
             self._processes[pid] = self._trace.track(self._trace.process_name(pid), self._gpu)
         return self._processes[pid]
+
+
+def _plain(text: str) -> str:
+    """Names of files and kernels may have bytes that are no text."""
+    return text.encode("utf-8", "replace").decode()

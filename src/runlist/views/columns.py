@@ -233,7 +233,7 @@ POLICY_MAP_COLUMNS = (
     Column("USER", lambda entry: NOTHING if entry.user is None else str(entry.user), usual=NOTHING),
     Column("COMM", lambda entry: printable(entry.comm) or NOTHING, usual=NOTHING),
     _words("SETS", "sets"), _words("REFUSES", "refuses"),
-    Column("STATE", lambda entry: "no such cgroup" if entry.waits else "in force" if entry.places else "rules decide"),
+    Column("STATE", lambda entry: printable(entry.state)),
 )  # fmt: skip
 
 

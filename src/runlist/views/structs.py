@@ -183,6 +183,16 @@ class PolicyEntryView(msgspec.Struct, frozen=True, kw_only=True):
     refuses: Annotated[dict[str, str], label("what is refused: slices, groups, gpus")]
     places: Annotated[bool, label("whether its processes get that without another look at them")]
     waits: Annotated[bool, label("whether there is no such cgroup now")]
+    behind: Annotated[str, label("the rule that counts instead, for all that it names")] = ""
+
+    @property
+    def state(self) -> str:
+        """Whether it is in force, in words."""
+        if self.behind:
+            return f"behind {self.behind}"
+        if self.waits:
+            return "no such cgroup"
+        return "in force" if self.places else "rules decide"
 
 
 class PolicyMapView(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from runlist.planes.interface import Plane
 from runlist.planes.kernel import events, inheriting, messages, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event
+from runlist.planes.kernel.forgetting import OF_PROCESSES, take_out
 from runlist.planes.kernel.loading import Wanted, open_map
 from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
@@ -46,6 +47,8 @@ ANSWER_S = 20.0
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 SETTLE_MS = 1500
 """So long a program may set the slices of a group that it has just made: CUDA does."""
+SWEEP_S = 0.2
+"""So long processes that end are gathered before their entries go."""
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -86,6 +89,8 @@ class KernelLink:
         self._started = 0.0
         self._rest_s = RETRY_S
         self._timer: asyncio.TimerHandle | None = None
+        self._gone: set[int | None] = set()
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -153,6 +158,8 @@ class KernelLink:
                 self._sock.send(_ENDS_WELL)
         if self._timer is not None:
             self._timer.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         self._let_go()
         if self._process is not None:
             try:
@@ -206,13 +213,28 @@ class KernelLink:
                 self.maps["exempt"].delete(_NUMBER.pack(pid))
             self._exempt = wanted
 
-    def forget(self, pid: int) -> None:
-        """Take out of the maps what a process had that has ended."""
-        with contextlib.suppress(OSError):
-            for name in ("groups", "objects", "files", "controls", "refusals"):
-                if (entries := self.maps.get(name)) is not None:
-                    for key in [key for key in entries.all_keys() if _NUMBER.unpack_from(key)[0] == pid]:
-                        entries.delete(key)
+    def forget(self, pid: int | None = None) -> None:
+        """Take out of the maps what a process had that has ended, or all that have. It happens a little later, for many
+        at once and in a thread: one of them may have filled the maps.
+        """
+        self._gone.add(pid)
+        if self._sweeping is None:
+            self._sweeping = self._loop.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        try:
+            while self._gone:
+                await asyncio.sleep(SWEEP_S)
+                gone, self._gone = self._gone, set()
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(take_out, self._copies(), None if None in gone else gone)
+        finally:
+            self._sweeping = None
+
+    def _copies(self) -> list[Map]:
+        """Maps for a thread, which closes them: ours may go with the loader meanwhile."""
+        of_processes = [self.maps[name] for name in OF_PROCESSES if name in self.maps]
+        return [replace(each, fd=os.dup(each.fd)) for each in of_processes]
 
     # -- the loader --------------------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ class Entry:
     comm: str | None = None
     cgroup_id: int | None = None
     number: int = 0
+    behind: str = ""
+    """The rule that always counts instead: it comes before, and names all that this one does."""
 
     @property
     def waits(self) -> bool:
@@ -105,8 +107,9 @@ class Entry:
 
 
 def entries_of(book: RuleBook) -> list[Entry]:
-    """The entries that rules make. Of several with one key the first counts."""
-    found: dict[tuple[str | None, int | None, str | None], Entry] = {}
+    """The entries that rules make, in the order in which they count."""
+    found: list[Entry] = []
+    first: dict[tuple[str | None, int | None, str | None], tuple[int, str]] = {}
     sure = True
     for order, (rule, within) in enumerate(book.in_order()):
         if not rule.of_the_kernel:
@@ -115,9 +118,13 @@ def entries_of(book: RuleBook) -> list[Entry]:
         settings = rule.settings
         own = settings.get("group") in _BY_THE_PROCESS or settings.get("weight") == "cgroup"
         for entry in _of_rule(rule, order, sure and within and not own):
-            found.setdefault(entry.who, entry)
+            named = itertools.product(*({one, None} for one in entry.who))
+            _, behind = min((first[who] for who in named if who in first), default=(0, ""))
+            found.append(replace(entry, behind=behind))
+            if not behind:
+                first[entry.who] = order, rule.where
         sure = sure and within
-    return list(found.values())
+    return found
 
 
 def _of_rule(rule: Rule, order: int, sure: bool) -> Iterator[Entry]:
@@ -137,6 +144,8 @@ class PolicyMap:
 
     def __init__(self, book: RuleBook) -> None:
         self.entries: list[Entry] = []
+        self.unused: list[Entry] = []
+        """Those behind others, which are not in the map."""
         self.trouble = ""
         self._book = book
         self._maps: tuple[Map, Map] | None = None
@@ -170,7 +179,9 @@ class PolicyMap:
 
     def update(self) -> None:
         """Rules or cgroups may have changed: bring the map to them, at once or not at all."""
-        wanted = entries_of(self._book)
+        every = entries_of(self._book)
+        self.unused = [entry for entry in every if entry.behind]
+        wanted = [entry for entry in every if not entry.behind]
         kept = {(entry.rule.where, entry.who): entry for entry in self.entries}
         wanted = [self._numbered(entry, kept.get((entry.rule.where, entry.who))) for entry in wanted]
         if wanted == self.entries and not self.trouble:

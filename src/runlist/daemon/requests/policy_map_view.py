@@ -18,8 +18,9 @@ def policy_map_view(kernel: KernelLink) -> wire.PolicyMap:
         enforced = f"the daemon suspends who did it; {kernel.lenient}"
     else:
         enforced = REFUSES
+    every = [*kernel.policy.entries, *kernel.policy.unused]
     return wire.PolicyMap(
-        entries=[_entry(entry) for entry in kernel.policy.entries],
+        entries=[_entry(entry) for entry in sorted(every, key=lambda entry: entry.order)],
         enforced=enforced,
         trouble=kernel.policy.trouble,
     )
@@ -36,4 +37,5 @@ def _entry(entry: Entry) -> PolicyEntryView:
         refuses=entry.rule.refuse.words,
         places=entry.match() is not None,
         waits=entry.waits,
+        behind=entry.behind,
     )

@@ -129,11 +129,15 @@ class Sightings:
 
     def gap(self) -> None:
         """Something was not told: everything is looked at, and what was seen is not relied on."""
+        if self._beginning is not None and not self._beginning.done():  # what an earlier daemon knew is looked at first
+            self._beginning.add_done_callback(lambda done: None if done.cancelled() else self.gap())
+            return
         for pid in [pid for pid, known in self._known.items() if known.look is None]:
             del self._known[pid]
         for root in list(self._processes.roots.values()):
             self._search.look_again(root)
         self._search.rules_changed(lambda _: True)
+        self._kernel.forget()  # nobody may have been told of the end of some
 
     def hear(self, events: Sequence[Event]) -> None:
         """Take events in their order."""
@@ -293,8 +297,8 @@ class Sightings:
             known.look = None
 
     async def _quiet(self, known: _Process) -> None:
-        begin = time.monotonic()
-        while (now := time.monotonic()) - known.last < QUIET_S and now - begin < LONGEST_S:
+        ends = time.monotonic() + LONGEST_S
+        while (rest := min(known.last + QUIET_S, ends) - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(known.ready.wait(), QUIET_S - (now - known.last))
+                await asyncio.wait_for(known.ready.wait(), rest)
                 return

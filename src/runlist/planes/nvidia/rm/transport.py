@@ -22,6 +22,7 @@ from typing import Protocol
 from runlist.errors import NotSupportedError, UsageError
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.commands import NVOS33_MAP_MEMORY, REGISTER_FD
+from runlist.proc.inode import inode
 from runlist.protocol import actuator_autogen, emulator_autogen, rm_autogen
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.actuator_autogen import Form
@@ -129,8 +130,8 @@ class NvidiaDriver:
         return True
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
-        found = os.stat(f"/proc/{pid}/fd/{fd}")
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+        found = inode(f"/proc/{pid}/fd/{fd}")
+        if stat.S_ISCHR(found.mode) and found.rdev == self._PATH.stat().st_rdev:
             yield fd
 
     def adopt(self, fd: int) -> OpenFile | None:
@@ -190,7 +191,7 @@ class EmulatedDriver:
         return self._twin is not None
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
-        if self._twin is not None and os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), self._twin.stat()):
+        if self._twin is not None and inode(f"/proc/{pid}/fd/{fd}") == inode(self._twin):
             yield from self.control_files(pid)
 
     def adopt(self, fd: int) -> OpenFile | None:

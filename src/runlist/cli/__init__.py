@@ -26,6 +26,7 @@ _COMMANDS = {
     "Try it": ("demo", "simulate", "emulator"),
 }
 """The commands under their headings in the help."""
+_NAMES = frozenset(name for names in _COMMANDS.values() for name in names)
 
 
 def application(words: Sequence[str] = ()) -> App:
@@ -39,8 +40,7 @@ def application(words: Sequence[str] = ()) -> App:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    known = {name for names in _COMMANDS.values() for name in names}
-    wanted = known & set(words[:1]) or known
+    wanted = _NAMES & set(words[:1]) or _NAMES
     for heading, names in _COMMANDS.items():
         for name in names:
             if name in wanted:
@@ -137,5 +137,4 @@ def _usage_error(error: Exception, words: list[str]) -> int | None:
 
 def _named(words: list[str]) -> str:
     """The command that somebody meant, where Typer does not say."""
-    known = {name for names in _COMMANDS.values() for name in names}
-    return " ".join(["runlist", *words[:1]]) if words and words[0] in known else "runlist"
+    return " ".join(["runlist", *words[:1]]) if words and words[0] in _NAMES else "runlist"

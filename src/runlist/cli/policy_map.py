@@ -57,32 +57,32 @@ class Entry:
         if not wanted.of_the_kernel:
             raise UsageError("the policy map takes names in full, without *, ? or [")
         words = (wanted.asks, wanted.settings, wanted.refuse.words)
-        with self._folder as folder:
-            before = folder.get(self._file)
-            try:
-                folder.put(self._file, text)
-                found = self._wait(lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
-            except BaseException:
-                if before is None:
-                    folder.remove(self._file)
-                else:
-                    folder.put(self._file, before)
-                raise
+        found = self._change(text, lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
         known, rules = self._client.policy_map(), {rule.rule for rule in found}
         return msgspec.structs.replace(known, entries=[entry for entry in known.entries if entry.rule in rules])
 
     def unset(self) -> None:
         """Remove it. Its processes get what other rules say, or are put back."""
+        self._change(None, lambda rules: not rules)
+
+    def _change(self, text: str | None, holds: Callable[[list[RuleView]], bool]) -> list[RuleView]:
+        """Write its file, or remove it; returns its rules once they are as wanted. Else all is as it was."""
         with self._folder as folder:
             before = folder.get(self._file)
-            if before is None:
+            if text is None and before is None:
                 raise NoTargetError(f"no entry {self._name} was set: see `runlist policy map show`")
             try:
-                folder.remove(self._file)
-                self._wait(lambda rules: not rules)
+                self._put(folder, text)
+                return self._wait(holds)
             except BaseException:
-                folder.put(self._file, before)
+                self._put(folder, before)
                 raise
+
+    def _put(self, folder: Folder, text: str | None) -> None:
+        if text is None:
+            folder.remove(self._file)
+        else:
+            folder.put(self._file, text)
 
     def _wait(self, holds: Callable[[list[RuleView]], bool]) -> list[RuleView]:
         """The rules of its file, once they are as wanted."""

@@ -13,6 +13,7 @@ _BASIC = 0x7FF
 _SIZE = 256
 _MODE = struct.Struct("<28xH2xQ")
 _DEVICES = struct.Struct("<128xIIII")
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,7 @@ class Inode:
 def inode(path: str | os.PathLike[str]) -> Inode:
     """As `os.stat`, but of what the kernel has of the file now. Raises OSError."""
     found = ctypes.create_string_buffer(_SIZE)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.statx(_AT_FDCWD, os.fsencode(path), _AT_STATX_DONT_SYNC, _BASIC, found) != 0:
+    if _libc.statx(_AT_FDCWD, os.fsencode(path), _AT_STATX_DONT_SYNC, _BASIC, found) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), os.fspath(path))
     mode, number = _MODE.unpack_from(found)

@@ -120,7 +120,7 @@ def entries_of(book: RuleBook) -> list[Entry]:
         for entry in _of_rule(rule, order, sure and within and not own):
             named = itertools.product(*({one, None} for one in entry.who))
             _, behind = min((first[who] for who in named if who in first), default=(0, ""))
-            found.append(replace(entry, behind=behind))
+            found.append(replace(entry, behind=behind) if behind else entry)
             if not behind:
                 first[entry.who] = order, rule.where
         sure = sure and within

@@ -60,9 +60,10 @@ def fraction(text: str) -> Fraction:
 def our_size(text: str) -> str:
     """A size as `runlist set memory=` takes it; 8Gi, as Kubernetes writes it, is 8GiB."""
     longer = f"{text}B" if text.endswith("i") else text
-    if parse_size(longer) == 0:
+    size = parse_size(longer)
+    if size == 0:
         raise ValueError("take more than 0, or max")
-    return longer if parse_size(longer) is not None else text
+    return longer if size is not None else text
 
 
 def _possible(size: int) -> int:

@@ -64,6 +64,18 @@ inline constexpr std::uint32_t kForceRefuses = 256;
 // That `gpus` tells apart, by their minor numbers.
 inline constexpr std::uint32_t kMostGpus = 64;
 
+// In the maps, of one owner.
+inline constexpr std::uint32_t kMostProcesses = 2'048;
+
+// Likewise.
+inline constexpr std::uint32_t kMostGroups = 16'384;
+
+// Likewise.
+inline constexpr std::uint32_t kMostObjects = 32'768;
+
+// Likewise.
+inline constexpr std::uint32_t kMostFiles = 8'192;
+
 // A request that no driver has: the loader finds out by it whether the kernel refuses.
 inline constexpr std::uint32_t kProbe = 1'380'732'994;
 
@@ -196,11 +208,17 @@ struct Settings {
     std::uint32_t loader;
     // So long after it was made, a group's slice may be set by who made it.
     std::uint32_t settle_ms;
-    // Of the device files of GPUs; 0: they have none.
+    // Of the driver's device files, by which requests of other files are told apart; 0: it has none.
     std::uint32_t major;
-    std::uint8_t reserved_28[4];
+    // More than a file's count of references is that has one; 0: nobody knows where the kernel has its files.
+    std::uint32_t files;
+    // Of the driver's one file, where it is none of a device; 0: it is.
+    std::uint64_t inode;
+    // On which that is, as the kernel writes it.
+    std::uint32_t device;
+    std::uint8_t reserved_44[4];
 };
-static_assert(sizeof(Settings) == 32 && alignof(Settings) == 4);
+static_assert(sizeof(Settings) == 48 && alignof(Settings) == 8);
 static_assert(offsetof(Settings, own) == 0);
 static_assert(offsetof(Settings, budget) == 4);
 static_assert(offsetof(Settings, mask) == 8);
@@ -208,6 +226,22 @@ static_assert(offsetof(Settings, value) == 12);
 static_assert(offsetof(Settings, loader) == 16);
 static_assert(offsetof(Settings, settle_ms) == 20);
 static_assert(offsetof(Settings, major) == 24);
+static_assert(offsetof(Settings, files) == 28);
+static_assert(offsetof(Settings, inode) == 32);
+static_assert(offsetof(Settings, device) == 40);
+
+// What a user, or root in a cgroup, has in the maps. Counts wrap.
+struct Owner {
+    std::uint32_t processes;
+    std::uint32_t groups;
+    std::uint32_t objects;
+    std::uint32_t files;
+};
+static_assert(sizeof(Owner) == 16 && alignof(Owner) == 4);
+static_assert(offsetof(Owner, processes) == 0);
+static_assert(offsetof(Owner, groups) == 4);
+static_assert(offsetof(Owner, objects) == 8);
+static_assert(offsetof(Owner, files) == 12);
 
 // The one entry of the map `force`: which entries of `policy` count. It changes in one piece.
 struct Force {
@@ -311,11 +345,14 @@ struct Object {
     // CLIENT and DEVICE: channel groups that go with it.
     std::uint32_t groups;
     std::uint8_t reserved_12[4];
+    // For whom it is counted.
+    std::uint64_t owner;
 };
-static_assert(sizeof(Object) == 16 && alignof(Object) == 4);
+static_assert(sizeof(Object) == 24 && alignof(Object) == 8);
 static_assert(offsetof(Object, parent) == 0);
 static_assert(offsetof(Object, kind) == 4);
 static_assert(offsetof(Object, groups) == 8);
+static_assert(offsetof(Object, owner) == 16);
 
 // What is told of a channel group: by whom, in which thread, for which cgroup and when (CLOCK_MONOTONIC) it was made.
 struct Group {
@@ -331,8 +368,10 @@ struct Group {
     std::uint32_t copy;
     // The thread's.
     std::uint8_t name[16];
+    // For whom it is counted.
+    std::uint64_t owner;
 };
-static_assert(sizeof(Group) == 56 && alignof(Group) == 8);
+static_assert(sizeof(Group) == 64 && alignof(Group) == 8);
 static_assert(offsetof(Group, cgroup) == 0);
 static_assert(offsetof(Group, made_ns) == 8);
 static_assert(offsetof(Group, tid) == 16);
@@ -342,6 +381,7 @@ static_assert(offsetof(Group, channels) == 28);
 static_assert(offsetof(Group, compute) == 32);
 static_assert(offsetof(Group, copy) == 36);
 static_assert(offsetof(Group, name) == 40);
+static_assert(offsetof(Group, owner) == 56);
 
 // What is told of a process.
 struct Process {
@@ -359,8 +399,10 @@ struct Process {
     std::uint32_t held_back;
     std::uint32_t used;
     std::uint8_t name[16];
+    // For whom it is counted: a user, or, with the highest bit, root in a cgroup.
+    std::uint64_t owner;
 };
-static_assert(sizeof(Process) == 64 && alignof(Process) == 8);
+static_assert(sizeof(Process) == 72 && alignof(Process) == 8);
 static_assert(offsetof(Process, cgroup) == 0);
 static_assert(offsetof(Process, first_ns) == 8);
 static_assert(offsetof(Process, second_ns) == 16);
@@ -370,6 +412,7 @@ static_assert(offsetof(Process, requests) == 32);
 static_assert(offsetof(Process, held_back) == 40);
 static_assert(offsetof(Process, used) == 44);
 static_assert(offsetof(Process, name) == 48);
+static_assert(offsetof(Process, owner) == 64);
 
 // A process in its cgroup.
 struct MemberKey {
@@ -398,6 +441,18 @@ struct FileKey {
 static_assert(sizeof(FileKey) == 8 && alignof(FileKey) == 4);
 static_assert(offsetof(FileKey, pid) == 0);
 static_assert(offsetof(FileKey, fd) == 4);
+
+// What was seen on it.
+struct File {
+    // For whom it is counted.
+    std::uint64_t owner;
+    // The last one.
+    std::uint32_t client;
+    std::uint8_t reserved_12[4];
+};
+static_assert(sizeof(File) == 16 && alignof(File) == 8);
+static_assert(offsetof(File, owner) == 0);
+static_assert(offsetof(File, client) == 8);
 
 // What is told of one request, and nothing else of it.
 struct Event {

@@ -8,8 +8,10 @@ import select
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from runlist.planes.interface import Capture
+from runlist.planes.interface import Capture, DriverFiles
 from runlist.planes.kernel import loading, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event, read
@@ -32,9 +34,7 @@ class Captured:
     ) -> None:
         tracing = rights.open_tracing()
         try:
-            wanted = loading.Wanted(
-                capture.shapes, capture.rules, capture.watched, own, budget, names, settle_ms, capture.major
-            )
+            wanted = loading.Wanted(capture, own, budget, names, settle_ms)
             self.loaded = loading.load(wanted, loading.read_object(), tracing)
         finally:
             os.close(tracing)
@@ -63,6 +63,12 @@ class Captured:
     def close(self) -> None:
         self.ring.close()
         self.loaded.close()
+
+
+def of_file(path: Path) -> Capture:
+    """What is to be captured where this is the driver's one file."""
+    found = path.stat()
+    return replace(CAPTURE, files=DriverFiles(device=found.st_dev, inode=found.st_ino))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@
 // argument is read at the exit. Whose file it was is for the daemon to find out, which asks the driver itself: nothing
 // happens because of an event alone. What the policy map forbids is refused before (kernel/refusing.hpp).
 #include "kernel/common.hpp"
+#include "kernel/files.hpp"
 #include "kernel/policy.hpp"
 #include "kernel/refusing.hpp"
 #include "kernel/requests.hpp"
@@ -23,7 +24,8 @@ ALWAYS void enter_group(const ObjectKey& key, std::int32_t fd, Process& process)
     group.uid = static_cast<std::uint32_t>(current_user_and_group());
     group.fd = fd;
     current_name(group.name, sizeof group.name);
-    keep(&groups, key, group);
+    group.owner = current_owner();
+    keep_of<&Owner::groups>(kMostGroups, &groups, key, group);
     __sync_fetch_and_add(&process.groups, 1);
 }
 
@@ -58,12 +60,16 @@ ALWAYS void enter_below(ObjectKey key, const Object& object) {
     if (object.kind == Kind::kCopy) __sync_fetch_and_add(&group->copy, 1);
 }
 
-ALWAYS void enter(const ObjectKey& key, const Object& object, std::int32_t fd, Process& process) {
-    keep(&objects, key, object);
+ALWAYS void enter(const ObjectKey& key, Object& object, std::int32_t fd, Process& process) {
+    object.owner = current_owner();
+    keep_of<&Owner::objects>(kMostObjects, &objects, key, object);
     FileKey file{};
     file.pid = key.pid;
     file.fd = fd;
-    keep(&files, file, key.client);
+    File of{};
+    of.owner = object.owner;
+    of.client = key.client;
+    keep_of<&Owner::files>(kMostFiles, &files, file, of);
     if (object.kind == Kind::kGroup) {
         enter_group(key, fd, process);
         count_group(key, object.parent, 1);
@@ -78,7 +84,7 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     const Kind kind = kind_of(class_);
     if (kind == Kind::kOther) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process)) return;
+    if (process && !within_budget(*process, kind == Kind::kGroup)) return;
     ObjectKey key{};
     key.pid = pid;
     key.object = Request::at(request, shape.object_at);
@@ -90,6 +96,7 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     if (entry && !is_exempt(pid) && judged(*entry, 0, kind, key, process, request.began_ns) != Refusal::kNone)
         forbidden({What::kForbidden, kind, request.fd, key.client, static_cast<std::uint32_t>(Refusal::kGroups),
                    key.object, class_, entry->number});
+    if (!process) return;
     enter(key, object, request.fd, *process);
     tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0});
 }
@@ -102,8 +109,9 @@ ALWAYS void freed(const Request& request, std::uint32_t pid) {
     const auto* object = find<Object>(&objects, key);
     if (!object) return;
     const Object was = *object;
-    erase(&objects, &key);
-    if (was.kind == Kind::kGroup && erase(&groups, &key) == 0) {
+    take_of<&Owner::objects>(was.owner, &objects, key);
+    if (was.kind == Kind::kGroup) {
+        take_of<&Owner::groups>(was.owner, &groups, key);
         fewer_groups(pid, 1);
         count_group(key, was.parent, -1);
     }
@@ -137,7 +145,7 @@ ALWAYS void controlled(const Request& request, std::uint32_t pid) {
     const auto* flags = find<std::uint32_t>(&watched, command);
     if (!flags) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process)) return;
+    if (!process || !within_budget(*process, (*flags & kWatchOwn) != 0)) return;
     ControlKey key{};
     key.pid = pid;
     key.command = command;
@@ -167,17 +175,19 @@ ALWAYS Call* place_of(std::uint64_t who) {
 
 ALWAYS std::uint64_t* spilled_calls() { return find<std::uint64_t>(&spilled, std::uint32_t{0}); }
 
+// The kernel leaves a program out where another has its core: the end of what this thread began before may be unknown.
 ALWAYS void remember(const Call& call) {
     Call* place = place_of(call.who);
     if (!place) return;
-    if (__sync_val_compare_and_swap(&place->who, 0, call.who) == 0) {
+    if (place->who == call.who || __sync_val_compare_and_swap(&place->who, 0, call.who) == 0) {
         place->argument = call.argument;
         place->request = call.request;
         place->fd = call.fd;
         place->began_ns = call.began_ns;
         return;
     }
-    if (auto* count = spilled_calls()) __sync_fetch_and_add(count, 1);
+    auto* count = spilled_calls();
+    if (count && !find<Call>(&calls, call.who)) __sync_fetch_and_add(count, 1);
     keep(&calls, call.who, call);
 }
 
@@ -210,6 +220,7 @@ PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
     call.who = current_process_and_thread();
     if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return 0;
     call.fd = static_cast<std::int32_t>(entering->arguments[0]);
+    if (set->files != 0 && !is_drivers(*set, file_of(call.fd))) return 0;
     call.argument = entering->arguments[2];
     call.began_ns = now_ns();
     if (shape->verb == Verb::kTransfer) {
@@ -264,16 +275,17 @@ PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     key.pid = current_pid();
     if (!find<Process>(&processes, key.pid)) return 0;
     key.fd = static_cast<std::int32_t>(entering->arguments[0]);
-    const auto* client = find<std::uint32_t>(&files, key);
-    if (!client) return 0;
-    const std::uint32_t of = *client;
-    erase(&files, &key);
+    const auto* file = find<File>(&files, key);
+    const Settings* set = configured();
+    if (!file || !set) return 0;
+    const File of = *file;
+    take_of<&Owner::files>(of.owner, &files, key);
     ObjectKey object{};
     object.pid = key.pid;
-    object.client = object.object = of;
-    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0)
-        fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));  // a copy may be open: then too few are counted
-    tell({What::kClosed, Kind::kOther, key.fd, of, 0, 0, 0, 0});
+    object.client = object.object = of.client;
+    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd))
+        fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));
+    tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
     return 0;
 }
 
@@ -281,7 +293,8 @@ PROGRAM("sched/sched_process_exec") executed(const void*) {
     const std::uint32_t pid = current_pid();
     auto* process = find<Process>(&processes, pid);
     if (!process) return 0;
-    process->groups = 0;  // its files are closed
+    const Settings* set = configured();
+    if (set && !has_drivers(*set)) process->groups = 0;
     tell({What::kExecuted, Kind::kOther, -1, 0, 0, 0, 0, 0});
     return 0;
 }
@@ -297,8 +310,9 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     MemberKey member{};
     member.cgroup = process->cgroup;
     member.pid = pid;
+    const std::uint64_t owner = process->owner;
     erase(&members, &member);
-    erase(&processes, &pid);
+    take_of<&Owner::processes>(owner, &processes, pid);
     tell({What::kEnded, Kind::kOther, -1, 0, 0, 0, 0, 0});
     return 0;
 }

@@ -28,12 +28,55 @@ ALWAYS void keep(const void* map, const Key& key, const Value& value) {
 
 ALWAYS const Settings* configured() { return find<Settings>(&settings, std::uint32_t{0}); }
 
+// ---- bounds
+// ------------------------------------------------------------------------------------------------------------
+
+// Whose room in the maps the caller takes: its user's, or, if that is root, its cgroup's.
+ALWAYS std::uint64_t current_owner() {
+    const auto uid = static_cast<std::uint32_t>(current_user_and_group());
+    return uid != 0 ? uid : current_cgroup() | 1ull << 63;
+}
+
+ALWAYS Owner* owner_for(std::uint64_t number) {
+    if (auto* known = find<Owner>(&owners, number)) return known;
+    const Owner nothing{};
+    update(&owners, &number, &nothing, kIfMissing);
+    return find<Owner>(&owners, number);
+}
+
+// Enters something in a map of which one owner may have so much, and counts it.
+template <auto kWhat, typename Key, typename Value>
+ALWAYS bool keep_of(std::uint32_t most, const void* map, const Key& key, const Value& value) {
+    if (auto* known = find<Value>(map, key)) {
+        *known = value;
+        return true;
+    }
+    Owner* owner = owner_for(value.owner);
+    const auto* gone = find<Owner>(&swept, value.owner);
+    // Both wrap, and what was counted may have been forgotten.
+    if (owner &&
+        static_cast<std::int32_t>(owner->*kWhat - (gone ? gone->*kWhat : 0)) < static_cast<std::int32_t>(most) &&
+        update(map, &key, &value, kIfMissing) == 0) {
+        __sync_fetch_and_add(&(owner->*kWhat), 1);
+        return true;
+    }
+    count(Counter::kFull);
+    return false;
+}
+
+template <auto kWhat, typename Key>
+ALWAYS bool take_of(std::uint64_t number, const void* map, const Key& key) {
+    if (erase(map, &key) != 0) return false;
+    if (auto* owner = find<Owner>(&owners, number)) __sync_fetch_and_add(&(owner->*kWhat), -1);
+    return true;
+}
+
 // ---- who it is
 // ---------------------------------------------------------------------------------------------------------
 
 ALWAYS std::uint32_t current_pid() { return static_cast<std::uint32_t>(current_process_and_thread() >> 32); }
 
-// The record of the current process; a new one for who has none.
+// The record of the current process; a new one for who has none, if there is room.
 ALWAYS Process* process_of(std::uint32_t pid) {
     if (auto* known = find<Process>(&processes, pid)) return known;
     Process made{};
@@ -41,7 +84,8 @@ ALWAYS Process* process_of(std::uint32_t pid) {
     made.first_ns = now_ns();
     made.uid = static_cast<std::uint32_t>(current_user_and_group());
     current_name(made.name, sizeof made.name);
-    if (update(&processes, &pid, &made, kIfMissing) != 0) count(Counter::kFull);
+    made.owner = current_owner();
+    if (!keep_of<&Owner::processes>(kMostProcesses, &processes, pid, made)) return nullptr;
     MemberKey member{};
     member.cgroup = made.cgroup;
     member.pid = pid;
@@ -49,8 +93,8 @@ ALWAYS Process* process_of(std::uint32_t pid) {
     return find<Process>(&processes, pid);
 }
 
-// May it have another request captured in this second?
-ALWAYS bool within_budget(Process& process) {
+// May it have another request captured in this second? Of what rules may forbid, twice as many: a flood hides none.
+ALWAYS bool within_budget(Process& process, bool forbiddable = false) {
     const Settings* set = configured();
     if (!set) return false;
     const std::uint64_t now = now_ns();
@@ -58,7 +102,7 @@ ALWAYS bool within_budget(Process& process) {
         process.second_ns = now;
         process.used = 0;
     }
-    if (process.used >= set->budget) {
+    if (process.used >= (forbiddable ? 2 * set->budget : set->budget)) {
         __sync_fetch_and_add(&process.held_back, 1);
         count(Counter::kHeldBack);
         return false;

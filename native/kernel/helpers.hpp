@@ -15,6 +15,7 @@ HELPER(5, std::uint64_t, now_ns);
 HELPER(14, std::uint64_t, current_process_and_thread);
 HELPER(15, std::uint64_t, current_user_and_group);
 HELPER(16, long, current_name, void* to, std::uint32_t bytes);
+HELPER(35, std::uint64_t, current_task);
 HELPER(80, std::uint64_t, current_cgroup);
 HELPER(112, long, read_user, void* to, std::uint32_t bytes, const void* from);
 HELPER(113, long, read_kernel, void* to, std::uint32_t bytes, const void* from);

@@ -7,9 +7,11 @@ extern char policy, force, exempt;                                   // what is 
 extern char refusals;                                                // and how often it was
 extern char places, calls, spilled, objects, files;                  // the programs' own
 extern char groups, processes, members, controls, counters, events;  // what people and the daemon read
+extern char owners, swept;                                           // what each user has in them
 }
 
 // Not maps but numbers, which the loader finds in the running kernel's types: where in a structure a field is.
 extern "C" {
-extern char at_file_f_inode, at_inode_i_rdev;
+extern char at_task_struct_files, at_files_struct_fdt, at_fdtable_max_fds, at_fdtable_fd;
+extern char at_file_f_inode, at_file_references, at_inode_i_rdev, at_inode_i_ino, at_inode_i_sb, at_super_block_s_dev;
 }

@@ -38,7 +38,8 @@ ALWAYS const Policy* entry_of_caller() {
 }
 
 // Does an entry forbid a control with these flags, or making an object of this kind? `object` is what the control is
-// for. A group's own slices may be set while it is new: CUDA does that.
+// for. A group's own slices may be set while it is new: CUDA does that. A process without a record has no groups to
+// count: there was no room for it.
 ALWAYS Refusal judged(const Policy& entry, std::uint32_t flags, Kind kind, const ObjectKey& object,
                       const Process* process, std::uint64_t at_ns) {
     if ((entry.flags & kRefuseSlices) != 0 && (flags & kWatchOwn) != 0) {
@@ -48,7 +49,7 @@ ALWAYS Refusal judged(const Policy& entry, std::uint32_t flags, Kind kind, const
         if (!group || at_ns >= group->made_ns + set->settle_ms * kMillisecondNs) return Refusal::kSlices;
     }
     if ((entry.flags & kRefuseGroups) != 0 && kind == Kind::kGroup &&
-        (process ? process->groups : 0) >= entry.most_groups)
+        (!process || process->groups >= entry.most_groups))
         return Refusal::kGroups;
     return Refusal::kNone;
 }

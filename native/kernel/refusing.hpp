@@ -4,6 +4,7 @@
 // A second thread may write another argument after it was read here: what was done then is seen at the exit.
 #pragma once
 
+#include "kernel/files.hpp"
 #include "kernel/policy.hpp"
 #include "kernel/requests.hpp"
 
@@ -11,26 +12,12 @@ namespace runlist::kernel {
 namespace {
 
 constexpr int kNotPermitted = -1;  // EPERM
-constexpr std::uint32_t kMinorBits = 20;
 
 struct Hooked {
     std::uint64_t file;
     std::uint64_t request;
     std::uint64_t argument;
 };
-
-// A field of a structure of the kernel's; 0 where it cannot be read.
-template <typename Field>
-ALWAYS Field read_at(std::uint64_t structure, const char& where) {
-    Field field{};
-    const auto address = structure + reinterpret_cast<std::uint64_t>(&where);
-    return read_kernel(&field, sizeof field, reinterpret_cast<const void*>(address)) == 0 ? field : Field{};
-}
-
-ALWAYS std::uint32_t device_of(std::uint64_t file) {
-    const auto inode = read_at<std::uint64_t>(file, at_file_f_inode);
-    return inode ? read_at<std::uint32_t>(inode, at_inode_i_rdev) : 0;
-}
 
 ALWAYS bool is_given(const Policy& entry, std::uint32_t minor) {
     return minor >= kMostGpus || (entry.gpus >> minor & 1) != 0;  // beyond them there is the driver's own file
@@ -78,7 +65,8 @@ ALWAYS int refuse_if_forbidden(const Hooked* hooked, const Settings& set, const 
     object.pid = current_pid();
     object.client = Request::at(request, shape->client_at);
     object.object = Request::at(request, shape->object_at);
-    const Refusal why = judged(entry, flags, kind, object, find<Process>(&processes, object.pid), now_ns());
+    const Process* process = kind == Kind::kGroup ? process_of(object.pid) : nullptr;
+    const Refusal why = judged(entry, flags, kind, object, process, now_ns());
     return why == Refusal::kNone ? 0 : refuse(entry, why, kind, object.client, object.object, number);
 }
 
@@ -95,7 +83,7 @@ HOOK("file_ioctl") refuse_ioctl(const Hooked* hooked) {
     const std::uint32_t device = set->major != 0 ? device_of(hooked->file) : 0;
     const bool a_gpu = set->major != 0 && device >> kMinorBits == set->major;
     if (!a_gpu && (request & set->mask) != set->value) return 0;
-    if (is_exempt(pid)) return 0;
+    if (is_exempt(pid) || !is_drivers(*set, hooked->file)) return 0;
     const Policy* entry = entry_of_caller();
     if (!entry || (entry->flags & (kRefuseSlices | kRefuseGroups | kRefuseGpus)) == 0) return 0;
     if (a_gpu && (entry->flags & kRefuseGpus) != 0 && !is_given(*entry, device & ((1u << kMinorBits) - 1)))

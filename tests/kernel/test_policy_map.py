@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import Captured, captured
-from runlist.planes.kernel import bpf, loading, program
+from bench.harness.captured import Captured, captured, of_file
+from runlist.planes.kernel import bpf, kernel_types, loading, program
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import MOST_ENTRIES, STRUCTURES
 from runlist.protocol import kernel_autogen as protocol
@@ -25,6 +26,7 @@ from tests.fixtures.kernel import CHANNEL, GET_TIMESLICE, GROUP, SET_TIMESLICE, 
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
+GROUPS_AT = STRUCTURES["PROCESS"].offsets["groups"]
 _RAW_TRACEPOINT, _PROG_LOAD, _TEST_RUN = 17, 5, 10
 _COPY_FROM_USER, _READ_USER = 148, 112
 _CALL = 0x85
@@ -157,9 +159,66 @@ def test_groups_that_went_with_their_client_are_not_counted_on(file: int) -> Non
             asking.made(2, 0x15, GROUP)
             asking.made(2, 0x16, GROUP)
             asking.freed((CLIENT + round_) if round_ % 2 else 2)
-        process = kernel.map("processes").get(struct.pack("<I", os.getpid())) or b""
         assert [event for event in mine(kernel.take()) if event.what is What.FORBIDDEN] == []
-        assert struct.unpack_from("<I", process, 28) == (0,)
+        assert counted(kernel, os.getpid()) == 0
+
+
+def counted(kernel: Captured, pid: int) -> int:
+    """How many groups the kernel takes a process to have."""
+    process = kernel.map("processes").get(struct.pack("<I", pid)) or bytes(72)
+    return int(struct.unpack_from("<I", process, GROUPS_AT)[0])
+
+
+def test_a_group_goes_with_the_last_copy_of_its_file(answering: Path) -> None:
+    """A program that copies the descriptor and closes one could have any number of groups."""
+    with captured() as kernel:
+        fd = os.open(answering, os.O_RDWR)
+        asking = Asking(fd, CLIENT)
+        asking.client_made()
+        asking.made(CLIENT, 0x15, GROUP)
+        other = os.dup(fd)
+        os.close(fd)
+        assert counted(kernel, os.getpid()) == 1
+        os.close(other)
+        fd = os.open(answering, os.O_RDWR)
+        asking = Asking(fd, CLIENT + 1)
+        asking.client_made()
+        asking.made(CLIENT + 1, 0x15, GROUP)
+        os.close(fd)
+        assert counted(kernel, os.getpid()) == 1
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering: Path, keeps: bool) -> None:
+    with captured(capture=of_file(answering)) as kernel:
+        child = os.fork()
+        if child == 0:
+            fd = os.open(answering, os.O_RDWR)
+            os.set_inheritable(fd, keeps)
+            Asking(fd, CLIENT).made(CLIENT, 0x15, GROUP)
+            os.execvp("sleep", ["sleep", "60"])
+        kernel.take_until(lambda events: any(event.what is What.EXECUTED and event.pid == child for event in events))
+        left = counted(kernel, child)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert left == keeps
+
+
+def test_a_flood_hides_nothing_that_is_forbidden(file: int) -> None:
+    with captured(budget=50) as kernel:
+        entries = Map(kernel)
+        entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
+        entries.begin()
+        if not kernel.loaded.lenient:
+            pytest.skip("this kernel refuses: nothing forbidden is done")
+        asking = Asking(file, CLIENT)
+        for _ in range(200):
+            asking.controlled(0x15, GET_TIMESLICE)
+        for handle in (0x15, 0x16, 0x17):
+            asking.made(2, handle, GROUP)
+        asking.controlled(0x15, SET_TIMESLICE)
+        told = [event.parent for event in mine(kernel.take()) if event.what is What.FORBIDDEN]
+    assert told == [Refusal.GROUPS, Refusal.SLICES]
 
 
 def test_a_new_group_may_have_its_slice_set(file: int) -> None:
@@ -212,7 +271,7 @@ class Refusing:
     def __init__(self, kernel: Captured) -> None:
         programs, licence = program.read(loading.read_object())
         (hooked,) = [each for each in programs if each.hook]
-        code = bytearray(hooked.with_maps(kernel.loaded.maps, {"file_f_inode": 32, "inode_i_rdev": 76}))
+        code = bytearray(hooked.with_maps(kernel.loaded.maps, kernel_types.find().places))
         for at in range(0, len(code), 8):
             if code[at] == _CALL and struct.unpack_from("<i", code, at + 4) == (_COPY_FROM_USER,):
                 struct.pack_into("<i", code, at + 4, _READ_USER)

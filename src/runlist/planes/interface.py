@@ -241,16 +241,26 @@ class Finder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DriverFiles:
+    """The files by which a driver is reached: devices of this major number, or one file, by its device and inode as
+    `os.stat` has them. All 0: any file may be one.
+    """
+
+    major: int = 0
+    device: int = 0
+    inode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """What of the requests to a driver the kernel plane is to capture, in the structures of protocol/kernel.toml:
-    shapes by the requests' numbers, rules for classes, and controls that are counted, with WATCH_… of each. `major` is
-    that of the device files of GPUs, which are numbered; 0 where they have none.
+    shapes by the requests' numbers, rules for classes, and controls that are counted, with WATCH_… of each.
     """
 
     shapes: Mapping[int, bytes]
     rules: tuple[bytes, ...]
     watched: Mapping[int, int]
-    major: int = 0
+    files: DriverFiles = DriverFiles()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,18 @@ FORCE_REFUSES = 256
 MOST_GPUS = 64
 """That `gpus` tells apart, by their minor numbers."""
 
+MOST_PROCESSES = 2_048
+"""In the maps, of one owner."""
+
+MOST_GROUPS = 16_384
+"""Likewise."""
+
+MOST_OBJECTS = 32_768
+"""Likewise."""
+
+MOST_FILES = 8_192
+"""Likewise."""
+
 PROBE = 1_380_732_994
 """A request that no driver has: the loader finds out by it whether the kernel refuses."""
 
@@ -149,19 +161,21 @@ STRUCTS: dict[str, str] = {
         "verb:I bytes:B client_at:B parent_at:B object_at:B class_at:B status_at:B source_client_at:B source_at:B 4x"
     ),
     "RULE": "mask:I value:I least:I kind:I",
-    "SETTINGS": "own:I budget:I mask:I value:I loader:I settle_ms:I major:I 4x",
+    "SETTINGS": "own:I budget:I mask:I value:I loader:I settle_ms:I major:I files:I inode:Q device:I 4x",
+    "OWNER": "processes:I groups:I objects:I files:I",
     "FORCE": "generation:I which:I",
     "POLICY_KEY": "cgroup:Q user:I which:I comm:16s generation:I 4x",
     "POLICY": "order:I number:I flags:I class_:I weight:I slice_us:I most_groups:I 4x gpus:Q",
     "REFUSAL_KEY": "pid:I why:I",
     "CALL": "who:Q argument:Q request:I fd:i began_ns:Q",
     "OBJECT_KEY": "pid:I client:I object:I",
-    "OBJECT": "parent:I kind:I groups:I 4x",
-    "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s",
-    "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s",
+    "OBJECT": "parent:I kind:I groups:I 4x owner:Q",
+    "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s owner:Q",
+    "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s owner:Q",
     "MEMBER_KEY": "cgroup:Q pid:I 4x",
     "CONTROL_KEY": "pid:I command:I",
     "FILE_KEY": "pid:I fd:i",
+    "FILE": "owner:Q client:I 4x",
     "EVENT": (
         "what:I kind:I time_ns:Q cgroup:Q pid:I tid:I uid:I fd:i client:I parent:I object:I class_:I name:16s entry:I "
         "4x"

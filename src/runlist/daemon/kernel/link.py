@@ -25,7 +25,7 @@ from runlist.planes.interface import Plane
 from runlist.planes.kernel import events, inheriting, messages, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event
-from runlist.planes.kernel.forgetting import OF_PROCESSES, take_out
+from runlist.planes.kernel.forgetting import NEEDED, take_out
 from runlist.planes.kernel.loading import Wanted, open_map
 from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
@@ -89,7 +89,8 @@ class KernelLink:
         self._started = 0.0
         self._rest_s = RETRY_S
         self._timer: asyncio.TimerHandle | None = None
-        self._gone: set[int | None] = set()
+        self._full = 0
+        self._ended_some = False
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -132,8 +133,7 @@ class KernelLink:
         self._exempt = set(self._helpers())
         self._commands = tuple(capture.watched)
         wanted = Wanted(
-            capture.shapes, capture.rules, capture.watched, os.getpid(), BUDGET,
-            given if FOLDER.parent.is_dir() else None, SETTLE_MS, capture.major, tuple(self._exempt),
+            capture, os.getpid(), BUDGET, given if FOLDER.parent.is_dir() else None, SETTLE_MS, tuple(self._exempt),
         )  # fmt: skip
         self._sock, self._started = ours, time.monotonic()
         with contextlib.suppress(OSError):  # it ended: `_heard` sees that
@@ -172,6 +172,9 @@ class KernelLink:
         """See whether the ring was too small since the last time, and bring what the kernel keeps for us up to date."""
         self.policy.update()
         self._exempt_helpers()
+        if self.works and (full := self.counter(Counter.FULL)) != self._full:
+            self._full = full
+            self.forget()
         if self.works and (dropped := self.counter(Counter.DROPPED)) != self._dropped:
             _log.warning("the kernel told more than was taken in time; looking", dropped=dropped - self._dropped)
             self._dropped = dropped
@@ -213,28 +216,28 @@ class KernelLink:
                 self.maps["exempt"].delete(_NUMBER.pack(pid))
             self._exempt = wanted
 
-    def forget(self, pid: int | None = None) -> None:
-        """Take out of the maps what a process had that has ended, or all that have. It happens a little later, for many
-        at once and in a thread: one of them may have filled the maps.
+    def forget(self) -> None:
+        """Take out of the maps what processes had that have ended. It happens a little later, for many at once and in a
+        thread: one of them may have filled the maps.
         """
-        self._gone.add(pid)
+        self._ended_some = True
         if self._sweeping is None:
             self._sweeping = self._loop.create_task(self._sweep())
 
     async def _sweep(self) -> None:
         try:
-            while self._gone:
+            while self._ended_some:
                 await asyncio.sleep(SWEEP_S)
-                gone, self._gone = self._gone, set()
-                with contextlib.suppress(OSError):
-                    await asyncio.to_thread(take_out, self._copies(), None if None in gone else gone)
+                self._ended_some = False
+                if self.works:
+                    with contextlib.suppress(OSError):
+                        await asyncio.to_thread(take_out, self._copies())
         finally:
             self._sweeping = None
 
-    def _copies(self) -> list[Map]:
+    def _copies(self) -> dict[str, Map]:
         """Maps for a thread, which closes them: ours may go with the loader meanwhile."""
-        of_processes = [self.maps[name] for name in OF_PROCESSES if name in self.maps]
-        return [replace(each, fd=os.dup(each.fd)) for each in of_processes]
+        return {name: replace(self.maps[name], fd=os.dup(self.maps[name].fd)) for name in NEEDED}
 
     # -- the loader --------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ class KernelLink:
         named = dict(zip(messages.SHARED, fds, strict=True))
         self._ring = Ring(named["events"], RING_BYTES)
         self.maps = {name: open_map(name, fd) for name, fd in named.items()}
-        self._dropped = 0
+        self._dropped = self._full = 0
         self.policy.attach(self.maps["policy"], self.maps["force"])
         self._exempt_helpers()
         self._loop.add_reader(self._ring, self._read)

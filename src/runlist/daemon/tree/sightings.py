@@ -267,7 +267,7 @@ class Sightings:
         if known is not None and known.look is not None:
             known.look.cancel()
         self._corrected.pop(event.pid, None)
-        self._kernel.forget(event.pid)
+        self._kernel.forget()
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -5,33 +5,62 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections import Counter
+from collections.abc import Mapping
 
 from runlist.planes.kernel.bpf import Map
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.proc.process import start_of
 
-OF_PROCESSES = ("groups", "objects", "files", "controls", "refusals")
+OF_PROCESSES = ("groups", "objects", "files", "processes", "controls", "refusals")
 """Maps whose keys begin with a process."""
+NEEDED = (*OF_PROCESSES, "members", "swept")
 
-_PID = struct.Struct("<I")
+_COUNTED = {"groups": "GROUP", "objects": "OBJECT", "files": "FILE", "processes": "PROCESS"}
+"""What is in maps of which each owner may have so much: it is told what is gone, and may have as much again."""
+_PID, _NUMBER, _MEMBER = struct.Struct("<I"), struct.Struct("<Q"), STRUCTURES["MEMBER_KEY"].struct
+_OWNER = STRUCTURES["OWNER"]
+
+_Gone = Counter[tuple[int, str]]
 
 
-def take_out(maps: Sequence[Map], ended: AbstractSet[int | None] | None) -> None:
-    """Take out what these processes had, or all that have ended, and close the maps. A number may be used again: what
-    such a process has stays. It takes a second where the maps are full.
+def take_out(maps: Mapping[str, Map]) -> None:
+    """Take out what processes had that have ended, and close the maps, which are those NEEDED. A number may be used
+    again: what such a process has stays. It takes a second where the maps are full.
     """
+    gone: _Gone = Counter()
     alive: dict[int, bool] = {}
     try:
-        for entries in maps:
+        for name in OF_PROCESSES:
             with contextlib.suppress(OSError):
-                for key in list(entries.all_keys()):
+                for key in list(maps[name].all_keys()):
                     (pid,) = _PID.unpack_from(key)
-                    if ended is None or pid in ended:
-                        if pid not in alive:
-                            alive[pid] = start_of(pid) is not None
-                        if not alive[pid]:
-                            entries.delete(key)
+                    if pid not in alive:
+                        alive[pid] = start_of(pid) is not None
+                    if not alive[pid]:
+                        _take(maps, name, key, gone)
+        with contextlib.suppress(OSError):
+            _tell(maps["swept"], gone)
     finally:
-        for entries in maps:
+        for entries in maps.values():
             os.close(entries.fd)
+
+
+def _take(maps: Mapping[str, Map], name: str, key: bytes, gone: _Gone) -> None:
+    value = maps[name].get(key) if name in _COUNTED else None
+    if not maps[name].delete(key) or value is None:
+        return
+    structure = STRUCTURES[_COUNTED[name]]
+    (owner,) = _NUMBER.unpack_from(value, structure.offsets["owner"])
+    gone[owner, name] += 1
+    if name == "processes":
+        (cgroup,) = _NUMBER.unpack_from(value, structure.offsets["cgroup"])
+        maps["members"].delete(_MEMBER.pack(cgroup, *_PID.unpack(key)))
+
+
+def _tell(swept: Map, gone: _Gone) -> None:
+    for owner in {owner for owner, _ in gone}:
+        key = _NUMBER.pack(owner)
+        before = _OWNER.struct.unpack(swept.get(key) or bytes(_OWNER.size))
+        after = [(count + gone[owner, name]) % (1 << 32) for name, count in zip(_OWNER.names, before, strict=True)]
+        swept.put(key, _OWNER.struct.pack(*after))

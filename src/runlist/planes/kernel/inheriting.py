@@ -18,8 +18,8 @@ from runlist.proc.process import start_of
 from runlist.protocol.kernel_autogen import Kind, What
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_KEY, _OBJECT, _GROUP, _PROCESS, _FILE = (
-    maps.STRUCTURES[name].struct for name in ("OBJECT_KEY", "OBJECT", "GROUP", "PROCESS", "FILE_KEY")
+_KEY, _OBJECT, _GROUP, _PROCESS, _FILE_KEY, _FILE = (
+    maps.STRUCTURES[name].struct for name in ("OBJECT_KEY", "OBJECT", "GROUP", "PROCESS", "FILE_KEY", "FILE")
 )
 _NUMBER = struct.Struct("<I")
 _MOST = 1 << 17
@@ -69,16 +69,16 @@ def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
             alive[pid] = process
     fds = {}
     for key, value in _entries(opened["files"]):
-        pid, fd = _FILE.unpack(key)
-        fds[pid, _NUMBER.unpack(value)[0]] = fd
+        pid, fd = _FILE_KEY.unpack(key)
+        fds[pid, _FILE.unpack(value)[1]] = fd
     for key, value in _entries(opened["objects"]):
         pid, client, number = _KEY.unpack(key)
-        parent, kind, _ = _OBJECT.unpack(value)
+        parent, kind, *_ = _OBJECT.unpack(value)
         if pid not in alive or (pid, client) not in fds:
             continue
         cgroup, uid, name, when = alive[pid][0], alive[pid][3], alive[pid][8], time.monotonic()
         if kind == Kind.GROUP and (group := opened["groups"].get(key)) is not None:
-            cgroup, _, _, uid, _, _, _, _, name = _GROUP.unpack(group)
+            cgroup, _, _, uid, _, _, _, _, name, _ = _GROUP.unpack(group)
         yield Event(
             What.MADE, Kind(kind), when, cgroup, pid, pid, uid, fds[pid, client], client, parent, number, 0,
             name.split(b"\0", 1)[0].decode("utf-8", "replace"),

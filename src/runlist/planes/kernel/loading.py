@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runlist.errors import NotSupportedError
-from runlist.planes.kernel import bpf, inheriting, maps, program, refusing, rights
+from runlist.planes.interface import Capture
+from runlist.planes.kernel import bpf, inheriting, kernel_types, maps, program, refusing, rights
+from runlist.planes.kernel.kernel_types import KernelTypes
 from runlist.planes.kernel.names import Names
 from runlist.planes.kernel.types import Types
 from runlist.planes.process.library import program as built
@@ -22,18 +24,15 @@ _NUMBER = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be captured, as `planes.interface.Capture` has it, but for process `own`; `names` is where people
-    find the maps, if anywhere. `exempt` are processes that are never refused anything.
+    """What is to be captured, but for process `own`; `names` is where people find the maps, if anywhere. `exempt` are
+    processes that are never refused anything.
     """
 
-    shapes: Mapping[int, bytes]
-    rules: tuple[bytes, ...]
-    watched: Mapping[int, int]
+    capture: Capture
     own: int
     budget: int
     names: Names | None = None
     settle_ms: int = 0
-    major: int = 0
     exempt: tuple[int, ...] = ()
 
 
@@ -77,12 +76,13 @@ def load(wanted: Wanted, data: bytes, tracing: int) -> Loaded:
                 f"{OBJECT} of this installation cannot be read ({error}): reinstall runlist"
             ) from None
         _make_maps(loaded, None if wanted.names is None else wanted.names.left())
-        _fill(loaded, wanted)
+        types = kernel_types.find()
+        _fill(loaded, wanted, types)
         for each in programs:
             if not each.hook:
-                _attach(loaded, each, licence, tracing)
+                _attach(loaded, each, licence, tracing, types.places)
             else:
-                loaded.lenient = refusing.attach(loaded.maps, each, licence, loaded.held)
+                loaded.lenient = refusing.attach(loaded.maps, each, licence, types, loaded.held)
         if wanted.names is not None:
             loaded.unpinned = wanted.names.give(loaded.maps)
             loaded.names = None if loaded.unpinned else wanted.names
@@ -128,23 +128,25 @@ def _possible_cpus() -> int:
     return int(text.rpartition(",")[2].rpartition("-")[2]) + 1
 
 
-def _fill(loaded: Loaded, wanted: Wanted) -> None:
+def _fill(loaded: Loaded, wanted: Wanted, types: KernelTypes) -> None:
+    capture = wanted.capture
     shapes, rules, watched, settings = (
         open_map(name, loaded.maps[name]) for name in ("shapes", "rules", "watched", "settings")
     )
-    for request, shape in wanted.shapes.items():
+    for request, shape in capture.shapes.items():
         shapes.put(_NUMBER.pack(request), shape)
-    for number, rule in enumerate(wanted.rules):
+    for number, rule in enumerate(capture.rules):
         rules.put(_NUMBER.pack(number), rule)
-    for command, flags in wanted.watched.items():
+    for command, flags in capture.watched.items():
         watched.put(_NUMBER.pack(command), _NUMBER.pack(flags))
     exempt = open_map("exempt", loaded.maps["exempt"])
     for pid in wanted.exempt:
         exempt.put(_NUMBER.pack(pid), _NUMBER.pack(1))
-    mask, value = _in_common(list(wanted.shapes))
+    mask, value = _in_common(list(capture.shapes))
     set_ = maps.STRUCTURES["SETTINGS"].pack(
         own=wanted.own, budget=wanted.budget, mask=mask, value=value, loader=os.getpid(),
-        settle_ms=wanted.settle_ms, major=wanted.major,
+        settle_ms=wanted.settle_ms, major=capture.files.major, files=types.files, inode=capture.files.inode,
+        device=os.major(capture.files.device) << 20 | os.minor(capture.files.device),
     )  # fmt: skip
     settings.put(_NUMBER.pack(0), bytes(set_))
 
@@ -158,13 +160,15 @@ def _in_common(requests: list[int]) -> tuple[int, int]:
     return mask, (requests[0] if requests else 1) & mask
 
 
-def _attach(loaded: Loaded, each: program.Program, licence: str, tracing: int) -> None:
+def _attach(
+    loaded: Loaded, each: program.Program, licence: str, tracing: int, places: Mapping[str, int]
+) -> None:  # fmt: skip
     try:
         number = rights.tracepoint_id(tracing, each.tracepoint)
     except OSError as error:
         raise NotSupportedError(f"this kernel has no tracepoint {each.tracepoint} ({error.strerror})") from None
     try:
-        code = bpf.load_program(each.name, each.with_maps(loaded.maps), licence)
+        code = bpf.load_program(each.name, each.with_maps(loaded.maps, places), licence)
     except OSError as error:
         raise NotSupportedError(bpf.why_not(each.name, error)) from None
     try:

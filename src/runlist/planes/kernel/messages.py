@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from runlist.planes.interface import Capture, DriverFiles
 from runlist.planes.kernel.loading import Wanted
 from runlist.planes.kernel.names import Names
 
 MAX_BYTES = 1 << 16
 SHARED = (
     "events", "groups", "processes", "members", "controls", "objects", "files", "counters", "policy", "force", "exempt",
-    "refusals",
+    "refusals", "swept",
 )  # fmt: skip
 """The maps whose descriptors come with the answer, in this order."""
 
@@ -32,14 +33,14 @@ def ask(wanted: Wanted) -> bytes:
     """The daemon's message."""
     return json.dumps(
         {
-            "shapes": {str(request): shape.hex() for request, shape in wanted.shapes.items()},
-            "rules": [rule.hex() for rule in wanted.rules],
-            "watched": {str(command): flags for command, flags in wanted.watched.items()},
+            "shapes": {str(request): shape.hex() for request, shape in wanted.capture.shapes.items()},
+            "rules": [rule.hex() for rule in wanted.capture.rules],
+            "watched": {str(command): flags for command, flags in wanted.capture.watched.items()},
+            "files": astuple(wanted.capture.files),
             "own": wanted.own,
             "budget": wanted.budget,
             "names": wanted.names and [str(wanted.names.above), wanted.names.pid, wanted.names.socket],
             "settle_ms": wanted.settle_ms,
-            "major": wanted.major,
             "exempt": wanted.exempt,
         }
     ).encode()
@@ -50,14 +51,16 @@ def asked(message: bytes) -> Wanted:
     words = json.loads(message)
     above, pid, path = words["names"] or ("", 0, "")
     return Wanted(
-        {int(request): bytes.fromhex(shape) for request, shape in words["shapes"].items()},
-        tuple(bytes.fromhex(rule) for rule in words["rules"]),
-        {int(command): int(flags) for command, flags in words["watched"].items()},
+        Capture(
+            {int(request): bytes.fromhex(shape) for request, shape in words["shapes"].items()},
+            tuple(bytes.fromhex(rule) for rule in words["rules"]),
+            {int(command): int(flags) for command, flags in words["watched"].items()},
+            DriverFiles(*words["files"]),
+        ),
         words["own"],
         words["budget"],
         Names(Path(above), pid, path) if above else None,
         words["settle_ms"],
-        words["major"],
         tuple(words["exempt"]),
     )
 

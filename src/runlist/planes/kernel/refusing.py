@@ -11,30 +11,24 @@ import fcntl
 import os
 from collections.abc import Mapping
 
-from runlist.planes.kernel import bpf, btf
+from runlist.planes.kernel import bpf
+from runlist.planes.kernel.kernel_types import KernelTypes
 from runlist.planes.kernel.program import Program
 from runlist.protocol.kernel_autogen import PROBE
 
-_FIELDS = {"file": ("f_inode",), "inode": ("i_rdev",)}
 NEVER_ASKED = "the kernel does not ask it: start Linux with bpf among the names of lsm="
 
 
-def attach(maps: Mapping[str, int], program: Program, licence: str, held: list[int]) -> str:
+def attach(maps: Mapping[str, int], program: Program, licence: str, types: KernelTypes, held: list[int]) -> str:
     """Attach it; why it is not in force, or nothing. What keeps it attached goes to `held`."""
-    hook = f"bpf_lsm_{program.hook}"
-    try:
-        found = btf.read(btf.KERNEL.read_bytes(), btf.Wanted(_FIELDS, (hook,)))
-    except (OSError, ValueError) as error:
-        return f"the kernel does not tell its types ({error})"
-    if hook not in found.functions:
+    if types.unknown:
+        return types.unknown
+    if not types.hook:
         return "the kernel was built without BPF_LSM"
     try:
         code = bpf.load_program(
-            program.name, program.with_maps(maps, found.places), licence, bpf.ProgramType.HOOK,
-            hook=found.functions[hook],
+            program.name, program.with_maps(maps, types.places), licence, bpf.ProgramType.HOOK, hook=types.hook
         )  # fmt: skip
-    except ValueError as error:
-        return f"its types are others: {error}"
     except OSError as error:
         return bpf.why_not(program.name, error)
     try:

@@ -24,7 +24,7 @@ def run(capture: Capture) -> str:
         with theirs:
             process = subprocess.Popen(interpreter.command(LOADER), stdin=theirs.fileno(), cwd="/")
         try:
-            ours.send(messages.ask(Wanted(capture.shapes, capture.rules, capture.watched, os.getpid(), 0)))
+            ours.send(messages.ask(Wanted(capture, os.getpid(), 0)))
             message, fds, _, _ = socket.recv_fds(ours, messages.MAX_BYTES, len(messages.SHARED))
             for fd in fds:
                 os.close(fd)

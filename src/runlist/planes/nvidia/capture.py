@@ -12,7 +12,6 @@ from runlist.structure import Structure
 
 _SHAPE, _RULE = (Structure(kernel.STRUCTS[name]) for name in ("SHAPE", "RULE"))
 _READ_AND_WRITE = 3
-_MAJOR = 195  # of /dev/nvidia0 and on; the driver's own file is 255, which is no GPU
 _OWN = ("SET_TIMESLICE", "SET_INTERLEAVE_LEVEL", "MAKE_REALTIME", "RESTART_RUNLIST")
 """By which a program changes how it is scheduled. Each group needs GPFIFO_SCHEDULE once: it is left out."""
 _ALL, _LAST_BYTE = 0xFFFFFFFF, 0xFF
@@ -73,5 +72,4 @@ CAPTURE = Capture(
         for command in COMMANDS.values()
         if command.target in (Target.GROUP, Target.CHANNEL) or command.name == "FIFO_DISABLE_CHANNELS"
     },
-    major=_MAJOR,
 )  # fmt: skip

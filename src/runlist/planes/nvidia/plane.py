@@ -88,8 +88,11 @@ class NvidiaPlane:
         return self.driver.state_dir()
 
     def capture(self) -> interface.Capture | None:
-        if not self.driver.seen_by_kernel():
+        files = self.driver.files_of_requests()
+        if files is None:
             return None
+        from dataclasses import replace
+
         from runlist.planes.nvidia.capture import CAPTURE
 
-        return CAPTURE
+        return replace(CAPTURE, files=files)

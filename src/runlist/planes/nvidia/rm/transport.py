@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from runlist.errors import NotSupportedError, UsageError
 from runlist.planes.nvidia.rm import status
@@ -28,6 +28,9 @@ from runlist.protocol import environment_autogen as names
 from runlist.protocol.actuator_autogen import Form
 from runlist.protocol.rm_autogen import MAP_READ_ONLY, Ioctl
 from runlist.structure import Structure
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import DriverFiles
 
 _STEP = Structure(actuator_autogen.STRUCTS["STEP"])
 
@@ -71,8 +74,8 @@ class Driver(Protocol):
     def control_files(self, pid: int) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be control files. Raises OSError as /proc does."""
 
-    def seen_by_kernel(self) -> bool:
-        """Whether requests reach it by ioctl, so that the kernel plane sees them."""
+    def files_of_requests(self) -> DriverFiles | None:
+        """The files by which requests reach it, so that the kernel plane sees them; None where it sees none."""
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be the control file on which the kernel saw requests to `fd`;
@@ -126,8 +129,13 @@ class NvidiaDriver:
             if target == str(self._PATH):
                 yield fd
 
-    def seen_by_kernel(self) -> bool:
-        return True
+    def files_of_requests(self) -> DriverFiles | None:
+        from runlist.planes.interface import DriverFiles
+
+        try:
+            return DriverFiles(major=os.major(self._PATH.stat().st_rdev))
+        except OSError:
+            return DriverFiles()
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
         found = inode(f"/proc/{pid}/fd/{fd}")
@@ -187,8 +195,16 @@ class EmulatedDriver:
             if target.startswith("socket:"):
                 yield fd
 
-    def seen_by_kernel(self) -> bool:
-        return self._twin is not None
+    def files_of_requests(self) -> DriverFiles | None:
+        from runlist.planes.interface import DriverFiles
+
+        if self._twin is None:
+            return None
+        try:
+            found = inode(self._twin)
+        except OSError:
+            return DriverFiles()
+        return DriverFiles(device=found.dev, inode=found.ino)
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
         if self._twin is not None and inode(f"/proc/{pid}/fd/{fd}") == inode(self._twin):

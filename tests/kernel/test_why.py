@@ -118,21 +118,23 @@ def hog(core: int) -> Iterator[tuple[int, int]]:
 @contextlib.contextmanager
 def small_group() -> Iterator[Path | None]:
     """A cgroup that has a tenth of a core, in whichever hierarchy is there; None where there is none to be had."""
-    folder = Path("/sys/fs/cgroup/cpu/runlist-test-why")
+    folder = Path(f"/sys/fs/cgroup/cpu/runlist-test-why-{os.getpid()}")
     quota = {"cpu.shares": "262144", "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
     if not folder.parent.is_dir():
-        folder, quota = Path("/sys/fs/cgroup/runlist-test-why"), {"cpu.weight": "10000", "cpu.max": "10000 100000"}
+        folder, quota = Path("/sys/fs/cgroup", folder.name), {"cpu.weight": "10000", "cpu.max": "10000 100000"}
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         for name, value in quota.items():
             (folder / name).write_text(value)
     except OSError:
         yield None
         return
-    yield folder
-    for pid in (folder / "cgroup.procs").read_text().split():
-        (folder.parent / "cgroup.procs").write_text(pid)
-    folder.rmdir()
+    try:
+        yield folder
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            (folder.parent / "cgroup.procs").write_text(pid)
+        folder.rmdir()
 
 
 @contextlib.contextmanager

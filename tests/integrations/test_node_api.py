@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runlist.integrations.node.api import EVENTS_OF_POD
 from tests.fixtures.api_server import ApiServer
 from tests.fixtures.cri import FakeRuntime
 from tests.fixtures.daemon import wait_for
@@ -97,6 +98,37 @@ def test_nonsense_is_one_event_on_the_pod(runtime: FakeRuntime, server: ApiServe
     server.put("web-0", "u1", {"runlist.dev/weight": "7"})
     wait_for(partial(_has, asking, one, "weight", "7"))
     assert "in order again" in asking.said
+
+
+def test_a_pod_that_changes_all_the_time_has_some_events(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    one = runtime.run("web-0", uid="u1")
+    asking.start()
+    for number in range(EVENTS_OF_POD + 3):
+        server.put("web-0", "u1", {"runlist.dev/weight": f"no{number}"})
+        wait_for(lambda number=number: f"weight=no{number} is not taken" in asking.said)
+    other = runtime.run("web-1", {"runlist.dev/weight": "none"}, uid="u2")
+    wait_for(lambda: any(event["involvedObject"]["uid"] == "u2" for event in server.events))
+    assert asking.has(one)
+    assert asking.has(other)
+    assert len([event for event in server.events if event["involvedObject"]["uid"] == "u1"]) == EVENTS_OF_POD
+
+
+def test_a_pod_that_cannot_be_read_hides_no_others(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    odd, other = runtime.run("odd-0", {"runlist.dev/weight": "3"}, uid="u1"), runtime.run("web-0", uid="u2")
+    server.put("odd-0", "u1", {"runlist.dev/weight": "4"}, containers=[{"resources": 7}], volumes="none")
+    server.put(
+        "web-0", "u2", {"runlist.dev/weight": "7"}, volumes="none", containers=[{"name": "main", "new": {"a": 1}}]
+    )
+    asking.start()
+    wait_for(partial(_has, asking, other, "weight", "7"))
+    assert _has(asking, odd, "weight", "3")
+    assert "a pod of the API server: cannot be read" in asking.said
+    server.put("web-0", "u2", {"runlist.dev/weight": "8"})
+    wait_for(partial(_has, asking, other, "weight", "8"))
+    server.put("odd-0", "u1", {"runlist.dev/weight": "5"})
+    wait_for(partial(_has, asking, odd, "weight", "5"))
 
 
 def test_a_pod_cannot_speak_for_another(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:

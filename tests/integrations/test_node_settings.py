@@ -104,17 +104,15 @@ def test_kai_without_knowing_the_gpus_has_its_weight() -> None:
     assert settings({"gpu-memory": "8192"}, memory=None) == {"memory": str(8 * GIB), "group": POD}
 
 
-def test_kai_is_for_one_container() -> None:
-    named = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"}
-    assert settings(named)["weight"] == "50"
-    assert "weight" not in settings(named, container="side")
-    first = {"gpu-fraction": "0.5"}
-    pod = {"order": ("istio", "main", "side"), "first": "main"}
-    assert all("weight" not in settings(first, container=one, **pod) for one in ("istio", "side"))
-    assert settings(first, **pod)["weight"] == "50"
-    assert settings({**named, "gpu-fraction-container-name": " main "}, **pod)["weight"] == "50"
-    typo = of({**named, "gpu-fraction-container-name": "mian"}, **pod)
-    assert typo.settings == {"group": POD}
+@pytest.mark.parametrize("container", ["istio", "main", "side"])
+def test_kais_fraction_is_its_pods_whichever_container_works(container: str) -> None:
+    """A sidecar that used the GPU would weigh 100, and its pod with it: a group has the largest weight in it."""
+    fraction, pod = {"gpu-fraction": "0.5"}, {"order": ("istio", "main", "side"), "container": container}
+    whole = {"weight": "50", "memory": str(40 * GIB), "group": POD}
+    assert settings(fraction, **pod) == whole
+    assert settings({**fraction, "gpu-fraction-container-name": " main "}, **pod) == whole
+    typo = of({**fraction, "gpu-fraction-container-name": "mian"}, **pod)
+    assert typo.settings == whole
     assert "the pod has no such container" in typo.notes[0]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runlist.errors import MissingExtra
 from runlist.integrations.node.pods import Pod, of_use
@@ -24,7 +24,6 @@ from runlist.text import printable
 
 if TYPE_CHECKING:  # they are imported when there is a server to ask
     from lightkube.core.client import FieldSelector
-    from lightkube.models.core_v1 import Pod as PodModel
     from lightkube.resources.core_v1 import Event as EventResource
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -34,6 +33,9 @@ WATCH_S = 300
 
 RETRY_S = (0.5, 30.0)
 """The first pause after a failure, and the longest."""
+
+EVENTS_OF_POD, EVENTS_EVERY_S = 10, 60.0
+"""Of one pod so many events are written at once, and another after each pause: its author may change it for ever."""
 
 _MOST_EVENTS = 256
 _MAX_MESSAGE = 1000
@@ -78,6 +80,7 @@ class Api:
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
+        self._times: dict[str, float] = {}
         self.complete = threading.Event()
         for work in (self._follow, self._write):
             threading.Thread(target=work, name=f"api{work.__name__}", daemon=True).start()
@@ -88,9 +91,20 @@ class Api:
         return replace(told.pod, uid=pod.uid) if told is not None and pod.uid in told.uids else None
 
     def tell(self, notice: Notice) -> None:
-        """Make an event of it, soon; dropped where too many wait."""
-        with contextlib.suppress(queue.Full):
-            self._notices.put_nowait(notice)
+        """Make an event of it, soon; dropped where too many wait, or too many were of this pod: the log has all."""
+        if self._may_have_one(notice.pod):
+            with contextlib.suppress(queue.Full):
+                self._notices.put_nowait(notice)
+
+    def _may_have_one(self, pod: Pod) -> bool:
+        """Each event moves the pod's time on by the pause between two; it lags behind ours by the events left to it."""
+        now = time.monotonic()
+        then = max(self._times.pop(pod.uid, 0.0), now - EVENTS_OF_POD * EVENTS_EVERY_S)
+        may = then + EVENTS_EVERY_S <= now
+        self._times[pod.uid] = then + EVENTS_EVERY_S if may else then
+        if len(self._times) > _MOST_EVENTS:
+            del self._times[next(iter(self._times))]
+        return may
 
     def _follow(self) -> None:
         pause = RETRY_S[0]
@@ -104,29 +118,41 @@ class Api:
             time.sleep(pause)
 
     def _watch(self) -> None:
-        from lightkube.resources.core_v1 import Pod as PodResource
+        from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+
+        class AnyPod(GenericNamespacedResource):  # as it came: others' new fields are none of our business
+            _api_info = create_api_info("", "v1", "Pod", "pods")
 
         of_node: FieldSelector = {"spec.nodeName": self._node}
-        listed = self._client.list(PodResource, namespace="*", fields=of_node)
-        pods = {_key(told.pod): told for told in map(_told, listed)}
+        listed = self._client.list(AnyPod, namespace="*", fields=of_node)
+        pods = {_key(told.pod): told for told in map(self._told, listed) if told is not None}
         if pods != self._pods:
             self._pods = pods
             self._changed()
         self._say("the API server", "")
         self.complete.set()
         for kind, one in self._client.watch(
-            PodResource,
+            AnyPod,
             namespace="*",
             fields=of_node,
             server_timeout=WATCH_S,
             resource_version=listed.resourceVersion,
         ):
-            told = _told(one)
+            told = self._told(one)
+            if told is None:
+                continue
             if kind == "DELETED":
                 self._pods.pop(_key(told.pod), None)
             elif self._pods.get(_key(told.pod)) != told:
                 self._pods[_key(told.pod)] = told
                 self._changed()
+
+    def _told(self, pod: Mapping[str, Any]) -> _Told | None:
+        try:
+            return _told(pod)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # the others are told all the same
+            self._say("a pod of the API server", f"cannot be read, and is as it was made: {_reason(error)}")
+            return None
 
     def _write(self) -> None:
         while True:
@@ -158,33 +184,30 @@ class _Told:
     uids: frozenset[str]
 
 
-def _told(pod: PodModel) -> _Told:
+def _told(pod: Mapping[str, Any]) -> _Told:
     """What we keep of a pod."""
-    about, spec = pod.metadata, pod.spec
-    if about is None:
-        raise ValueError("a pod without metadata")
-    annotations: Mapping[str, str] = about.annotations or {}
-    uid = about.uid or ""
-    before = [*((spec and spec.initContainers) or [])]
-    containers = [*before, *((spec and spec.containers) or [])]
-    limits = {
-        one.name: {key: str(value) for key, value in one.resources.limits.items() if key.startswith("nvidia.com/")}
-        for one in containers
-        if one.resources and one.resources.limits
-    }
+    about, spec = pod["metadata"], pod.get("spec") or {}
+    annotations = about.get("annotations") or {}
+    uid = str(about["uid"])
+    containers = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+    limits = {one["name"]: (one.get("resources") or {}).get("limits") or {} for one in containers}
+    priority = spec.get("priority")
     known = Pod(
         uid,
-        about.name or "",
-        about.namespace or "",
+        str(about["name"]),
+        str(about["namespace"]),
         of_use(annotations),
-        of_use(about.labels or {}),
-        tuple(one.name for one in containers),
-        containers[len(before)].name if len(containers) > len(before) else "",
-        {name: some for name, some in limits.items() if some},
-        (spec and spec.priorityClassName) or "",
-        spec.priority if spec else None,
+        of_use(about.get("labels") or {}),
+        tuple(str(one["name"]) for one in containers),
+        {name: some for name, all_ in limits.items() if (some := _ours(all_))},
+        str(spec.get("priorityClassName") or ""),
+        None if priority is None else int(priority),
     )
     return _Told(known, frozenset({uid, annotations.get(_MIRROR) or uid}))
+
+
+def _ours(limits: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in limits.items() if key.startswith("nvidia.com/")}
 
 
 def _event(notice: Notice, node: str) -> EventResource:

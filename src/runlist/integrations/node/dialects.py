@@ -143,15 +143,12 @@ def nv_fractions(asked: Asked) -> Wishes:
 
 
 def kai(asked: Asked) -> Wishes:
-    """`gpu-fraction`, or `gpu-memory` in MiB, for one container: the first, unless `gpu-fraction-container-name` names
-    another.
+    """`gpu-fraction`, or `gpu-memory` in MiB. KAI gives the GPU to one container; it is what the pod has of it, by
+    whichever container.
     """
-    annotations = asked.pod.annotations
-    named = annotations.get("gpu-fraction-container-name", "").strip()
+    named = asked.pod.annotations.get("gpu-fraction-container-name", "").strip()
     if named and asked.pod.order and named not in asked.pod.order:
         yield Wish("weight", "", f"gpu-fraction-container-name={named[:_MAX_VALUE]}", "the pod has no such container")
-    if (named or asked.pod.first) not in ("", asked.container):
-        return
     yield from _read(asked, "gpu-memory.limit", "memory", lambda text: str(quantities.quantity(text)))
     yield from _fraction_of_memory(asked, "gpu-fraction.limit")
     yield from _read(asked, "gpu-fraction", "weight", lambda text: str(weight_of(quantities.fraction(text))))

@@ -27,15 +27,14 @@ def of_use(texts: Mapping[str, str]) -> dict[str, str]:
     for name, text in texts.items():
         ours = name in _NAMES or name.startswith(_PREFIXES) or _OURS in name[:_MOST]
         if ours and len(name) <= _LONGEST_NAME and len(found) < _MOST:
-            found[name] = text[:_LONGEST]
+            found[name] = str(text)[:_LONGEST]
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod. `order` has the names of its containers as its specification has them, those that run before the others
-    first, and `first` the one that is first of those that do not; empty where nobody told. `limits` are the resources
-    of each container.
+    first; empty where nobody told. `limits` are the resources of each container.
     """
 
     uid: str
@@ -44,7 +43,6 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
-    first: str = ""
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     priority_class: str = ""
     priority: int | None = None

@@ -134,6 +134,7 @@ def test_values_come_in_base_units() -> None:
     assert of(found, "runlist_workload_p99_target_seconds", **web) == pytest.approx(0.004)
     assert of(found, "runlist_workload_memory_used_bytes", **web) == 1500
     assert of(found, "runlist_workload_memory_limit_bytes", **web) == 1 << 30  # they share one
+    assert of(found, "runlist_workload_memory_limit_held_ratio", **web) == 1500 / (1 << 30)
     assert of(found, "runlist_workload_weight", **web) == 300
     assert of(found, "runlist_workload_tasks_suspended", **web) == 1
     assert of(found, "runlist_workload_tasks", **web, **{"class": "latency"}) == 1
@@ -145,6 +146,22 @@ def test_values_come_in_base_units() -> None:
     assert of(found, "runlist_daemon_troubles") == 1
     assert of(found, "runlist_up") == 1
     assert not [name for name, _ in found if name.startswith("runlist_task_")], "no series by process unless asked for"
+
+
+def test_a_limit_that_containers_share_is_held_by_all_of_them() -> None:
+    """And not as full as each of them alone has it: their sum would be twice the limit."""
+    shared = {"memory_limit_bytes": 1000, "group": "pod:shop/web"}
+    tasks = [
+        view(pid=pid, memory_bytes=held, labels={"pod": "web", "container": name}, **shared)
+        for pid, name, held in ((1, "main", 600), (2, "side", 300))
+    ]
+    tasks.append(view(pid=3, memory_bytes=100, labels={"pod": "own"}, memory_limit_bytes=400, group=""))
+    tasks.append(view(pid=4, memory_bytes=100, labels={"pod": "free"}))
+    found = told(Metrics(1000), look(tasks=tasks))
+    ratio = "runlist_workload_memory_limit_held_ratio"
+    assert {has.get("container", has["pod"]): of(found, ratio, **has) for has in labels_of(found, ratio)} == {
+        "main": 0.9, "side": 0.9, "own": 0.25,
+    }  # fmt: skip
 
 
 def test_processes_come_on_request_without_their_command_lines() -> None:

@@ -17,7 +17,7 @@ def test_every_metric_that_they_name_is_told() -> None:
     expressions = all_expressions()
     assert len(list(of_alerts())) == ALERTS.read_text().count("- alert:") >= 8
     assert len(list(of_dashboard())) >= 15
-    assert len(list(of_page())) == 5
+    assert len(list(of_page())) == 6
     for expression in expressions:
         found = set(re.findall(r"\brunlist_\w+", expression))
         assert found <= TOLD, found - TOLD

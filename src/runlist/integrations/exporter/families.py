@@ -12,7 +12,7 @@ from runlist.integrations.exporter import names
 from runlist.integrations.exporter.dialects import Dialect
 from runlist.integrations.exporter.look import Look
 from runlist.integrations.exporter.names import Extra, Metric
-from runlist.integrations.exporter.workloads import SERIES, Row, Workloads, clean, task_labels
+from runlist.integrations.exporter.workloads import SERIES, Row, Workloads, clean, limits_held, task_labels
 from runlist.integrations.exporter.writer import OPENMETRICS, TEXT, write
 from runlist.version import __version__
 from runlist.views.fields import Kind
@@ -97,6 +97,7 @@ def _of_workloads(rows: Sequence[Row]) -> Iterator[Family]:
         classes = [task.task_class for task in row.tasks]
         counted += [({**row.labels, "class": one}, float(classes.count(one))) for one in sorted(set(classes))]
     yield _extra(names.WORKLOAD_TASKS, counted)
+    yield _extra(names.MEMORY_LIMIT_HELD, limits_held(living))
 
 
 def _of_tasks(tasks: Sequence[TaskView]) -> Iterator[Family]:

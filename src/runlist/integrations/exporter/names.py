@@ -183,11 +183,16 @@ GPU_INFO = Extra(
     "runlist_gpu_info", "info", "driver, policy and usage source of a GPU, and how its background gives way"
 )
 WORKLOAD_TASKS = Extra("runlist_workload_tasks", "gauge", "tasks that are managed now, by class")
+MEMORY_LIMIT_HELD = Extra(
+    "runlist_workload_memory_limit_held_ratio",
+    "gauge",
+    "part of its memory limit that all hold who share it, in other containers, too (largest of its tasks)",
+)
 TASK_INFO = Extra("runlist_task_info", "info", "class, policy and share group of a process")
 
 EXTRAS = (
-    UP, DAEMON_INFO, WAITING, TROUBLES, GPU_INFO, WORKLOAD_TASKS, TASK_INFO, BUILD, LOOK_SECONDS, WORKLOADS_FOLDED,
-    TASKS_LEFT_OUT, DROPPED,
+    UP, DAEMON_INFO, WAITING, TROUBLES, GPU_INFO, WORKLOAD_TASKS, MEMORY_LIMIT_HELD, TASK_INFO, BUILD, LOOK_SECONDS,
+    WORKLOADS_FOLDED, TASKS_LEFT_OUT, DROPPED,
 )  # fmt: skip
 
 OWN_LABELS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -83,8 +83,27 @@ class Row:
         return whole * metric.factor
 
 
-SERIES = len(WORKLOAD_COUNTERS) + len(WORKLOAD_GAUGES) + 2
+SERIES = len(WORKLOAD_COUNTERS) + len(WORKLOAD_GAUGES) + 3
 """Series of a workload whose tasks are of two classes."""
+
+
+def limits_held(rows: Iterable[Row]) -> Iterator[tuple[Labels, float]]:
+    """How full the fullest memory limit of each row is. A group's is shared by tasks of several rows, as containers of
+    a pod are.
+    """
+    rows = list(rows)
+    held: dict[tuple[str, str], float] = defaultdict(float)
+    for row in rows:
+        for task in row.tasks:
+            held[_sharing(task)] += task.memory_bytes or 0
+    for row in rows:
+        parts = [held[_sharing(task)] / task.memory_limit_bytes for task in row.tasks if task.memory_limit_bytes]
+        if parts:
+            yield row.labels, max(parts)
+
+
+def _sharing(task: TaskView) -> tuple[str, str]:
+    return task.gpu, task.group or str(task.pid)
 
 
 class Workloads:

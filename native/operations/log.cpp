@@ -40,8 +40,9 @@ bool set_clock(Clock& clock, const Calls& calls, CUcontext context) {
     if (current != context && calls.cuCtxSetCurrent(context) != CUDA_SUCCESS) return false;
     if (clock.context == nullptr) {
         Clock made{.context = context, .stream = nullptr, .event = nullptr, .at_ns = 0, .again_ns = 0};
-        if (calls.cuStreamCreateWithPriority(&made.stream, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS ||
-            calls.cuEventCreate(&made.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
+        if (calls.cuEventCreate(&made.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
+        if (calls.cuStreamCreateWithPriority(&made.stream, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) {
+            if (calls.cuEventDestroy_v2 != nullptr) calls.cuEventDestroy_v2(made.event);
             return false;
         }
         clock = made;

@@ -85,6 +85,16 @@ def test_what_a_daemon_left_is_its_successors_alone(file: int, mounted: Path, en
     assert not list(above.iterdir())
 
 
+def test_a_process_that_has_its_number_now_is_another(file: int, mounted: Path) -> None:
+    above = mounted / "runlist"
+    killed = kill(Names(above, os.getppid(), OURS), file)
+    successor = Names(above, os.getpid(), OURS)
+    assert successor.left() is None  # it runs
+    (killed / "began").unlink()
+    (killed / "began").symlink_to("1")
+    assert successor.left() == killed
+
+
 def test_what_nobody_comes_for_goes_in_time(
     file: int, mounted: Path, ended: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

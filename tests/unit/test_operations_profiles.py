@@ -400,13 +400,13 @@ def runlist(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 def test_import_learn_show_and_clear(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runlist(capsys, "show")[:2] == (0, "no profiles\n")
-    assert runlist(capsys, "import", str(nsight(tmp_path, launch())), "--gpu", "G 1")[1] == "G 1: 1 kernels imported\n"
+    assert runlist(capsys, "import", str(nsight(tmp_path, launch())), "--gpu", "G 1")[1] == "G 1: 1 kernel imported\n"
     log = tmp_path / "log"
     with log.open("w") as file:
         operations_log.write_head(file, os.getpid())
         operations_log.write(file, [kernel(0, 5, "copy"), kernel(7, 12, "copy"), kernel(14, 19, "copy")])
         operations_log.write(file, [kernel(at, at + 9) for at in (100, 200, 300)])  # gemm, which was imported
-    assert runlist(capsys, "learn", str(log), "--gpu", "G 1")[1] == "G 1: 1 kernels learned\n"
+    assert runlist(capsys, "learn", str(log), "--gpu", "G 1")[1] == "G 1: 1 kernel learned\n"
     code, out, _ = runlist(capsys, "show", "--json")
     assert code == 0
     assert [(one["gpu"], one["name"], one["sms"], one["source"]) for one in json.loads(out)] == [
@@ -422,6 +422,8 @@ def test_import_learn_show_and_clear(state: Path, tmp_path: Path, capsys: pytest
     ("words", "code", "said"),
     [
         (("import", "none.csv", "--gpu", "x"), 2, "none.csv: No such file"),
+        (("show", "--gpu", "x"), 4, "no profiles of x: there are those of none"),
+        (("clear", "--gpu", "x"), 4, "no profiles of x: there are those of none"),
         (("learn", "none.log", "--gpu", "x"), 2, "none.log: No such file or directory: name a log"),
         (("show", "--gpu", ""), 2, "--gpu is empty"),
     ],

@@ -9,7 +9,7 @@ import typer
 
 from runlist.cli.common import App, Json, print_json
 from runlist.cli.complete import profiled_gpus
-from runlist.text import printable
+from runlist.text import counted, printable
 
 if TYPE_CHECKING:
     from runlist.operations.profiles import Store
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         that was imported or learned. Without --gpu, of all kinds of GPU.
         """
         store = _store()
-        kinds = store.gpus() if gpu is None else [gpu]
+        kinds = _kept(store, gpu)
         rows = [(kind, kept) for kind in kinds for kept in store.look(kind).values()]
         if json:
             print_json(
@@ -95,13 +95,13 @@ def register(app: typer.Typer) -> None:
     def clear(gpu: Gpu = None, json: Json = False) -> None:
         """Forget what is kept. Without --gpu, of all kinds of GPU."""
         store = _store()
-        kinds = store.gpus() if gpu is None else [gpu]
+        kinds = _kept(store, gpu)
         cleared = {kind: store.clear(kind) for kind in kinds}
         if json:
             print_json([{"gpu": kind, "kernels": count} for kind, count in cleared.items()])
             return
         for kind, count in cleared.items():
-            print(f"{printable(kind)}: {count} kernels forgotten")
+            print(f"{printable(kind)}: {counted(count, 'kernel')} forgotten")
 
 
 def _store() -> Store:
@@ -109,6 +109,20 @@ def _store() -> Store:
     from runlist.operations.profiles import Store
 
     return Store(paths.profiles_dir())
+
+
+def _kept(store: Store, gpu: str | None) -> list[str]:
+    """The kinds of which something is kept, or the one that was named. Raises NoTargetError."""
+    from runlist.errors import NoTargetError
+
+    kinds = store.gpus()
+    if gpu is None:
+        return kinds
+    if gpu not in kinds:
+        raise NoTargetError(
+            f"no profiles of {printable(gpu)}: there are those of {', '.join(map(printable, kinds)) or 'none'}"
+        )
+    return [gpu]
 
 
 def _kind(gpu: str | None) -> str:
@@ -128,4 +142,4 @@ def _tell(kind: str, count: int, how: str, json: bool) -> None:
     if json:
         print_json({"gpu": kind, "kernels": count})
     else:
-        print(f"{printable(kind)}: {count} kernels {how}")
+        print(f"{printable(kind)}: {counted(count, 'kernel')} {how}")

@@ -248,11 +248,19 @@ def _check(pid: int) -> None:
         with open(f"/proc/{pid}/exe", "rb") as program:
             head = program.read(5)
     except PermissionError:
-        raise NoPermissionError(f"process {pid} is another user's: ask as root") from None
+        raise _not_permitted(pid) from None
     except OSError:
         raise NoTargetError(f"process {pid} has no program: it is the kernel's, or ends") from None
     if head[:4] == b"\x7fELF" and head[4:] == b"\x01":
         raise NotSupportedError(f"process {pid} is of 32 bits, for which there is no CUDA driver any more")
+
+
+def _not_permitted(pid: int) -> NoPermissionError:
+    if os.geteuid() == 0:
+        return NoPermissionError(
+            f"process {pid} may not be looked into without CAP_SYS_PTRACE: ask outside the container"
+        )
+    return NoPermissionError(f"process {pid} is another user's: ask as root")
 
 
 def _mapped(pid: int) -> list[tuple[int, int, str]]:
@@ -268,7 +276,7 @@ def _libraries(pid: int) -> list[Path]:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as file:
             lines = file.readlines()
     except PermissionError:
-        raise NoPermissionError(f"process {pid} is another user's: ask as root") from None
+        raise _not_permitted(pid) from None
     except OSError:
         raise NoTargetError(f"there is no process {pid}") from None
     for line in lines:

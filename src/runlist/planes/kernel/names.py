@@ -1,8 +1,8 @@
 """The names of a daemon's maps, for people and for the next daemon.
 
-They are in /sys/fs/bpf/runlist/PID, beside a link to the socket on which that daemon served: only the next daemon on
-that socket goes on with what it left when it was killed. By default everybody may make folders and links in this file
-system. So nothing is read or removed unless the folder above is ours alone.
+They are in /sys/fs/bpf/runlist/PID, beside a link to the socket on which that daemon served, and one that says when it
+began: only the next daemon on that socket goes on with what it left when it was killed. By default everybody may make
+folders and links in this file system. So nothing is read or removed unless the folder above is ours alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 from runlist import trusted
 from runlist.errors import RunlistError
 from runlist.planes.kernel import bpf, maps
+from runlist.proc.process import start_of
 
 FOLDER = Path("/sys/fs/bpf/runlist")
 FOREIGN_S = 600.0
 """What a daemon on another socket left stays for its successor, unless it is older than this."""
 
-_SOCKET = "socket"
+_SOCKET, _BEGAN = "socket", "began"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Names:
             for old in self.folder.iterdir():  # of a loader that was killed
                 old.unlink()
             (self.folder / _SOCKET).symlink_to(self.socket)
+            (self.folder / _BEGAN).symlink_to(str(start_of(self.pid)))
             for each in maps.MAPS:
                 if each.pinned:
                     bpf.pin(descriptors[each.name], str(self.folder / each.name))
@@ -100,7 +102,12 @@ class Names:
 
 
 def _is_gone(folder: Path) -> bool:
-    return not Path("/proc", folder.name).exists()
+    """Whether its process has ended: another one may have its number."""
+    began = start_of(int(folder.name))
+    try:
+        return began is None or os.readlink(folder / _BEGAN) != str(began)
+    except OSError:  # it is being made, or of an older version
+        return began is None
 
 
 def _age_s(folder: Path) -> float:

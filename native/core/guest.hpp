@@ -40,11 +40,16 @@ inline void pause_ns(std::int64_t nanoseconds) {
     call(SYS_nanosleep, &length, nullptr);
 }
 
-// A new descriptor, or a copy in its stead where it has the place of a standard stream that the program closed. The
-// negative of an errno value when there is none.
-inline long off_streams(long descriptor) {
-    if (descriptor < 0 || descriptor > STDERR_FILENO) return descriptor;
-    const long copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+// Below this are the numbers that programs give to descriptors themselves: 3 for a status, 10 for a shell's script.
+constexpr long kOwnDescriptors = 200;
+
+// A copy in the stead of a new descriptor, where no program expects one of its own; at least behind the standard
+// streams, one of which it may have closed. The negative of an errno value when there is none.
+inline long out_of_the_way(long descriptor) {
+    if (descriptor < 0) return descriptor;
+    long copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, kOwnDescriptors);
+    if (copy < 0 && descriptor > STDERR_FILENO) return descriptor;  // it may not have so many
+    if (copy < 0) copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     call(SYS_close, descriptor);
     return copy;
 }

@@ -57,7 +57,7 @@ Page* make_page() {
 }
 
 Page* map_page(const char* path, int client, const char*& why) {
-    const long descriptor = off_streams(call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0L));
+    const long descriptor = out_of_the_way(call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0L));
     if (descriptor < 0) {
         why = "cannot be opened";
         return nullptr;

@@ -174,7 +174,7 @@ const char* describe(Fault fault) {
 }
 
 Fault Region::open(const char* path, Region& out) {
-    const long opened = off_streams(
+    const long opened = out_of_the_way(
         call(SYS_openat, long{AT_FDCWD}, word(path), long{O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY}));
     if (opened < 0) return fault_of(opened);
     const Fault fault = adopt(static_cast<int>(opened), out);
@@ -219,7 +219,7 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
         region::close(static_cast<int>(directory));
         return fault_of(made);
     }
-    const int fd = static_cast<int>(off_streams(made));
+    const int fd = static_cast<int>(out_of_the_way(made));
     call(SYS_fchmod, fd, 0600L);  // whatever the umask took
 
     Region region;
@@ -275,9 +275,9 @@ long Region::reopen() const {
     constexpr long kFlags = O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     Text<40> by_number;
     by_number.add("/proc/self/fd/").add(fd_);
-    long opened = fd() < 0 ? -EBADF : off_streams(call(SYS_openat, long{AT_FDCWD}, word(by_number.text), kFlags));
+    long opened = fd() < 0 ? -EBADF : out_of_the_way(call(SYS_openat, long{AT_FDCWD}, word(by_number.text), kFlags));
     if (opened < 0 && own_path[0] != '\0') {
-        opened = off_streams(call(SYS_openat, long{AT_FDCWD}, word(own_path), kFlags | O_NOFOLLOW));
+        opened = out_of_the_way(call(SYS_openat, long{AT_FDCWD}, word(own_path), kFlags | O_NOFOLLOW));
     }
     if (opened < 0 || is_this(static_cast<int>(opened))) return opened;
     region::close(static_cast<int>(opened));

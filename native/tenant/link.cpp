@@ -65,7 +65,7 @@ bool Link::open() {
 }
 
 bool Link::connect(std::string_view path) {
-    fd_ = static_cast<int>(off_streams(call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0L)));
+    fd_ = static_cast<int>(out_of_the_way(call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0L)));
     if (fd_ < 0) return false;
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     path.copy(address.sun_path, sizeof(address.sun_path) - 1);

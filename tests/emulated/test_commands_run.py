@@ -158,3 +158,39 @@ def test_what_the_command_leaves_behind_stays_in_its_tree(
     os.kill(task.pid, signal.SIGKILL)
     wait_for(lambda: not daemon.client.ps(), "the program to be forgotten")
     wait_for(lambda: not daemon.client.status().tasks)
+
+
+def test_run_passes_descriptors_through(commands: Commands, daemon: Daemon) -> None:
+    """As `env` and `nice` do: bash gives <(…) to a program so, make its jobserver, systemd its sockets."""
+    reader, writer = os.pipe()
+    os.write(writer, b"hello")
+    os.close(writer)
+    done = commands.run("run", "--memory", "1G", "--", "cat", f"/dev/fd/{reader}", pass_fds=[reader])
+    os.close(reader)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello", "")
+
+
+@pytest.mark.parametrize("options", ["--memory 1G", "--class latency", "--memory 1G --cap 50"])
+def test_run_keeps_the_numbers_that_programs_use_themselves_free(
+    commands: Commands, daemon: Daemon, tmp_path: Path, options: str
+) -> None:
+    """`ffmpeg -progress pipe:3`, `gpg --status-fd 3`: what a program writes there must not go into a file of ours."""
+    inner = "echo half >&3; /bin/true; for fd in 4 5 6 7 8 9; do [ ! -e /proc/$$/fd/$fd ] || echo $fd; done"
+    script = f'exec 3>{tmp_path}/progress; exec {sys.executable} -m runlist.cli run {options} -- bash -c "$0"'
+    done = subprocess.run(
+        ["bash", "-c", script, inner], env=commands.environment, cwd=commands.folder, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "progress").read_text() == "half\n"
+
+
+def test_run_where_children_are_ignored(commands: Commands, daemon: Daemon) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = commands.start("run", "--", "sed", "-n", "s/SigIgn://p; $ q5", "/proc/self/status")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 5
+    assert int(said, 16) & 1 << signal.SIGCHLD - 1

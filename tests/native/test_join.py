@@ -117,8 +117,8 @@ def test_the_record_on_the_wire(short_path: Path, program: Path, files: tuple[Pa
 
 def test_a_descriptor_that_is_none_is_not_sent(short_path: Path, program: Path, files: tuple[Path, Path]) -> None:
     with Ear(short_path / "messages.sock") as ear:
-        join(program, ear.path, 200)
-        join(program, ear.path, files[0], 200)
+        join(program, ear.path, 190)
+        join(program, ear.path, files[0], 190)
         joined = join(program, ear.path, files[0])
         heard = ear.next()
         assert heard.pid == joined.pid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -15,19 +16,33 @@ _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 
 
-def start(command: list[str], environment: Mapping[str, str], inherited: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """The running command, which has these descriptors of ours. A script that names no interpreter is the shell's, as
-    for `env` and `nice`. Raises OSError.
+def start(
+    command: list[str], environment: Mapping[str, str], given: Sequence[int] = (), *, ignores_children: bool = False
+) -> subprocess.Popen[bytes]:
+    """The running command, which has all descriptors that we were started with, and those that are given to it. A
+    script that names no interpreter is the shell's, as for `env` and `nice`. Raises OSError.
 
-    Nobody else may wait for it, not even the Popen object when it is collected: keep it.
+    Nobody else may wait for it, not even the Popen object when it is collected: keep it. With `ignores_children` it
+    ignores SIGCHLD; call that where there is one thread.
     """
+    for descriptor in given:
+        os.set_inheritable(descriptor, True)
+
+    def run(words: list[str]) -> subprocess.Popen[bytes]:
+        in_child = _ignore_children if ignores_children else None
+        return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=in_child)  # noqa: PLW1509 (one thread)
+
     try:
-        return subprocess.Popen(command, env=environment, pass_fds=inherited)
+        return run(command)
     except OSError as error:
         path = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or path is None or not _is_text(path):
             raise
-        return subprocess.Popen([_SHELL, path, *command[1:]], env=environment, pass_fds=inherited)
+        return run([_SHELL, path, *command[1:]])
+
+
+def _ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def not_started(command: list[str], error: OSError) -> int:

@@ -6,9 +6,8 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 from runlist.cli import child
@@ -39,17 +38,20 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     patience.start()
     client.launch(os.getpid(), None, settings, tree.region)  # returns when there is room for it
     patience.cancel()
+    patience.join()
     for note in client.notes:
         say(note)
-    lending = threading.Thread(target=_lend, args=(client,), daemon=True)
-    lending.start()
     forward = _Forward()
     forward.hold()
+    ignores_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN  # the kernel would reap them
+    environment = {**os.environ, names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
     try:
-        process = _start(command, plane, {names.MESSAGES: str(client.messages), **tree.variables}, tree.inherited)
+        process = child.start(command, environment, tree.inherited, ignores_children=ignores_children)
     except OSError as error:
         return child.not_started(command, error)
     forward.to(process.pid)
+    lending = threading.Thread(target=_lend, args=(client,), daemon=True)
+    lending.start()
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
         if pid == process.pid:
@@ -103,12 +105,6 @@ class _Forward:
     def _send(pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _start(
-    command: list[str], plane: Plane, variables: Mapping[str, str], inherited: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    return child.start(command, {**os.environ, **variables, **plane.environment()}, inherited)
 
 
 def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:

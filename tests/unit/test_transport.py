@@ -18,7 +18,7 @@ from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.nvidia.rm import transport
 from runlist.planes.nvidia.rm.status import ObjectNotFound
 from runlist.planes.nvidia.rm.transport import EmulatedDriver, NvidiaDriver, choose_driver
-from runlist.proc import borrow
+from runlist.proc import borrow, descriptors
 from runlist.protocol.actuator_autogen import Form
 
 
@@ -296,7 +296,7 @@ def test_where_files_may_not_be_compared_proc_tells_it(error: int, monkeypatch: 
     def denied(*_: int) -> int:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(borrow, "_syscall", denied)
+    monkeypatch.setattr(descriptors, "_syscall", denied)
     first, second = (os.memfd_create("x") for _ in range(2))
     copy = os.dup(first)
     assert borrow.still_has(os.getpid(), first, copy)

@@ -6,33 +6,23 @@ user and (where Yama's ptrace_scope is 1) being an ancestor. Nothing changes in 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
-import platform
 from pathlib import Path
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
+from runlist.proc import descriptors
 from runlist.proc.exhaustion import passes
 from runlist.proc.inode import inode
 
-_SYS_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
-_SYS_PIDFD_GETFD = 438
-_KCMP_FILE = 0
 _PR_SET_PTRACER = 0x59616D61
 
 DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 """The errors of a call that is denied: the filter of a container may answer as if there were no such call."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _syscall(number: int, *arguments: int) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result
+_libc = ctypes.CDLL(None)
 
 
 def open_process(pid: int) -> int:
@@ -53,7 +43,7 @@ def open_process(pid: int) -> int:
 
 def borrow(pidfd: int, fd: int) -> int:
     """Copy descriptor `fd` of a process into this one (close-on-exec). Raises OSError as the kernel does."""
-    return _syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0)
+    return descriptors.copy(pidfd, fd)
 
 
 def asks_for_tracers() -> bool:
@@ -89,14 +79,21 @@ def no_right(pid: int, reason: str) -> NoPermissionError:
 
 
 def still_has(pid: int, fd: int, copy: int) -> bool:
-    """Whether descriptor `fd` of process `pid` is still the open file of `copy`; false after exec or close."""
-    if _SYS_KCMP is not None:
-        try:
-            return _syscall(_SYS_KCMP, os.getpid(), pid, _KCMP_FILE, copy, fd) == 0
-        except OSError as error:
-            if error.errno not in DENIED:
-                return False  # the process, or its descriptor, is gone
+    """Whether descriptor `fd` of process `pid` is still the open file of `copy`, in any of its tables; false after exec
+    or close.
+    """
+    with contextlib.suppress(OSError):  # it is gone
+        return any(_is_same(pid, each, copy) for each in descriptors.everywhere(pid, fd))
+    return False
+
+
+def _is_same(pid: int, fd: int, copy: int) -> bool:
+    try:
+        return descriptors.is_same(pid, fd, copy)
+    except OSError as error:
+        if error.errno not in DENIED:
+            return False  # that descriptor, or its thread, is gone
     try:  # without kcmp /proc tells it nearly as well
-        return inode(f"/proc/self/fd/{copy}") == inode(f"/proc/{pid}/fd/{fd}")
+        return inode(f"/proc/self/fd/{copy}") == inode(descriptors.path(pid, fd))
     except OSError:
         return False

@@ -126,7 +126,11 @@ def read(pid: int, name: str, limit: int) -> str:
 
 def own_words(pid: int, name: str, limit: int) -> list[bytes]:
     """The words of `cmdline` or `environ`, which are in the process' own memory: none where it takes its time."""
-    return patience.ask(pid, lambda: read_bytes(pid, name, limit), b"").split(b"\0")
+
+    def words() -> bytes:
+        return read_bytes(pid, name, limit) or read_bytes(pid, f"task/{_other_thread(pid)}/{name}", limit)
+
+    return patience.ask(pid, words, b"").split(b"\0")
 
 
 def command_line(pid: int) -> str:
@@ -148,14 +152,25 @@ def parent_of(pid: int) -> int | None:
 
 
 def owner_of(pid: int) -> int | None:
-    """Real user id of a process, or None when it is gone or a zombie."""
+    """Real user id of a process, or None when it is gone or a zombie. One whose first thread has ended is none."""
     status = _status(pid)
-    return None if status.get("State", "Z")[0] in "ZX" else int(status["Uid"].split()[0])
+    ended = status.get("State", "Z")[0] in "ZX" and int(status.get("Threads", "0")) <= 1
+    return None if ended else int(status["Uid"].split()[0])
 
 
 def peak_of(pid: int) -> int:
     """The most address space that a process ever had, in KiB; it shrinks only with exec. 0 when it is gone."""
-    return int(_status(pid).get("VmPeak", "0").split()[0])
+    status = _status(pid)
+    if "VmPeak" not in status and status.get("Threads", "1") != "1":
+        status = _status_of(read(pid, f"task/{_other_thread(pid)}/status", _MAX_STATUS))
+    return int(status.get("VmPeak", "0").split()[0])
+
+
+def _other_thread(pid: int) -> int:
+    """The id of the last thread: the first may have ended while others run."""
+    with contextlib.suppress(OSError):
+        return max(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    return pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +198,11 @@ class Program:
 
 def _status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status, by name; empty when the process is gone."""
-    status = read(pid, "status", _MAX_STATUS)
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in status.split("\n") if line)}
+    return _status_of(read(pid, "status", _MAX_STATUS))
+
+
+def _status_of(text: str) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.split("\n") if line)}
 
 
 def capable(capability: int) -> bool:

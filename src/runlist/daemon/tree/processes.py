@@ -285,9 +285,10 @@ class Processes:
         if keys := list(keys):
             process.settle()
         for key in keys:
-            self._keeper.unguard(key)
             for task in process.tasks.values():
-                task.contexts.pop(key, None)
+                if (context := task.contexts.pop(key, None)) is not None and by_itself:
+                    context.put_back()  # it may have them where we don't see that, and nobody else puts them back
+            self._keeper.unguard(key)
         for gpu, task in list(process.tasks.items()):
             task.recount()
             if not task.contexts:

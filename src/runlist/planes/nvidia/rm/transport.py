@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from runlist.errors import NotSupportedError, UsageError
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.commands import NVOS33_MAP_MEMORY, REGISTER_FD
+from runlist.proc import descriptors
 from runlist.proc.inode import inode
 from runlist.protocol import actuator_autogen, emulator_autogen, rm_autogen
 from runlist.protocol import environment_autogen as names
@@ -125,7 +126,7 @@ class NvidiaDriver:
         return opened
 
     def control_files(self, pid: int) -> Iterator[int]:
-        for fd, target in _descriptors(pid):
+        for fd, target in descriptors.numbers(pid):
             if target == str(self._PATH):
                 yield fd
 
@@ -138,9 +139,12 @@ class NvidiaDriver:
             return DriverFiles()
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
-        found = inode(f"/proc/{pid}/fd/{fd}")
-        if stat.S_ISCHR(found.mode) and found.rdev == self._PATH.stat().st_rdev:
-            yield fd
+        wanted = self._PATH.stat().st_rdev
+        for each in descriptors.everywhere(pid, fd):
+            with contextlib.suppress(FileNotFoundError):  # not in this table
+                found = inode(descriptors.path(pid, each))
+                if stat.S_ISCHR(found.mode) and found.rdev == wanted:
+                    yield each
 
     def adopt(self, fd: int) -> OpenFile | None:
         # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
@@ -191,7 +195,7 @@ class EmulatedDriver:
         return []  # emulated GPUs always are
 
     def control_files(self, pid: int) -> Iterator[int]:
-        for fd, target in _descriptors(pid):
+        for fd, target in descriptors.numbers(pid):
             if target.startswith("socket:"):
                 yield fd
 
@@ -207,8 +211,13 @@ class EmulatedDriver:
         return DriverFiles(device=found.dev, inode=found.ino)
 
     def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
-        if self._twin is not None and inode(f"/proc/{pid}/fd/{fd}") == inode(self._twin):
-            yield from self.control_files(pid)
+        if self._twin is not None:
+            wanted = inode(self._twin)
+            for each in descriptors.everywhere(pid, fd):
+                with contextlib.suppress(FileNotFoundError):
+                    if inode(descriptors.path(pid, each)) == wanted:
+                        yield from self.control_files(pid)
+                        return
 
     def adopt(self, fd: int) -> OpenFile | None:
         connection = socket.socket(fileno=fd)
@@ -251,15 +260,6 @@ def choose_driver(device: str | None = None) -> NvidiaDriver | EmulatedDriver:
             )
         return EmulatedDriver(Path(directory).absolute())
     raise UsageError(f"no device {name!r}: take nvidia or emulated")
-
-
-def _descriptors(pid: int) -> Iterator[tuple[int, str]]:
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        try:
-            yield int(name), os.readlink(f"{folder}/{name}")
-        except FileNotFoundError:  # closed meanwhile
-            continue
 
 
 def _address(buffer: bytearray) -> int:

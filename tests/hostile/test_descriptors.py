@@ -102,6 +102,27 @@ def test_others_are_served_during_every_attack(open_daemon: Daemon, commands: Co
     assert len(log) < 200_000
 
 
+@pytest.mark.parametrize("name", ["datagrams", "joins"])
+def test_roots_datagrams_hold_nobody_up(open_daemon: Daemon, commands: Commands, name: str) -> None:
+    """Those of most containers are: all that they reach is the socket for messages."""
+
+    def launch_with_a_region() -> float:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            _, region = create(Path(folder), strict=True)
+        began = time.monotonic()
+        with Client.open(patience_s=20) as client:
+            client.launch(os.getpid(), None, {"memory": "1G"}, region.fileno())
+        return time.monotonic() - began
+
+    with attacks.under(attacks.ATTACKS[name], commands.folder, 0, 0):
+        time.sleep(1.0)
+        latencies = as_user(VICTIM, again_and_again)
+        launched = as_user(VICTIM, launch_with_a_region)
+    assert isinstance(latencies, list), latencies
+    assert max(latencies) < BOUND_S
+    assert launched < BOUND_S
+
+
 def test_the_daemon_ends_at_once_whatever_waits_in_its_sockets(open_daemon: Daemon, commands: Commands) -> None:
     keeper = open_daemon.keeper
     with contextlib.ExitStack() as stack:

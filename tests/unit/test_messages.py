@@ -154,9 +154,6 @@ class Strangers:
     def __init__(self) -> None:
         self.taken: list[tuple[int, bool]] = []
 
-    def is_stranger(self, uid: int) -> bool:
-        return True
-
     def share(self, messages: socket.socket, on_datagram: object) -> None:
         self.messages = messages
 

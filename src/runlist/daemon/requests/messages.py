@@ -90,10 +90,7 @@ class Discarder(Protocol):
 
 
 class Strangers(Protocol):
-    """Takes datagrams with descriptors of those whose descriptors are not for the daemon (`daemon.relay`)."""
-
-    def is_stranger(self, uid: int) -> bool:
-        """Whether a user is one."""
+    """Takes datagrams with descriptors, which are not for the daemon (`daemon.relay`)."""
 
     def share(self, messages: socket.socket, on_datagram: Callable[[Datagram], None]) -> None:
         """The socket, and what to call with what was taken from it."""
@@ -170,11 +167,10 @@ class Messages:
                 room = MAX_DESCRIPTORS if self._discarder.room else 0
                 if self._strangers is not None:
                     head = receive_datagram(self._socket, RECORD.size + 1, 0, socket.MSG_PEEK)
-                    if head.left and self._strangers.is_stranger(head.uid):
+                    if head.left:  # also root's: that is who most containers run as
                         self._leave(self._strangers, head)
                         return
-                    if not head.left:
-                        room = 0
+                    room = 0
                 self._take(receive_datagram(self._socket, RECORD.size + 1, room))
             except BlockingIOError:
                 return
@@ -184,7 +180,7 @@ class Messages:
         self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
 
     def _leave(self, strangers: Strangers, head: Datagram) -> None:
-        """Have a datagram with descriptors of a stranger taken elsewhere; until then there is nothing to read."""
+        """Have a datagram with descriptors taken elsewhere; until then there is nothing to read."""
         message = parse(head.record)
         wanted = message is not None and message.kind is Kind.JOIN and self._wants(head.pid, head.uid)
         if not wanted:

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -286,6 +287,27 @@ def test_many_small_ones_without_the_library(attack: Attack, daemon: Daemon) -> 
         'env -u LD_PRELOAD "$0" > /dev/null & done; exec "$0"', opened=False,
     )  # fmt: skip
     wait_for(lambda: [task.suspended for task in daemon.client.ps()] == [True] * 8, "all of them to be suspended")
+
+
+def test_pulses_that_are_too_short_for_one_look(attack: Attack, daemon: Daemon) -> None:
+    attacker = attack("env", "-u", "LD_PRELOAD")
+    over = threading.Event()
+
+    def pulse() -> None:
+        while not over.is_set():
+            attacker.do("take 400")
+            time.sleep(0.06)
+            attacker.do("give")
+            time.sleep(0.03)
+
+    pulsing = threading.Thread(target=pulse)
+    pulsing.start()
+    try:
+        task = is_off(daemon, attacker.pid)
+    finally:
+        over.set()
+    assert "again and again" in task.why or "holds" in task.why
+    pulsing.join()
 
 
 def test_a_grandchild_in_a_session_of_its_own(attack: Attack, daemon: Daemon) -> None:

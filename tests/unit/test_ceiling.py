@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.daemon.memory import ceiling
-from runlist.daemon.memory.ceiling import SETTLE_S, TOLERANCE, Ceiling
+from runlist.daemon.memory.ceiling import LOOKS, OFTEN, SETTLE_S, STAYS_S, TOLERANCE, Ceiling
 
 MiB = 1 << 20
 LIMIT = 100 * MiB
@@ -124,3 +124,29 @@ def test_what_a_tree_frees_at_once_after_its_limit_was_lowered_it_may_have_again
     assert one.look(LIMIT, 3 * LIMIT)  # from then on less is never more again
     assert one.look(LIMIT, 2 * LIMIT)
     assert not one.look(LIMIT, LIMIT)
+
+
+def test_who_is_over_again_and_again_is_over_for_a_while(later: Callable[[float], None]) -> None:
+    """Each time too shortly for a look to be sure of it."""
+    tree = limited()
+    for number in range(OFTEN):
+        assert not tree.over
+        assert tree.is_often_broken(LIMIT, 4 * LIMIT) is (number == OFTEN - 1)
+        tree.look(LIMIT, 0, sure=False)
+        tree.is_often_broken(LIMIT, 0)
+    assert tree.look(LIMIT, 0)
+    later(STAYS_S - 0.1)
+    assert tree.look(LIMIT, 0)
+    later(0.1)
+    assert not tree.look(LIMIT, 0)
+
+
+def test_who_is_over_seldom_or_is_given_another_limit_is_not() -> None:
+    """What one process gives and another takes may be seen twice."""
+    tree = limited()
+    for number in range(100):
+        assert not tree.is_often_broken(LIMIT, 4 * LIMIT if number % LOOKS < OFTEN - 1 else 0)
+    tree = limited()
+    assert [tree.is_often_broken(LIMIT, 4 * LIMIT) for _ in range(OFTEN)][-1]
+    tree.change(LIMIT, keeps=False)
+    assert not tree.look(LIMIT, 0)

@@ -11,6 +11,7 @@ import fcntl
 import gc
 import grp
 import os
+import random
 import resource
 import signal
 import socket
@@ -269,8 +270,9 @@ async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager)
 async def _guard(daemon: Daemon) -> None:
     """Look at what trees hold: often where there is a limit. The tick costs nothing that shows."""
     looked_at = 0.0
+    chance = random.SystemRandom()
     while True:
-        await asyncio.sleep(GUARD_EVERY_S)
+        await asyncio.sleep(GUARD_EVERY_S * chance.uniform(0.5, 1.5))  # who knew the moments could keep out of them
         if daemon.guard.hurries or time.monotonic() - looked_at >= CHECK_EVERY_S:
             looked_at = time.monotonic()
             with _going_on():

@@ -147,6 +147,10 @@ class Quota:
         ceiling = self._ceiling(gpu)
         return not ceiling.over and ceiling.is_broken(self.firm, held)
 
+    def breaks_often(self, gpu: str, held: int) -> bool:
+        """The same for the first of several looks; whether the tree is over from now on for having been so often."""
+        return self._ceiling(gpu).is_often_broken(self.firm, held)
+
     def take_note(self, gpu: str, held: int, *, sure: bool = True) -> bool:
         """Whether the tree is over its limit on a GPU, now that it holds so much."""
         return self._ceiling(gpu).look(self.firm, held, sure=sure)

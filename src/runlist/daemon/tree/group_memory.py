@@ -96,6 +96,15 @@ class GroupMemory:
             if group.quota.breaks(gpu, group.total(gpu))
         }
 
+    def breaking_often(self, gpus: Iterable[str]) -> set[tuple[str, str]]:
+        """The groups that are over for having been so at too many looks."""
+        return {
+            (name, gpu)
+            for gpu in gpus
+            for name, group in self._groups.items()
+            if group.quota.breaks_often(gpu, group.total(gpu))
+        }
+
     def take_note(self, gpus: Iterable[str], sure: Callable[[str, str], bool], answers: Callable[[str], bool]) -> None:
         """Find which groups are over their limit, and leave to each tree what the others do not hold."""
         gpus = list(gpus)
@@ -129,4 +138,6 @@ class GroupMemory:
         total = group.total(gpu)
         if not group.quota.is_over(gpu) and (total <= group.quota.limit or kept_inside()):
             return ""
+        if total <= group.quota.limit:
+            return f"suspended for a while: its group held more than its {size(group.quota.limit)} again and again"
         return f"suspended: its group holds {size(total)} with a limit of {size(group.quota.limit)}"

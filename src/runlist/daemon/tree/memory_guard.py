@@ -105,15 +105,16 @@ class MemoryGuard:
             return
         await self._census.refresh()
         stock = self._stock()
-        sure = self._breaking(stock)
-        for pause_s in LOOKS_AGAIN_S if sure else ():
+        often = self._breaking_often(stock)
+        sure = self._breaking(stock) | often
+        for pause_s in LOOKS_AGAIN_S if sure - often else ():
             await asyncio.sleep(pause_s)
             self._let_go()
             await asyncio.sleep(GONE_S)
             await self._census.refresh()
             stock = self._stock()
-            sure &= self._breaking(stock)
-            if not sure:
+            sure = sure & self._breaking(stock) | often
+            if not sure - often:
                 break
         self.look(sure, stock)
 
@@ -233,6 +234,15 @@ class MemoryGuard:
             if root.pid in stock and root.quota.breaks(gpu, _total(stock[root.pid], gpu))
         } | self._groups.breaking(self._gpu_names())
 
+    def _breaking_often(self, stock: Stock) -> set[tuple[int | str, str]]:
+        """Likewise those that were at too many looks, and are from now on."""
+        return {
+            (root.pid, gpu)
+            for root in self._watched()
+            for gpu in self._gpu_names()
+            if root.pid in stock and root.quota.breaks_often(gpu, _total(stock[root.pid], gpu))
+        } | self._groups.breaking_often(self._gpu_names())
+
     def _gpu_names(self) -> list[str]:
         return list(dict.fromkeys([*self._census.gpus(), *(scheduler.gpu for scheduler in self._gpus.all())]))
 
@@ -301,6 +311,8 @@ class MemoryGuard:
             limit = root.quota.limit or 0
         elif not why or total <= limit:
             return ""
+        if total <= limit:
+            return f"suspended for a while: its tree held more than its {size(limit)} again and again"
         nothing = f", which nothing in this process keeps ({why})" if why else ""
         return f"suspended: its tree holds {size(total)} with a limit of {size(limit)}{nothing}"
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Container, Iterable
 from weakref import WeakValueDictionary
 
+import structlog
+
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
@@ -23,6 +25,8 @@ from runlist.planes.process.region import Region
 from runlist.proc import borrow
 from runlist.proc.process import owner_of, parent_of, start_of
 
+_log = structlog.get_logger()
+
 MAX_TREES = 128
 """How many trees of one user are managed, of users other than root and the daemon's own."""
 
@@ -30,8 +34,10 @@ FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which
 
 SLOTS_A_SECOND = 1024
 """How many slots of regions with a crowd of processes are read for one user."""
-MAX_HEIRS = 1024
-"""How many processes of one user are remembered that live on after the root of their tree has ended."""
+MAX_HEIRS = 4096
+"""How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
+every second.
+"""
 _MOST_ENDED = 4096
 
 
@@ -207,15 +213,22 @@ class Processes:
     def inherit(self, root: Root, pids: Iterable[int]) -> None:
         """These processes are of a root's tree, also after the end of all above them: as many as its user may have."""
         room = MAX_HEIRS - sum(len(each.heirs) for each in self.roots.values() if each.uid == root.uid)
+        left_out = 0
         for pid in pids:
             if room <= 0:
-                break
+                left_out += 1
+                continue
             if pid == root.pid or pid in self._heirs or pid in root.excluded or self.is_ours(pid):
                 continue
             if (started := start_of(pid)) is not None:
                 root.heirs[pid] = started
                 self._heirs[pid] = root
                 room -= 1
+        if left_out:
+            _log.warning(
+                "a command left more processes than one user may; the rest are not of its tree any more",
+                root=root.pid, user=root.uid, left_out=left_out,
+            )  # fmt: skip
 
     def forget_away(self) -> None:
         """Forget the tasks whose processes ended or became other programs meanwhile."""

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -88,13 +89,20 @@ class Manager:
         self._guard = guard
         self.descriptors = descriptors
         self.reload_rules = revision.reload
+        self._attaching: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._joining: set[asyncio.Task[None]] = set()
         self.launches = Launches(gpus, census, placement, processes, descriptors, opened)
 
     # -- requests ----------------------------------------------------------------------------------
 
     async def attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
-        """Manage a process and its descendants. Without `wait` it must have GPU work now."""
+        """Manage a process and its descendants. Without `wait` it must have GPU work now. Requests for the same process
+        are met one after the other: each is told what became of the one before.
+        """
+        async with self._attaching.setdefault(pid, asyncio.Lock()):
+            return await self._attach(pid, settings, wait, uid)
+
+    async def _attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
         started = time.perf_counter()
         if self.processes.is_root(pid) or pid in self.processes.managed:
             return self.change(pid, settings, uid)
@@ -130,18 +138,19 @@ class Manager:
         """Give a process of a managed tree, and its descendants, settings of their own. It stays in that tree: its
         memory is limited, and its library heard, there.
         """
-        before = outer.asked_of.get(pid)
+        before, mine = outer.asked_of.get(pid), Asked(Program.of(pid), settings)
         outer.asked_of = {known: asked for known, asked in outer.asked_of.items() if asked.program.runs()}
-        outer.asked_of[pid] = Asked(Program.of(pid), settings)
+        outer.asked_of[pid] = mine
         try:
             below = await self._search.everything_below(outer, pid)
             if not below and not wait:
                 raise NoTargetError(_NO_CONTEXT.format(pid=pid))
             outcomes = [self.change(each, settings, uid) for each in below]
         except BaseException:
-            del outer.asked_of[pid]
-            if before is not None:
-                outer.asked_of[pid] = before
+            if outer.asked_of.get(pid) is mine:  # else it was detached meanwhile
+                del outer.asked_of[pid]
+                if before is not None:
+                    outer.asked_of[pid] = before
             raise
         return Outcome([task for one in outcomes for task in one.tasks], parse_request(settings)[1])
 

@@ -237,6 +237,23 @@ def test_what_came_by_fork_is_the_parents() -> None:
     in_a_daemon(test)
 
 
+@pytest.mark.parametrize(
+    ("listed", "anothers"), [([], True), ([PID], True), (["child"], False), ([PID, "child"], True)]
+)
+def test_whom_the_driver_names_has_what_both_have(listed: list[int | str], anothers: bool) -> None:
+    """A child that gives its descriptors to its parent, which nobody looks at, is managed all the same."""
+
+    async def test(world: World) -> None:
+        with child() as pid:
+            world.census.pids = lambda: {pid if one == "child" else int(one) for one in listed}
+            world.rm.processes[pid] = world.rm.processes.setdefault(PID, {})
+            world.tenant()
+            await world.adopt(world.root(), pid)
+            assert list(world.processes.managed) == ([] if anothers else [pid])
+
+    in_a_daemon(test)
+
+
 def test_a_descendant_may_end_while_its_tree_is_taken_over() -> None:
     async def test(world: World) -> None:
         with child() as pid:

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from runlist.daemon.tree import workers
-from runlist.daemon.tree.workers import LOOKS_OF_A_USER, MAX_STUCK, Workers
+from runlist.daemon.tree.workers import LOOKS_OF_ONE, MAX_STUCK, Owner, Workers
 from runlist.errors import RunlistError
 from runlist.proc import patience
 from tests.fixtures.daemon import wait_for
 
-ALICE, BOB = 1001, 1002
+ALICE, BOB = Owner(1001), Owner(0, "a" * 64)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_two_looks_of_a_user_run_and_one_of_a_tree(gate: threading.Event) -> Non
 
         looks = [asyncio.create_task(made.run(ALICE, tree, look(tree))) for tree in (1, 1, 2, 3, 4)]
         await asyncio.sleep(0.05)
-        assert len(running) == LOOKS_OF_A_USER
+        assert len(running) == LOOKS_OF_ONE
         assert len(set(running)) == len(running)
         assert await asyncio.wait_for(made.run(BOB, 9, lambda: lambda: 7), 5) == 7
         gate.set()
@@ -76,7 +76,7 @@ def test_looks_that_hang_are_left_alone_and_not_without_end(
         for tree in range(MAX_STUCK):
             with pytest.raises(RunlistError, match="takes too long"):
                 await made.run(ALICE, tree, lambda: gate.wait, discarded.append)
-        with pytest.raises(RunlistError, match=f"{MAX_STUCK} processes of user {ALICE}"):
+        with pytest.raises(RunlistError, match=f"{MAX_STUCK} processes of user 1001 do"):
             await made.run(ALICE, 99, lambda: lambda: 1)
         monkeypatch.setattr(workers, "PATIENCE_S", 5.0)
         assert await made.run(BOB, 100, lambda: lambda: 1) == 1
@@ -128,3 +128,11 @@ def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:
 
     assert patience.ask(os.getpid(), fail, "nothing") == "nothing"
     assert patience.ask(1 << 22, lambda: "here", "nothing") == "nothing"
+
+
+def test_roots_processes_are_of_their_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods run as root, and are strangers to each other."""
+    monkeypatch.setattr(workers, "cgroup_of", lambda pid: (f"/pod/{pid}", str(pid) * 64))
+    assert Owner.of(1, 0) != Owner.of(2, 0)
+    assert Owner.of(1, 1001) == Owner.of(2, 1001)
+    assert str(Owner.of(1, 0)) == "user 0 in container 111111111111"

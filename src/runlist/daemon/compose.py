@@ -90,7 +90,7 @@ def compose(
     processes = Processes(gpus, keeper, DriverLimits(census))
     lending = Lending(plane)
     finder = plane.finder()
-    adoption = Adoption(finder, lending, processes, gpus, keeper, placement)
+    adoption = Adoption(finder, lending, processes, gpus, keeper, placement, census)
     checks = Checks(processes, gpus, keeper, placement, lending)
     opened = asyncio.Event()
     search = Search(processes, adoption, checks, placement, opened.set)

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.tasks.lending import Lending
@@ -21,7 +22,7 @@ from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, Susp
 from runlist.daemon.tree.descriptors import Sent
 from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.workers import Workers
+from runlist.daemon.tree.workers import Owner, Workers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass, TaskKey
@@ -49,6 +50,7 @@ class Adoption:
         gpus: Gpus,
         keeper: KeeperLink,
         placement: Placement,
+        census: MemoryCensus,
     ) -> None:
         self.lending = lending
         self._finder = finder
@@ -56,6 +58,7 @@ class Adoption:
         self._gpus = gpus
         self._keeper = keeper
         self._placement = placement
+        self._census = census
         self._workers = Workers()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # by process id
 
@@ -141,7 +144,7 @@ class Adoption:
             return True
         uid = owner_of(pid)
         return uid is not None and await self._workers.run(
-            uid, root or pid, lambda: lambda: self._finder.may_have_work(pid)
+            Owner.of(pid, uid), root or pid, lambda: lambda: self._finder.may_have_work(pid)
         )
 
     def _is_unfinished(self, root: Root, pid: int) -> bool:
@@ -155,12 +158,13 @@ class Adoption:
         may be managed twice.
         """
         denied: NoPermissionError | None = None
+        owner = Owner.of(pid, uid)
         process = self._processes.managed.get(pid)
         if process is None or all(fd >= 0 for fd in process.files):
             for borrower in root.borrowers:
                 look = partial(self._look_by, borrower, pid, pidfd, new, seen)
                 try:
-                    found = await self._workers.run(uid, root.pid, look, _close)
+                    found = await self._workers.run(owner, root.pid, look, _close)
                 except NoPermissionError as error:
                     denied = denied or error
                 else:
@@ -172,7 +176,7 @@ class Adoption:
         def prepare() -> Callable[[], Sequence[Found]]:
             return partial(self._finder.examine, self.lending.copies(pid))
 
-        return await self._workers.run(uid, root.pid, prepare, _close), "lent"
+        return await self._workers.run(owner, root.pid, prepare, _close), "lent"
 
     def _look_by(
         self, borrower: Borrower, pid: int, pidfd: int, new: bool, seen: Sequence[Seen] | None
@@ -255,12 +259,17 @@ class Adoption:
                         context.suspend()
 
     def _is_anothers(self, pid: int, client: Found) -> bool:
-        """Whether a client came to a process through fork: then it is managed with its owner."""
+        """Whether a client came to a process through fork: then it is managed with its owner. A child may have given it
+        to its parent, too, which the driver then does not name.
+        """
         owner = self._processes.owner_of_client(client.client)
         if owner is not None:
             return owner != pid
         parent = parent_of(pid)
-        return parent is not None and borrow.still_has(parent, client.fd, client.handle.fileno())
+        if parent is None or not borrow.still_has(parent, client.fd, client.handle.fileno()):
+            return False
+        working = self._census.pids()
+        return pid not in working or parent in working
 
     def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
         """Tell the keeper of a context, then bring it to its task's share. `undo` gets the reverse."""

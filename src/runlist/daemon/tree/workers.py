@@ -1,7 +1,7 @@
 """Looking at processes in threads, so that no user and no tree holds up another.
 
-Two looks of a user run at a time, one of a tree; the others wait for them. One that takes too long, because the kernel
-waits for the process that is looked at, is left alone with its thread.
+Two looks of an owner run at a time, one of a tree; the others wait for them. One that takes too long, because the
+kernel waits for the process that is looked at, is left alone with its thread.
 """
 
 from __future__ import annotations
@@ -11,48 +11,67 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from runlist.errors import RunlistError
+from runlist.proc.cgroup import cgroup_of
 
-LOOKS_OF_A_USER = 2
+LOOKS_OF_ONE = 2
 PATIENCE_S = 15.0
 MAX_STUCK = 8
-"""How many looks at the processes of one user may be stuck; then there are no further ones."""
+"""How many looks at the processes of one owner may be stuck; then there are no further ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A user, or root in one container: most containers run as root, and are strangers to each other."""
+
+    uid: int
+    container: str = ""
+
+    @classmethod
+    def of(cls, pid: int, uid: int) -> Owner:
+        """The owner of a process of that user."""
+        return cls(uid, cgroup_of(pid)[1] if uid == 0 else "")
+
+    def __str__(self) -> str:
+        return f"user {self.uid}" + (f" in container {self.container[:12]}" if self.container else "")
+
 
 _Result = TypeVar("_Result")
 
 
 class Workers:
-    """The threads, by user and tree, in the running event loop."""
+    """The threads, by owner and tree, in the running event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._users: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        self._owners: WeakValueDictionary[Owner, asyncio.Semaphore] = WeakValueDictionary()
         self._trees: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        self._running: Counter[int] = Counter()
+        self._running: Counter[Owner] = Counter()
 
     async def run(
         self,
-        uid: int,
+        owner: Owner,
         tree: int,
         prepare: Callable[[], Callable[[], _Result]],
         discard: Callable[[_Result], None] = lambda _: None,
     ) -> _Result:
-        """What a look returns or raises, in a thread, for a process of user `uid` below root `tree`. `prepare` is
+        """What a look returns or raises, in a thread, for a process of that owner below root `tree`. `prepare` is
         called when its turn has come, and returns the look. A result that nobody waits for any more goes to `discard`.
         Raises RunlistError for one that does not come.
         """
         lock = self._trees.setdefault(tree, asyncio.Lock())
-        room = self._users.setdefault(uid, asyncio.Semaphore(LOOKS_OF_A_USER))
+        room = self._owners.setdefault(owner, asyncio.Semaphore(LOOKS_OF_ONE))
         async with lock, room:
-            if self._running[uid] >= MAX_STUCK:
-                raise RunlistError(f"{MAX_STUCK} processes of user {uid} do not let themselves be looked at: end them")
+            if self._running[owner] >= MAX_STUCK:
+                raise RunlistError(f"{MAX_STUCK} processes of {owner} do not let themselves be looked at: end them")
             future: asyncio.Future[_Result] = self._loop.create_future()
             threading.Thread(target=self._work, args=(future, prepare()), daemon=True).start()
-            self._running[uid] += 1
-            future.add_done_callback(lambda _: self._running.subtract([uid]))
+            self._running[owner] += 1
+            future.add_done_callback(lambda _: self._leave(owner))
             try:
                 return await asyncio.wait_for(asyncio.shield(future), PATIENCE_S)
             except TimeoutError:
@@ -60,6 +79,11 @@ class Workers:
             finally:
                 if not future.done():
                     future.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
+
+    def _leave(self, owner: Owner) -> None:
+        self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
 
     def _work(self, future: asyncio.Future[_Result], work: Callable[[], _Result]) -> None:
         say: Callable[[], None]

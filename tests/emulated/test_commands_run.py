@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, wait_for
+from runlist.proc.process import command_line, descendants
+from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, run_by, running, wait_for
 
 
 def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:
@@ -35,6 +37,55 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "got\n"
     assert process.wait(20) == 5
+
+
+COUNTS = """
+import signal, sys, time
+names = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"]
+def take(number, _):
+    print(signal.Signals(number).name, flush=True)
+for name in names:
+    signal.signal(getattr(signal, name), take)
+signal.signal(signal.SIGQUIT, lambda *_: sys.exit(7))
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("way", ["alone", "group", "each", "in a session of its own"])
+def test_the_command_has_each_signal_once(commands: Commands, daemon: Daemon, way: str) -> None:
+    """A supervisor signals the process that it started, a shell its group, systemd all in the cgroup."""
+    before = ["setsid"] if way == "in a session of its own" else []
+    process = commands.start("run", "--", *before, sys.executable, "-c", COUNTS, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    def send(number: signal.Signals) -> None:
+        below = [] if way != "each" else descendants([process.pid])[process.pid][1:]
+        for pid in below:
+            os.kill(pid, number)
+        (os.kill if way in ("alone", "each") else os.killpg)(process.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+        send(number)
+        assert process.stdout.readline() == f"{number.name}\n"
+        time.sleep(0.4)  # a second one would come now
+    os.kill(process.pid, signal.SIGQUIT)
+    assert process.communicate(timeout=20)[0] == ""
+    assert process.returncode == 7
+
+
+def test_nothing_is_left_of_a_command_that_is_killed(commands: Commands, daemon: Daemon) -> None:
+    process = commands.start("run", "--", "sleep", "1000")
+    wait_for(lambda: [command_line(pid) for pid in run_by(process.pid)] == ["sleep 1000"])
+    below = descendants([process.pid])[process.pid][1:]
+    (command,) = run_by(process.pid)
+    assert len(below) == 2  # and who hears signals
+    process.kill()
+    process.wait()
+    wait_for(lambda: [pid for pid in below if running(pid)] == [command])
+    os.kill(command, signal.SIGKILL)
 
 
 def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> None:

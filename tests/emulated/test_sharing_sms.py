@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from runlist import interpreter
-from runlist.proc.process import descendants
 from runlist.sharing import attendant, mps, places
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import Commands, Daemon, running, wait_for
+from tests.fixtures.daemon import Commands, Daemon, run_by, running, wait_for
 from tests.fixtures.effort import TIMES
 from tests.fixtures.mps import Sharing, end, needs_stand_in, place_of
 
@@ -133,7 +132,7 @@ def test_a_server_that_is_killed(sharing: Sharing) -> None:
     other, _ = sharing.started("batch")
     assert mps.servers(sharing.program, pipe) not in (None, [], [server])
     assert end(process) == (7, "")
-    _, command = descendants([other.pid])[other.pid]
+    (command,) = run_by(other.pid)
     os.kill(command, signal.SIGKILL)
     assert other.wait(60) == 128 + signal.SIGKILL
 

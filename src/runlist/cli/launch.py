@@ -7,11 +7,10 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType
 
 from runlist.cli import child
 from runlist.cli.common import say
+from runlist.cli.forwarding import Forwarding
 from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.planes.interface import Plane
@@ -19,8 +18,6 @@ from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
 
 _PR_SET_CHILD_SUBREAPER = 36
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these to the command itself, too
 _PARTING_S = 1.0  # how long to wait for the daemon at the end
 _SILENCE_S = 1.0  # how long to wait for room without a word
 
@@ -41,21 +38,23 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     patience.join()
     for note in client.notes:
         say(note)
-    forward = _Forward()
-    forward.hold()
+    forwarding = Forwarding()
     ignores_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN  # the kernel would reap them
     environment = {**os.environ, names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
     try:
         process = child.start(command, environment, tree.inherited, ignores_children=ignores_children)
     except OSError as error:
+        forwarding.close()
         return child.not_started(command, error)
-    forward.to(process.pid)
+    forwarding.to(process.pid)
     lending = threading.Thread(target=_lend, args=(client,), daemon=True)
     lending.start()
     while True:
         pid, status = os.waitpid(-1, 0)  # orphans are reaped on the way
+        forwarding.reaped(pid)
         if pid == process.pid:
             code = process.returncode = os.waitstatus_to_exitcode(status)
+            forwarding.close()
             if _has_children():  # they stay in the tree, although we do not stay above them
                 client.end_launch()
                 lending.join(_PARTING_S)
@@ -67,50 +66,6 @@ def _has_children() -> bool:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
     return False
-
-
-class _Forward:
-    """Passes signals on to the command, also those that come before its process is known."""
-
-    def __init__(self) -> None:
-        self._pid: int | None = None
-        self._early: list[int] = []
-        for number in _FORWARDED:
-            _handle(number, self._take)
-
-    def hold(self) -> None:
-        """From now on the terminal's signals are the command's, which must not miss those that come as it starts."""
-        for number in _FROM_TERMINAL:
-            _handle(number, self._take_from_terminal)  # a handler, unlike ignoring, is not inherited by the command
-
-    def to(self, pid: int) -> None:
-        """Signals go to this process from now on."""
-        self._pid = pid
-        for number in self._early:
-            self._send(pid, number)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self._pid is None:
-            self._early.append(number)
-        else:
-            self._send(self._pid, number)
-
-    def _take_from_terminal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self._pid is None:
-            self._early.append(number)
-
-    @staticmethod
-    def _send(pid: int, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
-    """Take a signal, unless we were started to ignore it (`nohup`, `&` in a script): so is the command then."""
-    if signal.getsignal(number) != signal.SIG_IGN:
-        signal.signal(number, handler)
 
 
 def _say_that_it_waits() -> None:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +39,12 @@ inline timespec timespec_of(std::int64_t nanoseconds) {
 inline void pause_ns(std::int64_t nanoseconds) {
     const timespec length = timespec_of(nanoseconds);
     call(SYS_nanosleep, &length, nullptr);
+}
+
+// Whether a file may be as long: to try where it may not would end the program with SIGXFSZ.
+inline bool may_be_as_long(std::uint64_t bytes) {
+    rlimit64 limit{};
+    return call(SYS_prlimit64, 0L, long{RLIMIT_FSIZE}, nullptr, &limit) != 0 || limit.rlim_cur >= bytes;
 }
 
 // Below this are the numbers that programs give to descriptors themselves: 3 for a status, 10 for a shell's script.

@@ -17,6 +17,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kAheadNs = 500'000;      // how long before the work a touch is best: a switch takes half of that
 constexpr std::int64_t kLongestNs = 2'000'000;  // that a touch is put off
 constexpr std::int64_t kShortestNs = 200'000;   // less is no matter
+constexpr std::int64_t kLookNs = 1'000'000'000;
+constexpr long kSignals = 65;
 
 // Of a context that was touched, or is to be.
 struct Place {
@@ -42,12 +44,54 @@ bool can(const cap::Calls& calls) {
            calls.cuMemsetD8Async != nullptr && calls.cuThreadExchangeStreamCaptureMode != nullptr;
 }
 
+// As the kernel has it.
+struct Action {
+    void* handler;
+    unsigned long flags;
+    void* restorer;
+    std::uint64_t mask;
+};
+
+// Whether a handler may run while nothing is blocked. That is looked up once a second: it takes a few microseconds.
+bool has_unblocking_handler() {
+    static constinit std::atomic<std::int64_t> looked_ns{0};
+    static constinit std::atomic<bool> found{false};
+    const std::int64_t now = monotonic_ns();
+    if (const std::int64_t last = looked_ns.load(kRelaxed); last != 0 && now - last < kLookNs)
+        return found.load(kRelaxed);
+    bool any = false;
+    for (long number = 1; number < kSignals && !any; ++number) {
+        Action action{};
+        any = call(SYS_rt_sigaction, number, nullptr, &action, sizeof(action.mask)) == 0 &&
+              (action.flags & SA_NODEFER) != 0 && reinterpret_cast<std::uintptr_t>(action.handler) > 1;
+    }
+    found.store(any, kRelaxed);
+    looked_ns.store(now, kRelaxed);
+    return any;
+}
+
 // A handler must not call the driver: the thread that it interrupted may be inside of it. While one runs its signal is
-// blocked.
+// blocked, unless it was installed otherwise.
 bool may_be_in_a_handler() {
     std::uint64_t blocked = 0;
-    return call(SYS_rt_sigprocmask, long{SIG_BLOCK}, nullptr, &blocked, sizeof(blocked)) != 0 || blocked != 0;
+    return call(SYS_rt_sigprocmask, long{SIG_BLOCK}, nullptr, &blocked, sizeof(blocked)) != 0 || blocked != 0 ||
+           has_unblocking_handler();
 }
+
+// The driver may start a thread: the program's signals are for its own.
+class Undisturbed {
+  public:
+    Undisturbed() {
+        const std::uint64_t every = ~std::uint64_t{0};
+        call(SYS_rt_sigprocmask, long{SIG_BLOCK}, &every, &before_, sizeof(before_));
+    }
+    ~Undisturbed() { call(SYS_rt_sigprocmask, long{SIG_SETMASK}, &before_, nullptr, sizeof(before_)); }
+    Undisturbed(const Undisturbed&) = delete;
+    Undisturbed& operator=(const Undisturbed&) = delete;
+
+  private:
+    std::uint64_t before_ = 0;
+};
 
 int find(const Touches& touches, CUcontext context) {
     for (int index = 0; index < static_cast<int>(touches.places.size()); ++index) {
@@ -117,6 +161,7 @@ void touch(std::int64_t lead_ns) {
     if (touches == nullptr || touches->off.load(kRelaxed) || touches->current.load(kRelaxed) == 0) return;
     if (lead_ns > activity::kAtOnceNs || in_hook || activity::waiting || may_be_in_a_handler()) return;
     const int saved = errno;
+    const Undisturbed undisturbed;
     if (touches->lock.acquire(Caller::here(), 0) != 0) return;
     const int current = touches->current.load(kRelaxed);
     const Place& place = touches->places[current == 0 ? 0 : current - 1];

@@ -121,7 +121,7 @@ void start_process(const char* path, int client) {
     all->own = client;
     all->page = map_page(path, client, why);
     if (all->page == nullptr) {
-        say(Level::kWarning, "RUNLIST_OPERATIONS=", Quoted{path}, " ", why, "; going on without it");
+        if (*why != '\0') say(Level::kWarning, "RUNLIST_OPERATIONS=", Quoted{path}, " ", why, "; going on without it");
         all->processes = false;
         return;
     }

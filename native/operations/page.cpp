@@ -39,9 +39,19 @@ void unlock_byte(long descriptor, int client) {
     call(SYS_fcntl, descriptor, long{F_SETLK}, &lock);
 }
 
-bool is_locked(long descriptor, int client) {
+// Who has it: a process id, 0 where it cannot be told, -1 for nobody.
+pid_t holder(long descriptor, int client) {
     flock lock = byte_of(client, F_WRLCK);
-    return call(SYS_fcntl, descriptor, long{F_GETLK}, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (call(SYS_fcntl, descriptor, long{F_GETLK}, &lock) != 0 || lock.l_type == F_UNLCK) return -1;
+    return lock.l_pid;
+}
+
+bool is_locked(long descriptor, int client) { return holder(descriptor, client) != -1; }
+
+// Programs that the client starts have the same settings, and go without them: nobody needs to be told of each.
+bool is_of_our_session(long descriptor, int client) {
+    const pid_t who = holder(descriptor, client);
+    return who > 0 && call(SYS_getsid, long{who}) == call(SYS_getsid, 0L);
 }
 
 constexpr int kMaking = kClients;  // the byte of who lays the page out
@@ -72,10 +82,12 @@ Page* map_page(const char* path, int client, const char*& why) {
     if (status.st_uid != static_cast<uid_t>(call(SYS_geteuid)) || (status.st_mode & 077) != 0) {
         return refuse("is not this user's own, and nobody else's");
     }
-    if (!lock_byte(descriptor, client, false)) return refuse("has that client already");
+    if (!lock_byte(descriptor, client, false)) {
+        return refuse(is_of_our_session(descriptor, client) ? "" : "has that client already");
+    }
     if (!lock_byte(descriptor, kMaking, true)) return refuse("is being made for too long");
     // A file that was cut would end its readers: it is as long as it has to be before anybody maps it.
-    if (call(SYS_fstat, descriptor, &status) != 0 ||
+    if (call(SYS_fstat, descriptor, &status) != 0 || (status.st_size == 0 && !may_be_as_long(sizeof(Page))) ||
         (status.st_size == 0 && call(SYS_ftruncate, descriptor, static_cast<long>(sizeof(Page))) != 0)) {
         return refuse("cannot be made");
     }

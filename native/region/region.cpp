@@ -90,10 +90,7 @@ Fault check(int fd, const struct stat& found) {
 
 // All its room on the disk, so that a full one is an error here and no SIGBUS later.
 Fault reserve(int fd) {
-    rlimit64 limit{};
-    if (call(SYS_prlimit64, 0L, long{RLIMIT_FSIZE}, 0L, word(&limit)) == 0 && limit.rlim_cur < kFileBytes) {
-        return Fault::kNoSpace;  // to try would end the program with SIGXFSZ
-    }
+    if (!may_be_as_long(kFileBytes)) return Fault::kNoSpace;
     long result = call(SYS_fallocate, long{fd}, 0L, 0L, long{kFileBytes});
     if (result == -EOPNOTSUPP) {
         static constexpr char kZeros[4096]{};

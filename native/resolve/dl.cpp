@@ -63,6 +63,18 @@ bool is_only_ours(const char* name) {
     return !others;
 }
 
+// A library may keep what it looks up in variables of the same names, as cuew does. It means its own, where the dynamic
+// linker has put our functions, and is about to write there.
+void leave_variables(const char* name, const void* caller) {
+    Object object = object_at(caller);
+    if (object.variable(name) == nullptr) return;
+    object.rebind(
+        [](const char* wanted, void* context) -> void* {
+            return own(wanted) == nullptr ? nullptr : static_cast<const Object*>(context)->variable(wanted);
+        },
+        &object);
+}
+
 // The functions of this file. A look-up by version passes by our exports, which have none.
 bool is_look_up(const char* name) {
     return same(name, "dlsym") || same(name, "dlvsym") || same(name, "dlopen") || same(name, "dlmopen");
@@ -94,11 +106,13 @@ Route route_next(void* real, const char* name, const void* caller) {
 template <typename... Version>
 Route route(void* real, void* handle, const char* name, const void* caller, Version... version) {
     if (real == nullptr) return {};
-    if (handle == RTLD_NEXT) return route_next(real, name, caller);
     using Look = void*(void*, const char*, Version...);
     auto* look = reinterpret_cast<Look*>(real);
+    if (may_be_hooked(name)) leave_variables(name, caller);
     const auto absent = [&] { return look(RTLD_NEXT, name, version...); };  // behind us: not found, as without us
-    if (handle == RTLD_DEFAULT && may_be_hooked(name) && is_only_ours(name)) return {absent(), nullptr};
+    const bool anywhere = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+    if (anywhere && may_be_hooked(name) && is_only_ours(name)) return {absent(), nullptr};
+    if (handle == RTLD_NEXT) return route_next(real, name, caller);
     if (handle == RTLD_DEFAULT && is_look_up(name)) return {ours_or(look(handle, name, version...)), nullptr};
     if (handle == RTLD_DEFAULT) return {nullptr, real};
     void* found = look(handle, name, version...);

@@ -186,15 +186,26 @@ void Object::each_candidate(const char* name, const Visit& visit) const {
     }
 }
 
-void* Object::symbol(const char* name) const {
-    void* found = nullptr;
+const ElfW(Sym) * Object::definition(const char* name) const {
+    const ElfW(Sym)* found = nullptr;
     each_candidate(name, [&](std::uint32_t index) {
         bool is_default = false;
         if (!defines(index, name, is_default)) return false;
-        if (found == nullptr || is_default) found = reinterpret_cast<void*>(base_ + symbols_[index].st_value);
+        if (found == nullptr || is_default) found = &symbols_[index];
         return is_default;
     });
     return found;
+}
+
+void* Object::symbol(const char* name) const {
+    const ElfW(Sym)* found = definition(name);
+    return found == nullptr ? nullptr : reinterpret_cast<void*>(base_ + found->st_value);
+}
+
+void* Object::variable(const char* name) const {
+    const ElfW(Sym)* found = definition(name);
+    return found == nullptr || (found->st_info & 0xF) != STT_OBJECT ? nullptr
+                                                                    : reinterpret_cast<void*>(base_ + found->st_value);
 }
 
 void Object::rebind(Wanted wanted, void* context) const {
@@ -235,12 +246,34 @@ void Object::set_entry(void** entry, void* value) const {
     if (read_only) protect(PROT_READ);
 }
 
+namespace {
+
+using Iterate = int (*)(int (*)(dl_phdr_info*, std::size_t, void*), void*);
+
+// The C library's own dl_iterate_phdr, not one that is in front of it: a sanitizer's does not work before its runtime
+// does, and we are asked before that. The C library is at the beginning of the list, which only grows.
+Iterate c_library_iterate() {
+    static std::atomic<Iterate> known{nullptr};
+    if (const Iterate found = known.load(std::memory_order_relaxed)) return found;
+    for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+        const Object object{*map};
+        if (!object.is("libc.so.6")) continue;
+        if (void* found = object.symbol("dl_iterate_phdr")) {
+            known.store(reinterpret_cast<Iterate>(found), std::memory_order_relaxed);
+            return reinterpret_cast<Iterate>(found);
+        }
+    }
+    return ::dl_iterate_phdr;
+}
+
+}  // namespace
+
 void each_object(Visit visit, void* context) {
     struct Call {
         Visit visit;
         void* context;
     } outer{visit, context};
-    ::dl_iterate_phdr(
+    c_library_iterate()(
         [](dl_phdr_info* info, std::size_t, void* inner) {
             const auto* asked = static_cast<Call*>(inner);
             return asked->visit(Object{*info}, asked->context) ? 0 : 1;

@@ -37,7 +37,8 @@ class Object {
     const char* path() const { return path_; }  // as the dynamic linker has it; "" for the program's own
     bool is(const char* soname) const;
     bool contains(const void* address) const;
-    void* symbol(const char* name) const;  // what it defines by that name, in the default version; nullptr
+    void* symbol(const char* name) const;    // what it defines by that name, in the default version; nullptr
+    void* variable(const char* name) const;  // the same, unless it is a function
 
     // Sets the entries of its global offset table that stand for a name: those for which `wanted(name)` is not null.
     // Pages that were made read-only after relocation are made so again.
@@ -48,6 +49,7 @@ class Object {
     void read_headers(const ElfW(Phdr) * headers, std::size_t count);
     void read_dynamic(const ElfW(Dyn) * dynamic);
     bool defines(std::uint32_t index, const char* name, bool& is_default) const;
+    const ElfW(Sym) * definition(const char* name) const;
     template <typename Visit>
     void each_candidate(const char* name, const Visit& visit) const;
     void rebind_table(const void* table, std::size_t bytes, Wanted wanted, void* context) const;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,18 @@ def test_a_hint_touches(on_driver: Touched) -> None:
     for _ in range(3):
         on_driver.do("hint")
         assert on_driver.asked() == "qm"
+
+
+def test_none_where_a_handler_may_run_with_no_signal_blocked(on_driver: Touched) -> None:
+    """It may have interrupted the driver, which would wait for itself. Handlers are looked at once a second."""
+    on_driver.do("nodefer")
+    time.sleep(1.1)
+    on_driver.do("hint")
+    assert on_driver.asked() == ""
+    on_driver.do("defer")
+    time.sleep(1.1)
+    on_driver.do("hint")
+    assert on_driver.asked() == "qm"
 
 
 def test_an_announcement_touches(on_driver: Touched) -> None:

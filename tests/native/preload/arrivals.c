@@ -65,6 +65,13 @@ static void handles(int number) {
     got_in_handler = (int)read(connection, bytes, sizeof(bytes));
 }
 
+static void does_nothing(int number) { (void)number; }
+
+static int installs(int flags) {
+    struct sigaction action = {.sa_handler = does_nothing, .sa_flags = flags};
+    return sigaction(SIGUSR2, &action, NULL);
+}
+
 static int in_a_handler(void) {
     raise(SIGUSR1);
     return got_in_handler;
@@ -162,6 +169,8 @@ static int does(const char* word) {
     if (!strcmp(word, "file")) return dup2(open("/dev/zero", O_RDONLY), connection) < 0;
     if (!strncmp(word, "read-", 5)) return reads(word + 5);
     if (!strcmp(word, "handler")) return in_a_handler();
+    if (!strcmp(word, "nodefer")) return installs(SA_NODEFER);
+    if (!strcmp(word, "defer")) return installs(0);
     if (!strcmp(word, "cancel")) return cancels();
     if (!strcmp(word, "fork")) return a_child_reads(fork());
     if (!strcmp(word, "vfork")) return a_child_reads(vfork());

@@ -1,7 +1,9 @@
-/* A driver that does nothing, and writes down what a touch asks of it: a letter each, to the file that TOUCHES names.
+/* A driver that does nothing, and writes down what a touch asks of it: a letter each, to the file that TOUCHES names;
+   a large one where the caller takes signals.
    ANSWER: what its streams say when they are asked whether they are done, and what a fill of them gives. */
 #include <cuda.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -58,7 +60,12 @@ NOTHING(cuLaunchKernel,
          unsigned shared, CUstream stream, void** parameters, void** more))
 
 CUresult cuStreamQuery(CUstream stream) { return notes('q'), answer(); }
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) { return function(argument), notes('h'); }
+/* A real one may start a thread here, whose signals are those of its caller. */
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    return function(argument), notes(sigismember(&blocked, SIGUSR1) ? 'h' : 'H');
+}
 CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t size, CUstream stream) {
     return current == NULL ? CUDA_ERROR_INVALID_CONTEXT : notes('m');
 }

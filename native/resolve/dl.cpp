@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "core/guest.hpp"
 #include "resolve/copies.hpp"
 #include "resolve/deep.hpp"
 #include "resolve/elf.hpp"
@@ -36,8 +37,13 @@ void* real(std::atomic<void*>& known, const char* name) {
     return found;
 }
 
+constinit std::atomic<long> loaded_by{0};  // the process id
+
 // In a child of fork the dynamic linker's lock may be taken for ever, by a thread that the child does not have.
+bool may_be_locked() { return call(SYS_getpid) != loaded_by.load(std::memory_order_relaxed); }
+
 [[gnu::constructor]] void find_real_ones() {
+    loaded_by.store(call(SYS_getpid), std::memory_order_relaxed);
     real(real_dlsym, "dlsym");
     real(real_dlvsym, "dlvsym");
     real(real_dlopen, "dlopen");
@@ -108,7 +114,7 @@ Route route(void* real, void* handle, const char* name, const void* caller, Vers
     if (real == nullptr) return {};
     using Look = void*(void*, const char*, Version...);
     auto* look = reinterpret_cast<Look*>(real);
-    if (may_be_hooked(name)) leave_variables(name, caller);
+    if (may_be_hooked(name) && !may_be_locked()) leave_variables(name, caller);
     const auto absent = [&] { return look(RTLD_NEXT, name, version...); };  // behind us: not found, as without us
     const bool anywhere = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
     if (anywhere && may_be_hooked(name) && is_only_ours(name)) return {absent(), nullptr};

@@ -93,7 +93,9 @@ class Relays:
         ended. None where it is refused.
         """
         relay = self._of(uid)
-        if relay is None:
+        if relay is None and len(self._relays) >= MAX_RELAYS and uid not in self._records:
+            self.refuse(uid, sock, f"{MAX_RELAYS} other users have connections to the daemon: try again later")
+        elif relay is None:
             self.refuse(uid, sock, "the daemon serves you again in a while: a connection of yours kept it waiting")
         elif relay.connections >= _most_connections():
             self.refuse(uid, sock, f"you have {relay.connections} connections to the daemon: end some")

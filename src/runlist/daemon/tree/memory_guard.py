@@ -124,7 +124,7 @@ class MemoryGuard:
         now = time.monotonic()
         seen = {key for held in stock.values() for key in held} - self._managed()
         self._since = {key: self._since.get(key, now) for key in seen}
-        self._told &= {key.pid for held in stock.values() for key in held}
+        self._told &= {key.pid for held in stock.values() for key in held} | self._processes.managed.keys()
         outside: dict[TaskKey, ManagedTask] = {}
         for root in self._watched():
             held = stock[root.pid]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -55,7 +55,7 @@ class Search:
 
     async def everything_of(self, root: Root) -> None:
         """Adopt what a root and its descendants have, however old it is."""
-        for pid in descendants([root.pid])[root.pid]:
+        for pid in await _tree_of(root.pid):
             try:
                 await self._adoption.adopt(root, pid, new_only=False)
             except NoTargetError:
@@ -67,7 +67,7 @@ class Search:
     async def everything_below(self, root: Root, top: int) -> list[int]:
         """Adopt what a process of a root's tree and its descendants have; returns those of them that are managed."""
         found = []
-        for pid in descendants([top])[top]:
+        for pid in await _tree_of(top):
             if pid in root.excluded:
                 continue
             with contextlib.suppress(NoTargetError):  # it may end meanwhile
@@ -93,15 +93,14 @@ class Search:
         opened the GPU, so nobody is missed where nobody opened it since the last walk.
         """
         if self._placement.rules:
-            self._name_by_rules()
+            await self._name_by_rules()
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
         tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
         wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.expected
         walk |= not self._trees.keys() >= set(wanted)
         if walk:
-            # A walk through /proc takes milliseconds, for which no request must wait.
-            self._trees = await asyncio.to_thread(descendants, wanted)
+            self._trees = await _trees_of(wanted)
         for root_pid, pids in tops.items():
             root = roots[root_pid]
             if self._processes.roots.get(root_pid) is not root:
@@ -185,7 +184,7 @@ class Search:
         """Whatever the rules say: a user had these put back."""
         self._left_alone |= {(pid, start_of(pid)) for pid in pids}
 
-    def _name_by_rules(self) -> None:
+    async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
         listed = self._placement.gpu_pids()
         there = {pid for pid in listed if not self._processes.is_ours(pid)}
@@ -193,11 +192,16 @@ class Search:
         self._listed = listed
         if self._left_alone:
             self._left_alone &= {(pid, start_of(pid)) for pid in there}
-        tops = [pid for root in self._processes.roots.values() for pid in self._processes.tops(root)]
-        named = {pid for tree in descendants(tops).values() for pid in tree}
+        trees = await _trees_of(tops := self._all_tops())
+        if tops != (now := self._all_tops()):  # somebody named more meanwhile
+            trees = descendants(now)
+        named = {pid for tree in trees.values() for pid in tree}
         for pid in there - named - self._processes.managed.keys() - self._passed_over:
             self._passed_over.add(pid)
             self._name_by_rule(pid)
+
+    def _all_tops(self) -> list[int]:
+        return [pid for root in self._processes.roots.values() for pid in self._processes.tops(root)]
 
     def _name_by_rule(self, pid: int) -> None:
         try:
@@ -225,3 +229,12 @@ class Search:
         """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""
         count = descriptor_count(pid)
         return self._schedule.due(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+
+
+async def _tree_of(pid: int) -> list[int]:
+    return (await _trees_of([pid]))[pid]
+
+
+async def _trees_of(pids: Sequence[int]) -> dict[int, list[int]]:
+    """A walk through /proc takes milliseconds, for which no request must wait."""
+    return await asyncio.to_thread(descendants, pids)

@@ -156,7 +156,7 @@ def test_with_all_relays_in_use_others_wait_and_an_idle_one_makes_room(monkeypat
         process = await world.relay_of(ONE)
         refused, served = world.connect(OTHER)
         assert served is None
-        assert "in a while" in await last_words(refused)
+        assert "other users have connections to the daemon: try again later" in await last_words(refused)
         assert running(process)
         mine.close()
         ended()

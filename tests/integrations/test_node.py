@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from runlist.integrations.kubernetes import cri_autogen as cri
 from tests.fixtures.cri import FakeRuntime
 from tests.fixtures.daemon import wait_for
+from tests.fixtures.kubelet import Container, Kubelet
 from tests.fixtures.node_agent import NodeAgent
 
 
@@ -200,3 +204,54 @@ def test_an_agent_that_saw_no_first_start_cannot_tell_containers_apart(runtime: 
     agent.start()
     wait_for(lambda: weights(agent) == {"small": "", "big": ""})
     wait_for(lambda: "cannot be told without an API server" in agent.said)
+
+
+@pytest.fixture
+def kubelet(short_path: Path) -> Iterator[Kubelet]:
+    one = Kubelet(short_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+def test_the_kubelet_tells_which_containers_a_pod_has(runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet) -> None:
+    """A sidecar runs beside the first of them while the second waits for its image: there are as many as parts."""
+    kubelet.containers = [Container("shop", "web-0", name) for name in ("mesh", "small", "big")]
+    pod = runtime.pod("web-0", HAMI, namespace="shop")
+    for name in ("mesh", "small"):
+        runtime.container(pod, name)
+    agent.start("--pod-resources", str(kubelet.pod_resources))
+    wait_for(lambda: weights(agent) == {"mesh": "", "small": "10"})
+    runtime.container(pod, "big")
+    wait_for(lambda: weights(agent) == {"mesh": "", "small": "10", "big": "90"})
+    runtime.container(runtime.pod("other-0", {"runlist.dev/weight": "3"}, namespace="shop"))
+    wait_for(lambda: weights(agent).get("main") == "3")
+
+
+def test_a_kubelet_that_speaks_of_another_pod_is_not_heard(
+    runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet
+) -> None:
+    kubelet.containers = [Container("shop", "web-0", name) for name in ("big", "old")]
+    pod = runtime.pod("web-0", HAMI, namespace="shop")
+    for name in ("small", "big"):
+        runtime.container(pod, name)
+    agent.start("--pod-resources", str(kubelet.pod_resources))
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file", "a kubelet that ended"])
+def test_without_a_kubelet_it_goes_by_what_it_saw(
+    runtime: FakeRuntime, agent: NodeAgent, short_path: Path, there: str
+) -> None:
+    path = short_path / "kubelet.sock"
+    if there == "a file":
+        path.touch()
+    if there == "a kubelet that ended":
+        with socket.socket(socket.AF_UNIX) as ended:
+            ended.bind(str(path))
+    agent.start("--pod-resources", str(path))
+    pod = runtime.pod("web-0", HAMI)
+    for name in ("small", "big"):
+        runtime.container(pod, name)
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    wait_for(lambda: "the kubelet's pod-resources: " in agent.said)

@@ -18,6 +18,9 @@ def register(app: typer.Typer) -> None:
         cri: Path | None = typer.Option(
             None, "--cri", metavar="SOCKET", help="The container runtime's socket; default the first that is there."
         ),
+        pod_resources: Path | None = typer.Option(
+            None, "--pod-resources", metavar="SOCKET", help="The kubelet's; default the usual one, if it is there."
+        ),
         priority_class: list[str] | None = typer.Option(
             None,
             "--priority-class",
@@ -39,6 +42,7 @@ def register(app: typer.Typer) -> None:
         from runlist.integrations.node.agent import Agent, as_data, one_look
         from runlist.integrations.node.drop_ins import DropIns, file_name
         from runlist.integrations.node.gpu_memory import GpuMemory
+        from runlist.integrations.node.pod_resources import SOCKET, PodResources
         from runlist.integrations.node.runtime import Runtime
         from runlist.log import to_standard_error
         from runlist.model import TaskClass
@@ -55,7 +59,10 @@ def register(app: typer.Typer) -> None:
         plane = choose_plane(device)
         drop_ins = DropIns(paths.drop_ins(plane), write=not dry_run)
         to_standard_error()
-        agent = Agent(Runtime(cri), drop_ins, GpuMemory(plane, device), device=device, priority_classes=classes)
+        kubelet = PodResources(pod_resources or SOCKET)
+        agent = Agent(
+            Runtime(cri), drop_ins, GpuMemory(plane, device), device=device, priority_classes=classes, kubelet=kubelet
+        )
         if not (once or dry_run):
             agent.run()
             return

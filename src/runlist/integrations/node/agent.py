@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -20,10 +20,11 @@ from runlist.errors import RunlistError
 from runlist.integrations.node import answers
 from runlist.integrations.node.api import Api, Notice, configured, node_name
 from runlist.integrations.node.cgroups import PodsWatch
-from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked
+from runlist.integrations.node.dialects import PRIORITY_CLASSES, Asked, names_no_containers
 from runlist.integrations.node.drop_ins import DropIns, file_name, is_id, rule_text
 from runlist.integrations.node.gpu_memory import GpuMemory
 from runlist.integrations.node.orders import Orders
+from runlist.integrations.node.pod_resources import PodResources
 from runlist.integrations.node.pods import Container, Pod
 from runlist.integrations.node.runtime import Runtime, RuntimeGone
 from runlist.integrations.node.said import Said
@@ -83,10 +84,12 @@ class Agent:
         *,
         device: str | None = None,
         priority_classes: Mapping[str, str] | None = None,
+        kubelet: PodResources | None = None,
     ) -> None:
         self._runtime, self._drop_ins, self._gpu_memory = runtime, drop_ins, gpu_memory
         self._device = device
         self._classes = {**PRIORITY_CLASSES, **(priority_classes or {})}
+        self._kubelet = kubelet or PodResources()
         self._said = Said()
         self._wake = threading.Event()
         self._stopped = False
@@ -143,7 +146,7 @@ class Agent:
     def _result(self, container: Container, pod: Pod, names: tuple[str, ...]) -> Result:
         """What a container gets; worked out anew when something that it depends on changed."""
         told = self._api.pod(pod) if self._api is not None else None
-        newest = told or pod
+        newest = told or self._with_order(pod, names)
         depends = (newest, names, container.annotations, self._gpu_memory() if _is_part(newest) else None)
         before = self._known.get(container.id)
         if before is not None and before[0] == depends:
@@ -156,6 +159,14 @@ class Agent:
         self._known[container.id] = (depends, result)
         self._note(result, "annotations", "RunlistAnnotation", "; ".join(found.notes))
         return result
+
+    def _with_order(self, pod: Pod, names: tuple[str, ...]) -> Pod:
+        """A pod with the order of its containers, where that decides who gets what, and the kubelet tells."""
+        if not names_no_containers(pod):
+            return pod
+        order = self._kubelet.names(pod.namespace, pod.name, frozenset(names))
+        self._said.say("the kubelet's pod-resources", self._kubelet.trouble)
+        return replace(pod, order=order)
 
     def _note(self, result: Result, about: str, reason: str, text: str) -> None:
         """Say what is wrong with a container's settings: in the log, and as an event on its pod."""

@@ -183,6 +183,7 @@ def _fraction_of_memory(asked: Asked, annotation: str) -> Wishes:
 # -- HAMi ----------------------------------------------------------------------------------------------
 
 HAMI_DEVICES = "hami.io/vgpu-devices-allocated"
+_LONGEST = 1 << 16
 
 
 def hami(asked: Asked) -> Wishes:
@@ -206,8 +207,14 @@ def hami(asked: Asked) -> Wishes:
     yield from _cores(source, cores, own)
 
 
+def names_no_containers(pod: Pod) -> bool:
+    """Whether annotations of a pod are for several of its containers, by their places alone."""
+    text = pod.annotations.get(HAMI_DEVICES, "")[:_LONGEST]
+    return len([one for one in text.split(";") if one]) > 1
+
+
 def _hami_segment(asked: Asked, text: str) -> tuple[str, bool]:
-    if len(text) > 1 << 16:
+    if len(text) > _LONGEST:
         raise ValueError("this is too long")
     segments = text.removesuffix(";").split(";")
     filled = [one for one in segments if one]

@@ -117,10 +117,7 @@ class Runtime:
         socket = self._named or next(filter(_is_socket, SOCKETS), None)
         if socket is None:
             raise RuntimeGone(f"no container runtime here: none of {', '.join(map(str, SOCKETS))}; name it by --cri")
-        if not _is_socket(socket):
-            raise RuntimeGone(f"{socket}: no socket of a container runtime")
-        if (owner := os.stat(socket).st_uid) not in (0, os.geteuid()):
-            raise NoPermissionError(f"{socket} belongs to user {owner}, not to root: its word is not taken")
+        check_socket(socket, "a container runtime")
         options = [("grpc.max_receive_message_length", MAX_ANSWER), ("grpc.enable_http_proxy", 0)]
         self._channel = self._grpc.insecure_channel(f"unix:{socket.absolute()}", options=options)
         self._stub = self._cri.RuntimeServiceStub(self._channel)
@@ -148,6 +145,14 @@ class Runtime:
 
 class TooLarge(RuntimeGone):
     """More than we take."""
+
+
+def check_socket(path: Path, whose: str) -> None:
+    """Raise RuntimeGone for what is no socket, and NoPermissionError for one of another user."""
+    if not _is_socket(path):
+        raise RuntimeGone(f"{path}: no socket of {whose}")
+    if (owner := os.stat(path).st_uid) not in (0, os.geteuid()):
+        raise NoPermissionError(f"{path} belongs to user {owner}, not to root: its word is not taken")
 
 
 def _is_socket(path: Path) -> bool:

@@ -19,7 +19,7 @@ _KCMP_FILE, _KCMP_FILES = 0, 2
 _PIDFD_THREAD = os.O_EXCL
 _SHIFT = 32
 _MASK = (1 << _SHIFT) - 1
-_MOST_THREADS = 4096
+_MOST_THREADS = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -47,8 +47,10 @@ ANSWER_S = 20.0
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 SETTLE_MS = 1500
 """So long a program may set the slices of a group that it has just made: CUDA does."""
-SWEEP_S = 0.2
-"""So long processes that end are gathered before their entries go."""
+SWEEP_S, SWEEP_REST = 0.2, 20
+"""So long processes that end are gathered before their entries go, or so many times as long as that took the last time:
+who fills the maps, and has processes end, costs a bounded part of a core.
+"""
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -91,6 +93,7 @@ class KernelLink:
         self._timer: asyncio.TimerHandle | None = None
         self._full = 0
         self._ended_some = False
+        self._sweep_took_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -227,11 +230,13 @@ class KernelLink:
     async def _sweep(self) -> None:
         try:
             while self._ended_some:
-                await asyncio.sleep(SWEEP_S)
+                await asyncio.sleep(max(SWEEP_S, SWEEP_REST * self._sweep_took_s))
                 self._ended_some = False
                 if self.works:
+                    began = time.monotonic()
                     with contextlib.suppress(OSError):
                         await asyncio.to_thread(take_out, self._copies())
+                    self._sweep_took_s = time.monotonic() - began
         finally:
             self._sweeping = None
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,12 +30,15 @@ class World:
         self.looks: list[tuple[Sequence[Seen], float]] = []
         self.clock = itertools.count(1)
         self.gaps: list[int] = []
-        processes = SimpleNamespace(managed=self.managed, is_ours=lambda _: False, roots={})
+        self.corrected: list[int] = []
+        processes = SimpleNamespace(
+            managed=self.managed, is_ours=lambda _: False, roots={}, owner_of_client={CLIENT: PID}.get
+        )
         self.sightings = Sightings(
             cast("Any", SimpleNamespace(is_file=lambda pid, fd: (pid, fd) == (PID, FD))),
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
-            cast("Any", None),
+            cast("Any", SimpleNamespace(correct=self.corrected.append)),
             cast("Any", SimpleNamespace(root_of_new=lambda _: object(), rules_changed=self._noted)),
             cast("Any", None),
             cast("Any", SimpleNamespace(foretold={})),
@@ -131,6 +135,27 @@ def test_what_an_earlier_daemon_knew_is_looked_at_before_all_else() -> None:
         assert world.gaps == [1]
         world.sightings.gap()
         assert world.gaps == [1, 1]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of each: what comes within a moment is one question, as for a slice that was changed."""
+    monkeypatch.setattr(sightings, "CORRECT_EVERY_S", 0.05)
+
+    async def run() -> None:
+        world = World()
+        group = world.event(Kind.GROUP)
+        channel = world.event(Kind.CHANNEL)
+        world.sightings.hear([group, channel, replace(channel, what=What.FREED)])
+        assert world.corrected == []
+        world.sightings.hear([replace(group, what=What.FREED)] * 2)
+        assert world.corrected == [PID]
+        while len(world.corrected) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert world.corrected == [PID, PID]
         world.sightings.close()
 
     asyncio.run(run())

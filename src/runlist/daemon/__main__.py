@@ -46,7 +46,7 @@ _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
-SLICES_EVERY = 3  # checks
+SLICES_EVERY, SLICES_EVERY_TOLD = 3, 30  # checks: where the kernel tells of changes they are asked for all the same
 WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
 NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of their own, of which inotify does not tell
@@ -239,15 +239,18 @@ async def _look(daemon: Daemon) -> None:
 
 async def _check(daemon: Daemon, limit: LogLimit) -> None:
     count = 0
+    told = True  # by the kernel, of all that processes changed since their slices were asked for
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
         limit.say_left_out()
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
-            daemon.kernel.check()
+            told = daemon.kernel.check() and told
             daemon.sightings.count()
-            daemon.checks.check(slices=count % SLICES_EVERY == 0)
+            slices = count % (SLICES_EVERY_TOLD if told else SLICES_EVERY) == 0
+            daemon.checks.check(slices=slices)
+            told = told or slices
             await daemon.processes.forget_heirs()
             await daemon.checkpoints.look()
             if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():

@@ -171,8 +171,10 @@ class KernelLink:
                 self._process.kill()
             self._process = None
 
-    def check(self) -> None:
-        """See whether the ring was too small since the last time, and bring what the kernel keeps for us up to date."""
+    def check(self) -> bool:
+        """See whether the ring was too small since the last time, and bring what the kernel keeps for us up to date.
+        Whether all that processes change themselves was told.
+        """
         self.policy.update()
         self._exempt_helpers()
         if self.works and (full := self.counter(Counter.FULL)) != self._full:
@@ -182,6 +184,8 @@ class KernelLink:
             _log.warning("the kernel told more than was taken in time; looking", dropped=dropped - self._dropped)
             self._dropped = dropped
             self._gap()
+            return False
+        return self.works
 
     def counter(self, which: Counter) -> int:
         """One of the programs' counters; 0 where they do not run."""

@@ -54,6 +54,7 @@ _REFUSED: dict[int, str] = {
     Refusal.GPU: "used a GPU that it was not given",
 }
 _WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
+_TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
 @dataclass
@@ -233,6 +234,8 @@ class Sightings:
             self._begin(event.pid, known)
 
     def _freed(self, event: Event) -> None:
+        if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
+            self._correct_soon(owner)
         known = self._known.get(event.pid)
         if known is None:
             return
@@ -245,13 +248,18 @@ class Sightings:
     def _controlled(self, event: Event) -> None:
         """Somebody who has the file of a managed process has changed its slice: that process, or a child of it."""
         owner = self._processes.owner_of_client(event.client)
-        if owner is None or owner in self._correcting or not self._finder.is_file(event.pid, event.fd):
+        if owner is not None and owner not in self._correcting and self._finder.is_file(event.pid, event.fd):
+            self._correct_soon(owner)
+
+    def _correct_soon(self, pid: int) -> None:
+        """Ask the driver what a process has now."""
+        if pid in self._correcting:
             return
-        pause = self._corrected.get(owner, 0.0) + CORRECT_EVERY_S - time.monotonic()
+        pause = self._corrected.get(pid, 0.0) + CORRECT_EVERY_S - time.monotonic()
         if pause <= 0:
-            self._correct(owner)
+            self._correct(pid)
         else:
-            self._correcting[owner] = asyncio.get_running_loop().call_later(pause, self._correct, owner)
+            self._correcting[pid] = asyncio.get_running_loop().call_later(pause, self._correct, pid)
 
     def _correct(self, pid: int) -> None:
         self._correcting.pop(pid, None)

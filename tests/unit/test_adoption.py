@@ -288,13 +288,13 @@ def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_aft
             if handle in client.objects:
                 client.free(handle)
         for _ in range(2):
-            world.checks.check(slices=True)
+            world.checks.check(files=True, slices=True)
         (process,) = world.processes.under(PID)
         assert process.tasks[UUIDS[0]].task.contexts == 1
         assert slices(kept) == [1] * 4
         assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
         kept.objects.clear()
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert world.nothing_is_left()
 
     in_a_daemon(test)

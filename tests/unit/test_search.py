@@ -374,10 +374,10 @@ def test_queued_tasks_come_in_when_there_is_room_the_longest_waiting_first(tmp_p
             waits = {pid: world.task(pid).queued for pid in (PID, *pids)}
             assert waits == {PID: False, one: False, two: True, three: True}
             assert world.task(two).share.enabled is world.task(three).share.enabled is False
-            world.checks.check(slices=False)
+            world.checks.check(files=True, slices=False)
             assert world.task(two).queued
             world.processes.release(PID)
-            world.checks.check(slices=False)
+            world.checks.check(files=True, slices=False)
             assert [world.task(pid).queued for pid in pids] == [False, False, True]
             assert world.task(two).share.enabled
             assert SuspendedBy.ROOM not in world.task(two).suspended_by
@@ -391,12 +391,12 @@ def test_a_slice_that_a_process_sets_itself_is_put_back_and_counted() -> None:
         await world.adopt(world.root(timeslice="5000"))
         for node in client.objects.values():
             node.slice_us = node.slice_us and 9_000
-        world.checks.check(slices=False)
+        world.checks.check(files=True, slices=False)
         assert slices(client)[0] == 9_000
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert slices(client)[0] == 5_000  # the compute group's: the others' do not matter
         assert world.task().counts["slices_put_back"] == 1
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert world.task().counts["slices_put_back"] == 1
 
     a_daemon(test)
@@ -409,7 +409,7 @@ def test_a_slice_that_cuda_sets_while_it_makes_a_context_is_the_original_one() -
         await world.adopt(root, new_only=True)
         for node in client.objects.values():
             node.slice_us = node.slice_us and 3_000
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert (slices(client)[0], world.keeping.renewed, world.task().counts["slices_put_back"]) == (5_000, [1], 0)
         world.processes.remove_root(root)
         assert slices(client)[0] == 3_000

@@ -42,7 +42,7 @@ def closes_its_contexts(world: Managed) -> ManagedTask:
         for client in file.clients.values():
             for device in client.of_class(DEVICE):
                 client.free(device)
-    world.checks.check(slices=True)
+    world.checks.check(files=True, slices=True)
     assert world.processes.managed == {}
     return task
 
@@ -59,7 +59,7 @@ def test_a_task_that_closed_its_contexts_keeps_its_settings_until_it_has_others(
         assert world.processes.away(PID) == [task]
         assert world.processes.away(NO_PROCESS) == []
         assert not task.counts  # its GPU has them
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert world.processes.expected == {PID}
         world.tenant()
         await world.adopt(root)
@@ -273,9 +273,9 @@ def test_a_process_whose_driver_does_not_answer_any_more_is_released() -> None:
         await world.adopt(root)
         (copy,) = world.borrower.copies
         copy.on_control = lambda call: 0x65
-        world.checks.check(slices=False)
+        world.checks.check(files=True, slices=False)
         assert list(world.processes.managed) == [PID]
-        world.checks.check(slices=True)
+        world.checks.check(files=True, slices=True)
         assert world.processes.managed == {}
         world.checks.correct(PID)  # it is not managed: nothing
 

@@ -46,9 +46,11 @@ _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
-SLICES_EVERY, SLICES_EVERY_TOLD = 3, 30  # checks: where the kernel tells of changes they are asked for all the same
+SLICES_EVERY = 3  # checks
+TOLD_EVERY = 30  # checks, of files and slices, while the kernel tells of changes: they are looked at all the same
 WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
 SCAN_EVERY_S = 10.0  # without a sign; inotify causes most scans
+SCAN_EVERY_TOLD_S = 30.0  # while the kernel tells of new groups
 NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of their own, of which inotify does not tell
 NEWCOMERS_REST, NEWCOMERS_LONGEST_S = 100, 2.0  # so many times what a look took: 14 ms beside two H200
 FIRST_LOOK_S = 0.02
@@ -214,7 +216,8 @@ async def _look(daemon: Daemon) -> None:
             was_opened = opened.is_set()
             opened.clear()
             wanted = bool(daemon.processes.roots or daemon.placement.rules)
-            due = was_opened or soon or time.monotonic() - scanned_at >= SCAN_EVERY_S
+            longest = SCAN_EVERY_TOLD_S if daemon.kernel.works else SCAN_EVERY_S
+            due = was_opened or soon or time.monotonic() - scanned_at >= longest
             if wanted and not due:
                 with _going_on():
                     since = time.monotonic()
@@ -228,7 +231,7 @@ async def _look(daemon: Daemon) -> None:
                     await daemon.search.scan(walk=was_opened or not soon)
             quiet_for = time.monotonic() - last_opened
             soon = quiet_for < SETTLE_S and not daemon.search.settled
-            pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else SCAN_EVERY_S
+            pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else longest
             if daemon.placement.rules.drop_ins:
                 pause = min(pause, newcomers_s, NEWCOMERS_LONGEST_S)
     finally:
@@ -239,7 +242,7 @@ async def _look(daemon: Daemon) -> None:
 
 async def _check(daemon: Daemon, limit: LogLimit) -> None:
     count = 0
-    told = True  # by the kernel, of all that processes changed since their slices were asked for
+    told = True  # by the kernel, of all that processes changed since they were looked at
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
@@ -248,8 +251,9 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             told = daemon.kernel.check() and told
             daemon.sightings.count()
-            slices = count % (SLICES_EVERY_TOLD if told else SLICES_EVERY) == 0
-            daemon.checks.check(slices=slices)
+            files = not told or count % TOLD_EVERY == 0
+            slices = files and count % SLICES_EVERY == 0
+            daemon.checks.check(files, slices)
             told = told or slices
             await daemon.processes.forget_heirs()
             await daemon.checkpoints.look()

@@ -94,7 +94,9 @@ def compose(
     checks = Checks(processes, gpus, keeper, placement, lending)
     opened = asyncio.Event()
     search = Search(processes, adoption, checks, placement, opened.set)
-    guard = MemoryGuard(processes, gpus, census, placement, lambda: checks.check(slices=False), search.look_again)
+    guard = MemoryGuard(
+        processes, gpus, census, placement, lambda: checks.check(files=True, slices=False), search.look_again
+    )
     descriptors = Descriptors(plane)
     revision = Revision(processes, gpus, keeper, placement, search, rules_file)
     policy = PolicyMap(placement.rules)

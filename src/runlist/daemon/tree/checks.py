@@ -29,13 +29,16 @@ class Checks:
         self._placement = placement
         self._lending = lending
 
-    def check(self, slices: bool) -> None:
-        """Forget contexts whose processes closed their files or ran exec; with `slices`, put changed slices back."""
+    def check(self, files: bool, slices: bool) -> None:
+        """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put changed slices
+        back.
+        """
         self._admit_queued()
         self._lending.check()
         self._processes.forget_away()
         for process in list(self._processes.managed.values()):
-            self.check_files(process.pid)
+            if files:
+                self.check_files(process.pid)
             if slices:
                 self.correct(process.pid)
 

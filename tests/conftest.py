@@ -22,6 +22,7 @@ from runlist.workloads.process import WorkloadProcess
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
 
 ON_NVIDIA = os.environ.get("RUNLIST_DEVICE") == "nvidia"
+ENVIRONMENT = dict(os.environ)  # before any test sets something
 
 Tenant = Callable[..., WorkloadProcess]
 
@@ -76,10 +77,10 @@ def _started_gpu(**options: int) -> Iterator[EmulatedGpu]:
 def device_env() -> Iterator[dict[str, str]]:
     """Environment for child processes that are to use the device of the session."""
     if ON_NVIDIA:
-        yield dict(os.environ)
+        yield ENVIRONMENT
         return
     with _started_gpu() as gpu:
-        yield {**os.environ, **gpu.environment()}
+        yield {**ENVIRONMENT, **gpu.environment()}
 
 
 @pytest.fixture

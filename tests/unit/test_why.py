@@ -17,7 +17,7 @@ from runlist.why.functions import number_of, watched
 from runlist.why.parts import Part
 from runlist.why.report import Row, analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
-from runlist.why.seen import Event, Mode, Pause, Seen, Throttle, Turn, What
+from runlist.why.seen import Event, Mode, Pause, Seen, Throttle, Times, Turn, What
 from runlist.why.symbols import mode_of
 from runlist.why.threads import threads
 
@@ -191,6 +191,19 @@ def test_a_gpu_that_nobody_has_is_kept_from_it() -> None:
     pauses = [Pause(us(1_000), us(61_000), "its cap of 20 %")]
     row = row_of(seen(events, 90_000, turns=turns, pauses=pauses))
     assert row.why == "it was kept off the GPU for 60.0 ms: its cap of 20 %"
+    earlier = [Pause(0, us(900), "Runlist suspends it")]
+    row = row_of(
+        seen(events, 90_000, turns=turns, pauses=earlier, capped=[Pause(us(500), us(90_000), "its cap of 20 %")])
+    )
+    assert row.why == "it was kept off the GPU for 60.0 ms: its cap of 20 %"
+
+
+def test_times_are_from_look_to_look_and_the_last_lasts_until_now() -> None:
+    times = Times()
+    for now, why in [(1, ""), (2, "a cap"), (3, "a cap"), (4, ""), (5, ""), (6, "suspended")]:
+        times.take(now, why)
+    assert times.over == [Pause(2, 4, "a cap")]
+    assert times.until(9) == [Pause(2, 4, "a cap"), Pause(6, 9, "suspended")]
 
 
 def test_memory_that_was_refused_until_it_was_granted() -> None:

@@ -218,7 +218,8 @@ def _nobody(seen: Seen, result: Parts, low: int, high: int) -> None:
         told += _hold(result, pause, low, high)
     if high - low > told:
         result.add(Part.HELD, high - low - told)
-        why = max(seen.pauses, key=lambda pause: pause.end_ns - pause.start_ns).why if seen.pauses else ""
+        likely = [each for each in seen.capped if each.start_ns < high and each.end_ns > low] or seen.pauses
+        why = max(likely, key=lambda pause: pause.end_ns - pause.start_ns).why if likely else ""
         result.held[why] = result.held.get(why, 0) + high - low - told
 
 

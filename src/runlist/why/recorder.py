@@ -22,7 +22,7 @@ from runlist.views.structs import TaskView
 from runlist.why.cost import Cost, measured
 from runlist.why.functions import LIBRARY, number_of, watched
 from runlist.why.report import Analysis, analyse
-from runlist.why.seen import NO_STACK, Event, Mode, Pause, Seen, Throttle, Turn, event
+from runlist.why.seen import NO_STACK, Event, Mode, Seen, Throttle, Times, Turn, event
 from runlist.why.symbols import Symbols, mode_of
 from runlist.why.tracks import write
 
@@ -190,13 +190,15 @@ class Recorder:
         own = {gpu: turns for gpu, turns in self._turns.items() if any(turn.pid == self.pid for turn in turns)}
         used = own or self._turns
         turns = used[min(used, key=lambda gpu: -_time_of(used[gpu], self.pid))] if used else []
+        now = time.monotonic_ns()
         return Seen(
             self.pid,
             self.began_ns,
-            time.monotonic_ns(),
+            now,
             self._events,
             turns,
-            self._daemon.pauses,
+            self._daemon.held.until(now),
+            self._daemon.capped.until(now),
             self._daemon.refusals,
             self._daemon.quota,
             self._throttling.found,
@@ -298,15 +300,14 @@ class _Daemon:
     """What Runlist's daemon does with the process, where one runs: asked ten times a second."""
 
     def __init__(self, pid: int, device: str | None) -> None:
-        self.pauses: list[Pause] = []
+        self.held = Times()
+        self.capped = Times()  # who is off now and then may be so between two looks
         self.refusals = 0
         self.quota = False
         self._pid = pid
         self._client: Client | None = None
         self._asked = 0.0
         self._first: int | None = None
-        self._held_since: int | None = None
-        self._why = ""
         with contextlib.suppress(RunlistError, OSError):
             self._client = Client.open(device=device, patience_s=2.0)
         self.look()
@@ -329,28 +330,25 @@ class _Daemon:
         self.quota = task.memory_limit_bytes is not None
         self._first = task.memory_refusals if self._first is None else self._first
         self.refusals = task.memory_refusals - self._first
-        held = task.suspended or not task.enabled
-        if held and self._held_since is None:
-            self._held_since = now_ns
-            self._why = _why(task)
-        if not held and self._held_since is not None:
-            self.pauses.append(Pause(self._held_since, now_ns, self._why))
-            self._held_since = None
+        cap = "" if task.cap_percent is None else _cap(task)
+        self.capped.take(now_ns, cap)
+        off = task.suspended or not task.enabled
+        self.held.take(now_ns, (cap if cap and not task.suspended else _suspended(task)) if off else "")
 
     def close(self) -> None:
         """Hang up."""
-        if self._held_since is not None:
-            self.pauses.append(Pause(self._held_since, time.monotonic_ns(), self._why))
-            self._held_since = None
+        for times in (self.held, self.capped):
+            times.take(time.monotonic_ns(), "")
         if self._client is not None:
             self._client.close()
             self._client = None
 
 
-def _why(task: TaskView) -> str:
-    """Why a task is kept off the GPU."""
-    if task.cap_percent is not None and not task.suspended:
-        return f"its cap of {task.cap_percent:g} % of the GPU's time (runlist set {task.pid} cap=…)"
+def _cap(task: TaskView) -> str:
+    return f"its cap of {task.cap_percent:g} % of the GPU's time (runlist set {task.pid} cap=…)"
+
+
+def _suspended(task: TaskView) -> str:
     return f"Runlist suspends it ({task.why})" if task.why else "Runlist suspends it"
 
 

@@ -82,6 +82,27 @@ class Pause(NamedTuple):
     why: str
 
 
+class Times:
+    """Times in which something was so, from look to look, and why."""
+
+    def __init__(self) -> None:
+        self.over: list[Pause] = []
+        self._since = 0
+        self._why = ""
+
+    def take(self, now_ns: int, why: str) -> None:
+        """It is so now, for a reason; or it is not."""
+        if bool(why) == bool(self._why):
+            return
+        if self._why:
+            self.over.append(Pause(self._since, now_ns, self._why))
+        self._since, self._why = now_ns, why
+
+    def until(self, now_ns: int) -> list[Pause]:
+        """These times, the one that lasts until now among them."""
+        return [*self.over, Pause(self._since, now_ns, self._why)] if self._why else self.over
+
+
 class Throttle(NamedTuple):
     """Between two looks, the quota of processor time of the process' cgroup had kept it off cores for so long. That is
     counted when it ends.
@@ -105,9 +126,9 @@ def asleep(_: int) -> Mode:
 @dataclass
 class Seen:
     """All that was seen of process `pid` between two times. `mode_of` says what a stack in the kernel means, `file_of`
-    which file is at an address, `process` who a process is; launches were watched to the end, or until then; `refusals`
-    are those of a memory quota, by when the daemon
-    told of them.
+    which file is at an address, `process` who a process is; launches were watched to the end, or until then; in
+    `capped` it had a cap, which may have kept it off without a pause that was seen; `refusals` are those of a memory
+    quota, by when the daemon told of them.
     """
 
     pid: int
@@ -116,6 +137,7 @@ class Seen:
     events: Sequence[Event]
     turns: Sequence[Turn] = ()
     pauses: Sequence[Pause] = ()
+    capped: Sequence[Pause] = ()
     refusals: int = 0
     quota: bool = False
     throttles: Sequence[Throttle] = ()

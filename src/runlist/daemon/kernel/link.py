@@ -7,13 +7,14 @@ whoever hears the events, who then looks.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -31,7 +32,7 @@ from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
 from runlist.proc.process import capable, pid_namespace
 from runlist.protocol import environment_autogen as names
-from runlist.protocol.kernel_autogen import RING_BYTES, Counter, Refusal
+from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 
 _log = structlog.get_logger()
 
@@ -77,7 +78,6 @@ class KernelLink:
         self._begin = begin
         self._inherited = False
         self._exempt: set[int] = set()
-        self._commands: tuple[int, ...] = ()
         self.maps: dict[str, Map] = {}
         self._plane = plane
         self._hear = hear
@@ -134,7 +134,6 @@ class KernelLink:
         if not self._inherited:
             self._inherit(given)
         self._exempt = set(self._helpers())
-        self._commands = tuple(capture.watched)
         wanted = Wanted(
             capture, os.getpid(), BUDGET, given if FOLDER.parent.is_dir() else None, SETTLE_MS, tuple(self._exempt),
         )  # fmt: skip
@@ -197,19 +196,15 @@ class KernelLink:
             return 0
         return sum(number for (number,) in struct.iter_unpack("<Q", found))
 
-    def counts(self, pid: int) -> tuple[int, int]:
-        """How many controls of groups and channels a process sent, and how many requests that it is refused."""
-        if not self.works:
-            return 0, 0
-        controls = [struct.pack("<II", pid, command) for command in self._commands]
-        refusals = [struct.pack("<II", pid, why) for why in Refusal if why is not Refusal.NONE]
-        return self._sum("controls", controls), self._sum("refusals", refusals)
-
-    def _sum(self, name: str, keys: Iterable[bytes]) -> int:
-        try:
-            return sum(_LONG.unpack(found)[0] for key in keys if (found := self.maps[name].get(key)) is not None)
-        except OSError:
-            return 0
+    def counted(self, name: str) -> collections.Counter[int]:
+        """What a map counts of each process, by its pid: "controls" of groups and channels that it sent, "refusals" of
+        requests that it may not send.
+        """
+        counted: collections.Counter[int] = collections.Counter()
+        with contextlib.suppress(OSError):
+            for key, number in self.maps[name].entries() if self.works else ():
+                counted[_NUMBER.unpack_from(key)[0]] += _LONG.unpack(number)[0]
+        return counted
 
     def _exempt_helpers(self) -> None:
         """Keepers are started again, under other numbers."""

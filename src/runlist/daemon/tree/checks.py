@@ -30,8 +30,8 @@ class Checks:
         self._lending = lending
 
     def check(self, files: bool, slices: bool) -> None:
-        """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put changed slices
-        back.
+        """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put slices back
+        that they changed.
         """
         self._admit_queued()
         self._lending.check()

@@ -54,6 +54,8 @@ _REFUSED: dict[int, str] = {
     Refusal.GPU: "used a GPU that it was not given",
 }
 _WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
+_COUNTED = {Count.CONTROLS_ASKED: "controls", Count.REQUESTS_REFUSED: "refusals"}
+"""In which of the kernel's maps."""
 _TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
@@ -181,11 +183,11 @@ class Sightings:
         """Have the tasks know what the kernel counted of their processes."""
         if not self._kernel.works:
             return
-        for pid, managed in self._processes.managed.items():
-            controls, refused = self._kernel.counts(pid)
-            for task in managed.tasks.values():
-                for which, number in ((Count.CONTROLS_ASKED, controls), (Count.REQUESTS_REFUSED, refused)):
-                    task.counts[which] = max(task.counts[which], number)
+        for which, name in _COUNTED.items():
+            counted = self._kernel.counted(name)
+            for pid in counted.keys() & self._processes.managed.keys():
+                for task in self._processes.managed[pid].tasks.values():
+                    task.counts[which] = max(task.counts[which], counted[pid])
 
     def _refused(self, event: Event) -> None:
         """It was refused; or it is done, and whoever did it is suspended."""

@@ -53,13 +53,13 @@ class _Command(IntEnum):
     MAP_LOOKUP = 1
     MAP_UPDATE = 2
     MAP_DELETE = 3
-    MAP_NEXT_KEY = 4
     PROGRAM_LOAD = 5
     PIN = 6
     GET = 7
     INFORMATION = 15
     RAW_TRACEPOINT_OPEN = 17
     TYPES_LOAD = 18
+    MAP_LOOKUP_BATCH = 24
     LINK_CREATE = 28
 
 
@@ -80,14 +80,22 @@ def why_not(name: str, error: OSError) -> str:
 
 
 def _bpf(command: _Command, attributes: bytes) -> int:
+    return _asked(command, ctypes.create_string_buffer(attributes, len(attributes)))
+
+
+def _asked(command: _Command, data: ctypes.Array[ctypes.c_char]) -> int:
+    """The answer; what else the kernel says is in `data` then."""
     if _SYS_BPF is None:
         raise OSError(38, "this processor is not known here")
-    data = ctypes.create_string_buffer(attributes, len(attributes))
-    result: int = _libc.syscall(ctypes.c_long(_SYS_BPF), ctypes.c_long(command), data, ctypes.c_ulong(len(attributes)))
+    result: int = _libc.syscall(ctypes.c_long(_SYS_BPF), ctypes.c_long(command), data, ctypes.c_ulong(len(data)))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+_BATCH = struct.Struct("<QQQQIIQQ")
+_AT_ONCE = 4096  # entries; no bucket of a map has so many
 
 
 def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
@@ -128,22 +136,36 @@ class Map:
             return False
         return True
 
-    def all_keys(self) -> Iterator[bytes]:
-        """All keys. One that is deleted meanwhile may have the iteration begin again: callers see some twice."""
-        following = ctypes.create_string_buffer(self.key_bytes)
-        key: bytes | None = None
-        while True:
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys of a hash map with their values, read many at a time. Those that come meanwhile may be left out."""
+        keys = ctypes.create_string_buffer(_AT_ONCE * self.key_bytes)
+        values = ctypes.create_string_buffer(_AT_ONCE * self.value_bytes)
+        before, after = (ctypes.create_string_buffer(max(4, self.key_bytes)) for _ in range(2))
+        begun = ended = False
+        while not ended:
+            data = ctypes.create_string_buffer(_BATCH.size)
+            place = _address(before) if begun else 0
+            _BATCH.pack_into(data, 0, place, _address(after), _address(keys), _address(values), _AT_ONCE, self.fd, 0, 0)
             try:
-                self._element(_Command.MAP_NEXT_KEY, key, _address(following))
-            except FileNotFoundError:
-                return
-            key = following.raw
-            yield key
+                _asked(_Command.MAP_LOOKUP_BATCH, data)
+            except FileNotFoundError:  # these are the last
+                ended = True
+            begun, (before, after) = True, (after, before)
+            count = _BATCH.unpack(data)[4]
+            found, with_them = keys.raw, values.raw
+            for at in range(count):
+                yield (
+                    found[at * self.key_bytes : (at + 1) * self.key_bytes],
+                    with_them[at * self.value_bytes : (at + 1) * self.value_bytes],
+                )
 
-    def _element(self, command: _Command, key: bytes | None, value: int) -> None:
-        held = None if key is None else ctypes.create_string_buffer(key, self.key_bytes)
-        at = 0 if held is None else _address(held)
-        _bpf(command, struct.pack("<I4xQQQ", self.fd, at, value, 0))
+    def all_keys(self) -> Iterator[bytes]:
+        """All keys of a hash map."""
+        return (key for key, _ in self.entries())
+
+    def _element(self, command: _Command, key: bytes, value: int) -> None:
+        held = ctypes.create_string_buffer(key, self.key_bytes)
+        _bpf(command, struct.pack("<I4xQQQ", self.fd, _address(held), value, 0))
 
 
 def make_map(

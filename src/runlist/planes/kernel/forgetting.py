@@ -33,12 +33,12 @@ def take_out(maps: Mapping[str, Map]) -> None:
     try:
         for name in OF_PROCESSES:
             with contextlib.suppress(OSError):
-                for key in list(maps[name].all_keys()):
+                for key, value in maps[name].entries():
                     (pid,) = _PID.unpack_from(key)
                     if pid not in alive:
                         alive[pid] = start_of(pid) is not None
                     if not alive[pid]:
-                        _take(maps, name, key, gone)
+                        _take(maps, name, key, value, gone)
         with contextlib.suppress(OSError):
             _tell(maps["swept"], gone)
     finally:
@@ -46,9 +46,8 @@ def take_out(maps: Mapping[str, Map]) -> None:
             os.close(entries.fd)
 
 
-def _take(maps: Mapping[str, Map], name: str, key: bytes, gone: _Gone) -> None:
-    value = maps[name].get(key) if name in _COUNTED else None
-    if not maps[name].delete(key) or value is None:
+def _take(maps: Mapping[str, Map], name: str, key: bytes, value: bytes, gone: _Gone) -> None:
+    if not maps[name].delete(key) or name not in _COUNTED:
         return
     structure = STRUCTURES[_COUNTED[name]]
     (owner,) = _NUMBER.unpack_from(value, structure.offsets["owner"])

@@ -22,7 +22,6 @@ _KEY, _OBJECT, _GROUP, _PROCESS, _FILE_KEY, _FILE = (
     maps.STRUCTURES[name].struct for name in ("OBJECT_KEY", "OBJECT", "GROUP", "PROCESS", "FILE_KEY", "FILE")
 )
 _NUMBER = struct.Struct("<I")
-_MOST = 1 << 17
 
 
 def open_left(folder: Path, described: maps.Described) -> int | None:
@@ -55,23 +54,17 @@ def made_before(folder: Path) -> list[Event]:
             os.close(entries.fd)
 
 
-def _entries(entries: bpf.Map) -> Iterator[tuple[bytes, bytes]]:
-    for _, key in zip(range(_MOST), entries.all_keys(), strict=False):
-        if (value := entries.get(key)) is not None:
-            yield key, value
-
-
 def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
     alive = {}
-    for key, value in _entries(opened["processes"]):
+    for key, value in opened["processes"].entries():
         (pid,), process = _NUMBER.unpack(key), _PROCESS.unpack(value)
         if _is_same(pid, process[1] / 1e9):
             alive[pid] = process
     fds = {}
-    for key, value in _entries(opened["files"]):
+    for key, value in opened["files"].entries():
         pid, fd = _FILE_KEY.unpack(key)
         fds[pid, _FILE.unpack(value)[1]] = fd
-    for key, value in _entries(opened["objects"]):
+    for key, value in opened["objects"].entries():
         pid, client, number = _KEY.unpack(key)
         parent, kind, *_ = _OBJECT.unpack(value)
         if pid not in alive or (pid, client) not in fds:

@@ -167,19 +167,19 @@ def test_the_deadline_that_it_had_comes_back(daemon: Daemon, worker: Start) -> N
 
 
 def test_under_run_it_is_as_the_command_was_asked_for(commands: Commands, daemon: Daemon, tmp_path: Path) -> None:
-    runlist = [sys.executable, "-m", "runlist.cli", "run", "--class", "batch", "--weight", "40", "--memory", "1G", "--"]
+    runlist = [sys.executable, "-m", "runlist.cli", "run", "--class", "batch", "--weight", "40", "--memory", "8G", "--"]
     (tmp_path / "w").mkdir()
     one = Worker(commands.environment, tmp_path / "w", idle=True, before=runlist)
     try:
         pid = one.do("who")["pid"]
-        one.do("manage weight=60 memory=64M")
+        one.do("manage weight=60 memory=4G")
         one.do("open")
         wait_for(daemon.client.ps)
         task = task_of(daemon, pid)
-        assert (task.task_class, task.weight, task.memory_limit_bytes) == ("batch", 60, 64 << 20)
+        assert (task.task_class, task.weight, task.memory_limit_bytes) == ("batch", 60, 4 << 30)
         one.do("unmanage")
         task = task_of(daemon, pid)
-        assert (task.task_class, task.weight, task.memory_limit_bytes) == ("batch", 40, 1 << 30)
+        assert (task.task_class, task.weight, task.memory_limit_bytes) == ("batch", 40, 8 << 30)
         one.do("quit")
     finally:
         one.kill()

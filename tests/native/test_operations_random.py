@@ -43,8 +43,14 @@ def ran(program: Path, guests: Guests, *words: object, **environment: str) -> li
     """What it says when all programs gave what they should."""
     # A handle that is none is answered by a crash, as NVIDIA's driver does: the library must use none, either.
     env = guests.environment(CUDA_MODULE_LOADING="EAGER", RUNLIST_EMULATED_CRASHES="1", **environment)
+    apart = ["--apart"] if ON_NVIDIA else []
     done = subprocess.run(
-        [program, *map(str, words)], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_S
+        [program, *map(str, words), *apart],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.splitlines()

@@ -275,15 +275,13 @@ async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager)
 
 
 async def _guard(daemon: Daemon) -> None:
-    """Look at what trees hold: often where there is a limit. The tick costs nothing that shows."""
-    looked_at = 0.0
+    """Look at what trees hold: often where there is a limit."""
     chance = random.SystemRandom()
     while True:
-        await asyncio.sleep(GUARD_EVERY_S * chance.uniform(0.5, 1.5))  # who knew the moments could keep out of them
-        if daemon.guard.hurries or time.monotonic() - looked_at >= CHECK_EVERY_S:
-            looked_at = time.monotonic()
-            with _going_on():
-                await daemon.guard.check()
+        pause = GUARD_EVERY_S if daemon.guard.hurries else CHECK_EVERY_S
+        await asyncio.sleep(pause * chance.uniform(0.5, 1.5))  # who knew the moments could keep out of them
+        with _going_on():
+            await daemon.guard.check()
 
 
 @contextlib.contextmanager

@@ -195,6 +195,8 @@ class Gpu:
         size = len(values) * values.itemsize
         address = check(driver.cuMemAlloc(size))
         check(driver.cuMemcpyHtoD(address, values.buffer_info()[0], size))
+        # The call returns once the source may change. The copy may still be under way, and our streams wait for none.
+        synchronize(driver.CUstream(0))
         return int(address)
 
     def download(self, address: int, like: array[Any]) -> array[Any]:

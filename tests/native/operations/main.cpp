@@ -1,6 +1,7 @@
 // Runs random programs and says which of them gave something else than they should: main SEED PROGRAMS [--clients N]
-// [--steps N] [--times N] [--rule NAME] [--alone] [--say]. With a rule the clients are those of the library that is
-// preloaded.
+// [--steps N] [--times N] [--rule NAME] [--alone] [--apart] [--say]. With a rule the clients are those of the library
+// that is preloaded. With --apart, calls for which NVIDIA's driver may wait until the whole context is idle, while it
+// lets nobody else call it, are not made while work waits for the host.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
     int times = 1;
     const char* rule = nullptr;
     bool helpers = true;
+    bool apart = false;
     bool say = false;
     for (int i = 3; i < argc; ++i) {
         const std::string_view word = argv[i];
@@ -34,9 +36,10 @@ int main(int argc, char** argv) {
         if (word == "--rule" && i + 1 < argc) rule = argv[++i];
         if (word == "--times" && i + 1 < argc) times = static_cast<int>(number(argv[++i]));
         if (word == "--alone") helpers = false;
+        if (word == "--apart") apart = true;
         if (word == "--say") say = true;
     }
-    Machine machine;
+    Machine machine(apart);
     Hooks nobody;
     const std::unique_ptr<Scheduled> scheduled = rule == nullptr ? nullptr : std::make_unique<Scheduled>(rule);
     Hooks& hooks = scheduled ? static_cast<Hooks&>(*scheduled) : nobody;

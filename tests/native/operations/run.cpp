@@ -178,6 +178,7 @@ class Run : Submitting {
         } catch (const Stopped&) {
         }
         helper.reset();
+        closed_[index] = {};  // where it stopped while its gate was closed
         const std::lock_guard guard(lock_);
         --left_;
         changed_.notify_all();
@@ -202,7 +203,33 @@ class Run : Submitting {
         }
     }
 
+    // Whether NVIDIA's driver may wait until the context is idle, and keep others from calling it meanwhile.
+    static bool may_wait_for_all(Do what) {
+        switch (what) {
+            case Do::kModuleWork:
+            case Do::kCapture:
+            case Do::kExecDestroy:
+            case Do::kStreamDestroy:
+            case Do::kAllocate:
+            case Do::kFree:
+            case Do::kAllocateInOrder:
+                return true;
+            default:
+                return false;
+        }
+    }
+
     void act(std::size_t index, const Action& action) {
+        if (machine_.apart && may_wait_for_all(action.what)) {
+            const std::unique_lock all_open(closing_);
+            return act_now(index, action);
+        }
+        if (machine_.apart && action.what == Do::kClose) closed_[index] = std::shared_lock(closing_);
+        act_now(index, action);
+        if (machine_.apart && action.what == Do::kOpen) closed_[index].unlock();
+    }
+
+    void act_now(std::size_t index, const Action& action) {
         const auto event = static_cast<std::size_t>(action.event);
         const auto exec = static_cast<std::size_t>(action.exec);
         const auto buffer = static_cast<std::size_t>(action.buffer);
@@ -323,7 +350,7 @@ class Run : Submitting {
 
 }  // namespace
 
-Machine::Machine() {
+Machine::Machine(bool apart) : apart(apart) {
     const char* const name = std::getenv("KERNELS");
     std::ifstream file(name == nullptr ? "" : name);
     image.assign(std::istreambuf_iterator<char>(file), {});

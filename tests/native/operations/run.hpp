@@ -13,10 +13,11 @@ namespace operations {
 // What a process has once: a context, kernels, and memory that programs are given in turn.
 class Machine {
   public:
-    Machine();
+    explicit Machine(bool apart);
 
     static constexpr std::size_t kBuffers = 1024;  // of each kind, at most
 
+    const bool apart;  // no call that may wait for the whole context is made while a gate is closed
     CUcontext context = nullptr;
     std::string image;  // PTX
     CUfunction advance = nullptr;

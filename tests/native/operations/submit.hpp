@@ -73,7 +73,8 @@ class Submitting {
           pageable_(program.buffers.size()),
           execs_(static_cast<std::size_t>(program.execs)),
           sent_(static_cast<std::size_t>(program.messages)),
-          at_(program.clients.size()) {}
+          at_(program.clients.size()),
+          closed_(program.clients.size()) {}
 
     CUdeviceptr address(int index) const {
         const auto place = static_cast<std::size_t>(index);
@@ -301,6 +302,8 @@ class Submitting {
     std::vector<CUgraphExec> execs_;
     std::vector<std::atomic<bool>> sent_;
     std::vector<std::atomic<std::size_t>> at_;  // which action each client is at
+    std::shared_mutex closing_;                 // for each client while its gate is closed
+    std::vector<std::shared_lock<std::shared_mutex>> closed_;
     std::vector<std::unique_ptr<HostCall>> host_calls_;
     std::shared_mutex capturing_;  // nobody may wait for a context in which something is captured
     std::mutex lock_;

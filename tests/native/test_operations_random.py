@@ -42,7 +42,9 @@ def program(guests: Guests) -> Path:
 def ran(program: Path, guests: Guests, *words: object, **environment: str) -> list[str]:
     """What it says when all programs gave what they should."""
     # A handle that is none is answered by a crash, as NVIDIA's driver does: the library must use none, either.
-    env = guests.environment(CUDA_MODULE_LOADING="EAGER", RUNLIST_EMULATED_CRASHES="1", **environment)
+    # Streams that share a queue of the GPU wait for each other, also for what waits for the host.
+    own = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "RUNLIST_EMULATED_CRASHES": "1"}
+    env = guests.environment(**own, **environment)
     apart = ["--apart"] if ON_NVIDIA else []
     done = subprocess.run(
         [program, *map(str, words), *apart],

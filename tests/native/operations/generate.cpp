@@ -87,7 +87,7 @@ class Generator : Ordered {
         const bool now_read = work.from != kNone && is(work.from, Place::kPageable);  // before the call returns
         if (now_read && !order_all(client, client.host, reads, {})) return false;
         if (!order_all(client, slot, reads, {work.to})) return false;
-        const std::uint16_t number = enter(client, slot);
+        const std::uint16_t number = enter(client, slot, work.kind != Kind::kHost);
         touched({slot, number}, now_read ? std::vector<int>{} : reads, {work.to});
         tell(client, {.what = what, .stream = slot, .helper = by_helper(slot), .variant = variant(), .work = work});
         if (what == Do::kWorkAtOnce && work.kind == Kind::kCopy && !on_device(work.to))
@@ -194,7 +194,7 @@ class Generator : Ordered {
     void close(Client& client) {
         const int slot = one_of(free_streams(client));
         client.closed = true;
-        const std::uint16_t number = enter(client, slot);
+        const std::uint16_t number = enter(client, slot, true);
         client.gate = {slot, number};
         tell(client, {.what = Do::kClose, .stream = slot});
     }
@@ -280,7 +280,7 @@ class Generator : Ordered {
         now.join(exec.clock);
         if (!may(client, slot, now) || !order_all(client, slot, reads, writes)) return;
         clock(slot).join(exec.clock);  // launches of one graph come one after the other
-        const std::uint16_t number = enter(client, slot);
+        const std::uint16_t number = enter(client, slot, !hosts);
         exec.clock = clock(slot);
         touched({slot, number}, reads, writes);
         tell(client,

@@ -1,7 +1,8 @@
 // Runs random programs and says which of them gave something else than they should: main SEED PROGRAMS [--clients N]
 // [--steps N] [--times N] [--rule NAME] [--alone] [--apart] [--say]. With a rule the clients are those of the library
 // that is preloaded. With --apart, calls for which NVIDIA's driver may wait until the whole context is idle, while it
-// lets nobody else call it, are not made while work waits for the host.
+// lets nobody else call it, are not made while work waits for the host; and there are at most 4 clients, whose streams
+// have a queue of the GPU each (CUDA_DEVICE_MAX_CONNECTIONS=32).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
     Hooks& hooks = scheduled ? static_cast<Hooks&>(*scheduled) : nobody;
     int wrong = 0;
     for (std::uint64_t seed = first; seed < first + many; ++seed) {
-        const int by_seed = seed % 16 == 0 ? 16 : static_cast<int>(seed % 4) + 1;
+        const int by_seed = seed % 16 == 0 && !apart ? 16 : static_cast<int>(seed % 4) + 1;
         const Program program = generate(seed, clients > 0 ? clients : by_seed, steps, helpers);
         if (say)
             for (std::size_t i = 0; i < program.clients.size(); ++i)

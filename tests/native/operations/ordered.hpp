@@ -143,7 +143,8 @@ class Ordered {
     // A client that waits for the context waits for its own streams, and for none of a thread that is no client's.
     bool is_others(int slot) { return stream(slot).kind == StreamKind::kPerThread && stream(slot).helper; }
 
-    // What lies before anything that a client gives a stream now.
+    // What lies before anything that a client gives a stream now. A stream is idle while all that it has left are
+    // functions of the host: a default stream waits for work of the GPU, and for what comes before that.
     Clock before(const Client& client, int slot) {
         Clock all = clock(slot);
         all.join(clock(client.host));
@@ -151,7 +152,7 @@ class Ordered {
             if (!stream_alive_[static_cast<std::size_t>(other)]) continue;
             const bool orders =
                 slot == client.streams[0] ? ordered(other) : ordered(slot) && other == client.streams[0];
-            if (orders) all.join(clock(other));
+            if (orders) all.join(worked_[static_cast<std::size_t>(other)]);
         }
         return all;
     }
@@ -160,11 +161,12 @@ class Ordered {
         return clock.seen[static_cast<std::size_t>(point.slot)] >= point.number;
     }
 
-    // Gives the stream something to do.
-    std::uint16_t enter(const Client& client, int slot) {
+    // Gives the stream something to do, `work` for the GPU or something else.
+    std::uint16_t enter(const Client& client, int slot, bool work = false) {
         Clock now = before(client, slot);
         const std::uint16_t number = ++now.seen[static_cast<std::size_t>(slot)];
         clock(slot) = now;
+        if (work) worked_[static_cast<std::size_t>(slot)] = now;
         return number;
     }
 
@@ -317,6 +319,7 @@ class Ordered {
     Program program_{};
     std::vector<Client> clients_;
     std::array<Clock, kSlots> clocks_{};
+    std::array<Clock, kSlots> worked_{};  // after the last work for the GPU
     std::vector<Access> accesses_;
     std::vector<Words> contents_;
     std::vector<bool> alive_;

@@ -97,6 +97,15 @@ def test_unstopped_every_block_runs_once(host: Host, grid: tuple[int, ...], phys
     assert counting.counted() == {1}
 
 
+def test_where_the_compiler_checks_jumps(host: Host) -> None:
+    """As that of Ubuntu does by itself: a thread of a block has a stack of its own, which is no wild jump."""
+    module = host.compile(COUNT, "checked.cu", ["-D_FORTIFY_SOURCE=2"])
+    runs, spins = host.allocate(4 * 40), host.allocate(4)
+    host.write(spins, struct.pack("=I", 1))
+    host.launch(module.function("count"), (40, 1, 1), (32, 1, 1), (runs, spins, 20))
+    assert set(numbers(host, runs)) == {1}
+
+
 @pytest.mark.parametrize("wanted", [0, 1, 31, 32, 40, -1, -31, -32])
 def test_threads_that_return_early_hold_up_no_barrier(host: Host, wanted: int) -> None:
     counting = Counting(host, (50,), 1, wanted)

@@ -119,13 +119,16 @@ def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_now_and_then(
 
     guard = SimpleNamespace(hurries=False, check=check)
     daemon: Any = SimpleNamespace(guard=guard)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    drawn: list[tuple[float, float]] = []
+    chance = SimpleNamespace(uniform=lambda low, high: drawn.append((low, high)) or (low + high) / 2)
+    monkeypatch.setattr(module, "random", SimpleNamespace(SystemRandom=lambda: chance))
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._guard(daemon))
     calm, hurried = [at for at in looks if at <= 110], [at for at in looks if at > 110]
-    assert 7 <= len(calm) <= 10
-    assert 8 <= len(hurried) <= 11
+    assert len(calm) == 10
+    assert 6 <= len(hurried) <= 8
+    assert set(drawn) == {(0.5, 1.5)}  # nobody knows the moments
 
 
 def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
@@ -156,10 +159,11 @@ def test_a_second_one_is_refused_and_a_file_in_the_place_of_the_socket_is_kept(
 
 def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
+    tells, rounds = [False], [6]
 
     async def sleep(seconds: float) -> None:
         said.append(f"waited {seconds}")
-        if said.count(f"waited {seconds}") > 6:
+        if said.count(f"waited {seconds}") > rounds[0]:
             raise KeyboardInterrupt
 
     async def nothing() -> None:
@@ -168,18 +172,22 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     processes = SimpleNamespace(forget_heirs=nothing, expected=set())
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
-        checks=SimpleNamespace(check=lambda *, slices: said.append(slices)),
+        checks=SimpleNamespace(check=lambda files, slices: said.append((files, slices))),
         processes=processes,
         checkpoints=SimpleNamespace(look=nothing),
-        kernel=SimpleNamespace(check=lambda: said.append("ring")),
+        kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1]),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: said.append("left out"))
+
+    def checks() -> list[object]:
+        return [each for each in said if isinstance(each, tuple) and each[0] != "usage"]
+
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit))
-    assert [each for each in said if isinstance(each, bool)] == [False, False, True] * 2
+    assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 12
     assert said.count("ring") == said.count("counts") == 6
@@ -189,6 +197,38 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit))
     assert said.count("opened") == 6  # it may have a context again at any moment
+    said.clear()
+    tells[0], rounds[0] = True, 60
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._check(daemon, limit))
+    assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
+
+
+def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[tuple[bool, bool]] = []
+
+    async def sleep(seconds: float) -> None:
+        if len(checks) == 12:
+            raise KeyboardInterrupt
+
+    async def nothing() -> None:
+        pass
+
+    daemon: Any = SimpleNamespace(
+        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
+        checks=SimpleNamespace(check=lambda files, slices: checks.append((files, slices))),
+        processes=SimpleNamespace(forget_heirs=nothing, expected=set()),
+        checkpoints=SimpleNamespace(look=nothing),
+        kernel=SimpleNamespace(check=lambda: len(checks) != 4),
+        sightings=SimpleNamespace(count=lambda: None),
+    )
+    limit: Any = SimpleNamespace(say_left_out=lambda: None)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._check(daemon, limit))
+    assert checks == [(False, False)] * 4 + [(True, False), (True, True)] + [(False, False)] * 6
 
 
 class Watch:
@@ -253,6 +293,7 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
             placement=SimpleNamespace(rules=Rules()),
             search=search,
             sightings=SimpleNamespace(begun=begun),
+            kernel=SimpleNamespace(works=False),
         )
         looking = asyncio.create_task(module._look(daemon))
         await asyncio.sleep(0.05)

@@ -82,14 +82,18 @@ static _Noreturn void loop(const char* name, int index) {
 
 /* Without CUDA before: children of fork may use it then. */
 static int with_children(void) {
-    int ends[2], hold[2], pieces = 0;
-    if (pipe(ends) != 0 || pipe(hold) != 0) return 1;
+    int begun[2], go[2], ends[2], hold[2], pieces = 0;
+    char byte = 0;
+    if (pipe(begun) != 0 || pipe(go) != 0 || pipe(ends) != 0 || pipe(hold) != 0) return 1;
     for (int index = 0; index < kChildren; ++index) {
         if (fork() != 0) continue;
         static CUdeviceptr held[kMost];
-        char byte;
         close(hold[1]);
+        close(go[1]);
         begin();
+        if (write(begun[1], &byte, 1) != 1) _exit(2);
+        close(begun[1]);
+        if (read(go[0], &byte, 1) != 0) _exit(2); /* until all have a context, or got none */
         const int got = take(held);
         if (write(ends[1], &got, sizeof(got)) != sizeof(got)) _exit(2);
         close(ends[1]);
@@ -98,6 +102,10 @@ static int with_children(void) {
         _exit(0);
     }
     close(ends[1]);
+    close(begun[1]);
+    while (read(begun[0], &byte, 1) == 1) {
+    }
+    close(go[1]);
     /* One that has no room for its context ends without a word. */
     for (int got; read(ends[0], &got, sizeof(got)) == sizeof(got);) pieces += got;
     close(hold[1]);

@@ -3,6 +3,7 @@
 // that is preloaded. With --apart, calls for which NVIDIA's driver may wait until the whole context is idle, while it
 // lets nobody else call it, are not made while work waits for the host; and there are at most 4 clients, whose streams
 // have a queue of the GPU each (CUDA_DEVICE_MAX_CONNECTIONS=32).
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,22 @@
 namespace {
 
 using namespace operations;
+
+void tell(const Program& program) {
+    constexpr std::array kKinds{"legacy", "per thread", "made"};
+    constexpr std::array kPlaces{"device", "pinned", "pageable", "made", "made in order"};
+    for (std::size_t i = 0; i < program.streams.size(); ++i) {
+        const Stream& stream = program.streams[i];
+        std::printf("s%zu of %d: %s%s%s\n", i, stream.owner, kKinds.at(static_cast<std::size_t>(stream.kind)),
+                    stream.blocking ? ", blocking" : "", stream.helper ? ", by the helper" : "");
+    }
+    for (std::size_t i = 0; i < program.buffers.size(); ++i)
+        std::printf("b%zu of %d: %s\n", i, program.buffers[i].owner,
+                    kPlaces.at(static_cast<std::size_t>(program.buffers[i].place)));
+    for (std::size_t i = 0; i < program.clients.size(); ++i)
+        for (std::size_t j = 0; j < program.clients[i].size(); ++j)
+            std::printf("%zu.%zu %s\n", i, j, text(program.clients[i][j]).c_str());
+}
 
 long number(const char* text) { return std::strtol(text, nullptr, 10); }
 
@@ -48,10 +65,7 @@ int main(int argc, char** argv) {
     for (std::uint64_t seed = first; seed < first + many; ++seed) {
         const int by_seed = seed % 16 == 0 && !apart ? 16 : static_cast<int>(seed % 4) + 1;
         const Program program = generate(seed, clients > 0 ? clients : by_seed, steps, helpers);
-        if (say)
-            for (std::size_t i = 0; i < program.clients.size(); ++i)
-                for (std::size_t j = 0; j < program.clients[i].size(); ++j)
-                    std::printf("%zu.%zu %s\n", i, j, text(program.clients[i][j]).c_str());
+        if (say) tell(program);
         std::string why;
         for (int i = 0; i < times && why.empty(); ++i) why = run(machine, program, hooks);
         if (why.empty()) continue;

@@ -78,7 +78,11 @@ class Run : Submitting {
         for (std::size_t i = 0; i < program_.clients.size(); ++i) threads.emplace_back([this, i] { client(i); });
         {
             std::unique_lock guard(lock_);
-            if (!changed_.wait_for(guard, kPatience, [this] { return left_ == 0; })) give_up();
+            const auto ended = [this] { return left_ == 0; };
+            if (!changed_.wait_for(guard, kSlow, ended)) {
+                hooks_.slow(where());
+                if (!changed_.wait_for(guard, kPatience, ended)) give_up();
+            }
         }
         for (std::thread& thread : threads) thread.join();
         hooks_.end();
@@ -93,14 +97,19 @@ class Run : Submitting {
 
   private:
     [[noreturn]] void give_up() {
-        std::fprintf(stderr, "seed %llu hangs\n", static_cast<unsigned long long>(program_.seed));
+        std::fprintf(stderr, "seed %llu hangs\n%s", static_cast<unsigned long long>(program_.seed), where().c_str());
+        std::_Exit(5);
+    }
+
+    std::string where() const {
+        std::string all;
         for (std::size_t i = 0; i < at_.size(); ++i) {
             const std::size_t at = at_[i].load();
             const auto& actions = program_.clients[i];
-            std::fprintf(stderr, "  client %zu, action %zu of %zu: %s\n", i, at, actions.size(),
-                         at < actions.size() ? text(actions[at]).c_str() : "none");
+            all += "  client " + std::to_string(i) + ", action " + std::to_string(at) + " of " +
+                   std::to_string(actions.size()) + ": " + (at < actions.size() ? text(actions[at]) : "none") + "\n";
         }
-        std::_Exit(5);
+        return all;
     }
 
     void prepare() {

@@ -91,7 +91,10 @@ void Scheduled::end() {
     };
     // Half of them are waited for while the clients' queues go on, the others after these were emptied.
     if (++programs_ % 2 == 0) cuCtxSynchronize();
+    const std::uint64_t before = opened;
     count();
+    if (opened > before) std::fprintf(stderr, "program %u reached a bound\n%s", programs_, slow_.c_str());
+    slow_.clear();
     must(LIBRARY(rl_operations_stop)(), "rl_operations_stop");
 }
 

@@ -4,6 +4,7 @@
 #include <runlist_operations.h>
 
 #include <atomic>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -19,6 +20,7 @@ class Scheduled : public Hooks {
 
     void begin(int clients) override;
     void client(int index) override;
+    void slow(const std::string& where) override { slow_ = where; }
     void end() override;
 
     // Of all programs: operations that were given to the driver, that waited, and bounds that were reached.
@@ -30,6 +32,7 @@ class Scheduled : public Hooks {
     void change();  // the rule and all else, until told to stop
 
     std::string_view rule_;
+    std::string slow_;
     int clients_ = 0;
     unsigned programs_ = 0;
     std::atomic<bool> changing_{false};

@@ -33,6 +33,7 @@ namespace operations {
 inline constexpr int kClients = 16;
 inline constexpr std::size_t kBytes = sizeof(Words);
 inline constexpr std::uint32_t kPlain = 14;  // the variant of the plainest calls
+inline constexpr auto kSlow = std::chrono::seconds(3);
 inline constexpr auto kPatience = std::chrono::seconds(20);
 
 struct Wrong : std::runtime_error {

@@ -51,22 +51,29 @@ void look_at_first(Engine& all) {
     const Held held(all.asking);
     if (all.any_capture()) return;
     first.idle.store(0);  // while it is asked, nobody takes it for idle
-    first.worked.exchange(0);
+    // Who launches one operation after the other would wait for the driver, which answers one thread at a time.
+    if (first.worked.exchange(0) != 0) return;
     if (is_first_done(all)) first.idle.store(1, std::memory_order_release);
 }
 
-void want_to_know(Engine& all, std::int64_t now) {
-    First& first = all.page->first;
-    const bool rung = first.wanted_ns.load(std::memory_order_relaxed) > now;
-    first.wanted_ns.store(now + kWantedNs, std::memory_order_relaxed);
-    if (rung) return;
-    first.bell.fetch_add(1);
-    call(SYS_futex, &first.bell, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
+// The bell is rung before it is looked whether the thread sleeps, and it says so before it looks at the bell.
+void ring(Bell& bell) {
+    bell.rung.fetch_add(1);
+    if (bell.sleeping.load() == 0) return;
+    call(SYS_futex, &bell.rung, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
 }
 
-bool is_wanted(const Engine& all, std::int64_t now) {
-    const std::int64_t until = all.page->first.wanted_ns.load(std::memory_order_relaxed);
-    return all.processes && all.own == 0 && until > now && until - now <= kWantedNs;
+void want_to_know(First& first) {
+    first.wanted_ns.store(monotonic_ns() + kWantedNs);
+    ring(first.bell);
+}
+
+// A word of later than anybody may have said by now is nobody's.
+bool is_wanted(const Engine& all) {
+    if (!all.processes || all.own != 0) return false;
+    const std::int64_t until = all.page->first.wanted_ns.load();
+    const std::int64_t now = monotonic_ns();
+    return until > now && until - now <= kWantedNs;
 }
 
 void relax(const Calls& calls) {
@@ -130,17 +137,17 @@ void work(Engine& all) {
     static constinit bool leaves = false;
     int fruitless = 0;
     while (!all.stopping.load(std::memory_order_acquire)) {
-        const std::uint32_t heard = all.bell->load();
+        const std::uint32_t heard = all.bell->rung.load();
         const std::int64_t now = monotonic_ns();
         bool queued = false;
         for (int index = 0; index < kClients; ++index) queued = queued || !all.all[index].queue.is_empty();
         bool active = queued;
         look_who_lives(all, now);
-        if (all.first_is_here() && (queued || is_wanted(all, now))) {
+        if (all.first_is_here() && (queued || is_wanted(all))) {
             look_at_first(all);
             active = true;
         } else if (queued && all.first_is_busy()) {
-            want_to_know(all, now);
+            want_to_know(all.page->first);
         }
         int given = 0;
         if (queued) {
@@ -153,14 +160,15 @@ void work(Engine& all) {
         }
         fruitless = given != 0 ? 0 : fruitless + 1;
         if (!active) {
-            all.sleeping.store(1);
+            all.bell->sleeping.store(1);
             const timespec longest = timespec_of(1'000'000'000);
-            if (all.bell->load() == heard) {
-                call(SYS_futex, all.bell, long{FUTEX_WAIT}, static_cast<long>(heard), &longest, nullptr, 0L);
+            if (all.bell->rung.load() == heard) {
+                call(SYS_futex, &all.bell->rung, long{FUTEX_WAIT}, static_cast<long>(heard), &longest, nullptr, 0L);
             }
-            all.sleeping.store(0);
+            all.bell->sleeping.store(0);
             fruitless = 0;
-            if (all.processes && all.bell->load() == heard && is_alone()) return;  // the C library ends the process
+            if (all.processes && all.bell->rung.load() == heard && is_alone())
+                return;  // the C library ends the process
         } else if (fruitless > kEager) {
             const std::int64_t pause = kPauseNs * (fruitless - kEager);
             pause_ns(pause < kLongestNs ? pause : kLongestNs);
@@ -202,14 +210,7 @@ bool start_dispatcher(Engine& all) {
     return started;
 }
 
-// The bell is rung before it is looked whether the thread sleeps, and it says so before it looks at the bell.
-void wake() {
-    Engine& all = *engine.load(std::memory_order_acquire);
-    all.bell->fetch_add(1);
-    if (all.sleeping.load() != 0) {
-        call(SYS_futex, all.bell, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
-    }
-}
+void wake() { ring(*engine.load(std::memory_order_acquire)->bell); }
 
 void wait_until_done(Client& client, std::uint64_t number, bool force) {
     Engine& all = *engine.load(std::memory_order_acquire);

@@ -183,8 +183,8 @@ struct Engine {
     Page* page;
     std::atomic<std::uint64_t> live;
     std::atomic<std::int64_t> lived_ns;
-    std::atomic<std::uint32_t>* bell;
-    std::atomic<std::uint32_t> own_bell, sleeping;
+    Bell* bell;
+    Bell own_bell;
     std::atomic<std::uint32_t>
         first_per_thread;  // client 0 gave its thread's own stream work, and has not waited since
     struct Followed {

@@ -31,12 +31,18 @@ struct Admission {
     std::atomic<std::int64_t> gate_ns{-1};
 };
 
+// Of a thread that sleeps until it is rung. Who rings says before what for.
+struct Bell {
+    std::atomic<std::uint32_t> rung{0};
+    std::atomic<std::uint32_t> sleeping{0};
+};
+
 struct alignas(64) First {
     std::atomic<std::uint32_t> newest{0};                // its class and, from the third bit on, its SMs
     std::atomic<std::uint32_t> worked{0};                // it gave something to the driver since that was asked
     std::atomic<std::uint32_t> idle{1};                  // the driver said so
     alignas(64) std::atomic<std::int64_t> wanted_ns{0};  // until when somebody wants to know
-    std::atomic<std::uint32_t> bell{0};                  // rung for it
+    Bell bell;
 
     bool is_busy() const {
         return worked.load(std::memory_order_acquire) != 0 || idle.load(std::memory_order_acquire) == 0;
@@ -60,7 +66,7 @@ struct Page {
     std::array<Other, kClients> others;
 };
 
-inline constexpr std::uint64_t kMagic = 0x31'5350'4F4C'52;  // "RLOPS1"
+inline constexpr std::uint64_t kMagic = 0x32'5350'4F4C'52;  // "RLOPS2"
 
 // Whether the rule lets an operation of another client go now, beside what is in flight.
 inline bool admits(const Page& page, Kind kind, const Cost& cost, std::uint64_t live) {

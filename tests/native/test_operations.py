@@ -116,6 +116,17 @@ def test_processes_share_a_page(guests: Guests, end: str) -> None:
             assert other.wait(10) == 0
 
 
+def test_client_0_is_seen_to_be_idle_however_its_rests_fall(guests: Guests) -> None:
+    """Its process sleeps while nobody wants to know. One look that came amiss left it asleep for a second."""
+    path = guests.new_path()
+    path.touch(0o600)
+    with guests.started("operations", "bursts", "first", env=page(guests, path, 0)) as first:
+        env = {**page(guests, path, 1), "RUNLIST_OPERATIONS_BOUND_MS": "500"}
+        other = guests.run("operations", "bursts", "other", env=env)
+        first.kill()
+    assert (other.code, other.lines, other.err) == (0, ["opened 0"], "")
+
+
 def test_a_process_may_set_the_rule_before_it_uses_the_gpu(guests: Guests) -> None:
     path = guests.new_path()
     path.touch(0o600)

@@ -10,7 +10,7 @@ from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts.turns import PARKED_US, WeightedTurns, _Workload, time_left
 from runlist.statistics import percentile
-from tests.unit.test_policies_gpu import Tenant, TinyGpu, shares, tenant
+from tests.unit.test_policies_gpu import FOREVER, Tenant, TinyGpu, shares, tenant
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
 TURN, WAIT, PARKED = Share(1), Share(1, enabled=False), Share(PARKED_US)
@@ -458,6 +458,31 @@ def test_a_task_that_gets_work_is_in_turn_again_within_half_a_second() -> None:
     gpu = run(service()[0], tenant(2), tenant(3), tenant(4, start_s=3.0), seconds=6)
     held = shares(gpu, 3.5, 6)
     assert held[4] == pytest.approx(held[2], rel=0.1)
+
+
+@pytest.mark.parametrize("rest_s", [0.0, 0.3, 2.0])
+def test_what_one_had_while_nobody_else_had_work_is_not_held_against_it(rest_s: float) -> None:
+    """As of a program that warmed up last, before requests came for all."""
+
+    def rests(_: float, took_s: float) -> None:
+        if took_s > 1.0:
+            early.burst_s, early.wait_s = FOREVER, rest_s
+
+    early = tenant(4, burst_s=2.0, on_burst=rests)
+    gpu = run(service()[0], tenant(2, start_s=2.5 + rest_s), tenant(3, start_s=2.5 + rest_s), early, seconds=6 + rest_s)
+    held = shares(gpu, 3 + rest_s, 6 + rest_s)
+    assert [held[pid] for pid in (2, 3, 4)] == pytest.approx([held[2]] * 3, rel=0.15)
+
+
+def test_nor_is_it_within_a_group() -> None:
+    def rests(_: float, took_s: float) -> None:
+        if took_s > 1.0:
+            early.burst_s, early.wait_s = FOREVER, 2.0
+
+    early = tenant(4, burst_s=2.0, group="a", on_burst=rests)
+    late = [tenant(2, start_s=4.5), tenant(3, start_s=4.5, group="a")]
+    held = shares(run(service()[0], *late, early, seconds=8), 5, 8)
+    assert [held[3], held[4]] == pytest.approx([held[2] / 2] * 2, rel=0.15)
 
 
 def test_a_foreground_that_comes_and_goes_does_not_park_those_behind_it() -> None:

@@ -447,6 +447,23 @@ static void page(const char* part) {
     printf("word %u\n", first_word());
 }
 
+/* One client of a page that works and rests, each for moments that are never the same: how often a bound was reached. */
+static void bursts(const char* part) {
+    const bool first = !strcmp(part, "first");
+    uint32_t at = first ? 1 : 2;
+    const struct rl_admission closed = {sizeof(closed), 0, 0, 0, -1};
+    MUST(cuMemAlloc(&memory, kWords * 4));
+    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    MUST(RL(rl_operations_admission)(&closed));
+    for (int round = 0; round < (first ? 100000 : 1000); ++round) {
+        for (int i = 0; i < 4; ++i) fills(memory, 5, own);
+        MUST(cuStreamSynchronize(own));
+        at = at * 1664525 + 1013904223;
+        usleep((at >> 16) % 3000);
+    }
+    printf("opened %d\n", (int)counted(1).opened);
+}
+
 /* Nanoseconds of a launch: as client 0, and as another that is queued. */
 static void cost(void) {
     other();
@@ -479,7 +496,7 @@ int main(int count, char** words) {
         printf("%d\n", RL(rl_operations_admission)(&all));
         return 0;
     }
-    if (!strcmp(act, "page")) setenv("PLAIN", "1", 1);
+    if (!strcmp(act, "page") || !strcmp(act, "bursts")) setenv("PLAIN", "1", 1);
     prepare();
     if (!strcmp(act, "same")) same();
     if (!strcmp(act, "waits")) waits();
@@ -494,6 +511,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "log")) log_of();
     if (!strcmp(act, "gives_back")) gives_back();
     if (!strcmp(act, "page")) page(words[2]);
+    if (!strcmp(act, "bursts")) bursts(words[2]);
     if (!strcmp(act, "cost")) cost();
     return 0;
 }

@@ -39,9 +39,12 @@ HAS_THE_TURN = "has the turn"
 
 @dataclass(slots=True)
 class _Account:
-    """A task's or a group's record: `virtual` is time held by weight, `last` when it last had the turn."""
+    """A task's or a group's record: `virtual` is time held by weight, `last` when it last had the turn. A group's
+    `clock` is the least that one of its tasks in the rotation has had.
+    """
 
     virtual: float = 0.0
+    clock: float = 0.0
     last: float = float("-inf")
     seen: float = 0.0
 
@@ -74,7 +77,8 @@ class WeightedTurns:
 
     The turn goes to the group, and in it to the task, that has held the GPU least by its weight (a normal task's weight
     counts four times). A heavier one gets several turns in a row: passing the turn on takes two controls of 0.5 to
-    0.75 ms, keeping it takes none. Newcomers start level with the one that has had the least.
+    0.75 ms, keeping it takes none. Newcomers start level with the one that has had the least, and so does whoever has
+    work again: nobody saves up by being away, and what one had while nobody else wanted it is not held against it.
 
     A task that leaves its turn unused has no work and is parked: it stays enabled, at a slice that is safe beside
     others. So it starts by itself when it gets work, and it comes back to the rotation when it is seen at work.
@@ -85,6 +89,7 @@ class WeightedTurns:
         self.turn_us = TURN_US
         self._quantum_s = quantum_s
         self._groups: dict[str, _Account] = {}
+        self._clock = 0.0  # the least that a group in the rotation has had; it never goes back
         self._members: dict[TaskKey, _Member] = {}
         self._turn: _Turn | None = None
         self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
@@ -167,15 +172,18 @@ class WeightedTurns:
         self._in = {key: task.shares_as for key, task in present.items()}
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
-        """A task starts at no less than the least of the `rest`: nobody saves up by being away."""
-        others = [other for other in rest if other.key != task.key and not self._members[other.key].parked]
+        """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are, or a
+        turn of their own ahead.
+        """
         group = self._groups.setdefault(task.shares_as, _Account())
         member = self._members.setdefault(task.key, _Member(_Account()))
-        if not any(other.shares_as == task.shares_as for other in others):
-            least = min((self._groups[other.shares_as].virtual for other in others), default=0.0)
-            group.virtual = max(group.virtual, least)
-        siblings = [self._members[other.key].account for other in others if other.shares_as == task.shares_as]
-        member.account.virtual = max(member.account.virtual, min((each.virtual for each in siblings), default=0.0))
+        ahead = self._quantum_s / _weight(task)
+        if not any(
+            other.shares_as == task.shares_as and other.key != task.key and not self._members[other.key].parked
+            for other in rest
+        ):
+            group.virtual = min(max(group.virtual, self._clock), self._clock + ahead)
+        member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)
         return group, member
 
     def _account(self, tasks: Sequence[Task]) -> None:
@@ -204,6 +212,18 @@ class WeightedTurns:
             else:
                 self._parked_look.foreground += held
         self._usage = {task.key: task.usage for task in tasks}
+        self._advance()
+
+    def _advance(self) -> None:
+        """Set the clocks on to who has had the least in the rotation."""
+        least: dict[str, float] = {}
+        for key, name in self._in.items():
+            member = self._members[key]
+            if not member.parked:
+                least[name] = min(least.get(name, member.account.virtual), member.account.virtual)
+        for name, virtual in least.items():
+            self._groups[name].clock = max(self._groups[name].clock, virtual)
+        self._clock = max(self._clock, min((self._groups[name].virtual for name in least), default=0.0))
 
     def _park_idle(self, now: float) -> None:
         """Park the task whose turn it is when it has no work."""

@@ -28,9 +28,31 @@ struct Run {
     __device__ unsigned long long total() const { return static_cast<unsigned long long>(x) * y * z; }
 };
 
+// A barrier of all threads of the block, which tells whether all of them have returned from the body. Those that have
+// are in another place of the program than those of their own warp that have not, which CUDA's own barriers do not
+// allow.
+__device__ __forceinline__ bool meet(bool returned) {
+#ifdef RUNLIST_HOST
+    return __syncthreads_and(returned);
+#else
+    unsigned all;
+    asm volatile(
+        "{\n"
+        "  .reg .pred one, each;\n"
+        "  setp.ne.u32 one, %1, 0;\n"
+        "  barrier.red.and.pred each, 0, one;\n"
+        "  selp.u32 %0, 1, 0, each;\n"
+        "}"
+        : "=r"(all)
+        : "r"(static_cast<unsigned>(returned))
+        : "memory");
+    return all != 0;
+#endif
+}
+
 // What a body calls in place of __syncthreads() if some threads may have returned from it: these take part in each
 // barrier until the last has returned.
-__device__ __forceinline__ void barrier() { __syncthreads_and(0); }
+__device__ __forceinline__ void barrier() { meet(false); }
 
 // The same as parameters of a kernel, which any language can give.
 #define RUNLIST_RUN_PARAMETERS                                                                                   \
@@ -117,7 +139,7 @@ __device__ __forceinline__ void each(const Run& run, const Body& body) {
             index.z = static_cast<unsigned>(row / run.y);
         }
         body(index, grid);
-        while (!__syncthreads_and(1)) {
+        while (!meet(true)) {
         }
     }
 }

@@ -32,7 +32,7 @@ class Machine {
 struct Hooks {
     virtual ~Hooks() = default;
     virtual void begin(int clients) { static_cast<void>(clients); }
-    virtual void client(int index) { static_cast<void>(index); }  // in each client's thread
+    virtual void client(int index) { static_cast<void>(index); }               // in each client's thread
     virtual void slow(const std::string& where) { static_cast<void>(where); }  // what clients are at after seconds
     virtual void end() {}  // clients have ended; what they gave the GPU need not have
 };

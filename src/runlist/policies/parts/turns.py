@@ -172,8 +172,8 @@ class WeightedTurns:
         self._in = {key: task.shares_as for key, task in present.items()}
 
     def _level(self, task: Task, rest: Sequence[Task], *, keeps_s: float) -> tuple[_Account, _Member]:
-        """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Who comes
-        and goes, as capped tasks do, keeps up to `keeps_s` of what it had beyond that.
+        """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Who
+        comes and goes, as capped tasks do, keeps up to `keeps_s` of what it had beyond that.
         """
         group = self._groups.setdefault(task.shares_as, _Account())
         member = self._members.setdefault(task.key, _Member(_Account()))

@@ -39,10 +39,12 @@ _METHOD = """
   kernel), the best-effort ones launch kernel by kernel.
 - **GPreempt's rule** here is Runlist's policy `gpreempt`, on processes. It allows one best-effort context: where a
   workload has more best-effort programs, these are threads of one process, as in the paper.
-- **What the processor does**, such as making an input, is done by one thread of each program. In the run of
-  2026-11-23 PyTorch did it with as many threads as there are cores, and those of several programs were in each
-  other's way: inputs took 19 to 34 ms beside others and 0.7 ms alone. So the open queues of that run, and how many
-  requests a second it had, say how the processor was shared. Its *newest wins* latencies begin after that, and stand.
+- **What the processor does**, such as making an input, is done by one thread of each program: with as many as there
+  are cores, which is what PyTorch does by itself, inputs took 19 to 34 ms beside others and 0.7 ms alone.
+- **Several best-effort programs** take turns under Runlist, one at a time, and a network that is launched kernel by
+  kernel leaves the GPU idle for a good part of its turn. Under GPreempt's rule and NP they are threads of one process,
+  and under MPS one context of the GPU: they fill each other's gaps. So Runlist's best-effort throughput is the least
+  where there are several, and equal to the others' where there is one.
 - **NP** has Python's own lock in it, since its programs are threads of one Python process: its latencies are upper
   bounds.
 - **The hint** is a kernel of one thread on the program's own stream, with the request queued behind it, {hint}. The

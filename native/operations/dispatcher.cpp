@@ -51,8 +51,7 @@ void look_at_first(Engine& all) {
     const Held held(all.asking);
     if (all.any_capture()) return;
     first.idle.store(0);  // while it is asked, nobody takes it for idle
-    // Who launches one operation after the other would wait for the driver, which answers one thread at a time.
-    if (first.worked.exchange(0) != 0) return;
+    first.worked.exchange(0);
     if (is_first_done(all)) first.idle.store(1, std::memory_order_release);
 }
 

@@ -215,7 +215,7 @@ class WeightedTurns:
         self._advance()
 
     def _advance(self) -> None:
-        """Set the clocks on to who has had the least in the rotation."""
+        """Move the clocks on to who has had the least in the rotation."""
         least: dict[str, float] = {}
         for key, name in self._in.items():
             member = self._members[key]

@@ -14,7 +14,8 @@ gives way in another way: it is off for each request, or has longer slices (`par
 came in that led to work before (an announcement). Wrong announcements may take a part of the time (`announce_budget`).
 
 Good for: protecting latency-critical services from any number of batch jobs.
-Fails: when the foreground never pauses, the background starves; a cap on the foreground helps.
+Fails: when the foreground never pauses, the background starves; a cap on the foreground helps. Background tasks that
+wait for their processor leave the GPU idle in their turns.
 """
 
 from __future__ import annotations

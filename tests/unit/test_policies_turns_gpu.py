@@ -77,6 +77,13 @@ def test_what_one_had_while_nobody_else_had_work_is_not_held_against_it(rest_s: 
     assert [held[pid] for pid in (2, 3, 4)] == pytest.approx([held[2]] * 3, rel=0.15)
 
 
+@pytest.mark.parametrize("burst_s", [0.01, 0.03, 0.06, 0.1])
+def test_who_rests_after_each_turn_has_no_more_than_who_works_on(burst_s: float) -> None:
+    others = [tenant(pid) for pid in (2, 3, 4, 5)]
+    held = shares(run(service()[0], *others, tenant(9, burst_s=burst_s, wait_s=0.1), seconds=8), 1, 8)
+    assert held[9] < 1.15 * sum(held[each.task.key.pid] for each in others) / 4
+
+
 def test_nor_is_it_within_a_group() -> None:
     def rests(_: float, took_s: float) -> None:
         if took_s > 1.0:

@@ -167,17 +167,17 @@ class WeightedTurns:
             self._forget(now)
             rest = [task for key, task in present.items() if key not in entering]
             for key in entering:
-                group, member = self._level(present[key], rest, keeps_s=self._quantum_s)
+                group, member = self._level(present[key], rest)
                 group.seen = member.account.seen = now
         self._in = {key: task.shares_as for key, task in present.items()}
 
-    def _level(self, task: Task, rest: Sequence[Task], *, keeps_s: float) -> tuple[_Account, _Member]:
-        """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Who
-        comes and goes, as capped tasks do, keeps up to `keeps_s` of what it had beyond that.
+    def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
+        """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of
+        what they had beyond that they keep a turn: else those that rest after each turn would have more than others.
         """
         group = self._groups.setdefault(task.shares_as, _Account())
         member = self._members.setdefault(task.key, _Member(_Account()))
-        ahead = keeps_s / _weight(task)
+        ahead = self._quantum_s / _weight(task)
         if not any(
             other.shares_as == task.shares_as and other.key != task.key and not self._members[other.key].parked
             for other in rest
@@ -260,7 +260,7 @@ class WeightedTurns:
                 member = self._members[task.key]
                 if member.held > AWAKE_EACH * held:
                     member.parked = member.busy = False
-                    self._level(task, background, keeps_s=0.0)
+                    self._level(task, background)
             look.restart(now)
         elif reached(look.at, now):
             look.again(now, busy=held > 0)

@@ -293,6 +293,20 @@ def test_a_parked_task_that_got_in_beside_a_foreground_that_leaves_nothing_has_w
     assert book.decide(0.02)[:2] == [WAIT, PARKED]
 
 
+def test_what_one_did_while_all_were_parked_is_a_turn_at_most() -> None:
+    book = parked()
+    book.decide(0.06)
+    assert book.decide(0.01) == [PARKED] * 3
+    for _ in range(400):
+        book.use(1, 0.001)
+        assert book.decide(0.02) == [PARKED] * 3
+    for pid in (1, 2, 3):
+        book.use(pid, 0.02)
+    assert PARKED not in book.decide(0.02)
+    turns = [book.take_a_turn() for _ in range(12)]
+    assert turns.count(1) >= 3
+
+
 def test_one_that_is_left_alone_is_not_idle_any_more() -> None:
     book = parked()
     del book.tasks[2:]

@@ -20,7 +20,7 @@ _STYLES = {
     "alone": ("#000000", "o"), "slicing": ("#999999", "s"), "sequential": ("#F0E442", "v"),
     "gpreempt": ("#56B4E9", "^"), "gpreempt-hint": ("#0072B2", "D"), "one-process": ("#E69F00", "P"),
     "mps": ("#CC79A7", "X"), "blocks": ("#D55E00", "<"), "reset": ("#7F3C00", ">"), "runlist": ("#009E73", "*"),
-    "orion": ("#9467BD", "h"),
+    "orion": ("#9467BD", "h"), "runlist-mps": ("#66C2A5", "p"),
 }  # fmt: skip
 _OTHERS = (("#4B0082", "h"), ("#808000", "p"), ("#008080", "8"))
 _HOLDERS = ("#009E73", "#D55E00", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#999999")

@@ -24,7 +24,7 @@ SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
         alone.SYSTEM, slicing.SYSTEM, sequential.SYSTEM, gpreempt.SYSTEM, gpreempt.HINTED, *gpreempt.SWEEP,
-        one_process.SYSTEM, orion.SYSTEM, mps.SYSTEM, blocks.SYSTEM, reset.SYSTEM, runlist.SYSTEM,
+        one_process.SYSTEM, orion.SYSTEM, mps.SYSTEM, blocks.SYSTEM, reset.SYSTEM, runlist.SYSTEM, runlist.OVER_MPS,
     )
 }  # fmt: skip
 """By name, in the order in which a run takes them: those that share their processes are neighbours."""

@@ -13,10 +13,21 @@ from bench.papers.gpreempt.systems.system import Place, System
 
 
 class Runlist(System):
-    """As a user has it."""
+    """As a user has it. `by_mps`: the best-effort programs are clients of one MPS server. To the GPU's own scheduler
+    they are then one, which takes turns with nobody, and whose kernels fill the GPU together.
+    """
 
-    name = "runlist"
-    title = "Runlist"
+    def __init__(self, name: str, title: str, by_mps: bool = False) -> None:
+        self.name = name
+        self.title = title
+        self.by_mps = by_mps
+
+    def refuses(self, workload: Workload, place: Place) -> str:
+        if not self.by_mps:
+            return ""
+        if len(workload.best_effort) < 2:
+            return "one best-effort program has nobody to share the SMs with"
+        return place.mps.missing
 
     def group(self, workload: Workload) -> str:
         del workload
@@ -24,8 +35,14 @@ class Runlist(System):
 
     def starts(self, workload: Workload, place: Place) -> list[Start]:
         words = (sys.executable, "-m", "runlist.cli", "run", "--class")
+        shared = place.mps.environment if self.by_mps else {}
         return [
-            place.process(task, before=(*words, "latency" if task.urgent else "batch", "--")) for task in workload.tasks
+            place.process(
+                task,
+                before=(*words, "latency" if task.urgent else "batch", "--"),
+                variables={} if task.urgent else shared,
+            )
+            for task in workload.tasks
         ]
 
     @contextmanager
@@ -37,4 +54,5 @@ class Runlist(System):
         yield
 
 
-SYSTEM = Runlist()
+SYSTEM = Runlist("runlist", "Runlist")
+OVER_MPS = Runlist("runlist-mps", "Runlist, best effort by MPS", by_mps=True)

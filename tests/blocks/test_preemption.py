@@ -30,6 +30,8 @@ COUNT = r"""
 // Each block counts itself, and spins a while, some longer than others.
 extern "C" __global__ void count(unsigned* runs, const unsigned* spins, int wanted) {
   __shared__ unsigned tile[32];
+  // Not a local variable: CUDA 13.0's compiler drops a loop over one, volatile or not.
+  __shared__ volatile unsigned spun;
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   tile[threadIdx.x] = block + threadIdx.x;
   __syncthreads();
@@ -38,17 +40,16 @@ extern "C" __global__ void count(unsigned* runs, const unsigned* spins, int want
   __syncthreads();
   if (tile[31 - threadIdx.x] != block + 31 - threadIdx.x) atomicAdd(runs + block, 1000000u);
   if (threadIdx.x == (wanted < 0 ? 31 : 0)) {
-    volatile unsigned spun = 0;
-    for (unsigned each = 0; each < *spins * (1 + block % 3); ++each) spun = spun + 1;
+    for (unsigned each = 0; each < *spins * (1 + block % 3); ++each) spun = each;
     atomicAdd(runs + block, 1u);
   }
 }
 
 // No order of the blocks gives the same but one in which every kernel begins when the one before has ended.
 extern "C" __global__ void fold(unsigned long long* state, int factor) {
+  __shared__ volatile unsigned spun;
   if (threadIdx.x != 0) return;
-  volatile unsigned spun = 0;
-  while (spun < 2000) spun = spun + 1;
+  for (unsigned each = 0; each < 2000; ++each) spun = each;
   state[blockIdx.x] = state[blockIdx.x] * factor + state[gridDim.x + blockIdx.x] + blockIdx.x;
 }
 extern "C" __global__ void mix(unsigned long long* state) {

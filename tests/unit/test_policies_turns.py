@@ -37,8 +37,10 @@ class Book:
         return [given[each.key] for each in self.tasks[1:]]
 
     def take_a_turn(self) -> int:
-        """Whoever has the turn uses it all. Returns who that is."""
-        (who,) = [each.key.pid for each, share in zip(self.tasks[1:], self.decide(), strict=True) if share.enabled]
+        """Whoever has the turn uses it all, of several that run together the last. Returns who that is."""
+        on = [each for each, share in zip(self.tasks[1:], self.decide(), strict=True) if share.enabled]
+        assert len(on) == 1 or len({each.together or each.key for each in on}) == 1
+        who = on[-1].key.pid
         self.use(who, 0.05)
         self.now += 0.05
         return who

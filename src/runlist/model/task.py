@@ -69,6 +69,10 @@ class Task:
     usage: Usage = NO_USAGE
     activity: Activity | None = None
 
+    def is_one_with(self, other: Task) -> bool:
+        """Whether the GPU takes them for one: it is the same task, or they run together."""
+        return self.key == other.key or (self.together is not None and self.together == other.together)
+
     @property
     def shares_as(self) -> str:
         """The name under which it competes for a share: its MPS server's, its group's, or its own."""

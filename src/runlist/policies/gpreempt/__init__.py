@@ -26,7 +26,7 @@ class GPreempt(Policy):
     def admit(self, task: Task, tasks: Sequence[Task]) -> str | None:
         if task.task_class in FOREGROUND:
             return None
-        others = [other for other in tasks if other.key != task.key and other.task_class not in FOREGROUND]
+        others = [other for other in tasks if not task.is_one_with(other) and other.task_class not in FOREGROUND]
         if not others:
             return None
         return (

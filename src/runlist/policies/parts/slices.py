@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runlist.model import Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import reached
+from runlist.policies.parts.together import as_one
 
 BASE_US = 16_000
 """Mean slice. Each switch loses about 280 µs of work (restored state, cold caches), which is 2 % of this. At
@@ -83,6 +84,7 @@ class WeightedSlices:
 
     Each set of competing tasks and weights has a window of its own. So tasks that come and go in a rhythm, as capped
     ones do, are compared only while they compete, and shares that were right under earlier weights are not made up for.
+    Tasks that run together compete as one.
     """
 
     def __init__(self) -> None:
@@ -90,6 +92,7 @@ class WeightedSlices:
         self._windows: dict[_Competing, _Window] = {}
         self._given: dict[TaskKey, int] = {}
         self._usage: dict[TaskKey, Usage] = {}  # of the tasks that compete since the last call
+        self._found: Mapping[TaskKey, TaskKey] = {}  # as which task each of them competes
         self._window: _Window | None = None  # of theirs
         self._last = self._cleaned = 0.0
 
@@ -105,12 +108,13 @@ class WeightedSlices:
         `tasks` are all tasks of the GPU: they tell the usage of those that competed until now.
         """
         self._account(tasks, now)
+        self._usage = {task.key: task.usage for task in members}
+        members, self._found = as_one(members)
         groups: dict[str, list[Task]] = {}
         for task in members:
             groups.setdefault(task.shares_as, []).append(task)
         for name in groups:
             self._groups.setdefault(name, _Group()).last = now
-        self._usage = {task.key: task.usage for task in members}
         self._last = now
         if now - self._cleaned > REMEMBERED_S:
             self._forget(now)
@@ -138,7 +142,7 @@ class WeightedSlices:
         for task in tasks:
             before = self._usage.get(task.key)
             if before is not None:
-                window.add(task.key, before, task.usage)
+                window.add(self._found[task.key], before, task.usage)
 
     def _window_of(self, competing: _Competing, now: float, valid_s: float) -> _Window:
         """The window of this set; a new one when there is none, or it is from long ago."""
@@ -226,14 +230,14 @@ class WeightedSlices:
             given = self._given.get(key)
             if given is None or abs(us - given) > NOTICEABLE * given:
                 self._given[key] = round(us)
-        return {key: self._given[key] for key in wanted}
+        return {key: self._given[one] for key, one in self._found.items()}
 
     def _forget(self, now: float) -> None:
         """Drop the records of tasks that are long gone."""
         self._cleaned = now
         self._groups = {name: group for name, group in self._groups.items() if now - group.last < REMEMBERED_S}
         self._windows = {each: window for each, window in self._windows.items() if now - window.last < REMEMBERED_S}
-        known = self._usage.keys() | {key for competing in self._windows for key, _, _ in competing}
+        known = set(self._found.values()) | {key for competing in self._windows for key, _, _ in competing}
         self._given = {key: us for key, us in self._given.items() if key in known}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.together import as_one
 
 TURN_US = 1
 """The foreground takes the GPU from a task with this slice within one context switch. Two such tasks must never be
@@ -83,6 +84,7 @@ class WeightedTurns:
     A task that leaves its turn unused has no work and is parked: it stays enabled, at a slice that is safe beside
     others. So it starts by itself when it gets work, and it comes back to the rotation when it is seen at work.
     Nobody is parked where the source of usage cannot tell turns. `turn_us` is the slice of the task that has the turn.
+    Tasks that run together have their turns as one.
     """
 
     def __init__(self, quantum_s: float) -> None:
@@ -94,6 +96,7 @@ class WeightedTurns:
         self._turn: _Turn | None = None
         self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
         self._in: dict[TaskKey, str] = {}  # the background, at the last call: what each task shares as
+        self._found: Mapping[TaskKey, TaskKey] = {}  # as which of these a task of the background is found
         self._workload = _Workload()
         self._parked_look = _ParkedLook()
         self._exact = False  # the source of usage tells turns
@@ -104,7 +107,8 @@ class WeightedTurns:
         if self._off_since is None:
             self._off_since = now
         self._usage = {task.key: task.usage for task in tasks}
-        return {task.key: Share(self._slice(task.key), enabled=False, until=until) for task in background}
+        _, found = as_one(background)
+        return {key: Share(self._slice(one), enabled=False, until=until) for key, one in found.items()}
 
     def shares(
         self, background: Sequence[Task], tasks: Sequence[Task], now: float
@@ -114,17 +118,18 @@ class WeightedTurns:
         `tasks` are all tasks of the GPU; those outside the background are the foreground.
         """
         if not background:
-            self._turn, self._in, self._usage = None, {}, {}
+            self._turn, self._in, self._usage, self._found = None, {}, {}, {}
             return {}, None
+        background, self._found = as_one(background)
         self._return_from_off(now)
         self._enter(background, now)
-        self._account(tasks)
+        self._account(background, tasks)
         if len(background) == 1:
             (only,) = background
             self._members[only.key].parked = False
             self._turn = None
-            return {only.key: Share(self.turn_us)}, None
-        self._workload.measure([task for task in tasks if task.key not in self._in], now)
+            return dict.fromkeys(self._found, Share(self.turn_us)), None
+        self._workload.measure([task for task in tasks if task.key not in self._found], now)
         self._exact = self._exact or any(task.usage.turns for task in tasks)
         if self._exact:
             self._park_idle(now)
@@ -135,15 +140,16 @@ class WeightedTurns:
             task.key: Share(self._slice(task.key), enabled=task.key == turn or self._members[task.key].parked)
             for task in background
         }
-        return shares, self._again(now)
+        return {key: shares[one] for key, one in self._found.items()}, self._again(now)
 
     def why(self, key: TaskKey) -> str:
         """What a task is doing here, or nothing when it is not."""
-        if key not in self._in:
+        one = self._found.get(key)
+        if one is None:
             return ""
-        if self._members[key].parked:
+        if self._members[one].parked:
             return "idle, starts by itself"
-        return HAS_THE_TURN if self._turn is None or self._turn.key == key else "waits for its turn"
+        return HAS_THE_TURN if self._turn is None or self._turn.key == one else "waits for its turn"
 
     def _slice(self, key: TaskKey) -> int:
         member = self._members.get(key)
@@ -186,29 +192,30 @@ class WeightedTurns:
         member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)
         return group, member
 
-    def _account(self, tasks: Sequence[Task]) -> None:
+    def _account(self, background: Iterable[Task], tasks: Iterable[Task]) -> None:
         """Charge the time held since the last call."""
+        alone = {task.key: _weight(task) for task in background}
         weights: dict[str, int] = {}
-        for task in tasks:
-            if task.key in self._in:
-                weights[task.shares_as] = max(weights.get(task.shares_as, 0), _weight(task))
+        for key, weight in alone.items():
+            weights[self._in[key]] = max(weights.get(self._in[key], 0), weight)
         turn = self._turn
         for task in tasks:
             before = self._usage.get(task.key)
             held = max(0.0, task.usage.held_s - before.held_s) if before else 0.0
             if not held:
                 continue
-            if turn and task.key == turn.key and before:
+            one = self._found.get(task.key)
+            if turn and one == turn.key and before:
                 turn.own += held
                 turn.switched_in += task.usage.turns - before.turns
             elif turn:
                 turn.others += held
-            if task.key in self._in:
-                member = self._members[task.key]
+            if one is not None:
+                member = self._members[one]
                 if member.parked:
                     member.held += held
-                member.account.virtual += held / _weight(task)
-                self._groups[task.shares_as].virtual += held / weights[task.shares_as]
+                member.account.virtual += held / alone[one]
+                self._groups[self._in[one]].virtual += held / weights[self._in[one]]
             else:
                 self._parked_look.foreground += held
         self._usage = {task.key: task.usage for task in tasks}

@@ -169,7 +169,8 @@ def _alone(task: Task, tasks: Sequence[Task]) -> bool:
     lasting = task.task_class != TaskClass.LATENCY
     classes = next(classes for classes in FOREGROUNDS if task.task_class in classes)
     return not any(
-        other.task_class in classes and other.key != task.key and (lasting or not other.suspended) for other in tasks
+        other.task_class in classes and not task.is_one_with(other) and (lasting or not other.suspended)
+        for other in tasks
     )
 
 

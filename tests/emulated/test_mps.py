@@ -68,3 +68,34 @@ def test_they_share_as_one(daemon: Daemon, clients: list[Worker]) -> None:
     assert task_of(daemon, first.pid).timeslice_us == task_of(daemon, second.pid).timeslice_us
     for one in clients:
         one.wait_for_progress()
+
+
+@pytest.mark.parametrize("how", ["ends", "is let go of"])
+def test_one_stays_suspended_when_the_client_goes_by_which_it_is(
+    daemon: Daemon, clients: list[Worker], how: str
+) -> None:
+    first, second, _ = clients
+    for one in clients:
+        daemon.client.attach(one.pid)
+    daemon.client.suspend(second.pid)
+    first.assert_stopped()
+    if how == "ends" and not ON_NVIDIA:  # a server of MPS ends with a client that is killed
+        first.kill()
+    else:
+        daemon.client.detach(first.pid)
+    wait_for(lambda: task_of(daemon, second.pid).together == [first.pid] * (how != "ends" or ON_NVIDIA))
+    wait_for(lambda: not task_of(daemon, second.pid).enabled)
+    second.assert_stopped()
+    daemon.client.resume(second.pid)
+    second.wait_for_progress()
+
+
+def test_nobody_is_left_suspended_when_the_daemon_and_the_keeper_go(daemon: Daemon, clients: list[Worker]) -> None:
+    for one in clients:
+        daemon.client.attach(one.pid)
+    for one in clients:
+        daemon.client.suspend(one.pid)
+    clients[1].assert_stopped()
+    daemon.kill()
+    for one in clients:
+        one.wait_for_progress()

@@ -84,10 +84,7 @@ def actuator() -> Actuator:
 @pytest.fixture
 def armed(world: World, actuator: Actuator, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A latency task 1, watched, and batch tasks 2 and 3, which go off when it begins to work."""
-    monkeypatch.setattr(arms, "time", SimpleNamespace(monotonic=world.clock.monotonic))
-    any_actuator: Any = actuator
-    scheduler = world.scheduler
-    scheduler._arms = Arms(scheduler.tasks, any_actuator, scheduler._fired, scheduler.wake)
+    armed_by(world, actuator, monkeypatch)
     add(world, 1, LATENCY)
     for pid in (2, 3):
         add(world, pid, BATCH)
@@ -95,6 +92,13 @@ def armed(world: World, actuator: Actuator, monkeypatch: pytest.MonkeyPatch) -> 
     world.run()
     yield world
     world.do(world.scheduler._arms.disarm)
+
+
+def armed_by(world: World, actuator: Actuator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arms, "time", SimpleNamespace(monotonic=world.clock.monotonic))
+    any_actuator: Any = actuator
+    scheduler = world.scheduler
+    scheduler._arms = Arms(scheduler.tasks, any_actuator, scheduler._fired, scheduler.wake)
 
 
 def add(world: World, pid: int, task_class: TaskClass, **values: Any) -> ManagedTask:

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from runlist.daemon.requests.together import pids_together, sms_of, together_notes
 from runlist.daemon.tasks.managed import ManagedTask, Sms
 from runlist.model import Task, TaskClass, TaskKey
+from tests.fixtures.daemon import wait_for
 
 
 def test_tasks_that_the_gpu_knows_as_one() -> None:
@@ -48,6 +50,8 @@ def test_the_sms_that_a_client_was_started_with(environment: Mapping[str, str], 
     with subprocess.Popen(["sleep", "60"], env={"PATH": "/usr/bin:/bin", **environment}) as process:
         key = TaskKey(process.pid, "GPU-0")
         task = ManagedTask(Task(key, TaskClass.NORMAL, "x", 0, time.monotonic()))
+        # Popen returns when the kernel has closed its pipe, which is before it has put the variables in place.
+        wait_for(lambda: Path(f"/proc/{process.pid}/environ").read_bytes())
         assert sms_of(task) == given
         process.kill()
         process.wait()

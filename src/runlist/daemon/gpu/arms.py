@@ -61,11 +61,12 @@ class Arms:
         """Suspend the tasks `off` as soon as one of the workers begins to work. Both may be empty."""
         if self._actuator is None:
             return
+        off = sorted(off, key=lambda key: key.pid)
         targets = self._find_targets(off)
         words = self._find_words(workers) if targets else ()
         if not words:
-            targets = ()
-        if (words, targets) == (self._words, self._targets):
+            off, targets = [], ()
+        if (words, targets, off) == (self._words, self._targets, list(self._armed)):
             return
         self.disarm()
         if not words:
@@ -78,7 +79,7 @@ class Arms:
         )
         if self._number:
             self._words, self._targets = words, targets
-            self._armed = {key: self._tasks[key] for key, _, _ in targets}
+            self._armed = {key: self._tasks[key] for key in off}
             for managed in self._armed.values():
                 managed.on_settle = self.disarm
 
@@ -105,7 +106,7 @@ class Arms:
         failures: Failures = {}
         for key, managed in armed.items():
             try:
-                if done[key]:
+                if done[key if managed.carrier is None else managed.carrier.task.key]:
                     managed.was_suspended()
                 else:  # partly, or not at all
                     managed.set_enabled(False)
@@ -140,10 +141,16 @@ class Arms:
         self._number, self._words, self._targets = 0, (), ()
         return armed
 
-    def _find_targets(self, off: Iterable[TaskKey]) -> _Targets:
-        """All contexts of these tasks; of none, where one cannot be suspended so: the loop does it all."""
+    def _find_targets(self, off: Sequence[TaskKey]) -> _Targets:
+        """All contexts of these tasks, but of those that another one carries; of none, where one cannot be suspended
+        so, or the carrier stays on: the loop does it all.
+        """
         found = []
-        for key in sorted(off, key=lambda key: key.pid):
+        for key in off:
+            if (carrier := self._tasks[key].carrier) is not None:
+                if carrier.task.key not in off:
+                    return ()
+                continue
             for number, context in self._tasks[key].contexts.items():
                 if (prepared := context.prepared_suspend()) is None:
                     return ()

@@ -54,6 +54,7 @@ class Scheduler:
         self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
         self._running = False
+        self._carriers: set[TaskKey] = set()
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._timer: asyncio.TimerHandle | None = None
@@ -81,6 +82,7 @@ class Scheduler:
         if key in self.tasks:
             self.tasks[key].settle()
         if (managed := self.tasks.pop(key, None)) is not None:
+            managed.carrier = None
             self.ended.update(managed.counts)
             self.ledger.end(key)
             self.accounting.forget(key.pid)
@@ -100,6 +102,25 @@ class Scheduler:
             if managed.task.together != together.get(key):
                 managed.task = replace(managed.task, together=together.get(key))
                 self.tell(Appear(managed.task))
+        self._choose_carriers()
+
+    def _choose_carriers(self) -> None:
+        """Of tasks that run together one carries the others: each control holds up whoever is on the GPU."""
+        units: dict[int, list[ManagedTask]] = {}
+        for managed in self.tasks.values():
+            if managed.task.together is not None:
+                units.setdefault(managed.task.together, []).append(managed)
+        carriers = {
+            number: next((one for one in unit if one.task.key in self._carriers), unit[0])
+            for number, unit in units.items()
+        }
+        self._carriers = {one.task.key for one in carriers.values()}
+        for managed in self.tasks.values():
+            carrier = carriers.get(managed.task.together or 0)
+            if carrier is managed or (carrier is not None and not managed.group_ids <= carrier.group_ids):
+                carrier = None
+            if managed.carrier is not carrier:
+                managed.be_carried(carrier)
 
     def fellows(self, task: Task) -> list[int]:
         """The other processes with which a task runs together."""
@@ -130,6 +151,9 @@ class Scheduler:
         self._running = True
         try:
             failures = self.loop.run(usage_kept_s)
+            if any(not self.tasks[key].group_ids for key in self._carriers):  # its client was freed meanwhile
+                self.bind()
+                failures |= self.loop.run(BUSY_KEPT_S)
         finally:
             self._running = False
         for key, managed in self.tasks.items():

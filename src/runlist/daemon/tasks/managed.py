@@ -190,6 +190,8 @@ class ManagedTask:
     outside: str = ""  # why it cannot be managed: then it is only shown
     on_settle: Callable[[], None] | None = None  # it may be suspended at any moment, until this was called
     gave_way: bool = False  # it is off before the policy could decide
+    carrier: ManagedTask | None = None  # whose suspension takes it off the GPU, too: its own channels stay enabled
+    disabled: bool = False  # its own channels are, or some of them
 
     def take_rule(
         self, rule: str, labels: Mapping[str, str], notes: tuple[str, ...], shared_memory: int | None
@@ -249,14 +251,46 @@ class ManagedTask:
         self.share = replace(self.share, timeslice_us=microseconds)
 
     def set_enabled(self, enabled: bool) -> None:
-        """Resume or suspend all channels."""
+        """Resume or suspend all channels; of one that has a carrier only those that are disabled already."""
         if self.on_settle is not None:
             self.settle()
             if not enabled and not self.share.enabled:  # it went off just now
                 return
-        self.each(lambda context: context.resume() if enabled else context.suspend())
+        self._bring(enabled)
         self.counts[Count.SUSPENSIONS] += self.share.enabled and not enabled
         self.share = replace(self.share, enabled=enabled)
+
+    def _bring(self, enabled: bool) -> None:
+        if self.carrier is not None and not (enabled and self.disabled):
+            return
+        self.disabled = True  # also where it fails halfway
+        self.each(lambda context: context.resume() if enabled else context.suspend())
+        self.disabled = not enabled
+
+    @property
+    def is_off(self) -> bool:
+        """Whether somebody's disabled channels keep it off the GPU: its own, or its carrier's."""
+        return self.disabled or (self.carrier is not None and self.carrier.disabled)
+
+    def be_carried(self, carrier: ManagedTask | None) -> None:
+        """From here on that one's suspension is this one's, too. Where nobody keeps it off now, its share says so, and
+        the scheduler's next run decides.
+        """
+        self.settle()
+        self.carrier = carrier
+        if not self.is_off:
+            self.share = replace(self.share, enabled=True)
+
+    def take_in(self, context: Context) -> None:
+        """Bring a context, or channels of one, that are new to what its share says."""
+        if not self.share.enabled and self.carrier is None:
+            self.disabled = True
+            context.suspend()
+
+    def suspend_again(self) -> None:
+        """It may have enabled itself."""
+        self.disabled = True
+        self.each(lambda context: context.suspend())
 
     def settle(self) -> None:
         """From here on nobody suspends it but us, and its share tells what is in force."""
@@ -267,11 +301,12 @@ class ManagedTask:
         """It is off: the actuator did it."""
         self.counts[Count.SUSPENSIONS] += self.share.enabled
         self.share = replace(self.share, enabled=False)
+        self.disabled |= self.carrier is None
         self.gave_way = True
 
     def assert_enabled(self) -> None:
         """Suspend it or resume it once more, as its share says: somebody may have done the other."""
-        self.each(lambda context: context.resume() if self.share.enabled else context.suspend())
+        self._bring(self.share.enabled)
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
         """Set a control of the driver in every context; None for its default. Where `undo` grows by it, `renew` is

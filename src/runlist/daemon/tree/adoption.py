@@ -255,8 +255,7 @@ class Adoption:
                     task.settle()
                     self._keeper.renew(key)
                     task.recount()
-                    if not task.share.enabled:
-                        context.suspend()
+                    task.take_in(context)
 
     def _is_anothers(self, pid: int, client: Found) -> bool:
         """Whether a client came to a process through fork: then it is managed with its owner. A child may have given it
@@ -288,8 +287,7 @@ class Adoption:
         tiny = self._gpus.scheduler(context.gpu).slices.is_tiny(task.slice_us(task.share))
         if task.task.contexts == 1 or not tiny:  # else the guard gives both another
             context.set_timeslice(task.share.timeslice_us)
-        if not task.share.enabled:
-            context.suspend()
+        task.take_in(context)
         for name, word in list(task.controls.items()):
             try:
                 task.set_control(name, word, self._keeper.renew)
@@ -319,6 +317,8 @@ class Adoption:
                 if reason := scheduler.refusal(task.task):
                     raise RunlistError(f"process {process.pid} is not managed: {reason}")
                 scheduler.add(task)
+            else:
+                scheduler.bind()
         if process.tasks:
             self._processes.enter(process)
 

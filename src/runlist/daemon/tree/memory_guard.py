@@ -287,7 +287,7 @@ class MemoryGuard:
                 changed.add(gpu)
             elif why and not task.share.enabled:  # it may have enabled itself
                 with contextlib.suppress(RunlistError, OSError):
-                    task.each(lambda context: context.suspend())
+                    task.suspend_again()
             if why:
                 task.suspend_for(SuspendedBy.MEMORY, why)
             elif SuspendedBy.MEMORY in task.suspended_by:

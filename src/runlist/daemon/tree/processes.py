@@ -304,6 +304,8 @@ class Processes:
             self._keeper.unguard(key)
         for gpu, task in list(process.tasks.items()):
             task.recount()
+            if keys and task.contexts:
+                self._gpus.scheduler(gpu).bind()
             if not task.contexts:
                 self._gpus.remove(process.tasks.pop(gpu))
                 if by_itself and process.program.runs():

@@ -44,7 +44,8 @@ _METHOD = """
 - **Several best-effort programs** take turns under Runlist, one at a time, and a network that is launched kernel by
   kernel leaves the GPU idle for a good part of its turn. Under GPreempt's rule and NP they are threads of one process,
   and under MPS one context of the GPU: they fill each other's gaps. So Runlist's best-effort throughput is the least
-  where there are several, and equal to the others' where there is one.
+  where there are several, and equal to the others' where there is one. *Runlist, best effort by MPS* has both: they are
+  clients of one MPS server, which is one task to Runlist ([figures](../guide.md#several-batch-programs)).
 - **NP** has Python's own lock in it, since its programs are threads of one Python process: its latencies are upper
   bounds.
 - **The hint** is a kernel of one thread on the program's own stream, with the request queued behind it, {hint}. The

@@ -86,8 +86,8 @@ class Scheduler:
             self.ended.update(managed.counts)
             self.ledger.end(key)
             self.accounting.forget(key.pid)
+            self.bind()  # first: whoever hears that it is gone may decide at once
             self.tell(Vanish(key))
-            self.bind()
 
     def bind(self) -> None:
         """See which tasks run together because they share a channel group, and tell the policy of changes."""

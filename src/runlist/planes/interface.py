@@ -125,7 +125,7 @@ class Context(Protocol):
     @property
     def group_ids(self) -> Collection[int]:
         """Ids of those groups on the GPU; empty where the driver does not tell. Contexts of several processes that have
-        one in common run and stop together, as the clients of one MPS server do.
+        one in common run and stop together, as the clients of one MPS server do: to suspend one is to suspend all.
         """
 
     @property

@@ -30,7 +30,7 @@ def seen(**values: Any) -> Observation:
         "enforcement": "memory, queries", "seconds": 2.0, "suspended": False, "in_reach": True, "capped": False,
         "foreground": True, "tells": True, "busy": 0.35, "pauses_per_s": 31.2, "submissions_per_s": 400.0,
         "waits": 0.98, "request_us": 37_234.0, "p99_us": None, "target_p99_us": None, "gives_way": "request",
-        "slice_us": None, "switches_share": 0.01, "budget_share": 0.1,
+        "slice_us": None, "switches_share": 0.01, "budget_share": 0.1, "turns_with": 0, "idle": 0.0,
     }  # fmt: skip
     return Observation(**{**fields, **values})
 
@@ -41,6 +41,7 @@ HOST_BOUND: dict[str, Any] = {
 UNTOLD: dict[str, Any] = {
     "tells": False, "submissions_per_s": None, "waits": None, "request_us": None, "enforcement": "",
 }  # fmt: skip
+BEHIND: dict[str, Any] = {"task_class": "batch", "foreground": False, "idle": 0.78}
 
 
 def said(**values: Any) -> dict[str, tuple[str, str]]:
@@ -80,6 +81,8 @@ SAID: list[tuple[dict[str, Any], str, str, str]] = [
     ({"task_class": "batch", "foreground": False}, "class", "ok", "to protect it: `runlist set 42 class=latency`"),
     ({"policy": "fair", "gives_way": ""}, "way", "warn", "policy fair lets nobody give way"),
     ({"task_class": "deadline", "gives_way": ""}, "way", "ok", "its budget before all others"),
+    ({**BEHIND, "turns_with": 4}, "turns", "warn", "turns with 4 others, and has left the GPU idle for 78 %"),
+    ({**BEHIND, "turns_with": 1}, "turns", "warn", "turns with another one,"),
     ({"target_p99_us": 5e3}, "target", "warn", "a target of 5 ms and reports no latencies"),
     ({"target_p99_us": 5e3, "p99_us": 7_123.0}, "target", "warn", "p99 7.1 ms, over its 5 ms"),
     ({"target_p99_us": 5e3, "p99_us": 4_900.0}, "target", "ok", "p99 4.9 ms of 5 ms"),
@@ -102,6 +105,20 @@ def test_of_what_is_kept_off_nothing_else_is_said() -> None:
 
 def test_a_background_task_hears_nothing_of_ways_and_libraries() -> None:
     assert set(said(foreground=False, task_class="batch", **UNTOLD)) == {"class", WORK}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"turns_with": 0},
+        {"turns_with": 3, "policy": "fair"},
+        {"turns_with": 3, "gives_way": ""},
+        {"turns_with": 3, "idle": 0.2},
+        {"turns_with": 3, "idle": None},
+    ],
+)
+def test_turns_that_are_used_or_are_none_are_not_spoken_of(values: dict[str, Any]) -> None:
+    assert "turns" not in said(**{**BEHIND, **values})
 
 
 def test_every_row_is_said_of_some_program() -> None:
@@ -158,6 +175,21 @@ def test_a_process_and_all_below_it_are_looked_at(fake: FakeDaemon) -> None:
     assert only.foreground
     assert not next(one for one in (first, second) if one.task_class == "normal").foreground
     child.communicate(b"\n")
+
+
+def test_with_whom_a_task_takes_turns(fake: FakeDaemon) -> None:
+    held = {"gpu_seconds_held": 4.0, "gpu_seconds_idle": 3.0}
+    classes = {1: "latency", 2: "batch", 3: "normal", 5: "batch", 6: "batch"}
+    fake.tasks = [view(pid=pid, task_class=each) for pid, each in classes.items()]
+    fake.tasks += [view(pid=os.getpid(), task_class="batch", together=[6], **held), view(pid=7, gpu="GPU-9")]
+    fake.tasks[3] = view(pid=5, task_class="batch", suspended=True)
+    with Client.open() as client:
+        (one,) = look(client, os.getpid(), 0.0)
+    assert (one.turns_with, one.idle) == (2, 0.75)
+    fake.tasks = [view(pid=os.getpid(), task_class="latency", **held), *fake.tasks]
+    with Client.open() as client:
+        (one, *_) = look(client, os.getpid(), 0.0)
+    assert one.turns_with == 0
 
 
 def test_who_ends_meanwhile(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

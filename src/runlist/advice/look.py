@@ -32,7 +32,15 @@ def look(client: Client, pid: int, seconds: float = LOOK_S) -> list[Observation]
     if not both:
         raise NoTargetError(f"process {pid} ended while it was looked at")
     return [
-        observe(first, then, gpus.get(then.gpu), lasted, foreground=_is_foreground(then, tasks)) for first, then in both
+        observe(
+            first,
+            then,
+            gpus.get(then.gpu),
+            lasted,
+            foreground=_is_foreground(then, tasks),
+            turns_with=_turns_with(then, tasks),
+        )
+        for first, then in both
     ]
 
 
@@ -47,6 +55,14 @@ def _is_foreground(task: TaskView, tasks: Sequence[TaskView]) -> bool:
         return True
     others = [other for other in tasks if other.gpu == task.gpu and not other.suspended]
     return task.task_class == "normal" and not any(other.task_class in _FIRST for other in others)
+
+
+def _turns_with(task: TaskView, tasks: Sequence[TaskView]) -> int:
+    """With how many others of the background it takes turns, as far as its user sees them."""
+    if _is_foreground(task, tasks):
+        return 0
+    others = [other for other in tasks if other.gpu == task.gpu and not other.suspended and other.pid != task.pid]
+    return sum(not _is_foreground(other, tasks) and other.pid not in task.together for other in others)
 
 
 def _unmanaged(pid: int) -> NoTargetError | NoPermissionError:

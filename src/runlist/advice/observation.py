@@ -32,7 +32,8 @@ class Pattern(StrEnum):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """A task over `seconds`. `busy` is the part of the GPU that it had, `waits` the part of its own work in which it
     waited for the GPU; what is not known is None. `foreground`: the others give way to it, `gives_way` says how (empty:
-    nobody does), at the cost of `switches_share` of the GPU, of `budget_share`.
+    nobody does), at the cost of `switches_share` of the GPU, of `budget_share`. `turns_with` is with how many others it
+    takes turns where somebody gives way, `idle` the part of all its time on the GPU in which that was idle.
     """
 
     pid: int
@@ -59,6 +60,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     slice_us: int | None
     switches_share: float
     budget_share: float
+    turns_with: int
+    idle: float | None
 
     @property
     def pattern(self) -> Pattern:
@@ -90,11 +93,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
             "slice": "-" if self.slice_us is None else duration(round(self.slice_us, -2)),
             "cost": _percent(self.switches_share),
             "budget": _percent(self.budget_share),
+            "others": "another one" if self.turns_with == 1 else f"{self.turns_with} others",
+            "idle": _percent(self.idle),
             "not_loaded": printable(self.enforcement.removeprefix("not loaded: ")),
         }
 
 
-def observe(before: TaskView, after: TaskView, gpu: GpuView | None, seconds: float, *, foreground: bool) -> Observation:
+def observe(
+    before: TaskView, after: TaskView, gpu: GpuView | None, seconds: float, *, foreground: bool, turns_with: int = 0
+) -> Observation:
     """What was seen of a task in so many seconds between two looks."""
     worked = after.gpu_seconds_worked - before.gpu_seconds_worked
     waited = _more(before.seconds_waited, after.seconds_waited)
@@ -126,6 +133,8 @@ def observe(before: TaskView, after: TaskView, gpu: GpuView | None, seconds: flo
         slice_us=None if gpu is None else gpu.gives_way_slice_us,
         switches_share=0.0 if gpu is None else gpu.switches_share or 0.0,
         budget_share=0.0 if gpu is None else gpu.switch_budget_share or 0.0,
+        turns_with=turns_with,
+        idle=after.gpu_seconds_idle / after.gpu_seconds_held if after.gpu_seconds_held > 0 else None,
     )
 
 

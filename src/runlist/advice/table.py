@@ -13,6 +13,9 @@ WITH_A_FOREGROUND = frozenset({"priority", "slo", "cap", "deadline"})
 STILL_FITS = 1.5
 """Switches may cost so many times what they should: slices are corrected as programs change."""
 
+MUCH_IDLE = 0.3
+"""From this part on it is worth while to have others in a task's turns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -159,6 +162,17 @@ TABLE: dict[str, tuple[Row, ...]] = {
             _otherwise,
             "the background gives way at each launch, and switches cost {cost}, more than {budget}: "
             f"{_AUTO} chooses another way within seconds, if one fits",
+        ),
+    ),
+    "turns": (
+        Row("ok", lambda seen: not (seen.turns_with and seen.gives_way), ""),
+        Row("ok", lambda seen: seen.policy not in WITH_A_FOREGROUND, ""),
+        Row("ok", lambda seen: (seen.idle or 0.0) < MUCH_IDLE, ""),
+        Row(
+            "warn",
+            _otherwise,
+            "it takes turns with {others}, and has left the GPU idle for {idle} of its own: clients of one MPS server "
+            "fill it together (`runlist run --share sms`)",
         ),
     ),
     "target": (

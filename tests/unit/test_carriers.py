@@ -97,12 +97,15 @@ def test_when_the_carrier_goes_another_one_carries(world: World, restore: bool) 
     assert on_the_gpu(world, 3)
 
 
-def test_a_policy_may_decide_as_soon_as_the_carrier_is_gone(world: World) -> None:
-    clients(world, 1, 2, 3)
+@pytest.mark.parametrize("pids", [(1, 2), (1, 2, 3)])
+def test_a_policy_may_decide_as_soon_as_the_carrier_is_gone(world: World, pids: tuple[int, ...]) -> None:
+    """With two the other one is told to be by itself, too."""
+    clients(world, *pids)
     let(world, False)
     world.pass_time(1)
     world.policy.broken["on_event"] = lambda: True
     end(world, 1)
+    world.pass_time(0.01)
     assert not on_the_gpu(world, 2)
 
 

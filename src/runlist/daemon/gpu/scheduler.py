@@ -86,7 +86,7 @@ class Scheduler:
             self.ended.update(managed.counts)
             self.ledger.end(key)
             self.accounting.forget(key.pid)
-            self.bind()  # first: whoever hears that it is gone may decide at once
+            self.bind()  # before the policy hears that it is gone, and may decide at once
             self.tell(Vanish(key))
 
     def bind(self) -> None:
@@ -98,11 +98,12 @@ class Scheduler:
         together: dict[TaskKey, int] = {}
         for number, members in sorted(owners.items(), reverse=True):
             together |= {managed.task.key: number for managed in members if len(members) > 1}
-        for key, managed in self.tasks.items():
-            if managed.task.together != together.get(key):
-                managed.task = replace(managed.task, together=together.get(key))
-                self.tell(Appear(managed.task))
+        changed = [managed for key, managed in self.tasks.items() if managed.task.together != together.get(key)]
+        for managed in changed:
+            managed.task = replace(managed.task, together=together.get(managed.task.key))
         self._choose_carriers()
+        for managed in changed:  # last: whoever hears of it may decide at once
+            self.tell(Appear(managed.task))
 
     def _choose_carriers(self) -> None:
         """Of tasks that run together one carries the others: each control holds up whoever is on the GPU."""

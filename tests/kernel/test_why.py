@@ -171,7 +171,7 @@ class Staged:
         told = self.told[name]
         assert self.report["dropped"] == 0
         row = min(self.report["slow"], key=lambda row: abs(row["began_ns"] - told["began"]))
-        assert abs(row["began_ns"] - told["began"]) < 20_000_000
+        assert abs(row["began_ns"] - told["began"]) < 20_000_000, (told, self.report["slow"])
         assert sum(row["parts_ms"].values()) == pytest.approx(row["ms"], rel=0.001)
         assert row["ms"] * 1e6 == pytest.approx(told["ns"], rel=0.03, abs=SLACK_NS)
         assert row["culprit"] == culprit, row

@@ -235,6 +235,14 @@ def test_inference_is_compared_with_itself_alone_and_both_with_time_slicing() ->
     assert found.wrong(one, "threads-orion") == 2
 
 
+def test_each_kind_of_inference_has_rows_of_its_own() -> None:
+    alone = {"hp": window(60, 1000.0), "be": window(20, kind="BE")}
+    found = Results(GPU, [cell("graph-inference-training", "alone", served=alone)])
+    rows = {row[:2]: row[2] for row in tables.served(found).rows}
+    assert rows["graph-inference-training", SYSTEMS["alone"].title] == "1"
+    assert rows["inference-training", SYSTEMS["alone"].title] == tables.NOT_MEASURED
+
+
 def test_a_cell_in_which_a_program_died_gives_no_figure() -> None:
     dead = TaskResult("LC", "gpt-decode", 1.0, 60, [1.0], {}, died="hp ended early (signal 9)")
     found = Results(GPU, [cell("inference-training", "slicing", served={"hp": dead, "be": window(9, kind="BE")})])

@@ -29,14 +29,15 @@ def chosen(keys: str | None) -> list[Kind[Results]]:
 def _scatter(results: Results, figure: Any) -> bool:
     axes = figure.subplots()
     drawn = False
-    for experiment in (one for one in results.experiments if one.kind == SERVED):
+    for place, experiment in enumerate(one for one in results.experiments if one.kind == SERVED):
+        filled = ("full", "none", "left")[place % 3]
         for system in results.systems(experiment):
             p99, both = results.p99_ratio(experiment, system), results.together_ratio(experiment, system)
             if system == ALONE or p99 is None or both is None:
                 continue
             colour, marker = _STYLES[system]
-            axes.plot([p99], [both], marker=marker, color=colour, markersize=9, linestyle="none",
-                      label=SYSTEMS[system].title)  # fmt: skip
+            axes.plot([p99], [both], marker=marker, color=colour, markersize=9, linestyle="none", fillstyle=filled,
+                      label=f"{SYSTEMS[system].title}{', graphs' if place else ''}")  # fmt: skip
             drawn = True
     axes.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
     axes.axhline(1, color="#999999", linewidth=0.8, linestyle=":")
@@ -88,6 +89,6 @@ KINDS = {
              _bars(TOGETHER, Results.speedup, "as quick as one after the other"), 4.2),
         Kind("overhead", "What is left of a client's rate",
              _bars(EACH, _efficiency, "rate / the same threads without a rule"), 4.2),
-        Kind("scatter", "Inference beside training: throughput against p99", _scatter, 4.6),
+        Kind("scatter", "Inference beside training: throughput against p99", _scatter, 5.4),
     )
 }  # fmt: skip

@@ -56,15 +56,15 @@ def overhead(results: Results) -> Table:
 def served(results: Results) -> Table:
     """Inference beside training."""
     heading = (
-        "configuration", "inference p99, ms", "p99 / alone", "training steps a second", "both together, of 2",
-        "both together / time slicing", "training's operations deferred", "wrong",
+        "experiment", "configuration", "inference p99, ms", "p99 / alone", "training steps a second",
+        "both together, of 2", "both together / time slicing", "training's operations deferred", "wrong",
     )  # fmt: skip
     rows = []
     for one in _of(SERVED):
         for name, system in SYSTEMS.items():
             deferred = results.deferred(one, name)
             rows.append((
-                system.title,
+                one.key, system.title,
                 _ms(results.p99_us(one, name)), _told(results.p99_ratio(one, name)),
                 _told(results.rate(one, name, one.tasks[1].name)),
                 *((NONE, NONE) if name == ALONE else

@@ -1,7 +1,8 @@
 """A transformer with random weights: a forward pass over words that are there, steps of decoding, or steps of training.
 
 Decoding reads all weights for each token, and the memory bounds it; training and the forward pass are products of large
-matrices, and the SMs bound them. All of it kernel by kernel: what is scheduled is single operations.
+matrices, and the SMs bound them. All of it kernel by kernel, since what is scheduled is single operations; decoding can
+be a CUDA graph a token as well, which the processor does not hold up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from bench.frameworks.decode import Decoder
 from bench.papers.common.programs import serving
 from bench.papers.orion.programs.tensors import WORDS, TensorProgram, add_device
+from runlist.errors import UsageError
 from runlist.workloads import options as workload_options
 
 FORWARD, DECODE, TRAIN = "forward", "decode", "train"
@@ -37,6 +39,7 @@ class Gpt(TensorProgram):
         if self._mode == DECODE:
             self.torch.manual_seed(options.seed)
             self._decoder = Decoder(self.torch, options.device)
+            self._step = self._decoder.step
         else:
             self._weights = self._made()
             self._at_first = [each.clone() for each in self._weights] if self._mode == TRAIN else []
@@ -44,6 +47,8 @@ class Gpt(TensorProgram):
                 each.requires_grad_(self._mode == TRAIN)
         self._result: Any = None
         self.warm(3)
+        if options.graph:
+            self._capture()
 
     def infer(self) -> None:
         if self._mode == DECODE:
@@ -60,7 +65,22 @@ class Gpt(TensorProgram):
     def _decode(self) -> None:
         self._decoder.token.copy_(self.given[:1])
         for _ in range(self._tokens):
-            self._result = self._decoder.step()
+            self._result = self._step()
+
+    def _capture(self) -> None:
+        """Have a step be one launch. In a process of several programs others go on meanwhile."""
+        if self._mode != DECODE or not self.on_gpu:
+            raise UsageError("--graph is for decoding on a GPU")
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph, stream=self.own_stream, capture_error_mode="thread_local"):
+            scores = self._decoder.step()
+
+        def replayed() -> Any:
+            graph.replay()
+            return scores
+
+        self._step = replayed
+        self.warm(1)
 
     def _train(self) -> None:
         torch = self.torch
@@ -108,6 +128,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("mode", choices=(FORWARD, DECODE, TRAIN))
     add("--tokens", type=workload_options.positive_int, default=4, metavar="N", help="that decoding adds a request (4)")
+    add("--graph", action="store_true", help="decode by a CUDA graph a token")
     add_device(parser)
 
 

@@ -23,7 +23,7 @@ class TensorProgram(serving.Program):
         os.environ.setdefault(_WORKSPACE, ":4096:8")  # without it cuBLAS adds up in another order now and then
         self.torch = torch = load("torch")
         self.on_gpu = options.device == "cuda"
-        self._stream = own_stream(torch, options.gpu, options.priority) if self.on_gpu else None
+        self.own_stream = own_stream(torch, options.gpu, options.priority) if self.on_gpu else None
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
         self.device = options.device
@@ -46,7 +46,7 @@ class TensorProgram(serving.Program):
 
     @property
     def stream(self) -> int:
-        return int(self._stream.cuda_stream) if self._stream is not None else 0
+        return int(self.own_stream.cuda_stream) if self.own_stream is not None else 0
 
     def facts(self) -> Mapping[str, Any]:
         name = self.torch.cuda.get_device_name() if self.on_gpu else "cpu"
@@ -60,8 +60,8 @@ class TensorProgram(serving.Program):
         self.given.copy_(self._from, non_blocking=True)
 
     def synchronize(self) -> None:
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self.own_stream is not None:
+            self.own_stream.synchronize()
 
     def warm(self, times: int) -> None:
         """Serve a few requests, as they are then served."""

@@ -193,7 +193,7 @@ def cell(experiment: str, system: str, **changes: Any) -> Cell:
 
 
 def a_run() -> Results:
-    return Results(GPU, [
+    return Results([GPU], [
         cell("compute-memory", "sequential", asked_us=[5000.0, 6000.0, 7000.0]),
         cell("compute-memory", "threads-orion", asked_us=[4000.0]),
         cell("compute-memory", "threads-orion", asked_us=[2000.0, 2000.0], round=2),
@@ -237,7 +237,7 @@ def test_inference_is_compared_with_itself_alone_and_both_with_time_slicing() ->
 
 def test_each_kind_of_inference_has_rows_of_its_own() -> None:
     alone = {"hp": window(60, 1000.0), "be": window(20, kind="BE")}
-    found = Results(GPU, [cell("graph-inference-training", "alone", served=alone)])
+    found = Results([GPU], [cell("graph-inference-training", "alone", served=alone)])
     rows = {row[:2]: row[2] for row in tables.served(found).rows}
     assert rows["graph-inference-training", SYSTEMS["alone"].title] == "1"
     assert rows["inference-training", SYSTEMS["alone"].title] == tables.NOT_MEASURED
@@ -245,7 +245,7 @@ def test_each_kind_of_inference_has_rows_of_its_own() -> None:
 
 def test_a_cell_in_which_a_program_died_gives_no_figure() -> None:
     dead = TaskResult("LC", "gpt-decode", 1.0, 60, [1.0], {}, died="hp ended early (signal 9)")
-    found = Results(GPU, [cell("inference-training", "slicing", served={"hp": dead, "be": window(9, kind="BE")})])
+    found = Results([GPU], [cell("inference-training", "slicing", served={"hp": dead, "be": window(9, kind="BE")})])
     one = EXPERIMENTS["inference-training"]
     assert found.p99_us(one, "slicing") is None
     assert found.wrong(one, "slicing") == 0
@@ -268,9 +268,21 @@ def test_pictures_show_only_what_was_measured() -> None:
     pytest.importorskip("matplotlib")
     drawn = {kind.key: pictures.png(kind, a_run()) for kind in figures.chosen(None)}
     assert all(picture is not None and picture.startswith(b"\x89PNG") for picture in drawn.values())
-    assert pictures.png(figures.KINDS["scatter"], Results(GPU)) is None
+    assert pictures.png(figures.KINDS["scatter"], Results([GPU])) is None
     with pytest.raises(UsageError, match="no picture 'pie'"):
         figures.chosen("pie")
+
+
+def test_runs_of_different_experiments_are_shown_together(tmp_path: Path) -> None:
+    stores = [Store(tmp_path / name) for name in ("first", "second")]
+    for store, key in zip(stores, ("inference-training", "graph-inference-training"), strict=True):
+        store.begin({**GPU, "rounds": 1}, ())
+        store.put(cell(key, "alone", served={"hp": window(60, 1000.0), "be": window(20, kind="BE")}))
+    both = Results.of(*stores)
+    assert [one.key for one in both.experiments] == ["inference-training", "graph-inference-training"]
+    assert document.text(both).count("a GPU, driver 1") == 2
+    with pytest.raises(UsageError, match="inference-training: is in two of these runs"):
+        Results.of(stores[0], stores[0])
 
 
 # -- the document ----------------------------------------------------------------------------------
@@ -283,7 +295,7 @@ def test_the_document_is_what_the_command_writes_between_its_marks(tmp_path: Pat
     assert copy.read_text() == DOCUMENT.read_text(), "write it again: python -m bench.papers.orion plot --document …"
     document.write(copy, a_run())
     assert "a GPU, driver 1" in copy.read_text()
-    document.write(copy, Results({**GPU, "device": "emulated"}, a_run().cells))
+    document.write(copy, Results([{**GPU, "device": "emulated"}], a_run().cells))
     unmeasured = copy.read_text()  # no figure is of an emulated GPU
     document.write(copy, Results())
     assert copy.read_text() == unmeasured

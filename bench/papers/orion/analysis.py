@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
@@ -11,6 +11,7 @@ from bench.papers.common.results import TaskResult
 from bench.papers.orion.cells import Cell, Store
 from bench.papers.orion.experiments import EACH, EXPERIMENTS, Experiment
 from bench.papers.orion.systems import ALONE, MPS, SEQUENTIAL, SLICING, SYSTEMS, THREADS
+from runlist.errors import UsageError
 from runlist.statistics import percentile
 
 UNSCHEDULED = {THREADS: "threads", MPS: "mps"}
@@ -19,20 +20,31 @@ UNSCHEDULED = {THREADS: "threads", MPS: "mps"}
 
 @dataclass
 class Results:
-    """A run."""
+    """A run, or several of different experiments: the facts of each."""
 
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    machines: Sequence[Mapping[str, Any]] = ()
     cells: list[Cell] = field(default_factory=list)
 
     @classmethod
-    def of(cls, store: Store) -> Results:
-        """That of a folder. Raises UsageError."""
-        return cls(store.machine(), list(store.cells()))
+    def of(cls, *stores: Store) -> Results:
+        """Those of folders. Raises UsageError, also where an experiment is in two of them: each is of one run."""
+        found = cls([store.machine() for store in stores])
+        for store in stores:
+            cells, before = list(store.cells()), {cell.experiment for cell in found.cells}
+            if twice := before.intersection(cell.experiment for cell in cells):
+                raise UsageError(f"{', '.join(sorted(twice))}: is in two of these runs: name one of them")
+            found.cells += cells
+        return found
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        """Where the first of them was measured."""
+        return self.machines[0] if self.machines else {}
 
     @property
     def real(self) -> bool:
         """Whether it was measured on a GPU."""
-        return bool(self.cells) and self.machine.get("device") != "emulated"
+        return bool(self.cells) and all(machine.get("device") != "emulated" for machine in self.machines)
 
     @property
     def experiments(self) -> list[Experiment]:

@@ -60,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(function=_run)
 
     one = kinds.add_parser("plot", help="draw the pictures, and write the tables")
-    one.add_argument("-r", "--results", type=Path, metavar="DIR", help="of a run; without one nothing was measured")
+    one.add_argument("-r", "--results", type=Path, metavar="DIR", action="append", default=[],
+                     help="of a run, again for one of other experiments; default: nothing was measured")  # fmt: skip
     one.add_argument("-f", "--figures", metavar="KEY,…", help=f"which pictures, of {', '.join(figures.KINDS)}")
     one.add_argument("--document", type=Path, metavar="FILE", help="write the tables between the marks of this, too")
     one.set_defaults(function=_plot)
@@ -116,10 +117,10 @@ def refused(wanted: Sequence[Experiment], compared: Sequence[System], place: Pla
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    results = Results() if arguments.results is None else Results.of(Store(arguments.results))
-    if arguments.results is not None:
+    results = Results.of(*map(Store, arguments.results))
+    if arguments.results:
         try:
-            _draw(results, figures.chosen(arguments.figures), arguments.results / FOLDER)
+            _draw(results, figures.chosen(arguments.figures), arguments.results[0] / FOLDER)
         except ImportError:
             raise MissingExtra("plot", "matplotlib", "plot") from None
     if arguments.document is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.papers.common.pictures import measured_on
 from bench.papers.common.tables import markdown
@@ -27,12 +29,17 @@ def write(path: Path, results: Results) -> None:
     files.replace(path, _BLOCK.sub(lambda _: f"{BEGIN}\n{text(results)}\n{END}", before).encode())
 
 
+def _run(machine: Mapping[str, Any]) -> str:
+    rounds = machine.get("rounds")
+    return f"{measured_on(machine)}, {rounds} round{'' if rounds == 1 else 's'}."
+
+
 def text(results: Results) -> str:
     """What is between the marks. What was measured on an emulated GPU is no figure."""
     shown = results if results.real else Results()
     state = "No run on a GPU has been kept yet: every figure is not measured.\n"
     if shown.real:
-        state = f"{measured_on(shown.machine)}, {shown.machine.get('rounds')} rounds.\n"
+        state = "".join(f"- {_run(machine)}\n" for machine in shown.machines)
     parts = [state]
     parts += [f"\n### {table.title}\n\n{markdown(table)}" for table in tables.all_of(shown)]
     if shown.real:

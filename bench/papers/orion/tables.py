@@ -77,8 +77,12 @@ def served(results: Results) -> Table:
 
 def left_out(results: Results) -> Table:
     """What was not measured in this run, and why."""
-    refused = results.machine.get("refused", {})
-    rows = [(experiment, system, why) for experiment, systems in refused.items() for system, why in systems.items()]
+    rows = [
+        (experiment, system, why)
+        for machine in results.machines
+        for experiment, systems in machine.get("refused", {}).items()
+        for system, why in systems.items()
+    ]
     rows += [(cell.experiment, cell.system, note) for cell in results.cells for note in cell.notes]
     return Table("Left out, and what went wrong", ("experiment", "configuration", "why"), rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,17 @@ set = { class = "batch" }
 [[rule]]
 unit = "gold.slice"
 set = { class = "latency" }
+"""
+
+
+BY_CGROUP = """
+[[rule]]
+unit = "jupyter-*.service"
+set = { weight = "cgroup", group = "cgroup" }
+
+[[rule]]
+unit = "*.slice"
+set = { weight = "cgroup", group = "cgroup" }
 """
 
 
@@ -108,3 +120,41 @@ def test_uninstalled_it_is_gone(service: Service) -> None:
     service.machine.run("systemctl", "daemon-reload")
     assert service.machine.run("systemctl", "cat", "runlist.socket", check=False).returncode != 0
     assert service.processes == []
+
+
+def test_the_gpu_is_divided_as_systemd_divides_the_cpu(service: Service) -> None:
+    """CPUWeight of units and of slices, as it is and as it becomes; without one, the next above counts."""
+    service.rules(BY_CGROUP)
+    service.machine.run("systemctl", "reload", "runlist.service")
+    alice = service.worker("jupyter-alice", "--property=CPUWeight=300")
+    bob = service.worker("jupyter-bob", "--property=CPUWeight=100")
+    service.machine.write("/etc/systemd/system/gold.slice", "[Slice]\nCPUWeight=700\n")
+    gold = service.worker("other", "--slice=gold.slice", "--property=CPUAccounting=no")
+
+    def weights() -> dict[str, int]:
+        return {Path(task["cgroup"]).name: task["weight"] for task in service.tasks()}
+
+    units = ("jupyter-alice.service", "jupyter-bob.service", "other.service")
+    wait_for(lambda: weights() == dict(zip(units, (300, 100, 700), strict=True)), "the weights of their cgroups")
+    gold.do("pause")
+    for weight in (50, 900):  # of 0.33 and 0.9 of the GPU, on cores that others have, too
+        service.machine.run("systemctl", "set-property", "--runtime", "jupyter-alice.service", f"CPUWeight={weight}")
+        wait_for(lambda: weights()["jupyter-alice.service"] == weight, f"weight {weight}", timeout=20)  # noqa: B023
+        part = _part_of(service, "jupyter-alice.service")
+        print(f"weight {weight} beside 100: {part:.3f} of the GPU")
+        assert (part > 0.5) == (weight > 100)
+    assert weights()["jupyter-bob.service"] == 100
+    for worker in (alice, bob, gold):
+        assert worker.quit()
+
+
+def _part_of(service: Service, unit: str, seconds: float = 4.0) -> float:
+    """What a unit had of the GPU's time."""
+
+    def held() -> dict[str, float]:
+        return {Path(task["cgroup"]).name: task["gpu_seconds_held"] for task in service.tasks()}
+
+    before = held()
+    time.sleep(seconds)
+    used = {name: after - before[name] for name, after in held().items()}
+    return used[unit] / sum(used.values())

@@ -30,6 +30,7 @@ from tests.hostile.read_files import (
 )
 from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring
 from tests.hostile.read_messages import datagrams, frames, lengths, region
+from tests.hostile.read_pods import annotations, container_state, metrics
 from tests.hostile.read_settings import amounts, environment, policy_options, settings
 from tests.hostile.reader import Reader
 
@@ -68,6 +69,9 @@ READERS = (
     kernel_events,
     kernel_ring,
     kernel_object,
+    annotations,
+    container_state,
+    metrics,
 )
 
 

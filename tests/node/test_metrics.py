@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -12,16 +13,16 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runlist.views.structs import WorkloadView
-from tests.fixtures.daemon import ROOT, short_path, wait_for
+from tests.fixtures.daemon import ROOT, Commands, Daemon, Worker, short_path, wait_for
 from tests.fixtures.fake_daemon import FakeDaemon, fake, gpu_view, start_fake, status, view
-from tests.fixtures.metrics import ALERTS, ALERTS_TEST, all_expressions
+from tests.fixtures.metrics import ALERTS, ALERTS_TEST, all_expressions, of_dashboard, of_page
 from tests.fixtures.node import needs_modules, needs_programs, program
 
 __all__ = ["fake", "short_path", "start_fake"]
@@ -120,6 +121,12 @@ class Prometheus:
                 return json.load(answer)["data"]
         return None
 
+    def results(self, expression: str) -> list[Any]:
+        """Its series that have a number now."""
+        found = self.ask("query", query=expression)
+        series = [] if found is None else found["result"]
+        return [one for one in series if math.isfinite(float(one["value"][1]))]
+
     def value(self, expression: str) -> float | None:
         """Of a single series, or None."""
         found = self.ask("query", query=expression)
@@ -133,22 +140,29 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@pytest.fixture
-def scraped(busy: FakeDaemon, tmp_path: Path) -> Iterator[Prometheus]:
+@contextlib.contextmanager
+def prometheus(folder: Path, environment: Mapping[str, str]) -> Iterator[Prometheus]:
+    """One that scrapes an exporter of its own."""
     exporter = subprocess.Popen(
         [sys.executable, "-m", "runlist.cli", "exporter", "--listen", "127.0.0.1:0", "--names", "dcgm,kai,hami"],
-        cwd=ROOT, env=dict(os.environ), stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert exporter.stderr is not None
     found = re.search(r"http://(127\.0\.0\.1:\d+)/metrics", exporter.stderr.readline())
     assert found is not None
-    server = Prometheus(tmp_path, free_port(), found[1])
+    server = Prometheus(folder, free_port(), found[1])
     try:
         yield server
     finally:
         for process in (server.process, exporter):
             process.terminate()
             process.wait(30)
+
+
+@pytest.fixture
+def scraped(busy: FakeDaemon, tmp_path: Path) -> Iterator[Prometheus]:
+    with prometheus(tmp_path, os.environ) as server:
+        yield server
 
 
 def test_a_real_prometheus_scrapes_it_and_answers_the_dashboards_questions(
@@ -170,3 +184,47 @@ def test_a_real_prometheus_scrapes_it_and_answers_the_dashboards_questions(
     wait_for(lambda: scraped.value("sum(runlist_up)") == 0, timeout=30)
     wait_for(lambda: scraped.value(f"absent({pod})") == 1, timeout=30)  # it is told by nobody, and not as it was
     assert scraped.ask("targets")["activeTargets"][0]["health"] == "up"
+
+
+RULES = """
+[[rule]]
+environment = { POD = "web" }
+labels = { namespace = "shop", pod = "web", container = "main" }
+set = { class = "latency", p99 = "5ms" }
+
+[[rule]]
+environment = { POD = "train" }
+labels = { namespace = "lab", pod = "train", container = "main" }
+set = { class = "batch", weight = 30, cap = "60%", memory = "2G", group = "user" }
+"""
+
+
+def test_every_panel_shows_something_of_a_real_daemon(
+    commands: Commands, start_daemon: Callable[..., Daemon], worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    """No panel and no question of the documents is empty on a node with a latency program and a batch job."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)
+    daemon = start_daemon("--rules", str(rules))
+    web, train = (worker(environment={**commands.environment, "POD": pod}) for pod in ("web", "train"))
+    wait_for(lambda: len(daemon.client.ps()) == 2, "both to be managed")
+    asked = dict.fromkeys([*(text for _, text in of_dashboard()), *of_page()])
+    empty: list[str] = []
+    with prometheus(tmp_path, commands.environment) as server:
+
+        def all_answered() -> bool:
+            web.do("report 2500")
+            empty[:] = [text for text in asked if not server.results(text)]
+            return not empty
+
+        try:
+            wait_for(all_answered, timeout=60)
+        except AssertionError:
+            raise AssertionError("\n".join(["these show nothing:", *empty])) from None
+        rules_seen = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+        assert {(rule["health"], rule.get("lastError", "")) for rule in rules_seen} == {("ok", "")}
+        held = 'sum by (namespace, pod) (runlist_workload_gpu_held_seconds_total{folded=""})'
+        pods = {tuple(one["metric"].values()) for one in server.results(held)}
+        assert pods == {("shop", "web"), ("lab", "train")}
+    assert train.quit()
+    assert web.quit()

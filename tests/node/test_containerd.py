@@ -15,10 +15,16 @@ from runlist.proc.cgroup import cgroup_of
 from tests.fixtures import compiler
 from tests.fixtures.containerd import Containerd, containerd, missing
 from tests.fixtures.daemon import short_path, wait_for
+from tests.fixtures.effort import TIMES
 from tests.fixtures.node_agent import NodeAgent
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "can run")
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason=missing() or "can run"),
+    pytest.mark.timeout(60 * max(2, TIMES)),
+]
 __all__ = ["short_path"]
+
+RESTARTS = 3 if TIMES == 1 else 50
 
 
 @pytest.fixture
@@ -79,15 +85,26 @@ def test_containerd_is_restarted_and_its_containers_go_on(engine: Containerd, ag
     agent.start()
     agent.wait_for(one)
     pid = _pid_in(one)
-    for times in range(1, 4):
+    had = 0
+    for times in range(RESTARTS):
         engine.stop()
         assert set(agent.rules) == {one}
         engine.start()
         later = engine.container(engine.pod(f"later-{times}", {}), "main")
         agent.wait_for(one, later)
         engine.remove(later)
+        engine.remove_pod(engine.sandboxes[-1])
         agent.wait_for(one)
+        had = had or _descriptors(agent)
     assert _pid_in(one) == pid
+    assert _descriptors(agent) <= had + 2
+    assert agent.stop() == 0
+    assert "Traceback" not in agent.said
+
+
+def _descriptors(agent: NodeAgent) -> int:
+    assert agent.process is not None
+    return len(os.listdir(f"/proc/{agent.process.pid}/fd"))
 
 
 def test_a_container_that_ends_by_itself(engine: Containerd, agent: NodeAgent) -> None:

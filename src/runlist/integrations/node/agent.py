@@ -35,9 +35,9 @@ LOOK_EVERY_S = 10.0
 """Without a sign that something changed."""
 
 POLL_EVERY_S = 0.5
-POLL_REST = 110
+POLL_REST = 130
 """Where there are no signs, because cgroups cannot be watched: so often, or after so many times as long as a look takes
-of a core, so that all looks take less than a hundredth.
+of a core, so that all looks take less than a hundredth, with what waiting costs.
 """
 
 GATHER_S = 0.03

@@ -17,7 +17,6 @@ from runlist.integrations.node.pods import Pod
 from runlist.integrations.parts import weight_of
 from runlist.units import MAX_SIZE
 
-"""What our device plugin says that it gave a container: percent of a GPU, and bytes."""
 OUR_KEYS = ("class", "weight", "cap", "memory", "p99", "group")
 PRIORITY_CLASSES: Mapping[str, str] = {
     "train": "batch",
@@ -209,8 +208,8 @@ def hami(asked: Asked) -> Wishes:
 
 def names_no_containers(pod: Pod) -> bool:
     """Whether annotations of a pod are for several of its containers, by their places alone."""
-    text = pod.annotations.get(HAMI_DEVICES, "")[:_LONGEST]
-    return len([one for one in text.split(";") if one]) > 1
+    text = pod.annotations.get(HAMI_DEVICES)
+    return text is not None and len([one for one in text[:_LONGEST].split(";") if one]) > 1
 
 
 def _hami_segment(asked: Asked, text: str) -> tuple[str, bool]:

@@ -184,8 +184,8 @@ class Node:
     @property
     def restarts(self) -> list[Callable[[], None]]:
         return [
-            self.kill_daemon, self.restart_kubelet, self.kill_agent, self.restart_runtime, self.start_daemon,
-            self.restart_kubelet, self.restart_agent, self.restart_runtime,
+            self.kill_daemon, self.restart_kubelet, self.kill_agent, self.start_daemon, self.restart_kubelet,
+            self.restart_agent,
         ]  # fmt: skip
 
     def close(self) -> None:
@@ -228,6 +228,8 @@ def test_no_task_is_lost_or_kept_and_nothing_grows(node: Node) -> None:
         for _ in range(EACH // 2):
             node.run_pod()
         node.restarts[number % len(node.restarts)]()
+        if number % 4 == 3:
+            node.restart_runtime()
         for _ in range(EACH - EACH // 2):
             node.run_pod()
         node.settle()

@@ -35,9 +35,9 @@ LOOK_EVERY_S = 10.0
 """Without a sign that something changed."""
 
 POLL_EVERY_S = 0.5
-POLL_REST = 130
-"""Where there are no signs, because cgroups cannot be watched: so often, or after so many times as long as a look takes
-of a core, so that all looks take less than a hundredth, with what waiting costs.
+POLL_REST = 110
+"""Where there are no signs, because cgroups cannot be watched: so often, or after so many times as long as a look and the
+wait before it took of a core, so that the agent takes less than a hundredth.
 """
 
 GATHER_S = 0.03
@@ -243,10 +243,9 @@ class Agent:
             self._failed = None if self._stopped else error
 
     def _go_on(self, watch: PodsWatch) -> None:
-        pause, ready = RETRY_S[0], False
+        pause, ready, spent = RETRY_S[0], False, time.process_time()
         while not self._stopped:
             self._wake.clear()
-            began = time.process_time()
             try:
                 found = self.look()
             except RuntimeGone as error:
@@ -267,7 +266,7 @@ class Agent:
             blind = not watch.sees([one.container for one in found])
             self._said.say("cgroups", "no pods are seen there: the runtime is polled" if blind and found else "")
             self._sleep(REST_S)
-            took = time.process_time() - began
+            took, spent = time.process_time() - spent, time.process_time()
             self._wait(max(POLL_EVERY_S, min(LOOK_EVERY_S, POLL_REST * took)) if blind else LOOK_EVERY_S)
 
     def _wait(self, until: float) -> None:

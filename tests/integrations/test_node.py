@@ -255,3 +255,24 @@ def test_without_a_kubelet_it_goes_by_what_it_saw(
         runtime.container(pod, name)
     wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
     wait_for(lambda: "the kubelet's pod-resources: " in agent.said)
+
+
+def test_a_kubelet_that_hangs_holds_no_other_pod_up_for_long(
+    runtime: FakeRuntime, agent: NodeAgent, short_path: Path
+) -> None:
+    """One pod's annotations have it asked; all the others have their settings meanwhile."""
+    path = short_path / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as hangs:
+        hangs.bind(str(path))
+        hangs.listen()
+        pod = runtime.pod("web-0", HAMI)
+        for name in ("small", "big"):
+            runtime.container(pod, name)
+        agent.start("--pod-resources", str(path))
+        wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+        began = time.monotonic()
+        for number in range(4):
+            one = runtime.run(f"other-{number}", {"runlist.dev/weight": "3"})
+            wait_for(lambda one=one: agent.has(one), "a pod that has nothing to do with it")
+        assert time.monotonic() - began < 12.0, "each look waited for it"
+    assert agent.said.count("the kubelet's pod-resources: ") == 1

@@ -13,9 +13,13 @@ from runlist.integrations.node.runtime import MAX_ANSWER, check_socket
 from runlist.text import printable
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-PATIENCE_S = 5.0
-AGAIN_S = 5.0
-"""A pod that the kubelet does not tell of yet is asked for once in so long."""
+PATIENCE_S = 1.0
+"""All pods wait for an answer about one."""
+
+AGAIN_S = (5.0, 60.0)
+"""A pod that the kubelet does not tell of yet is asked for after the first pause, and up to the second one where the
+kubelet does not answer.
+"""
 
 _Key = tuple[str, str]
 
@@ -27,15 +31,21 @@ class PodResources:
         self.trouble = ""
         self._socket = socket
         self._names: dict[_Key, tuple[str, ...]] = {}
-        self._asked = float("-inf")
+        self._ask_at = float("-inf")
+        self._pause = AGAIN_S[0]
 
     def names(self, namespace: str, pod: str, there: frozenset[str]) -> tuple[str, ...]:
         """The containers of a pod: its sidecars that run from the beginning, then the others. Those that are `there`
         are among them, or the kubelet speaks of an older pod of that name.
         """
         known = self._names.get((namespace, pod), ())
-        if not there <= set(known) and time.monotonic() - self._asked >= AGAIN_S:
+        if not there <= set(known) and time.monotonic() >= self._ask_at:
             self._ask()
+            if not self.trouble:
+                self._pause = AGAIN_S[0]
+            self._ask_at = time.monotonic() + self._pause
+            if self.trouble:
+                self._pause = min(2 * self._pause, AGAIN_S[1])
             known = self._names.get((namespace, pod), ())
         return known if there <= set(known) else ()
 
@@ -44,7 +54,6 @@ class PodResources:
 
         from runlist.integrations.kubernetes import podresources_autogen as api
 
-        self._asked = time.monotonic()
         try:
             check_socket(self._socket, "the kubelet")
         except RunlistError as error:

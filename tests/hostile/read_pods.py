@@ -31,6 +31,14 @@ _BETWEEN, _OF = "\x1e", "\x1f"
 """Between annotations, and between a key and its value: all else may be in either."""
 
 
+def _taken(path: Path, text: bytes) -> Rules:
+    """The rules of a drop-in of ours, which the daemon never refuses."""
+    try:
+        return Rules.of_drop_in(path, text)
+    except UsageError as error:
+        raise AssertionError(f"{error}: {text!r}") from None
+
+
 def _annotations(*lines: str) -> bytes:
     return _BETWEEN.join(line.replace("=", _OF, 1) for line in lines).encode()
 
@@ -45,6 +53,7 @@ PODS = [
                  "gpu-fraction-container-name=main"),
     _annotations("nvidia.com/container.main.gpu-memory.request=8Gi", "nvidia.com/container.main.gpu-memory.limit=16e9"),
     _annotations("hami.io/vgpu-devices-allocated=GPU-1,NVIDIA,3000,30:GPU-2,NVIDIA,10,0:;;GPU-1,NVIDIA,1,100:;"),
+    _annotations('name=x"\n[[rule]]\nset.class = "latency"\n#', "namespace=shop\\", "runlist.dev/weight=20"),
     _annotations("runlist.dev/granted-share=25", "runlist.dev/granted-memory=20Gi", "runlist.dev/group=none"),
 ]  # fmt: skip
 
@@ -66,7 +75,7 @@ def annotations(folder: Path) -> Reader:
         assert len(found.notes) <= 17
         labels = {"pod": name, "namespace": namespace, "container": "main"}
         book = RuleBook(Rules.load(main))
-        rules = Rules.of_drop_in(folder / "x.toml", rule_text(CONTAINER, labels, found.settings).encode())
+        rules = _taken(folder / "x.toml", rule_text(CONTAINER, labels, found.settings).encode())
         assert len(rules.rules) == 1
         book.put("x.toml", rules)
         assert book.match(Facts(0, "python", f"/kubepods/{OTHER}", OTHER)) is None
@@ -86,7 +95,8 @@ def annotations(folder: Path) -> Reader:
             raise UsageError(found.notes[0])
 
     words = (b"runlist.dev/", b"main.", b"cgroup", b"container", b"user", b"pod", b"none", b"max", b"Gi", b"%",
-             _BETWEEN.encode(), _OF.encode(), b"pod:other/web-0/1", b"namespace:other/x", b"granted-share")  # fmt: skip
+             _BETWEEN.encode(), _OF.encode(), b'"', b"\n", b"\\", b"[[rule]]",
+             b"pod:other/web-0/1", b"namespace:other/x", b"granted-share")  # fmt: skip
     return Reader(Texts(PODS, words, "annotations"), read)
 
 
@@ -94,7 +104,7 @@ STATES = [
     json.dumps({"ociVersion": "1.0.2", "id": CONTAINER, "status": "creating", "pid": 4, "bundle": "/b",
                 "annotations": {"runlist.dev/class": "batch", "runlist.dev/weight": "30", "other": "x"}}).encode(),
     json.dumps({"id": "web.1_a-b", "status": "stopped", "annotations": None}).encode(),
-    json.dumps({"id": "x", "annotations": {"runlist.dev/memory": "2G", "runlist.dev/group": "team"}}).encode(),
+    json.dumps({"id": "x", "annotations": {"runlist.dev/memory": "2G", "runlist.dev/group": 'te"am\\'}}).encode(),
 ]  # fmt: skip
 
 
@@ -111,7 +121,7 @@ def container_state(folder: Path) -> Reader:
         assert {path.name for path in folder.iterdir()} == beside
         for path in rules.iterdir():
             identity = path.name.removeprefix("container-").removesuffix(".toml")
-            match = Rules.of_drop_in(path, path.read_bytes()).match(Facts(0, "python", "/x", identity))
+            match = _taken(path, path.read_bytes()).match(Facts(0, "python", "/x", identity))
             assert match is not None
             assert match.labels == {"container": identity}
             path.unlink()

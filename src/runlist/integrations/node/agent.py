@@ -36,8 +36,8 @@ LOOK_EVERY_S = 10.0
 
 POLL_EVERY_S = 0.5
 POLL_REST = 110
-"""Where there are no signs, because cgroups cannot be watched: so often, or after so many times as long as a look and the
-wait before it took of a core, so that the agent takes less than a hundredth.
+"""Where there are no signs, because cgroups cannot be watched: so often, or after so many times as long as a look and
+the wait before it took of a core, so that the agent takes less than a hundredth.
 """
 
 GATHER_S = 0.03

@@ -7,7 +7,8 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist import interpreter
 from runlist.errors import NotSupportedError, RunlistError, UsageError
@@ -20,8 +21,7 @@ _PERCENT = re.compile(r"(\d{1,3}) ?%", re.ASCII)
 _COUNT = re.compile(r"\d{1,5}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """A GPU: `sms` is how many of them a program may use."""
 
     uuid: str

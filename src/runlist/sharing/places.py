@@ -12,9 +12,10 @@ import fcntl
 import os
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from runlist import trusted
 from runlist.errors import RunlistError
@@ -110,8 +111,7 @@ def _open(folder: Path, name: str) -> int:
     return fd
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A place: the descriptor that holds it, for the command to inherit."""
 
     index: int

@@ -13,7 +13,6 @@ import selectors
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,8 +21,7 @@ from runlist.planes.registry import choose_plane
 from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
 
 
-@dataclass
-class _Guarded:
+class _Guarded(msgspec.Struct):
     pidfd: int
     replayer: Replayer
     undo: Undo

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+import msgspec
+
 from runlist.planes.process.region.activity import all_names
 from runlist.planes.process.region.format import SLOTS, USE, Enforced
 from runlist.proc.process import pid_namespace, start_of
@@ -21,8 +23,7 @@ CROWD = 64
 _USE_FIELDS = len(USE.names)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(msgspec.Struct, frozen=True):
     """The bytes that a process holds on one GPU: `held` by the program itself, `overhead` by the driver for it."""
 
     held: int = 0
@@ -34,8 +35,7 @@ class Use:
         return min(MAX_BYTES, self.held + self.overhead)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """A GPU in the region: its place in `Slot.use`, the memory limit in force (bytes), the cap in force (a part of its
     time, 0 to 1), refusals so far, and the bytes that the daemon found beyond what the slots tell.
     """
@@ -47,8 +47,7 @@ class Device:
     unseen: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A process in the region. Its `pid` is that in its own `pid_namespace`; `use` is by `Device.index`."""
 
     pid: int

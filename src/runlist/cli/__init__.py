@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runlist.cli import early  # isort: skip  (before what takes its time)
+import runlist.lean  # noqa: F401  isort: skip  (before msgspec)
 
 import contextlib
 import errno

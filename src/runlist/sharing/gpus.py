@@ -7,8 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from runlist import interpreter
 from runlist.errors import NotSupportedError, RunlistError, UsageError
@@ -21,7 +20,8 @@ _PERCENT = re.compile(r"(\d{1,3}) ?%", re.ASCII)
 _COUNT = re.compile(r"\d{1,5}", re.ASCII)
 
 
-class Gpu(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Gpu:
     """A GPU: `sms` is how many of them a program may use."""
 
     uuid: str

@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from runlist import interpreter, paths
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError, UsageError
@@ -25,17 +24,19 @@ _READY_S = 60.0
 _NORMAL, _BELOW_NORMAL = "0", "1"  # priorities of clients
 
 
-class Joined(msgspec.Struct):
+@dataclass
+class Joined:
     """What makes a command a client: variables to add to its environment, and the descriptor that it is to inherit.
     `notes` are for the person who runs it.
     """
 
     variables: dict[str, str]
     descriptor: int
-    notes: list[str] = []
+    notes: list[str] = field(default_factory=list)
 
 
-class _Server(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _Server:
     """A control daemon: its program, and its pipe folder. `own` where an attendant of ours runs it."""
 
     program: str

@@ -12,10 +12,9 @@ import fcntl
 import os
 import struct
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-import msgspec
 
 from runlist import trusted
 from runlist.errors import RunlistError
@@ -111,7 +110,8 @@ def _open(folder: Path, name: str) -> int:
     return fd
 
 
-class Place(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Place:
     """A place: the descriptor that holds it, for the command to inherit."""
 
     index: int

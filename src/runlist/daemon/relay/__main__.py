@@ -4,6 +4,8 @@ its memory. Its socket to the daemon is standard input.
 
 from __future__ import annotations
 
+import runlist.lean  # noqa: F401  isort: skip  (before msgspec)
+
 import contextlib
 import ctypes
 import os

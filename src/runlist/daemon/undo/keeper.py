@@ -7,18 +7,23 @@ ends. The daemon runs it as `runlist.interpreter` says.
 
 from __future__ import annotations
 
+import runlist.lean  # noqa: F401  isort: skip  (before msgspec)
+
 import contextlib
 import os
 import selectors
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from runlist.planes.interface import Plane, Replayer, Undo
 from runlist.planes.registry import choose_plane
 from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane, Replayer, Undo
 
 
 class _Guarded(msgspec.Struct):

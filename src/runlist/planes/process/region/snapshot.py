@@ -5,7 +5,6 @@ trusted.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import overload
 
 import msgspec
@@ -82,8 +81,7 @@ class Uses(Sequence[Use]):
         return any(self._numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A region's content at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) limit each GPU
     that has no limit of its own. None is no limit.
     """
@@ -95,7 +93,7 @@ class Snapshot:
     strict: bool
     devices: dict[int, Device]
     slots: tuple[Slot, ...]
-    _alive: list[Slot] = field(default_factory=list, compare=False, repr=False)  # of a crowd, at the first question
+    _alive: list[Slot] = []  # of a crowd, at the first question
 
     def device(self, gpu: str) -> Device | None:
         """The entry of a GPU, by UUID; None when no process of the tree has used it."""

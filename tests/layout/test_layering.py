@@ -104,7 +104,7 @@ FLOW: dict[str, set[str]] = {
     "daemon.service": {"errors"},
     "daemon.__main__": {
         "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.placement", "daemon.relay", "daemon.requests",
-        "daemon.service", "daemon.tree", "daemon.undo", "errors", "log", "paths", "planes.interface",
+        "daemon.service", "daemon.tree", "daemon.undo", "errors", "lean", "log", "paths", "planes.interface",
         "planes.registry", "policies", "proc", "protocol",
     },
     "daemon": set(),

@@ -48,3 +48,15 @@ for each in list(sys.modules.values()):
 def test_what_was_left_out_can_be_had_later() -> None:
     code = "import runlist.daemon.lean, rich.console, ssl; print(ssl.OPENSSL_VERSION)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
+def test_garbage_is_collected_as_usual_once_a_process_has_started() -> None:
+    code = """
+import gc
+usual = gc.get_threshold()
+from runlist import lean
+assert gc.get_threshold()[0] > usual[0]
+lean.started()
+print(gc.get_threshold() == usual, gc.get_freeze_count() > 1000)
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True True\n"

@@ -7,7 +7,7 @@ ends. The daemon runs it as `runlist.interpreter` says.
 
 from __future__ import annotations
 
-import runlist.lean  # noqa: F401  isort: skip  (before msgspec)
+from runlist import lean  # isort: skip  (before msgspec)
 
 import contextlib
 import os
@@ -111,7 +111,9 @@ def main() -> None:
     """Entry point: the socket to the daemon is standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    Keeper(choose_plane(), socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
+    plane = choose_plane()
+    lean.started()
+    Keeper(plane, socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
 
 
 if __name__ == "__main__":

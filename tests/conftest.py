@@ -43,6 +43,7 @@ LONG = (
     "emulated/test_actuator.py", "emulated/test_commands_settings.py", "emulated/test_commands_policy.py",
     "emulated/test_managing.py", "native/test_cap.py", "emulated/test_bench_pairs.py", "emulated/test_usage.py",
     "integrations/test_node_faults.py", "emulated/test_sharing_sms.py", "emulated/test_attacks.py",
+    "emulated/test_refusals.py",
     "hostile/test_bad_inputs.py", "hostile/test_first_runs.py", "integrations/test_node_hostile.py",
     "hostile/test_output.py", "emulated/test_hostile.py", "planes/test_smoke.py", "integrations/test_node_api.py",
     "emulated/test_rules_and_limits.py", "integrations/test_exporter_daemon.py", "unit/test_top_app.py",

@@ -8,8 +8,9 @@ import select
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from runlist.planes.interface import Capture, DriverFiles
 from runlist.planes.kernel import loading, rights
@@ -68,7 +69,7 @@ class Captured:
 def of_file(path: Path) -> Capture:
     """What is to be captured where this is the driver's one file."""
     found = path.stat()
-    return replace(CAPTURE, files=DriverFiles(device=found.st_dev, inode=found.st_ino))
+    return msgspec.structs.replace(CAPTURE, files=DriverFiles(device=found.st_dev, inode=found.st_ino))
 
 
 @contextlib.contextmanager

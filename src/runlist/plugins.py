@@ -9,10 +9,11 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
+
+import msgspec
 
 from runlist import trusted
 from runlist.errors import NoPermissionError, UsageError
@@ -22,8 +23,7 @@ _MAX_FILE = 1 << 20
 _Class = TypeVar("_Class")
 
 
-@dataclass(frozen=True)
-class Plugins(Generic[_Class]):
+class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
     """Those of a kind, which is called `what`. Ours are the modules of `package` but `others`, and where `packages`
     says so only those that are packages. Each defines `what` in capitals, a subclass of `base` (`base_name` in words).
     """

@@ -11,9 +11,9 @@ import errno
 import os
 import stat
 from collections import deque
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from runlist.errors import NoPermissionError
 
@@ -30,8 +30,7 @@ class NoFile(OSError):
     """A pipe, a socket or the like where there should be a file."""
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(NamedTuple):
     """An open component: its O_PATH descriptor, its path, and what the kernel says of it."""
 
     fd: int

@@ -170,32 +170,10 @@ def test_release_means_the_processes_that_are_named(
     assert slices.of(other.pid) == DEFAULT_SLICES
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["attach", "{gone}"], ["detach", "{gone}"], ["suspend", "{gone}"], ["resume", "{gone}"],
-        ["set", "{gone}", "class=batch"], ["release", "{gone}"],
-    ],
-)  # fmt: skip
-def test_a_process_that_is_gone_is_no_target(commands: Commands, daemon: Daemon, words: list[str]) -> None:
-    line = commands.fails(4, *(word.format(gone=GONE) for word in words), "--json")
-    assert f"process {GONE}" in line
-    commands.fails(4, *(word.format(gone="9" * 30) for word in words))
-
-
 def test_a_thread_is_no_process(commands: Commands, daemon: Daemon, worker: Start) -> None:
     tenant = worker()
     thread = next(name for name in os.listdir(f"/proc/{tenant.pid}/task") if int(name) != tenant.pid)
     assert "thread" in commands.fails(4, "attach", thread)
-
-
-@pytest.mark.parametrize("words", [["detach"], ["suspend"], ["resume"], ["set", "class=batch"]])
-def test_a_process_that_is_not_managed_is_no_target(
-    commands: Commands, daemon: Daemon, worker: Start, slices: Slices, words: list[str]
-) -> None:
-    tenant = worker(idle=True)
-    command, *rest = words
-    assert "not managed: attach it first" in commands.fails(4, command, str(tenant.pid), *rest)
 
 
 @pytest.mark.parametrize(

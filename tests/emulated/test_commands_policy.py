@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from runlist.policies import DEFAULT_POLICY, builtin_policies
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker
 
@@ -37,24 +35,6 @@ def test_policies_are_listed_and_switched(
     commands.ok("policy", "use", "own.py", cwd=tmp_path)  # relative to the caller, not to the daemon
     assert slices.of(tenant.pid) == [5000] * 4
     assert "own.py" in commands.ok("policy", "list")
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (["best"], f"no policy 'best': take {', '.join(builtin_policies())} or the path"),
-        (["parts"], "no policy 'parts'"),
-        (["none.py"], "does not exist"),
-        (["priority", "--option", "quantum_ms=1"], "not within"),
-        (["priority", "--option", "quantum_ms"], "write key=value"),
-        (["gpreempt", "--option", "a=b"], "takes no options"),
-    ],
-)
-def test_a_bad_policy_is_usage_and_changes_nothing(
-    commands: Commands, daemon: Daemon, words: list[str], what: str
-) -> None:
-    assert what in commands.fails(2, "policy", "use", *words)
-    assert daemon.client.status().policy == "priority"
 
 
 def test_gpreempt_refuses_a_second_background_task(

@@ -106,28 +106,6 @@ def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "what"),
-    [
-        (["run", "--", "/nonexistent/program"], 127, "/nonexistent/program: no such command"),
-        (["run", "--", "nonexistent-program"], 127, "nonexistent-program: no such command"),
-        (["run", "--", ""], 2, "the command has no name: write it behind --"),
-        (["run", "--", "/dev/null"], 126, "/dev/null: cannot be run: permission denied"),
-        (["run", "--", "/etc"], 126, "/etc: cannot be run: is a directory"),
-        (["run", "--", "/dev/null/x"], 126, "cannot be run: not a directory"),
-        (["run", "--", f"/{'x' * 300}"], 126, "cannot be run: file name too long"),
-        (["emulator", "--", "/nonexistent/program"], 127, "no such command"),
-        (["emulator", "--", "/etc"], 126, "is a directory"),
-        (["run", "--class", "fast", "--", "true"], 2, "class=fast"),
-        (["run", "--policy", "best", "--", "true"], 2, "no policy 'best'"),
-        (["run", "--option", "a=b", "--", "true"], 2, "--option belongs to --policy"),
-    ],
-)
-def test_run_that_cannot_start(commands: Commands, daemon: Daemon, words: list[str], code: int, what: str) -> None:
-    assert what in commands.fails(code, *words)
-    assert daemon.client.ps() == []
-
-
-@pytest.mark.parametrize(
     ("content", "code", "what"),
     [
         ("echo $1 $0; exit 9\n", 9, ""),

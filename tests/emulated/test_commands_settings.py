@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.fixtures.daemon import Commands, Daemon, Worker, wait_for
 
 Start = Callable[..., Worker]
@@ -60,23 +58,6 @@ def test_a_deadline_is_a_class(commands: Commands, daemon: Daemon, worker: Start
     assert (task["task_class"], task["budget_us"], task["period_us"]) == ("deadline", 5000, 20_000)
     assert "5 ms/20 ms" in commands.ok("ps")
     tenant.wait_for_progress()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--weight", "0"], ["--weight", "x"], ["--cap", "101"], ["--cap", "-3"], ["--burst", "5ms"], ["--p99", "soon"],
-        ["--deadline", "5ms"], ["--deadline", "30ms/20ms"], ["--class", "fast"],
-    ],
-)  # fmt: skip
-def test_a_bad_setting_is_usage_and_manages_nothing(
-    commands: Commands, daemon: Daemon, worker: Start, words: list[str]
-) -> None:
-    tenant = worker()
-    key, value = words[0].removeprefix("--"), words[1]
-    assert f"{key}={value}" in commands.fails(2, "attach", str(tenant.pid), *words, "--json")
-    assert f"{key}={value}" in commands.fails(2, "run", *words, "--", "true")
-    assert daemon.client.ps() == []
 
 
 def test_rules_and_the_words_of_policy_show(

@@ -153,12 +153,6 @@ def test_a_limit_above_the_card_is_taken_with_a_remark(run: Run, commands: Comma
     assert "a limit of 2048.0 GiB has no effect: the GPU has" in holder.quit()
 
 
-@pytest.mark.parametrize("value", ["8Q", "-1", "", "1e9", "9" * 40, "0x10"])
-def test_a_malformed_limit_is_refused_and_nothing_starts(commands: Commands, daemon: Daemon, value: str) -> None:
-    line = commands.fails(2, "run", "--memory", value, "--", "echo", "started")
-    assert ("take a size, such as 8G" if value else "--memory is empty: give it a value") in line
-
-
 def test_no_limit_from_outside(commands: Commands, daemon: Daemon) -> None:
     with Holder([], commands.environment) as holder:
         assert holder.do("open") == 0

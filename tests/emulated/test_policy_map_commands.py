@@ -98,36 +98,6 @@ def test_processes_that_run_get_it_and_are_put_back(
     assert tenant.quit()
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("one", "class=batch"), "name whom it is for: --cgroup, --user, --comm"),
-        (("../one", "--user", "0"), "'../one': a name is up to 64 letters, digits, - and _"),
-        (("one", "class=emperor", "--user", "0"), "emperor"),
-        (("one", "class", "--user", "0"), "class: write key=value"),
-        (("one", "--user", "no-such-user-here"), "no-such-user-here"),
-        (("one", "--cgroup", "/a/*"), "the policy map takes names in full, without *, ? or ["),
-        (("one", "--user", "0", "--refuse", "all"), "--refuse all: take slices, groups=N or gpus=N,N"),
-        (("one", "--user", "0", "--refuse", "groups=x"), "--refuse groups=x: take slices, groups=N or gpus=N,N"),
-        (("one", "--user", "0", "--refuse", "gpus=0,x"), "--refuse gpus=0,x: take slices, groups=N or gpus=N,N"),
-        (("one", "--user", "0", "--refuse", "slices=1"), "--refuse slices=1: take slices, groups=N or gpus=N,N"),
-        (
-            ("one", "--user", "0", "--refuse", "slices", "--refuse", "slices"),
-            "--refuse slices is given twice: give it once",
-        ),
-        (("one", "--cgroup", 'a"\nset = {}'), "cgroup"),
-    ],
-)
-def test_a_mistake_changes_nothing(
-    commands: Commands, daemon: Daemon, folder: Path, words: tuple[str, ...], line: str
-) -> None:
-    said = commands.fails(2, "policy", "map", "set", *words)
-    assert line in said
-    assert said.count("\n") <= 1
-    assert list(folder.iterdir()) == []
-    assert daemon.client.rules().rules == []
-
-
 def test_a_folder_that_others_can_write_is_not_written(commands: Commands, daemon: Daemon, folder: Path) -> None:
     daemon.faults = ("the drop-ins are refused",)
     folder.chmod(0o777)

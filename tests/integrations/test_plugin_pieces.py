@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 
+import msgspec
 import pytest
 import structlog
 from hypothesis import given
@@ -232,7 +232,7 @@ def test_the_kubelet_is_told_again_of_what_changed_alone() -> None:
         listening.cancel()
         return told
 
-    sick = replace(GPUS[1], sick="XID 79")
+    sick = msgspec.structs.replace(GPUS[1], sick="XID 79")
     with structlog.testing.capture_logs() as said:
         assert asyncio.run(lists()) == [["Healthy"], ["Healthy", "Unhealthy"], []]
     assert [(line["gpu"], line["health"]) for line in said] == [(B, "XID 79")]

@@ -10,9 +10,9 @@ import tempfile
 import termios
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.harness.captured import Captured, captured, of_file
@@ -89,7 +89,7 @@ def test_a_device_is_the_drivers_by_its_major_number(devices: str) -> None:
     )  # fmt: skip
     one, other = pty.openpty()
     major = os.major(os.fstat(other).st_rdev)
-    capture = replace(
+    capture = msgspec.structs.replace(
         CAPTURE,
         shapes={termios.TIOCGWINSZ: bytes(shape)},
         files=DriverFiles(major=major if devices == "its own" else major + 1),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from dataclasses import replace
+
+import msgspec
 
 from bench.harness.captured import Captured, captured
 from runlist.planes.kernel.forgetting import NEEDED, OF_PROCESSES, take_out
@@ -35,7 +36,7 @@ def left(kernel: Captured) -> dict[str, set[int]]:
 def sweep(kernel: Captured) -> None:
     """As the daemon does."""
     maps = {name: kernel.map(name) for name in NEEDED}
-    take_out({name: replace(each, fd=os.dup(each.fd)) for name, each in maps.items()})
+    take_out({name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in maps.items()})
 
 
 def test_what_ended_processes_had() -> None:

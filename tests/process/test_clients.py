@@ -1,4 +1,4 @@
-"""Clients that misbehave: whatever they send or leave out, the daemon serves the others."""
+"""Clients that misbehave: whatever they send or leave out, the one daemon of all these tests serves the others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from runlist.client import Client
 from runlist.frames import MAX_FRAME
 from runlist.planes.process.region import create
 from tests.fixtures.daemon import Commands, Daemon, wait_for
+from tests.fixtures.lasting import commands, daemon
+
+__all__ = ["commands", "daemon"]
 
 NO_TASKS = msgspec.json.encode(wire.Tasks([], version=__version__))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -66,7 +65,7 @@ def test_totals_add_up(accounts: Accounting, source: FakeSource) -> None:
 
 
 def test_usages_add_up_field_by_field() -> None:
-    names = [field.name for field in fields(Usage)]
+    names = list(Usage.__struct_fields__)
     first, second = (Usage(*(number + add for number in range(len(names)))) for add in (1, 10))
     assert [getattr(first + second, name) for name in names] == [11 + 2 * number for number in range(len(names))]
     assert first + NO_USAGE == first

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
@@ -73,14 +74,14 @@ class Gpu:
             return
         one = self.tasks[pid]
         if one.activity is not None:
-            self.tasks[pid] = replace(one, activity=replace(one.activity, before=one.activity.work))
+            self.tasks[pid] = replace(one, activity=msgspec.structs.replace(one.activity, before=one.activity.work))
         self.policy.on_event(Announce(one.key, in_s), self.now)
         self.ask()
 
     def work(self, pid: int = 1) -> None:
         """A request is served: the task works, and has the GPU for it."""
         one = self.tasks[pid]
-        activity = one.activity and replace(one.activity, work=one.activity.work + 1)
+        activity = one.activity and msgspec.structs.replace(one.activity, work=one.activity.work + 1)
         usage = Usage(one.usage.held_s + 0.0002, one.usage.turns + 1)
         self.tasks[pid] = replace(one, usage=usage, activity=activity)
         self.policy.on_event(Used({one.key: 0.0002}), self.now)
@@ -259,7 +260,7 @@ def test_who_says_that_it_works_and_does_not_use_the_gpu_is_not_believed() -> No
         gpu.announce(0.0)
         one = gpu.tasks[1]
         assert one.activity is not None
-        gpu.tasks[1] = replace(one, activity=replace(one.activity, work=one.activity.work + 1))
+        gpu.tasks[1] = replace(one, activity=msgspec.structs.replace(one.activity, work=one.activity.work + 1))
 
     gpu.run(20, step)
     assert gpu.longest_off <= MOST_OFF_S + 0.01

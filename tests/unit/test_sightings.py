@@ -7,10 +7,10 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from runlist.daemon.tree import sightings
@@ -148,9 +148,9 @@ def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.
         world = World()
         group = world.event(Kind.GROUP)
         channel = world.event(Kind.CHANNEL)
-        world.sightings.hear([group, channel, replace(channel, what=What.FREED)])
+        world.sightings.hear([group, channel, msgspec.structs.replace(channel, what=What.FREED)])
         assert world.corrected == []
-        world.sightings.hear([replace(group, what=What.FREED)] * 2)
+        world.sightings.hear([msgspec.structs.replace(group, what=What.FREED)] * 2)
         assert world.corrected == [PID]
         while len(world.corrected) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

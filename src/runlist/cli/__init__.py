@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runlist.cli import early  # isort: skip  (before what takes its time)
+from runlist import lean  # isort: skip  (before msgspec)
 
 import contextlib
 import errno
@@ -80,6 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     streams.prepare()
     try:
         early.loaded()
+        lean.started()
         code = _run(words)
         streams.flush()  # here, where an error can be told
     except KeyboardInterrupt:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from runlist.cli.common import say
 from runlist.cli.tree import Tree
@@ -14,24 +15,22 @@ from runlist.planes.interface import Plane
 _WAYS = ("time", "sms")
 
 
-@dataclass(frozen=True)
-class Sharing:
+class Sharing(msgspec.Struct, frozen=True):
     """What was asked for: the class, and the part of the SMs."""
 
     task_class: str
     sms: str | None
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(msgspec.Struct, frozen=True):
     """What makes a command share SMs; nothing where it shares time."""
 
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     inherited: tuple[int, ...] = ()
 
     def onto(self, tree: Tree) -> Tree:
         """A tree with this, too."""
-        return replace(tree, variables={**tree.variables, **self.variables}, inherited=self.inherited)
+        return msgspec.structs.replace(tree, variables={**tree.variables, **self.variables}, inherited=self.inherited)
 
 
 def asked_sharing(share: str, settings: Mapping[str, str], sms: str | None) -> Sharing | None:

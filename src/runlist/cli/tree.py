@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from runlist import paths
 from runlist.cli.common import say
@@ -17,14 +18,13 @@ from runlist.planes.process.library import library
 from runlist.protocol import environment_autogen as names
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(msgspec.Struct, frozen=True):
     """`region` is the descriptor of the region for the daemon, None where there is none; `variables` are added to the
     command's environment, and `inherited` are descriptors that it has, too.
     """
 
     region: int | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     inherited: tuple[int, ...] = ()
 
 

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
-import gc
 import grp
 import os
 import random
@@ -24,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from runlist import log, paths
+from runlist import lean, log, paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.log_limit import LogLimit
 from runlist.daemon.placement.rule import CPU_WEIGHTS
@@ -144,7 +143,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         jobs.append(loop.create_task(stop.wait()))
         daemon.kernel.start()
         sys.setswitchinterval(THREADS_TURN_S)
-        gc.freeze()  # collections skip the objects of start-up, and so stay short
+        lean.started()
         ready.say("ready")
         ready.manager.ready(f"policy {spec.name} on {plane.name}")
         _log.info("ready", driver=plane.name, policy=spec.name, pid=os.getpid())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.gpus import Gpus
@@ -32,8 +33,7 @@ from runlist.planes.interface import Plane
 from runlist.policies import PolicySpec
 
 
-@dataclass(frozen=True)
-class Daemon:
+class Daemon(msgspec.Struct, frozen=True):
     """All that lives as long as the daemon. `opened` is set when it is worth looking for new processes and contexts."""
 
     plane: Plane

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import structlog
 
 from runlist.daemon.rate import Rate
@@ -21,9 +21,8 @@ SAY_EVERY_S = 10.0
 _log = structlog.get_logger()
 
 
-@dataclass
-class _Lines:
-    rate: Rate = field(default_factory=lambda: Rate(LINES_A_SECOND, BURST))
+class _Lines(msgspec.Struct):
+    rate: Rate = msgspec.field(default_factory=lambda: Rate(LINES_A_SECOND, BURST))
     left_out: int = 0
     said_at: float = 0.0
 

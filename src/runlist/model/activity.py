@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """Sums since the task began: `work` counts what it submitted to the GPU, `before` what it had when it last
     announced some. `waited_s` is how long its threads waited for the GPU, `launching_s` how long they were at work from
     the first submission until they waited. A program that mostly waits is bound by the GPU; one that mostly launches,

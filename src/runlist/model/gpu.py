@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class SliceLimits:
+class SliceLimits(msgspec.Struct, frozen=True):
     """Which slices a GPU makes progress with, in µs.
 
     Below `tiny_us` a slice can be shorter than a context switch: two enabled tasks at such slices stop each other for

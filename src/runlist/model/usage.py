@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from operator import add, attrgetter
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+
+class Usage(msgspec.Struct, frozen=True):
     """A task's GPU time since it is managed, or in some stretch of time: these add up, and never shrink.
 
     `held_s` is the time on the GPU in seconds, `turns` how often the task was switched in (0 where the source cannot
@@ -29,5 +29,5 @@ class Usage:
         return self.held_s - self.idle_s
 
 
-_values = attrgetter(*(field.name for field in fields(Usage)))
+_values = attrgetter(*Usage.__struct_fields__)
 NO_USAGE = Usage()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(msgspec.Struct, frozen=True):
     """A control of a driver for a context, beyond slices and suspension. Users set it by its `name`.
 
     It takes the `words`; `default` is the driver's own, to which undo returns. For a `privileged` one the driver asks

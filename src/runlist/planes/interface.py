@@ -8,9 +8,10 @@ UUID, slices in µs, controls by name, and undo as bytes that only the plane its
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from runlist.errors import NotSupportedError
 from runlist.model import SliceLimits
@@ -22,8 +23,7 @@ all second ones: slices come first, so that no two tasks run at tiny slices on t
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """Steps, as protocol/actuator.toml has them, that suspend a context and that resume it, for who knows nothing of it
     but its file.
     """
@@ -44,8 +44,7 @@ class Limited(Exception):
     """A check of `runlist doctor` found that something works, with a limit; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
+class GpuInfo(msgspec.Struct, frozen=True):
     """A GPU: UUID, product name, and memory in bytes."""
 
     uuid: str
@@ -53,8 +52,7 @@ class GpuInfo:
     memory: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGpu:
+class NodeGpu(msgspec.Struct, frozen=True):
     """A GPU as its machine has it: its UUID, the driver's index, bytes of memory, the number of its device node and its
     NUMA node where it has one, and why it is not fit for work, or nothing.
     """
@@ -195,8 +193,7 @@ class Found(Protocol):
         """Add channels to a context of this client that its groups have got since; whether there are any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lent:
+class Lent(msgspec.Struct, frozen=True):
     """A file that a process lent, and the client on it. The negative `key` stands for its unknown descriptor number."""
 
     key: int
@@ -240,8 +237,7 @@ class Finder(Protocol):
         """Let go of the driver."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverFiles:
+class DriverFiles(msgspec.Struct, frozen=True):
     """The files by which a driver is reached: devices of this major number, or one file, by its device and inode as
     `os.stat` has them. All 0: any file may be one.
     """
@@ -251,8 +247,7 @@ class DriverFiles:
     inode: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(msgspec.Struct, frozen=True):
     """What of the requests to a driver the kernel plane is to capture, in the structures of protocol/kernel.toml:
     shapes by the requests' numbers, rules for classes, and controls that are counted, with WATCH_… of each.
     """
@@ -263,8 +258,7 @@ class Capture:
     files: DriverFiles = DriverFiles()
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What was seen of a client of a process: the descriptor on which, and the handles of its objects."""
 
     fd: int

@@ -6,8 +6,9 @@ id 0 stands for the processes of other users that the reader may not see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from runlist.model.usage import NO_USAGE, Usage
 
@@ -25,8 +26,7 @@ class Residency(NamedTuple):
     end_ns: int
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(msgspec.Struct):
     """The use of a GPU since the last reading, up to `until` (CLOCK_REALTIME, s).
 
     `usage` is by process id, without processes that had none; idle time may be of earlier readings. `residencies` are
@@ -35,8 +35,8 @@ class Reading:
     """
 
     until: float
-    usage: dict[int, Usage] = field(default_factory=dict)
-    residencies: list[Residency] = field(default_factory=list)
+    usage: dict[int, Usage] = {}
+    residencies: list[Residency] = []
     dropped: int = 0
 
     def add(self, pid: int, usage: Usage) -> None:

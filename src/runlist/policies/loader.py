@@ -7,7 +7,8 @@ does nothing until a task asks for it. A name chooses the policy at the bottom; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runlist.plugins import Plugins
 from runlist.policies.interface import Layer, Policy
@@ -27,12 +28,11 @@ _POLICIES = Plugins(
 )
 
 
-@dataclass(frozen=True)
-class PolicySpec:
+class PolicySpec(msgspec.Struct, frozen=True):
     """A policy by name (or path of a .py file) with the user's options."""
 
     name: str = DEFAULT_POLICY
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
 
 
 def builtin_policies() -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 _AT_FDCWD = -100
 _AT_STATX_DONT_SYNC = 0x4000
@@ -16,8 +17,7 @@ _DEVICES = struct.Struct("<128xIIII")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Inode:
+class Inode(msgspec.Struct, frozen=True):
     """A file's type and permissions, the device that it stands for, and where it is."""
 
     mode: int

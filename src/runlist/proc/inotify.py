@@ -12,9 +12,10 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
+
+import msgspec
 
 
 class Event(IntFlag):
@@ -107,8 +108,7 @@ class OpenWatch(Inotify):
                 self.add(path, Event.OPEN)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """The names in a folder with which something happened; with `all` it may be any. Those that are only `made` may be
     written to yet. `moved`: the folder is another, or none.
     """

@@ -9,7 +9,8 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.proc import patience
 from runlist.text import printable
@@ -173,8 +174,7 @@ def _other_thread(pid: int) -> int:
     return pid
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """Which program a process runs. Its peak of address space shrinks only with exec, which makes it another."""
 
     pid: int

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass
 
 
-@dataclass(frozen=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Settings that do not go together: on a task for which `applies` is true after them, where any of the `keys` was
     asked for. It is refused where all of them were, unless it is never `refused`; else it is said.
     """

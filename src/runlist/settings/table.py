@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+
+import msgspec
 
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, Task, TaskClass, TaskKey
@@ -28,8 +30,7 @@ class Scope(StrEnum):
     DRIVER = "the driver, for each context"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One setting. `values` names its values as people write them; a number alone counts `unit`s. `read` turns a value
     into a change, and raises ValueError with what is allowed.
 

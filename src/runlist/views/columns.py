@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pwd
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -32,8 +31,7 @@ _WHY_IN_STATE = 22  # cells
 _FIRST_LABELS = ("pod", "job", "unit", "workload", "container", "namespace")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column: `text` of a view, right-aligned where it is a `number`.
 
     A table leaves the column out where every row has the `usual` text (None: it is always shown).

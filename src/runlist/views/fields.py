@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 from typing import get_type_hints
@@ -21,8 +20,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """`unit` is as people write it; a `share` is a part of the GPU's time, 0 to 1. `of` is the name under which a
     counter is counted, if that is another. `now` is the successor of a field that is kept for old readers.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -30,8 +29,7 @@ FIRST_TO_GO = (
 """Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The columns of a table with their widths, and the titles of those without room."""
 
     columns: tuple[Column, ...]

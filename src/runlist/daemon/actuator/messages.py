@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.planes.interface import Prepared
 from runlist.protocol import actuator_autogen as protocol
@@ -15,8 +16,7 @@ _MESSAGE, _WORD, _TARGET, _RESULT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """What became of a target. Times are seconds of the monotonic clock; `done` is whether it is suspended."""
 
     woke: float
@@ -25,8 +25,7 @@ class Result:
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """A message of the actuator. What a kind has no use for is 0, or empty."""
 
     kind: Kind

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
 import structlog
 
 from runlist.daemon.gpu.book import BookUsage
@@ -24,8 +24,7 @@ NEW_S = 3
 """A process that was first seen so many seconds ago was found as soon as it could be."""
 
 
-@dataclass(slots=True)
-class Account:
+class Account(msgspec.Struct):
     """The usage of one process, or of all together: totals, the present second, and the busy shares of the seconds
     before, newest last. `worked_s` is the busy time, which never shrinks although idle time becomes known late.
     `turns_per_s` is of the last full second.
@@ -34,7 +33,7 @@ class Account:
     usage: Usage = NO_USAGE
     worked_s: float = 0.0
     turns_per_s: float = 0.0
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
+    shares: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_S))
     second: Usage = NO_USAGE
 
     def add(self, usage: Usage) -> None:

@@ -10,7 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.model import Activity, Announce, Busy, Event, Idle, TaskClass, TaskKey
@@ -33,8 +35,7 @@ LONGEST_S = 1e9
 """Longer sums are nonsense: a tenant can write anything."""
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(msgspec.Struct):
     """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that. `ended`
     is how often requests ended, as it was when the task was last idle.
     """

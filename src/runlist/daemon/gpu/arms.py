@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.daemon.actuator.link import MOST_WORDS, ActuatorLink
 from runlist.daemon.actuator.messages import Result
@@ -26,8 +27,7 @@ _Words = tuple[tuple[TaskKey, Handle, int], ...]
 _Targets = tuple[tuple[TaskKey, int, Prepared], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(msgspec.Struct, frozen=True):
     """Which task began to work, which went off for it, and what could not be suspended."""
 
     worker: TaskKey

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, TaskKey, Usage
@@ -61,16 +62,15 @@ class Workload(NamedTuple):
     counts: Mapping[str, float]
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(msgspec.Struct):
     """A task, and what it used since it was first seen; `charged` is the part that its workload has."""
 
     managed: ManagedTask
     began: float
     usage: Usage
     worked_s: float
-    counts: Counter[Count] = field(default_factory=Counter)
-    charged: Mapping[str, float] = field(default_factory=dict)
+    counts: Counter[Count] = msgspec.field(default_factory=Counter)
+    charged: Mapping[str, float] = {}
     ended: float | None = None
     has_tree: bool = True
 

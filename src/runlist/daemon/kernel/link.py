@@ -15,8 +15,8 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+import msgspec
 import structlog
 
 from runlist.daemon import helper
@@ -148,7 +148,7 @@ class KernelLink:
         if (left := given.left()) is not None and (made := inheriting.made_before(left)):
             self._begin(
                 [
-                    replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))
+                    msgspec.structs.replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))
                     for event in made
                 ]
             )  # fmt: skip
@@ -241,7 +241,7 @@ class KernelLink:
 
     def _copies(self) -> dict[str, Map]:
         """Maps for a thread, which closes them: ours may go with the loader meanwhile."""
-        return {name: replace(self.maps[name], fd=os.dup(self.maps[name].fd)) for name in NEEDED}
+        return {name: msgspec.structs.replace(self.maps[name], fd=os.dup(self.maps[name].fd)) for name in NEEDED}
 
     # -- the loader --------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import structlog
 
 from runlist.daemon.placement.book import RuleBook
@@ -31,8 +31,7 @@ _BY_THE_PROCESS = ("cgroup", "container", "user")
 _ONE = bytes(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """Whom it names, the rule, and its place among all. `cgroup_id` is None while there is no such cgroup; `sure` says
     that no rule before it can match its processes.
     """
@@ -120,7 +119,7 @@ def entries_of(book: RuleBook) -> list[Entry]:
         for entry in _of_rule(rule, order, sure and within and not own):
             named = itertools.product(*({one, None} for one in entry.who))
             _, behind = min((first[who] for who in named if who in first), default=(0, ""))
-            found.append(replace(entry, behind=behind) if behind else entry)
+            found.append(msgspec.structs.replace(entry, behind=behind) if behind else entry)
             if not behind:
                 first[entry.who] = order, rule.where
         sure = sure and within
@@ -194,9 +193,9 @@ class PolicyMap:
             self.entries, self.trouble = wanted, ""
 
     def _numbered(self, entry: Entry, known: Entry | None) -> Entry:
-        if known is not None and replace(known, number=0) == entry:
+        if known is not None and msgspec.structs.replace(known, number=0) == entry:
             return known
-        return replace(entry, number=next(self._numbers))
+        return msgspec.structs.replace(entry, number=next(self._numbers))
 
     def _write(self, entries: Sequence[Entry], old: Sequence[Entry]) -> bool:
         assert self._maps is not None

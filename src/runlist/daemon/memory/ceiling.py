@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 TOLERANCE = 8 << 20
 """How many bytes more than its limit a tree may seem to hold. On an H200 the library and NVML agree to the byte."""
@@ -26,8 +27,7 @@ STAYS_S = 10.0
 """So long it is over then."""
 
 
-@dataclass
-class Ceiling:
+class Ceiling(msgspec.Struct):
     """Of one tree on one GPU. `most` is in bytes; `over` says that the tree got beyond it, and `stays_until` how long
     that lasts at least.
     """
@@ -36,7 +36,7 @@ class Ceiling:
     over: bool = False
     settles_at: float = 0.0
     stays_until: float = 0.0
-    _broken: deque[bool] = field(default_factory=lambda: deque(maxlen=LOOKS))
+    _broken: deque[bool] = msgspec.field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def change(self, limit: int | None, *, keeps: bool) -> None:
         """There is another limit. With `keeps` the tree keeps what it holds."""

@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from runlist.planes.interface import Census, CensusError, GpuInfo
 from runlist.proc.process import start_of
@@ -22,14 +23,13 @@ _THREADS = 4  # of our own: whoever keeps others busy must not keep us from look
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """Who was on a GPU, and what its memory was used for, in bytes: by each process, and in all (None where that is
     unknown).
     """
 
     asked_at: float
-    held: dict[int, int] = field(default_factory=dict)
+    held: dict[int, int] = {}
     used: int | None = None
     mps: frozenset[int] = frozenset()
     """Clients of an MPS server."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runlist.daemon.placement.conditions import Condition, all_match
 from runlist.daemon.placement.facts import Facts
@@ -22,17 +23,16 @@ _TOGETHER = {"weight", "cap", "memory"}
 """What the processes of a group have together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """One bound: for which processes, by facts and by the labels that the drop-in gives them, and the most of each key
     as its file has it. `classes` is empty where any is allowed.
     """
 
     conditions: Mapping[str, Condition]
     where: str
-    labels: Mapping[str, list[re.Pattern[str]]] = field(default_factory=dict)
+    labels: Mapping[str, list[re.Pattern[str]]] = {}
     classes: tuple[TaskClass, ...] = ()
-    most: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, str] = {}
 
     def applies(self, facts: Facts, labels: Mapping[str, str]) -> bool:
         """Whether it stands for a process."""

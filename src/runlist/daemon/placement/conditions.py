@@ -6,7 +6,8 @@ import fnmatch
 import pwd
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.daemon.placement.facts import MAX_COMM, Facts
 from runlist.daemon.placement.toml_lines import TomlPath
@@ -21,8 +22,7 @@ class Wrong(Exception):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """What one key asks for. `exact` has the texts of which the fact has to be one; it is empty where any is a pattern:
     then only `matches` tells. `variables` are those of the environment that it asks about.
     """

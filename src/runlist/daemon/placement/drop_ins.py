@@ -13,9 +13,9 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from runlist import trusted
@@ -50,8 +50,7 @@ _Signature = tuple[int, ...]
 _ALL = Changes(frozenset(), all=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     """What became of a file: its rules, or what is wrong, or neither where it is gone. Without a signature it is looked
     at again.
     """
@@ -62,8 +61,7 @@ class _Read:
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """What one look at the folder found. `files` are those that changed."""
 
     files: list[_Read]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runlist.proc.cgroup import cgroup_of
 from runlist.proc.process import command_line, own_words, owner_of, read
@@ -14,8 +15,7 @@ MAX_ENVIRONMENT = 1 << 20
 """How many bytes are read: a process chooses these texts itself, and they may be longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """`uid` is the real user; `command` the command line, `cgroup` the cgroup v2 path, `container` the id in the cgroup
     path, each empty where there is none. `environment` is empty where it may not be read. `comm` is the first
     thread's name, as the kernel has it.
@@ -25,7 +25,7 @@ class Facts:
     command: str = ""
     cgroup: str = ""
     container: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     comm: str = ""
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
@@ -34,8 +36,7 @@ MOST_TROUBLES = 20
 """Lines of `troubles` about files of rules."""
 
 
-@dataclass(frozen=True)
-class ProcessSettings:
+class ProcessSettings(msgspec.Struct, frozen=True):
     """The settings of a process, their changes, the line of the rule that gave some of them, its labels, and what was
     lowered to a bound.
     """
@@ -43,7 +44,7 @@ class ProcessSettings:
     settings: dict[str, str]
     changes: list[Change]
     rule: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     shared_memory: int | None = None
     """What the rule lets its group hold together on each GPU, in bytes: then its memory is no limit of the tree."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from runlist import trusted
 from runlist.daemon.placement.bounds import Bound
@@ -30,12 +31,11 @@ _LABEL = re.compile(r"[a-z_]{1,32}")
 _BOUNDED = ("weight", "cap", "memory", "p99")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What a file says."""
 
     rules: tuple[Rule, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = msgspec.field(default_factory=Limits)
     bounds: tuple[Bound, ...] = ()
 
 

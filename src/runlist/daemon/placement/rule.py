@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from runlist.daemon.placement.conditions import Condition
 from runlist.daemon.placement.facts import Facts
@@ -32,8 +33,7 @@ class Over(StrEnum):
     BATCH = "batch"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The most tasks and the most bytes of memory on one GPU; None is no limit. `where` is their line."""
 
     tasks: int | None = None
@@ -42,18 +42,16 @@ class Limits:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """The settings and labels that a rule gives, its line, and what was lowered to a bound."""
 
     settings: dict[str, str]
     where: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):
     """What processes are refused: own changes of how they are scheduled, more channel groups than so many, and GPUs
     other than those with these numbers. None is no limit.
     """
@@ -76,15 +74,14 @@ class Refuse:
         return self.slices or self.groups is not None or self.gpus is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule: what it asks for, by key, what it gives, and its file and line."""
 
     conditions: Mapping[str, Condition]
     settings: Mapping[str, str]
     where: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    asks: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
+    asks: Mapping[str, str] = {}
     """What it asks for, in words."""
     refuse: Refuse = Refuse()
 

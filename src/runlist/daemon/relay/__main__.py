@@ -4,6 +4,8 @@ its memory. Its socket to the daemon is standard input.
 
 from __future__ import annotations
 
+from runlist import lean  # isort: skip  (before msgspec)
+
 import contextlib
 import ctypes
 import os
@@ -25,6 +27,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     plane = choose_plane()
+    lean.started()  # relays that are forked share what is loaded
     daemon = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     os.close(sys.stdin.fileno())
     while (packet := receive(daemon)) is not None:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runlist.daemon.relay.channel import (
     Packet,
@@ -23,7 +24,9 @@ from runlist.daemon.relay.channel import (
 )
 from runlist.daemon.relay.vet import vetted
 from runlist.frames import MAX_DESCRIPTORS, MAX_REQUEST_BODY, Inbox, frame, pass_descriptors
-from runlist.planes.interface import Plane
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane
 
 HALF_S = 10.0
 """How long a connection may hold half a frame, or leave answers unread once the daemon has hung up."""

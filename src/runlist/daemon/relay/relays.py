@@ -9,8 +9,8 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from runlist.daemon.relay.channel import Datagram, Packet, Say
@@ -44,8 +44,7 @@ _FIRST_PENALTY_S, _MAX_PENALTY_S, _FORGIVEN_S = 0.5, 60.0, 120.0
 _log = structlog.get_logger()
 
 
-@dataclass
-class _Record:
+class _Record(msgspec.Struct):
     """How often a user's relay had to be killed, and until when there is none."""
 
     kills: int = 0

@@ -6,9 +6,12 @@ import ctypes
 import fcntl
 import os
 import stat
+from typing import TYPE_CHECKING
 
-from runlist.planes.interface import Plane
 from runlist.planes.process.region import Region, RegionError
+
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane
 
 LOCAL = {
     0x01021994: "tmpfs",

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
@@ -46,12 +47,11 @@ _NO_CONTEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a request: the tasks that it touched, and notes for the person who made it."""
 
     tasks: list[ManagedTask]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
 
 class Manager:
@@ -217,7 +217,7 @@ class Manager:
         root.by_rule = False  # from here on it is what its user asked for, too
         lasting = {key: value for key, value in settings.items() if SETTINGS[key].lasting}
         if (asked := root.asked_of.get(pid)) is not None:
-            root.asked_of[pid] = replace(asked, settings=override(asked.settings, lasting))
+            root.asked_of[pid] = msgspec.structs.replace(asked, settings=override(asked.settings, lasting))
         for managed in (*tasks, *(managed for managed, _ in away)):
             managed.asked = override(managed.asked, lasting)
             for own in root.owns_of(managed.task.key.pid):

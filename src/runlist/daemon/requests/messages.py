@@ -14,10 +14,11 @@ import socket
 import stat
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
@@ -39,8 +40,7 @@ _WITH_NANOSECONDS = {Kind.REPORT_LATENCY, Kind.HINT, Kind.ANNOUNCE, Kind.JOIN}
 _AUTOBOUND = re.compile(rb"\0[0-9a-f]{5}")
 
 
-@dataclass(frozen=True, slots=True)
-class TenantMessage:
+class TenantMessage(msgspec.Struct, frozen=True):
     """One message. `priority` is that of a beginning segment; `nanoseconds` is the reported latency, the lead time of a
     hint or an announcement, or the handle of the RM client that joins. Fields that a kind does not use are 0.
 
@@ -199,7 +199,10 @@ class Messages:
         record, pid, uid, sender, descriptors, _ = datagram
         message = parse(record, sender)
         if message is not None and message.kind is Kind.JOIN:
-            message, descriptors = replace(message, descriptors=descriptors) if descriptors else None, ()
+            message, descriptors = (
+                msgspec.structs.replace(message, descriptors=descriptors) if descriptors else None,
+                (),
+            )
         if descriptors:
             self._discarder.discard(descriptors)
         if message is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
 
 from runlist.daemon.gpu.accounting import Accounting, mean_of_last
 from runlist.daemon.gpu.activity import activity_of
@@ -113,7 +114,7 @@ def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, in
     """The fields of `Measured`, for a process or for all: each counter is from usage or from the daemon's counts."""
     account = accounting.all if pid is None else accounting.of(pid)
     history = account.history
-    usage = {**asdict(account.usage), "worked_s": account.worked_s}
+    usage = {**msgspec.structs.asdict(account.usage), "worked_s": account.worked_s}
     return {
         "usage_source": accounting.source_name,
         "share_1s": mean_of_last(history, 1),
@@ -190,8 +191,7 @@ _CAPPING = Enforced.CAP | Enforced.QUERIES
 """A library that hooks queries hooks launches, too, but says so only after it has delayed one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Inside:
+class _Inside(msgspec.Struct, frozen=True):
     """What a region tells of a process that shares it."""
 
     limit: int | None = None

@@ -11,7 +11,8 @@ import itertools
 import math
 import os
 import time
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runlist.planes.interface import Handle, Lent, Plane
 from runlist.proc import borrow
@@ -26,15 +27,14 @@ MAX_TREE_FILES = 256
 _KEYS = itertools.count(-1, -1)
 
 
-@dataclass
-class _Lender:
+class _Lender(msgspec.Struct):
     """A process in the tree of process `root`."""
 
     root: int
     pidfd: int
     program: Program
     since: float
-    files: dict[int, Lent] = field(default_factory=dict)  # by key
+    files: dict[int, Lent] = {}  # by key
 
 
 class Lending:

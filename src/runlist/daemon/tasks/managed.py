@@ -6,8 +6,10 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
+
+import msgspec
 
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.lending import Lending
@@ -20,8 +22,7 @@ from runlist.proc import borrow
 from runlist.proc.process import Program, parent_of
 
 
-@dataclass
-class Root:
+class Root(msgspec.Struct):
     """A process that a user, or a rule, named; its descendants are managed as it is.
 
     `settings` are those asked for it, by key; they win over the rules. `borrowers` can copy descriptors out of its
@@ -35,19 +36,19 @@ class Root:
     uid: int
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
-    quota: Quota = field(default_factory=Quota)
+    quota: Quota = msgspec.field(default_factory=Quota)
     awaited: bool = False  # a request waits for it, and fails where the driver refuses a control
-    refused: set[str] = field(default_factory=set)  # controls that the driver refused to one of its processes
+    refused: set[str] = set()  # controls that the driver refused to one of its processes
     ended: bool = False
     by_rule: bool = False  # a rule named it, and nobody else: it is released where no rule matches it any more
-    rule_memory: dict[int, int | None] = field(default_factory=dict)  # what rules give each of its processes, in bytes
+    rule_memory: dict[int, int | None] = {}  # what rules give each of its processes, in bytes
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
-    excluded: set[int] = field(default_factory=set)  # descendants that were detached by name
+    excluded: set[int] = set()  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
-    away: dict[TaskKey, Away] = field(default_factory=dict)
-    heirs: dict[int, int] = field(default_factory=dict)
-    own: dict[int, Own] = field(default_factory=dict)  # what processes of it ask for themselves for a while
-    asked_of: dict[int, Asked] = field(default_factory=dict)  # what was asked for processes of it before they had work
+    away: dict[TaskKey, Away] = {}
+    heirs: dict[int, int] = {}
+    own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
+    asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work
 
     def owns_of(self, pid: int) -> list[Own]:
         """What a process, or one above it in this tree, asks for itself now, the nearest last."""
@@ -85,16 +86,14 @@ class Root:
         return away.task
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """Settings that somebody asked for a process by its id."""
 
     program: Program
     settings: dict[str, str]
 
 
-@dataclass
-class Own:
+class Own(msgspec.Struct):
     """The `settings` that a process asks for itself for a while, on top of all others, and what it had before: its
     tasks and their controls, by key, and the limit of its tree. With `alone` nobody managed it.
     """
@@ -102,7 +101,7 @@ class Own:
     program: Program
     settings: Mapping[str, str]
     alone: bool
-    before: dict[TaskKey, tuple[Task, Mapping[str, str]]] = field(default_factory=dict)
+    before: dict[TaskKey, tuple[Task, Mapping[str, str]]] = {}
     limit: int | None = None
 
     def let_go(self, keys: Container[str]) -> None:
@@ -110,16 +109,14 @@ class Own:
         self.settings = {key: word for key, word in self.settings.items() if key not in keys or key == "memory"}
 
 
-@dataclass(frozen=True, slots=True)
-class Away:
+class Away(msgspec.Struct, frozen=True):
     """A task without a context, whose process lives: it closed its contexts, or was checkpointed."""
 
     program: Program
     task: ManagedTask
 
 
-@dataclass(frozen=True, slots=True)
-class Sms:
+class Sms(msgspec.Struct, frozen=True):
     """The SMs that a client of MPS may use, as it was told when it started: their number, and in percent; None where it
     was not told.
     """
@@ -154,32 +151,29 @@ class Count(StrEnum):
     REQUESTS_REFUSED = "requests_refused"  # likewise
 
 
-@dataclass
-class ManagedTask:
+class ManagedTask(msgspec.Struct):
     """One process' contexts on one GPU, and the share in force there. `reached_by` names the way to its descriptors,
     empty where there is none.
     """
 
     task: Task
-    contexts: dict[int, Context] = field(default_factory=dict)  # by the keeper's key
+    contexts: dict[int, Context] = {}  # by the keeper's key
     share: Share = DEFAULT_SHARE
-    controls: dict[str, str] = field(
-        default_factory=dict
-    )  # words of the driver's controls that are not at their defaults
-    suspended_by: dict[SuspendedBy, str] = field(default_factory=dict)  # why, in words, for each cause
+    controls: dict[str, str] = {}  # words of the driver's controls that are not at their defaults
+    suspended_by: dict[SuspendedBy, str] = {}  # why, in words, for each cause
     rule: str = ""  # file and line of the rule that gave it its settings
-    labels: Mapping[str, str] = field(default_factory=dict)  # of that rule
+    labels: Mapping[str, str] = {}  # of that rule
     shared_memory: int | None = None  # what its group may hold together on each GPU, in bytes
-    asked: dict[str, str] = field(default_factory=dict)  # what was set for it alone; wins over its root's settings
-    environment: Mapping[str, str] = field(default_factory=dict)  # as it was when rules first asked for it,
+    asked: dict[str, str] = {}  # what was set for it alone; wins over its root's settings
+    environment: Mapping[str, str] = {}  # as it was when rules first asked for it,
     variables: frozenset[str] = frozenset()  # and for which variables they did
     notes: tuple[str, ...] = ()  # what of that rule was lowered to a bound
     sms: Sms | None = None  # the part of the SMs that it was started with, once somebody asked
     command_line: str = ""
     cgroup: str = ""
     container: str = ""
-    tail: Tail = field(default_factory=Tail)  # of the latencies that it reports
-    counts: Counter[Count] = field(default_factory=Counter)
+    tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
+    counts: Counter[Count] = msgspec.field(default_factory=Counter)
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0

@@ -13,8 +13,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from runlist.daemon.relay.vet import refusal
 from runlist.planes.interface import Handle, Plane
@@ -26,8 +27,7 @@ MAX_WAITING = 64
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """What a process sent, checked: a control file of the driver, and a region. `trouble` says why a region is
     refused.
     """

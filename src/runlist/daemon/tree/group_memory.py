@@ -8,8 +8,8 @@ beyond what the trees beside it left at the last look.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from runlist.daemon.memory.quota import Quota
@@ -22,13 +22,12 @@ _log = structlog.get_logger()
 Held = dict[TaskKey, int]
 
 
-@dataclass
-class _Group:
+class _Group(msgspec.Struct):
     """One group: its limit, the trees of its processes by the pid of their root, and what these hold."""
 
-    quota: Quota = field(default_factory=Quota)
-    roots: dict[int, Root] = field(default_factory=dict)
-    held: dict[int, Held] = field(default_factory=dict)
+    quota: Quota = msgspec.field(default_factory=Quota)
+    roots: dict[int, Root] = {}
+    held: dict[int, Held] = {}
 
     def total(self, gpu: str, but: int | None = None) -> int:
         """What is held on a GPU, without the tree of this root."""

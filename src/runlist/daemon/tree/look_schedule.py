@@ -6,7 +6,8 @@ A half-made context lacks groups, and the slices that CUDA will give them.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.proc.process import descriptor_count
 
@@ -17,8 +18,7 @@ SETTLE_S = 1.5
 """How long to look often after the GPU was opened, and how long to wait for a process that is never quiet."""
 
 
-@dataclass
-class _Descriptors:
+class _Descriptors(msgspec.Struct):
     """How many descriptors a process has, since when, and since when a change waits for a look."""
 
     count: int

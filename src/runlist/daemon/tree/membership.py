@@ -5,15 +5,15 @@ else keeps their memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.processes import Processes
 from runlist.proc.process import start_of
 
 
-@dataclass
-class _Member:
+class _Member(msgspec.Struct):
     """A process by its start time, 0 for one that ended before anybody looked."""
 
     start: int

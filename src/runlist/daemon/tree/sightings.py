@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
@@ -59,17 +59,16 @@ _COUNTED = {Count.CONTROLS_ASKED: "controls", Count.REQUESTS_REFUSED: "refusals"
 _TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
-@dataclass
-class _Process:
+class _Process(msgspec.Struct):
     """What was seen of a process: its objects by client, and the descriptor of each client."""
 
-    objects: dict[int, dict[int, Kind]] = field(default_factory=dict)
-    fds: dict[int, int] = field(default_factory=dict)
+    objects: dict[int, dict[int, Kind]] = {}
+    fds: dict[int, int] = {}
     last: float = 0.0
     first: float = 0.0  # when the kernel answered the first that no look has seen yet
-    ready: asyncio.Event = field(default_factory=asyncio.Event)  # it need not come to rest
+    ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # it need not come to rest
     look: asyncio.Task[None] | None = None
-    dirty: set[int] = field(default_factory=set)  # clients with something new
+    dirty: set[int] = set()  # clients with something new
     second: float = 0.0
     looks: int = 0
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it

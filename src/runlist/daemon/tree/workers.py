@@ -11,9 +11,10 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from runlist.errors import RunlistError
 from runlist.proc.cgroup import cgroup_of
@@ -24,8 +25,7 @@ MAX_STUCK = 8
 """How many looks at the processes of one owner may be stuck; then there are no further ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """A user, or root in one container: most containers run as root, and are strangers to each other."""
 
     uid: int

@@ -7,23 +7,26 @@ ends. The daemon runs it as `runlist.interpreter` says.
 
 from __future__ import annotations
 
+from runlist import lean  # isort: skip  (before msgspec)
+
 import contextlib
 import os
 import selectors
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from runlist.planes.interface import Plane, Replayer, Undo
 from runlist.planes.registry import choose_plane
 from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
 
+if TYPE_CHECKING:
+    from runlist.planes.interface import Plane, Replayer, Undo
 
-@dataclass
-class _Guarded:
+
+class _Guarded(msgspec.Struct):
     pidfd: int
     replayer: Replayer
     undo: Undo
@@ -108,7 +111,9 @@ def main() -> None:
     """Entry point: the socket to the daemon is standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    Keeper(choose_plane(), socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
+    plane = choose_plane()
+    lean.started()
+    Keeper(plane, socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import os
 import platform
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+import msgspec
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine())
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(platform.machine())
@@ -106,8 +107,7 @@ def _name(name: str) -> bytes:
     return name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES + 1, b"\0")
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(msgspec.Struct, frozen=True):
     """An open map. Keys and values are bytes of its sizes; in a map per CPU a value has one part for each."""
 
     fd: int

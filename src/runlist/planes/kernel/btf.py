@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 KERNEL = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")
@@ -19,16 +20,14 @@ _MOST_KINDS = 20
 _BITS_OF_PLACE = 0xFFFFFF
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Fields, by structure, and functions."""
 
     fields: Mapping[str, tuple[str, ...]]
     functions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """Places in bytes, by `structure_field`, and numbers of functions. What the kernel does not have is missing."""
 
     places: Mapping[str, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.protocol.kernel_autogen import Kind, What
@@ -12,8 +12,7 @@ _WHAT = {int(what): what for what in What}
 _KIND = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One request to a driver that was answered with success, or the end of what was captured. `class_` is the command
     of a control; `parent` the first name of a duplicate, or why it is refused; `entry` that of the policy map which
     names the process of a new group, or 0. Times are seconds of the monotonic clock.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.planes.kernel import btf
 
@@ -22,8 +23,7 @@ _COUNTS = {"file_f_ref": 0, "file_f_count": 1}
 """Where a file's references are counted, before Linux 6.13 and since, and what stands there if it has one."""
 
 
-@dataclass(frozen=True)
-class KernelTypes:
+class KernelTypes(msgspec.Struct, frozen=True):
     """Places of fields in bytes, by `structure_field`; all 0 where one is not known. `files` is one more than what a
     file's count of references is that has one, or 0 where places are not known. `hook` is the number of the function
     REFUSE, 0 where there is none; `unknown` says why places are not known.

@@ -6,8 +6,9 @@ import contextlib
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from runlist.errors import NotSupportedError
 from runlist.planes.interface import Capture
@@ -22,8 +23,7 @@ OBJECT = "capture.bpf.o"
 _NUMBER = struct.Struct("<I")
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What is to be captured, but for process `own`; `names` is where people find the maps, if anywhere. `exempt` are
     processes that are never refused anything.
     """
@@ -36,8 +36,7 @@ class Wanted:
     exempt: tuple[int, ...] = ()
 
 
-@dataclass
-class Loaded:
+class Loaded(msgspec.Struct):
     """The maps by name. The programs run as long as `held` is open. `unpinned` says why nothing has a name, if so, and
     `lenient` why the kernel refuses nothing.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from runlist.planes.kernel.bpf import MapType
 from runlist.protocol import kernel_autogen as protocol
@@ -15,8 +15,7 @@ MOST_ENTRIES = 4096
 """Of the policy map. There is room for as many again, which wait to be in force all at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(msgspec.Struct, frozen=True):
     """A map: what its keys and values are, `u32`, `u64` or a structure of protocol/kernel.toml. `pinned` is for people
     to read, and `inherited` for the next daemon to go on with.
     """

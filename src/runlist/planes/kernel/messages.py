@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
 from pathlib import Path
+
+import msgspec
 
 from runlist.planes.interface import Capture, DriverFiles
 from runlist.planes.kernel.loading import Wanted
@@ -18,8 +19,7 @@ SHARED = (
 """The maps whose descriptors come with the answer, in this order."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Of the loader: why it cannot, or empty; why maps have no names for people, or empty; and why the kernel refuses
     nothing, or empty.
     """
@@ -36,7 +36,7 @@ def ask(wanted: Wanted) -> bytes:
             "shapes": {str(request): shape.hex() for request, shape in wanted.capture.shapes.items()},
             "rules": [rule.hex() for rule in wanted.capture.rules],
             "watched": {str(command): flags for command, flags in wanted.capture.watched.items()},
-            "files": astuple(wanted.capture.files),
+            "files": msgspec.structs.astuple(wanted.capture.files),
             "own": wanted.own,
             "budget": wanted.budget,
             "names": wanted.names and [str(wanted.names.above), wanted.names.pid, wanted.names.socket],

@@ -11,8 +11,9 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from runlist import trusted
 from runlist.errors import RunlistError
@@ -26,8 +27,7 @@ FOREIGN_S = 600.0
 _SOCKET, _BEGAN = "socket", "began"
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(msgspec.Struct, frozen=True):
     """The folder of one daemon's maps. `above` has the folders of all daemons, `pid` is its process, and `socket` the
     path of the socket on which it serves.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -22,8 +23,7 @@ PLACE = "at_"
 """What names begin with that are no maps but numbers: where in a structure of the kernel's a field is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """For a tracepoint `group/name`, of kind `uprobe`, or for a hook where the kernel asks whether that may
     be; `maps` are names by the place of the instruction that wants them.
     """
@@ -52,8 +52,7 @@ class Program:
         return bytes(code)
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(msgspec.Struct, frozen=True):
     name: str
     kind: int
     data: bytes

@@ -9,9 +9,10 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.planes.kernel import bpf, functions, program, rights
@@ -55,8 +56,7 @@ _FIELDS: Mapping[str, Mapping[str, int]] = {
 _OPTIONAL = ("exceptions/", "irq_vectors/")  # which not every processor has
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A function of a library that is watched: its exported name, its number in what is told, where the argument of
     interest is (protocol/why.toml), whether calls may be folded, and whether its end is told.
     """
@@ -73,8 +73,7 @@ class Function:
         return self.number | self.argument << protocol.PLACE_SHIFT | (protocol.FOLDS if self.folds else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """What the programs counted."""
 
     events: int

@@ -6,7 +6,6 @@ The driver does not tell the words in force, so undo sets its defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from runlist.planes.control import Control
 from runlist.protocol import rm_autogen as rm
@@ -22,8 +21,7 @@ from runlist.protocol.rm_autogen import (
 _PRIVILEGES = {name: privilege for name, _, _, privilege, *_ in rm.CONTROLS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RmControl(Control):
+class RmControl(Control, frozen=True, kw_only=True):
     """A control that is one command of RM, sent for all channel groups or only those for `compute`. `params` are the
     command's parameters, by word.
     """

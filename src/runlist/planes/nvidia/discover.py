@@ -20,8 +20,9 @@ import os
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+import msgspec
 
 from runlist.model import Engine
 from runlist.planes import interface
@@ -53,8 +54,7 @@ _RANGE = 0x10000  # object handles of one library share the upper half
 _EMPTY_RUN = 512  # this many unused handles in a row end the search
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """One RM client of a process with work on GPUs: the number of the descriptor there, our copy of it, and its
     objects.
     """

@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pynvml
 
 from runlist.planes.interface import NodeGpu
@@ -55,7 +55,7 @@ class Health:
                 self.close()  # a session does not see GPUs that come back
         for uuid, gpu in self._gpus.items():
             if uuid not in present:
-                self._gpus[uuid] = replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
+                self._gpus[uuid] = msgspec.structs.replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
                 self._xids.pop(uuid, None)  # a GPU that comes back was reset
         self._gpus |= present
         return sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid))
@@ -113,7 +113,7 @@ class Health:
             known = self._gpus.get(uuid)
             if known is None:
                 known = NodeGpu(uuid, index, memory, _minor(handle), _numa(handle))
-            yield replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
+            yield msgspec.structs.replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
 
     def _sickness(self, uuid: str, handle: Any) -> str:
         since, xid = self._xids.get(uuid, (0.0, 0))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from runlist.model import Engine
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A channel group: its handle, the engine it runs on, and the handles of its channels."""
 
     handle: int
@@ -16,8 +15,7 @@ class Group:
     channels: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class GpuObjects:
+class GpuObjects(msgspec.Struct, frozen=True):
     """The objects of one RM client on one GPU. `gpu` is the UUID, `subdevice` the handle for GPU-wide controls."""
 
     gpu: str

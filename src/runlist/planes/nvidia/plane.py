@@ -91,8 +91,8 @@ class NvidiaPlane:
         files = self.driver.files_of_requests()
         if files is None:
             return None
-        from dataclasses import replace
+        import msgspec
 
         from runlist.planes.nvidia.capture import CAPTURE
 
-        return replace(CAPTURE, files=files)
+        return msgspec.structs.replace(CAPTURE, files=files)

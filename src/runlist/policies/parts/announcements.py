@@ -5,7 +5,8 @@ says itself. Wrong ones cost the others little: each task has a budget for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.model import Announce, Task, TaskKey
 from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
@@ -30,8 +31,7 @@ second left a batch job half of its rate by them, and was no quicker (H200).
 WINDOW_S, REST_S = 1.0, 10.0
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(msgspec.Struct):
     """Work that was announced for `at`. The others are off from `begins` on; `done` is when they come back, once it was
     right.
     """
@@ -43,8 +43,7 @@ class _Pending:
     seen: tuple[float, ...] | None = None  # what the task had done when it was first looked at
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(msgspec.Struct):
     """How much time a task may still take by wrong announcements; and how many there were."""
 
     balance: float = BURST_S

@@ -13,8 +13,9 @@ wait for their own host: they keep the GPU busy for a small part of their time, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from runlist.model import Appear, Busy, Event, GivingWay, Idle, Task, TaskClass, TaskKey, Used, Vanish
 from runlist.policies.parts.pace import NEVER, reached
@@ -79,8 +80,7 @@ AUTO = "auto"
 WAYS = (*Way, AUTO)
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
+class Manner(msgspec.Struct, frozen=True):
     """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
     `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work,
     or one of all announces that it will.
@@ -89,12 +89,11 @@ class Manner:
     turn_us: int = TURN_US
     off_until: float | None = None
     look: float = NEVER
-    watch: Mapping[TaskKey, float] = field(default_factory=dict)
+    watch: Mapping[TaskKey, float] = {}
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(msgspec.Struct, frozen=True):
     """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
     in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
     part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and

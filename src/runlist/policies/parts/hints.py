@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.model import Hint, Task, TaskKey
 from runlist.policies.parts.pace import SLACK_S
@@ -25,8 +26,7 @@ LOOK_S = 2e-3
 FARTHEST_S = 10.0
 
 
-@dataclass(slots=True)
-class _Announced:
+class _Announced(msgspec.Struct):
     at: float
     begun: int = -1  # how often it had begun when the others went off; -1: they have not
     done: float = 0.0  # when the others come back; 0: not switched in yet

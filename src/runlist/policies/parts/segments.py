@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.model import Segment, Task, TaskClass, TaskKey
 from runlist.policies.parts.pace import NEVER, reached
@@ -14,14 +15,12 @@ RECOVERED = 0.25
 """When segments have used their part up, they count again once this part of the longest segment is saved up."""
 
 
-@dataclass(slots=True)
-class _Begun:
+class _Begun(msgspec.Struct):
     priority: int
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Foremost:
+class Foremost(msgspec.Struct, frozen=True):
     """The `tasks` whose segments count and have the highest priority (none: no segment counts), `until` when segments
     may keep the others off, and the time to `look` again (infinity: on change).
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runlist.model import Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import reached
@@ -44,14 +45,13 @@ _Competing = frozenset[tuple[TaskKey, str, int]]
 """Competing tasks, each with the name that it shares as and its weight."""
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(msgspec.Struct):
     """Seconds held and switches in, by task, while the same tasks competed."""
 
     elapsed: float = 0.0
     looked: float = 0.0  # when `elapsed` was this it was too early to tell
-    held: dict[TaskKey, float] = field(default_factory=dict)
-    turns: dict[TaskKey, int] = field(default_factory=dict)
+    held: dict[TaskKey, float] = {}
+    turns: dict[TaskKey, int] = {}
     last: float = 0.0
     calm: int = 0  # looks since the shares were last off
 
@@ -65,8 +65,7 @@ class _Window:
         self.turns[key] = self.turns.get(key, 0) + max(0, after.turns - before.turns)
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(msgspec.Struct):
     """What competes as one: the factor that its slices are corrected by, and when it last did."""
 
     factor: float = 1.0

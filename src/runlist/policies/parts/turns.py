@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import NEVER, reached
@@ -38,8 +39,7 @@ REMEMBERED_S = 30.0
 HAS_THE_TURN = "has the turn"
 
 
-@dataclass(slots=True)
-class _Account:
+class _Account(msgspec.Struct):
     """A task's or a group's record: `virtual` is time held by weight, `last` when it last had the turn. A group's
     `clock` is the least that one of its tasks in the rotation has had.
     """
@@ -50,8 +50,7 @@ class _Account:
     seen: float = 0.0
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(msgspec.Struct):
     """A task of the rotation, or a parked one: its `held` seconds count from the last look at the parked ones."""
 
     account: _Account
@@ -60,8 +59,7 @@ class _Member:
     held: float = 0.0
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(msgspec.Struct):
     """Whose turn it is, and when it is next looked at. `own` and `others` are seconds held since `since`."""
 
     key: TaskKey

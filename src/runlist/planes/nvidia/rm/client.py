@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.commands import ALLOCATIONS, COMMANDS, NVOS00_FREE, NVOS21_ALLOC, NVOS54_CONTROL, Command
@@ -15,8 +15,7 @@ _STATUS_FIELD = NVOS54_CONTROL.offsets["status"]
 _STATUS_UNSET = Status.UNSET
 
 
-@dataclass(frozen=True)
-class RawControl:
+class RawControl(msgspec.Struct, frozen=True):
     """A control ready to be sent. `params` are the bytes that the driver reads."""
 
     object: int

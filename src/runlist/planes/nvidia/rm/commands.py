@@ -6,7 +6,7 @@ practice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from runlist.protocol import rm_autogen as rm
 from runlist.protocol.rm_autogen import Class, Privilege, Target
@@ -36,8 +36,7 @@ def is_copy(class_: int) -> bool:
     return class_ > rm.ENGINES_FROM and class_ & 0xFF == rm.COPY_BYTE
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """One control: its number, what it is sent to, who may send it, and the structure of its parameters.
 
     `older` are shorter structures of earlier drivers, tried when the driver refuses the size.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from runlist.planes.usage import Residency
 
@@ -29,14 +30,13 @@ class Sample(NamedTuple):
     percent: int
 
 
-@dataclass(slots=True)
-class _Stretch:
+class _Stretch(msgspec.Struct):
     """A time in which only `pid` held the GPU, and the parts of it in which it did."""
 
     pid: int
     start_ns: int
     end_ns: int
-    parts: list[tuple[int, int]] = field(default_factory=list)
+    parts: list[tuple[int, int]] = []
 
     def held_ns(self, start: int, end: int) -> int:
         return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in self.parts)

@@ -8,8 +8,9 @@ import contextlib
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import msgspec
 
 from runlist.planes.process.region.format import ACTIVITY, HEADER, SLOT, SLOTS, SLOTS_AT, TAKEN
 from runlist.proc.process import names_of, start_of
@@ -24,8 +25,7 @@ MOST_MOVES = 3
 """How often in that time a process may move to another slot. Then it has none: to look for it is to read them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """What a process says that it does on the GPUs: `work` it submitted so far, threads `waiting` for a GPU now, how
     long threads waited, and how long they were at work from the first submission after a wait until the next one (ns).
     Requests that it said to be `open` now, how often the last of them `ended`, and the `work` that was there `before`
@@ -41,8 +41,7 @@ class Activity:
     before: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """Where a process' slot is (-1: it has none), its identity and start time there; for how long that is believed, and
     how often it moved meanwhile.
     """
@@ -75,7 +74,7 @@ class Activities:
             # It was taken back: it has another one, or none.
             moves = place.moves + 1
             found = self._find(pid, None, place.until) if moves <= MOST_MOVES else _Place(until=place.until)
-            place = self._places[pid] = replace(found, moves=moves)
+            place = self._places[pid] = msgspec.structs.replace(found, moves=moves)
         return None
 
     def watch_at(self, pid: int) -> int | None:
@@ -100,7 +99,7 @@ class Activities:
         if before is not None and before.at >= 0 and before.start_time == started:
             owner = _OWNER.unpack(self._read(before.at, _OWNER.size))
             if owner == (before.identity, started):
-                return replace(before, until=until)
+                return msgspec.structs.replace(before, until=until)
         used = int.from_bytes(self._read(HEADER.offsets["slots_used"], 4), "little")
         owners = _OWNERS.iter_unpack(self._read(SLOTS_AT, min(used, SLOTS) * SLOT.size))
         with contextlib.suppress(ProcessLookupError):

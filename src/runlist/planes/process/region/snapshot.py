@@ -5,8 +5,9 @@ trusted.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import overload
+
+import msgspec
 
 from runlist.planes.process.region.activity import all_names
 from runlist.planes.process.region.format import SLOTS, USE, Enforced
@@ -21,8 +22,7 @@ CROWD = 64
 _USE_FIELDS = len(USE.names)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(msgspec.Struct, frozen=True):
     """The bytes that a process holds on one GPU: `held` by the program itself, `overhead` by the driver for it."""
 
     held: int = 0
@@ -34,8 +34,7 @@ class Use:
         return min(MAX_BYTES, self.held + self.overhead)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """A GPU in the region: its place in `Slot.use`, the memory limit in force (bytes), the cap in force (a part of its
     time, 0 to 1), refusals so far, and the bytes that the daemon found beyond what the slots tell.
     """
@@ -47,8 +46,7 @@ class Device:
     unseen: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A process in the region. Its `pid` is that in its own `pid_namespace`; `use` is by `Device.index`."""
 
     pid: int
@@ -83,8 +81,7 @@ class Uses(Sequence[Use]):
         return any(self._numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A region's content at one moment. `memory` (bytes) and `cap` (a part of the GPU's time, 0 to 1) limit each GPU
     that has no limit of its own. None is no limit.
     """
@@ -96,7 +93,7 @@ class Snapshot:
     strict: bool
     devices: dict[int, Device]
     slots: tuple[Slot, ...]
-    _alive: list[Slot] = field(default_factory=list, compare=False, repr=False)  # of a crowd, at the first question
+    _alive: list[Slot] = []  # of a crowd, at the first question
 
     def device(self, gpu: str) -> Device | None:
         """The entry of a GPU, by UUID; None when no process of the tree has used it."""

@@ -153,8 +153,8 @@ ALWAYS void tell(const Told& told) {
 
 // ---- classes
 
-// A loop's number, to be put on the stack. Before Linux 6.3 the verifier does not know numbers again that it finds there,
-// and would take the loop for one without end: the loop goes by the register that the compiler now leaves it.
+// A loop's number, to be put on the stack. Before Linux 6.3 the verifier does not know numbers again that it finds
+// there, and would take the loop for one without end: the loop goes by the register that the compiler now leaves it.
 ALWAYS std::uint32_t copied(std::uint64_t number) {
     asm volatile("" : "+r"(number));
     return static_cast<std::uint32_t>(number);

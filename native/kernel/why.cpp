@@ -355,8 +355,9 @@ PROGRAM("sched/sched_wakeup_new") woke_first(const Wakeup* context) {
     return 0;
 }
 
-// Names of threads were parts of this tracepoint once, and are behind it since: the loader says where the child's number
-// is. The verifier takes no place that was reckoned, so that there is an instruction for each, of which it sees one.
+// Names of threads were parts of this tracepoint once, and are behind it since: the loader says where the child's
+// number is. The verifier takes no place that was reckoned, so that there is an instruction for each, of which it sees
+// one.
 constexpr std::uint64_t kChildWithNames = 44, kChild = 20;
 
 PROGRAM("sched/sched_process_fork") forked(const void* context) {

@@ -13,6 +13,7 @@ from runlist.planes.kernel.refusing import NEVER_ASKED
 from runlist.planes.process.library import program
 from tests.fixtures import guest
 
+pytestmark = pytest.mark.timeout(guest.PATIENCE_S + 60)
 DONE, NOT_A_DRIVERS = "", "ENOTTY"
 """What a file that answers everything says, and what /dev/null says, where nobody refuses."""
 

@@ -25,7 +25,7 @@ test: setup
 # With the real programs of a node, one test after another: it installs them where it may, and says what it could not.
 test-node: setup
 	@$(BIN)/python tools/setup-node
-	@$(BIN)/python -m pytest tests/node $(ARGS)
+	@$(BIN)/python -m pytest tests/node tests/kernel $(ARGS)
 
 # Sanitizers, fuzzing, kills, attacks and random programs as in `make test`, for longer; some four hours.
 checks: setup

@@ -153,9 +153,16 @@ ALWAYS void tell(const Told& told) {
 
 // ---- classes
 
+// A loop's number, to be put on the stack. Before Linux 6.3 the verifier does not know numbers again that it finds
+// there, and would take the loop for one without end: the loop goes by the register that the compiler now leaves it.
+ALWAYS std::uint32_t copied(std::uint64_t number) {
+    asm volatile("" : "+r"(number));
+    return static_cast<std::uint32_t>(number);
+}
+
 ALWAYS Kind kind_of(std::uint32_t class_) {
-    for (std::uint32_t at = 0; at < kMaxRules; ++at) {
-        const auto* rule = find<Rule>(&rules, at);
+    for (std::uint64_t at = 0; at < kMaxRules; ++at) {
+        const auto* rule = find<Rule>(&rules, copied(at));
         if (!rule || rule->mask == 0) break;
         if ((class_ & rule->mask) == rule->value && class_ >= rule->least) return rule->kind;
     }

@@ -101,6 +101,29 @@ def test_a_process_is_managed_when_its_groups_are_made(
         wait_for(lambda child=child: not managed(seeing, child))
 
 
+def test_ps_shows_what_the_kernel_saw_a_process_make(seeing: Daemon, worker: Start, commands: Commands) -> None:
+    tenant = worker()
+    seeing.client.attach(tenant.pid, "batch")
+    wait_for(lambda: [task.channels for task in managed(seeing, tenant.pid)] == [20])
+    (task,) = managed(seeing, tenant.pid)
+    assert (task.kernel_groups, task.kernel_channels) == (task.groups, task.channels)
+    assert task.kernel_compute
+    assert task.kernel_copy
+    shown = commands.ok("ps", "--long")
+    assert f"4 groups, 20 channels: {task.kernel_compute} compute, {task.kernel_copy} copy" in shown
+
+
+def test_without_the_plane_ps_shows_nothing_of_it(
+    commands: Commands, start_daemon: Callable[..., Daemon], worker: Start
+) -> None:
+    daemon = start_daemon()
+    tenant = worker()
+    daemon.client.attach(tenant.pid, "batch")
+    (task,) = managed(daemon, tenant.pid)
+    assert (task.kernel_groups, task.kernel_channels, task.kernel_compute, task.kernel_copy) == (None,) * 4
+    assert "KERNEL SAW" not in commands.ok("ps", "--long")
+
+
 def test_a_slice_that_a_process_sets_itself_is_put_back_at_once(seeing: Daemon, worker: Start, slices: Slices) -> None:
     """Asking finds it within three seconds: four times in a row sooner is no chance."""
     tenant = worker()

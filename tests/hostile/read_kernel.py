@@ -48,7 +48,7 @@ def kernel_ring(_: Path) -> Reader:
     def read(data: bytes) -> None:
         data = data[: _HEAD + _SIZE].ljust(_HEAD + _SIZE, b"\0")
         at, end = struct.unpack_from("<QQ", data)
-        ring = data[_HEAD:] * 2
+        ring = data[_HEAD:]
         taken = 0
         while (step := next_record(ring, 0, _SIZE, at, end)) is not None:
             before = at

@@ -171,9 +171,11 @@ class Staged:
         told = self.told[name]
         assert self.report["dropped"] == 0
         row = min(self.report["slow"], key=lambda row: abs(row["began_ns"] - told["began"]))
-        assert abs(row["began_ns"] - told["began"]) < 20_000_000, (told, self.report["slow"])
+        assert abs(row["began_ns"] - told["began"]) < 20_000_000, f"no slow request: {told} {row}"
         assert sum(row["parts_ms"].values()) == pytest.approx(row["ms"], rel=0.001)
-        assert row["ms"] * 1e6 == pytest.approx(told["ns"], rel=0.03, abs=SLACK_NS)
+        length = told["ns"] - told["launch_ns"] / 2  # others may have its core before the launch that it begins with
+        slack = max(0.03 * told["ns"], SLACK_NS) + told["launch_ns"] / 2
+        assert row["ms"] * 1e6 == pytest.approx(length, abs=slack)
         assert row["culprit"] == culprit, row
         return dict(row)
 
@@ -221,7 +223,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staged]:
             daemon.client.detach(other.pid)
             other.pause()
             told["gpu"] = program.do("gpu 20")
-            daemon.client.set(program.pid, {"cap": 20})
+            daemon.client.set(program.pid, {"cap": 10})  # so that it is kept off for longer than it has the GPU
             program.do("gpu 30")
             told["cap"] = program.do("gpu 30")
             daemon.client.set(program.pid, {"cap": "max"})
@@ -276,7 +278,7 @@ def test_its_own_queue(staged: Staged) -> None:
 
 def test_a_cap_of_gpu_time(staged: Staged) -> None:
     row = staged.row("cap", "held")
-    assert "its cap of 20 % of the GPU's time" in row["why"]
+    assert "its cap of 10 % of the GPU's time" in row["why"]
     assert row["parts_ms"]["held"] > 30
 
 

@@ -92,6 +92,19 @@ def test_a_request_is_from_its_first_launch_to_the_end_of_its_last_wait() -> Non
     assert parts_us(row) == {"host": 100, "gpu": 210}
 
 
+def test_launches_that_were_folded_before_the_wait_count() -> None:
+    """Nothing but the next call tells of them, and that is the wait."""
+    began, ended = call(100, 300)
+    row = row_of(seen([launch(10), launch(60, folded=3), began._replace(state=9), ended], 10_000))
+    assert row.launches == 14
+
+
+def test_launches_that_were_folded_before_the_request_do_not_count() -> None:
+    events = [launch(10), launch(40_000, folded=59), *call(40_100, 40_300)]
+    row = row_of(seen([*events[:1], out(100), back(39_900), *events[1:]], 90_000))
+    assert row.launches == 1
+
+
 def test_each_instant_has_one_part() -> None:
     events = [
         launch(0),

@@ -125,6 +125,14 @@ def _sms(task: TaskView) -> str:
     return f"{task.sms} ({part})" if part else str(task.sms)
 
 
+def _kernel(task: TaskView) -> str:
+    """What the kernel saw its process make; nothing where it does not tell."""
+    if task.kernel_groups is None:
+        return NOTHING
+    engines = f"{task.kernel_compute} compute, {task.kernel_copy} copy"
+    return f"{task.kernel_groups} groups, {task.kernel_channels} channels: {engines}"
+
+
 def _labels(labels: Mapping[str, str]) -> str:
     """The labels of a rule, those first that tell tasks apart."""
     names = [name for name in _FIRST_LABELS if name in labels]
@@ -178,7 +186,7 @@ _TASK = (
     _task("ENFORCED", "enforcement", usual=NOTHING), _task("CAP BY", "cap_by", usual=NOTHING),
     _task("REACHED BY", "reached_by", usual="own right"), _task("TURNS/S", "turns_per_s"), Column("STATE", state),
     _task("SOURCE", "usage_source"), _task("GROUPS", "groups"), _task("FIXED", "slices_put_back", usual="0"),
-    _task("GROUP", "group", usual=NOTHING),
+    Column("KERNEL SAW", _kernel, usual=NOTHING), _task("GROUP", "group", usual=NOTHING),
     Column("SMS", _sms, usual=NOTHING),
     _task("TOGETHER WITH", "together", usual=NOTHING, written=lambda pids: " ".join(map(str, pids))),
     _task("POLICY", "policy"), _task("RULE", "rule", usual=NOTHING),

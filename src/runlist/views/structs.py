@@ -101,6 +101,13 @@ class TaskView(Measured, frozen=True):
         float | None, counter("how long they were at work from a first submission until they waited", "s")
     ] = None
     request_us: Annotated[float | None, gauge("how long its requests are, where that was seen", "µs")] = None
+    kernel_groups: Annotated[
+        int | None,
+        gauge("channel groups of its process on all GPUs, as the kernel saw them made; null: it tells of none"),
+    ] = None
+    kernel_channels: Annotated[int | None, gauge("channels of its groups on this GPU, likewise")] = None
+    kernel_compute: Annotated[int | None, gauge("compute engines on these, likewise")] = None
+    kernel_copy: Annotated[int | None, gauge("copy engines on these, likewise")] = None
 
 
 class WorkloadView(Counted, frozen=True):

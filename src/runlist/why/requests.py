@@ -247,9 +247,19 @@ def _request(group: Sequence[Call], number: int, end_ns: int) -> Iterator[Reques
         return
     end = max(waits)
     own = [call for call in group if call.start_ns < end]
-    launches = sum(1 + call.folded for call in own if call.kind in (Kind.WORK, Kind.BOTH))
     tids = sorted({call.tid for call in own})
-    yield Request(own[0].start_ns, end, own, number, tids, launches=launches)
+    yield Request(own[0].start_ns, end, own, number, tids, launches=_launches(own))
+
+
+def _launches(own: Sequence[Call]) -> int:
+    """How many launches a request has. Those that were folded are told of by the next call of their thread, whatever it
+    is: by the first one of a request, those that went before it.
+    """
+    launches, begun = 0, set[int]()
+    for call in own:
+        launches += (call.kind in (Kind.WORK, Kind.BOTH)) + (call.folded if call.tid in begun else 0)
+        begun.add(call.tid)
+    return launches
 
 
 def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:

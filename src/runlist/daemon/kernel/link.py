@@ -14,12 +14,13 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import structlog
 
 from runlist.daemon import helper
+from runlist.daemon.kernel.made import Made, made_by
 from runlist.daemon.kernel.policy import PolicyMap
 from runlist.paths import daemon_socket
 from runlist.planes.interface import Plane
@@ -52,6 +53,8 @@ SWEEP_S, SWEEP_REST = 0.2, 20
 """So long processes that end are gathered before their entries go, or so many times as long as that took the last time:
 who fills the maps, and has processes end, costs a bounded part of a core.
 """
+_COUNTED = (Counter.SEEN, Counter.REFUSED)
+"""Of which requests the kernel counts more of."""
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -87,6 +90,7 @@ class KernelLink:
         self._sock: socket.socket | None = None
         self._ring: Ring | None = None
         self._dropped = 0
+        self._requests: list[int] = []  # seen and refused
         self._said = ""
         self._started = 0.0
         self._rest_s = RETRY_S
@@ -196,6 +200,11 @@ class KernelLink:
             return 0
         return sum(number for (number,) in struct.iter_unpack("<Q", found))
 
+    def has_counted(self) -> bool:
+        """Whether there may be more to learn by `counted` than at the last call of this."""
+        before, self._requests = self._requests, [self.counter(which) for which in _COUNTED] if self.works else []
+        return self._requests != before
+
     def counted(self, name: str) -> collections.Counter[int]:
         """What a map counts of each process, by its pid: "controls" of groups and channels that it sent, "refusals" of
         requests that it may not send.
@@ -205,6 +214,10 @@ class KernelLink:
             for key, number in self.maps[name].entries() if self.works else ():
                 counted[_NUMBER.unpack_from(key)[0]] += _LONG.unpack(number)[0]
         return counted
+
+    def made_by(self, pid: int, groups: Iterable[tuple[int, int]]) -> Made | None:
+        """What the kernel saw a process make; None where it tells nothing of it."""
+        return made_by(self.maps, pid, groups) if self.works else None
 
     def _exempt_helpers(self) -> None:
         """Keepers are started again, under other numbers."""

@@ -63,7 +63,9 @@ class Handlers:
             return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
     def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
-        return wire.Tasks(views(tasks, self._manager.gpus, self._manager.census), notes or [], __version__)
+        manager = self._manager
+        found = views(tasks, manager.gpus, manager.census, manager.kernel.made_by)
+        return wire.Tasks(found, notes or [], __version__)
 
     async def _together(self, tasks: list[ManagedTask], kept_s: float = 0.0) -> list[str]:
         manager = self._manager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from runlist.daemon.gpu.activity import activity_of
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.gpu.ledger import ENDED
 from runlist.daemon.gpu.scheduler import Scheduler
+from runlist.daemon.kernel.made import Made
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.requests.together import pids_together, sms_of
@@ -22,18 +23,25 @@ from runlist.planes.process.region import Enforced, Use
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import Counted, GpuView, TaskView, WorkloadView
 
+MadeBy = Callable[[int, list[tuple[int, int]]], Made | None]
+
 _USAGE_KEPT_S = 0.05
 _COUNTERS = {name: field.of or name for name, field in fields(Counted).items() if field.kind is Kind.COUNTER}
 _ROOM = 4 << 20  # letters for all command lines of an answer: a frame is bounded
 _MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no larger one
 
 
-def views(tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus) -> list[TaskView]:
-    """One view per task, with usage of just now."""
+def views(
+    tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus, made_by: MadeBy = lambda *_: None
+) -> list[TaskView]:
+    """One view per task, with usage of just now. `made_by` tells what the kernel saw a process make."""
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
     ways = {gpu: gpus.scheduler(gpu).giving_way() for gpu in {task.task.key.gpu for task in tasks}}
-    return [_view(task, gpus.scheduler(task.task.key.gpu), ways[task.task.key.gpu], census, room) for task in tasks]
+    return [
+        _view(task, gpus.scheduler(task.task.key.gpu), ways[task.task.key.gpu], census, room, _made(task, made_by))
+        for task in tasks
+    ]
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -128,8 +136,19 @@ def _measured(accounting: Accounting, pid: int | None, counts: Mapping[Count, in
     }
 
 
+def _made(managed: ManagedTask, made_by: MadeBy) -> dict[str, Any]:
+    groups = [(context.client, group) for context in managed.contexts.values() for group in context.groups]
+    made = made_by(managed.task.key.pid, groups)
+    return {} if made is None else {f"kernel_{name}": number for name, number in msgspec.structs.asdict(made).items()}
+
+
 def _view(
-    managed: ManagedTask, scheduler: Scheduler, way: GivingWay | None, census: MemoryCensus, room: int
+    managed: ManagedTask,
+    scheduler: Scheduler,
+    way: GivingWay | None,
+    census: MemoryCensus,
+    room: int,
+    made: Mapping[str, Any],
 ) -> TaskView:
     task = managed.task
     refused = 0 if managed.root is None else managed.root.quota.refused(task.key.gpu)
@@ -183,6 +202,7 @@ def _view(
         labels=dict(managed.labels),
         request_us=None if length_s is None else round(length_s * 1e6, 1),
         **_told(managed),
+        **made,
         **_measured(scheduler.accounting, task.key.pid, {**managed.counts, Count.MEMORY_REFUSALS: refused}),
     )
 

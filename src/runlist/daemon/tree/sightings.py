@@ -113,6 +113,7 @@ class Sightings:
         self._checks = checks
         self._search = search
         self._known: dict[int, _Process] = {}
+        self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
         self._correcting: dict[int, asyncio.TimerHandle] = {}
         self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
@@ -179,9 +180,11 @@ class Sightings:
             await asyncio.wait([self._beginning], timeout=BEGIN_S)
 
     def count(self) -> None:
-        """Have the tasks know what the kernel counted of their processes."""
-        if not self._kernel.works:
+        """Have the tasks know what the kernel counted of their processes, if there is anything new about that."""
+        managed = set(self._processes.managed)
+        if not self._kernel.has_counted() and managed == self._counted:
             return
+        self._counted = managed
         for which, name in _COUNTED.items():
             counted = self._kernel.counted(name)
             for pid in counted.keys() & self._processes.managed.keys():

@@ -75,8 +75,8 @@ class Refused(OSError):
 def why_not(name: str, error: OSError) -> str:
     """In words, why the kernel did not load a program of that name."""
     if isinstance(error, Refused):
-        said = (error.log.strip().splitlines() or [error.strerror or ""])[-1]
-        return f"the kernel refuses the program {name}: {said}"
+        said = [line for line in error.log.splitlines() if line.strip() and not line.startswith("processed ")]
+        return f"the kernel refuses the program {name}: {said[-1].strip() if said else error.strerror}"
     return f"the kernel does not load the program {name}: {error.strerror}"
 
 

@@ -165,7 +165,7 @@ def _attach(
     try:
         number = rights.tracepoint_id(tracing, each.tracepoint)
     except OSError as error:
-        raise NotSupportedError(f"this kernel has no tracepoint {each.tracepoint} ({error.strerror})") from None
+        raise NotSupportedError(rights.no_tracepoint(each.tracepoint, error)) from None
     try:
         code = bpf.load_program(each.name, each.with_maps(loaded.maps, places), licence)
     except OSError as error:

@@ -16,6 +16,8 @@ from runlist.planes.kernel.kernel_types import KernelTypes
 from runlist.planes.kernel.program import Program
 from runlist.protocol.kernel_autogen import PROBE
 
+FORBIDDEN = "the kernel lets nobody load programs for security hooks: start one that does, with bpf in lsm="
+"""EPERM, though we have the rights, and before its verifier was asked: it was built or changed so."""
 NEVER_ASKED = "the kernel does not ask it: start Linux with bpf among the names of lsm="
 
 
@@ -30,7 +32,8 @@ def attach(maps: Mapping[str, int], program: Program, licence: str, types: Kerne
             program.name, program.with_maps(maps, types.places), licence, bpf.ProgramType.HOOK, hook=types.hook
         )  # fmt: skip
     except OSError as error:
-        return bpf.why_not(program.name, error)
+        before = error.errno == errno.EPERM and isinstance(error, bpf.Refused) and not error.log
+        return FORBIDDEN if before else bpf.why_not(program.name, error)
     try:
         link = bpf.attach_hook(code)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 
 PERFMON, BPF = 38, 39
 _TRACING = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_LOCKDOWN = Path("/sys/kernel/security/lockdown")
+LOCKED_DOWN = "it is locked down (confidentiality), and lets nobody look into it: start Linux with lockdown=integrity"
 _CAPSET_SYSCALL = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION = 0x20080522
 _SET_NO_NEW_PRIVILEGES, _SET_SECURE_BITS = 38, 28
@@ -54,6 +57,20 @@ def open_tracing() -> int:
         return _call(_SYS_FSMOUNT, ctypes.c_int(made), ctypes.c_uint(1), ctypes.c_uint(0))
     finally:
         os.close(made)
+
+
+def is_locked_down() -> bool:
+    """Whether the kernel lets nobody look into it."""
+    with contextlib.suppress(OSError):
+        return "[confidentiality]" in _LOCKDOWN.read_text()
+    return False
+
+
+def no_tracepoint(name: str, error: OSError) -> str:
+    """What to say of a kernel that does not tell of a tracepoint."""
+    if is_locked_down():
+        return f"the kernel tells of no tracepoints: {LOCKED_DOWN}"
+    return f"this kernel has no tracepoint {name} ({error.strerror})"
 
 
 def tracepoint_id(tracing: int, name: str) -> int:

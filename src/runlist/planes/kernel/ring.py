@@ -25,7 +25,7 @@ class Ring:
         self._fd = fd
         self._size = size
         self._ours = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._theirs = mmap.mmap(fd, _PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        self._theirs = mmap.mmap(fd, _PAGE + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
         self._barrier = threading.Lock()
 
     def fileno(self) -> int:
@@ -53,7 +53,7 @@ class Ring:
 
 def next_record(memory: mmap.mmap | bytes, base: int, size: int, at: int, end: int) -> tuple[int, bytes | None] | None:
     """The position behind the record at `at`, and the record: None for one that was thrown away. None where there is no
-    whole record. `memory` has the ring twice from `base` on. Raises BrokenRing.
+    whole record. `memory` has the ring from `base` on. Raises BrokenRing.
     """
     if at == end:
         return None
@@ -69,4 +69,6 @@ def next_record(memory: mmap.mmap | bytes, base: int, size: int, at: int, end: i
         raise BrokenRing(f"a record of {length} bytes reaches beyond its end")
     if head & _DISCARDED:
         return behind, None
-    return behind, bytes(memory[begin + _HEAD.size : begin + _HEAD.size + length])
+    begin += _HEAD.size
+    record = bytes(memory[begin : min(begin + length, base + size)])
+    return behind, record + bytes(memory[base : base + length - len(record)])  # the rest is where the ring begins

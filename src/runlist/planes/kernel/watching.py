@@ -26,7 +26,6 @@ from runlist.structure import Structure
 OBJECT = "why.bpf.o"
 MOST_AT_ONCE = 1 << 16
 _MANY_SINCE = (6, 10)  # of that Linux on, many functions are watched by one link, in all threads of a process
-_LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 _NUMBER = struct.Struct("<I")
 _THREAD = Structure(protocol.STRUCTS["THREAD"])
@@ -42,17 +41,18 @@ _MAPS = {
 }
 _SWITCH = {"prev_comm": 8, "prev_pid": 24, "prev_state": 32, "next_comm": 40, "next_pid": 56}
 _WAKEUP = {"comm": 8, "pid": 24, "target_cpu": 32}
-_FIELDS: Mapping[str, Mapping[str, int]] = {
+_FIELDS: Mapping[str, Mapping[str, int | tuple[int, ...]]] = {
     "sched/sched_switch": _SWITCH,
     "sched/sched_wakeup": _WAKEUP,
     "sched/sched_wakeup_new": _WAKEUP,
-    "sched/sched_process_fork": {"child_pid": 20},
+    "sched/sched_process_fork": {"child_pid": (20, 44)},
     "exceptions/page_fault_user": {"address": 8},
     "irq/irq_handler_exit": {"irq": 8},
     "irq/softirq_exit": {"vec": 8},
     "irq_vectors/local_timer_exit": {"vector": 8},
 }
-"""What why.cpp reads at tracepoints, and where it expects that."""
+"""What why.cpp reads at tracepoints, and where it expects that; of several places the kernel's own is put in."""
+_NOTHING: Mapping[str, int] = {}
 _OPTIONAL = ("exceptions/", "irq_vectors/")  # which not every processor has
 
 
@@ -218,7 +218,7 @@ class Watch:
 
     def _begin(self, each: program.Program, licence: str, tracing: int) -> None:
         probe = each.kind == "uprobe"
-        number = -1
+        number, have = -1, _NOTHING
         if not probe:
             try:
                 number = rights.tracepoint_id(tracing, each.tracepoint)
@@ -226,14 +226,15 @@ class Watch:
                 if each.tracepoint.startswith(_OPTIONAL):
                     self.missing.append(each.tracepoint)
                     return
-                raise NotSupportedError(f"this kernel has no tracepoint {each.tracepoint} ({error.strerror})") from None
+                raise NotSupportedError(rights.no_tracepoint(each.tracepoint, error)) from None
             expected = _FIELDS.get(each.tracepoint, {})
             have = rights.fields(tracing, each.tracepoint)
-            if any(have.get(name) != place for name, place in expected.items()):
+            if any(have.get(name) not in _several(place) for name, place in expected.items()):
                 raise NotSupportedError(f"the tracepoint {each.tracepoint} of this kernel has other fields than known")
         kind = bpf.ProgramType.PROBE if probe else bpf.ProgramType.TRACEPOINT
         try:
-            code = bpf.load_program(each.name, each.with_maps(self._maps), licence, kind, many=probe and self._many)
+            instructions = each.with_maps(self._maps, _places(each.tracepoint, have))
+            code = bpf.load_program(each.name, instructions, licence, kind, many=probe and self._many)
         except OSError as error:
             if isinstance(error, bpf.Refused) and error.errno == 1 and not error.log:
                 raise NoPermissionError(_NO_RIGHT) from None
@@ -280,11 +281,21 @@ def _may_watch() -> None:
         raise NoPermissionError(_NO_RIGHT)
 
 
+def _several(place: int | tuple[int, ...]) -> tuple[int, ...]:
+    return place if isinstance(place, tuple) else (place,)
+
+
+def _places(tracepoint: str, have: Mapping[str, int]) -> dict[str, int]:
+    """By which names a program asks where fields are that have not always been at one place."""
+    name = tracepoint.rpartition("/")[2]
+    several = [field for field, place in _FIELDS.get(tracepoint, {}).items() if isinstance(place, tuple)]
+    return {f"{name}_{field}": have[field] for field in several}
+
+
 def _why(error: OSError) -> str:
     """What to say of a kernel that refuses to attach."""
-    with contextlib.suppress(OSError):
-        if error.errno in (1, 13) and "[confidentiality]" in _LOCKDOWN.read_text():
-            return "it is locked down (confidentiality), and lets nobody look into it"
+    if error.errno in (1, 13) and rights.is_locked_down():
+        return rights.LOCKED_DOWN
     return f"{error.strerror}; Linux 5.15 or later is needed"
 
 

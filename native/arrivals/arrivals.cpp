@@ -1,8 +1,10 @@
 #include "arrivals/arrivals.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "arrivals/learnt.hpp"
+#include "arrivals/notes.hpp"
 #include "arrivals/sockets.hpp"
 #include "core/guest.hpp"
 #include "core/pages.hpp"
@@ -13,19 +15,21 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kMillisecond = 1'000'000;
-constexpr std::int64_t kLeadsNs = 50 * kMillisecond;         // what is not followed by work so soon led nowhere
-constexpr std::int64_t kSameNs = 5 * kMillisecond;           // what is read from a socket so soon is the same message
-constexpr std::int64_t kIdleNs = 1 * kMillisecond;           // a shorter pause is one within a request
-constexpr std::int64_t kAskedNs = 2'000 * kMillisecond;      // for how long one learns that was asked
-constexpr std::int64_t kAskedAgainNs = 500 * kMillisecond;   // not noted more often
-constexpr std::size_t kFirstBytes = 16;                      // that tell messages apart
-constexpr std::uint32_t kFew = 3, kMajority = 3;             // hits, and hits for each miss
-constexpr std::uint32_t kManyOfAll = 8, kMajorityOfAll = 8;  // the same for a door where messages are all different
+constexpr std::int64_t kLeadsNs = 50 * kMillisecond;        // what is not followed by work so soon led nowhere
+constexpr std::int64_t kSameNs = 5 * kMillisecond;          // what is read from a socket so soon is the same message
+constexpr std::int64_t kIdleNs = 1 * kMillisecond;          // a shorter pause is one within a request
+constexpr std::int64_t kAskedNs = 2'000 * kMillisecond;     // for how long one learns that was asked
+constexpr std::int64_t kAskedAgainNs = 500 * kMillisecond;  // not noted more often
+constexpr std::size_t kWakesBytes = 64;                     // threads that wake one another write no more at once
 
 // A child of fork finds it empty.
 struct State {
+    static constexpr unsigned kNotes = 64;
+
     Sockets sockets;
     Learnt learnt;
+    std::array<Note, kNotes> notes;
+    std::atomic<std::uint32_t> written;  // notes so far
 };
 
 constinit std::atomic<State*> state{nullptr};
@@ -34,19 +38,19 @@ constinit std::atomic<State*> state{nullptr};
 struct Pending {
     std::uint32_t at_us;  // 31 bits of it
     std::uint16_t fd;     // its lower half
-    Learnt::Place own;
-    Learnt::Place of_door;
+    std::uint8_t note;    // which one of the state's
+    bool open;            // nothing was announced, and what is read next may say more
 
     static constexpr std::uint32_t kTimes = (1u << 31) - 1;
 
     static Pending of(std::uint64_t word) {
         return {static_cast<std::uint32_t>(word >> 33), static_cast<std::uint16_t>(word >> 17),
-                static_cast<Learnt::Place>(word >> 9), static_cast<Learnt::Place>(word >> 1)};
+                static_cast<std::uint8_t>(word >> 2), (word & 2) != 0};
     }
 
     std::uint64_t word() const {  // never 0
-        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{own} << 9 |
-               std::uint64_t{of_door} << 1 | 1;
+        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{note} << 2 |
+               (open ? 2u : 0u) | 1;
     }
 
     std::int64_t age_ns(std::uint32_t now_us) const { return ((now_us - at_us) & kTimes) * std::int64_t{1000}; }
@@ -56,32 +60,18 @@ std::uint32_t microseconds(std::int64_t nanoseconds) {
     return static_cast<std::uint32_t>(nanoseconds / 1000) & Pending::kTimes;
 }
 
-std::uint64_t kind_of(Door door, const unsigned char* bytes, std::size_t count) {
-    std::uint64_t sum = 0xCBF2'9CE4'8422'2325 ^ door;
-    for (std::size_t at = 0; at < count; ++at) sum = (sum ^ bytes[at]) * 0x100'0000'01B3;
-    sum = (sum ^ count) * 0x9E37'79B9'7F4A'7C15;
-    return sum | 1;
-}
-
-void settle(Learnt& learnt, const Pending& pending, std::int64_t age_ns) {
-    for (const Learnt::Place place : {pending.own, pending.of_door}) {
-        if (age_ns <= kLeadsNs) {
-            learnt.led_to_work(place, age_ns);
-        } else {
-            learnt.led_nowhere(place);
-        }
+void settle(State& known, const Pending& pending, std::int64_t age_ns) {
+    const Note& note = known.notes[pending.note % State::kNotes];
+    if (age_ns <= kLeadsNs) {
+        note.led_to_work(known.learnt, age_ns);
+    } else {
+        note.led_nowhere(known.learnt);
     }
 }
 
-// Whether work is to be expected, and how soon. By what messages of this kind led to, and where there were few of them
-// by what came in at the same door.
-bool leads_to_work(const Learnt& learnt, const Pending& one, std::int64_t& lead_ns) {
-    const Learnt::Record own = learnt.at(one.own);
-    const Learnt::Record all = learnt.at(one.of_door);
-    const bool known = own.hits + own.misses >= kFew;
-    lead_ns = known ? own.lead_ns : all.lead_ns;
-    return known ? own.hits >= kFew && own.hits >= kMajority * own.misses
-                 : all.hits >= kManyOfAll && all.hits >= kMajorityOfAll * all.misses;
+// The same byte again and again: single ones, of which several were read at once.
+bool is_a_wake(const unsigned char* bytes, std::size_t count) {
+    return count <= kWakesBytes && std::all_of(bytes, bytes + count, [&](unsigned char one) { return one == *bytes; });
 }
 
 // Whether a request that comes in now is not part of one that is at work.
@@ -115,21 +105,30 @@ void came(activity::Own& own, int fd, const void* bytes, std::size_t count) {
     State* known = made<State, Unwiped::kRefused>(state);
     if (known == nullptr) return;
     const Door door = known->sockets.door(fd, now);
-    if (door == 0 || (door == Sockets::kUnnamed && count == 1)) return;
-    const std::uint32_t now_us = microseconds(now);
+    const auto* text = static_cast<const unsigned char*>(bytes);
+    if (door == 0 || (is_private(door) && is_a_wake(text, count))) return;
+    Pending one{.at_us = microseconds(now), .fd = static_cast<std::uint16_t>(fd), .note = 0, .open = true};
+    std::int64_t age = 0;
+    bool goes_on = false;
     if (const std::uint64_t word = own.pending.load(kRelaxed); word != 0) {
         const Pending before = Pending::of(word);
-        const std::int64_t age = before.age_ns(now_us);
-        if (before.fd == static_cast<std::uint16_t>(fd) && age <= kSameNs) return;
-        if (age > kLeadsNs) settle(known->learnt, before, age);  // else nobody knows yet, and the newest counts
+        age = before.age_ns(one.at_us);
+        goes_on = before.fd == one.fd && age <= kSameNs;
+        if (goes_on && !before.open) return;
+        if (goes_on) one = before;
+        if (age > kLeadsNs) settle(*known, before, age);  // else nobody knows yet, and the newest counts
     }
-    const auto* text = static_cast<const unsigned char*>(bytes);
-    const Pending one{.at_us = now_us,
-                      .fd = static_cast<std::uint16_t>(fd),
-                      .own = known->learnt.find(kind_of(door, text, std::min(count, kFirstBytes))),
-                      .of_door = known->learnt.find(kind_of(door, nullptr, 0))};
+    if (!goes_on) one.note = static_cast<std::uint8_t>(known->written.fetch_add(1, kRelaxed) % State::kNotes);
+    Note& note = known->notes[one.note];
+    if (goes_on) {
+        note.go_on(known->learnt, door, text, count);
+    } else {
+        note.begin(known->learnt, door, text, count);
+    }
     std::int64_t lead_ns = 0;
-    const bool leads = leads_to_work(known->learnt, one, lead_ns);
+    const bool leads = note.leads_to_work(known->learnt, lead_ns);
+    if (goes_on) lead_ns = std::max<std::int64_t>(lead_ns - age, 0);
+    one.open = !leads && !goes_on;
     own.pending.store(one.word());
     if (!leads || (watch & region::kAnnouncements) == 0 || !is_ours(own)) return;
     activity::announce(own, lead_ns);
@@ -145,7 +144,7 @@ void worked(activity::Own& own) {
     State* known = state.load(std::memory_order_acquire);
     if (word == 0 || known == nullptr) return;
     const Pending pending = Pending::of(word);
-    settle(known->learnt, pending, pending.age_ns(microseconds(monotonic_ns())));
+    settle(*known, pending, pending.age_ns(microseconds(monotonic_ns())));
 }
 
 }  // namespace runlist::arrivals

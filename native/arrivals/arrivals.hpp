@@ -1,8 +1,9 @@
-// What comes in over sockets, and which of it leads to work for a GPU: that is announced before the program has read
-// it.
+// What comes in over sockets and pipes, and which of it leads to work for a GPU: that is announced before the program
+// has read it.
 //
-// A message is known by where it came in and by its first bytes, so a health check is told from a request. The first
-// submission after one says that it led to work, and how soon; where there is none for a while it did not.
+// A message is known by where it came in, by its bytes and its length (notes.hpp), so a health check is told from a
+// request. The first submission after one says that it led to work, and how soon; where there is none for a while it
+// did not.
 #pragma once
 
 #include <cstddef>

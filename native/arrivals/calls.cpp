@@ -1,5 +1,5 @@
-// What programs read from sockets with, and how connections come in: the C library's functions, called as they are.
-// What came is looked at afterwards, and only where somebody wants to know.
+// What programs read from sockets and pipes with, and how connections come in: the C library's functions, called as
+// they are. What came is looked at afterwards, and only where somebody wants to know.
 //
 // The forms with `_chk` are what programs call that were built with checks of sizes (_FORTIFY_SOURCE).
 #include <sys/socket.h>
@@ -43,6 +43,7 @@ constinit Real<ssize_t(int, void*, std::size_t, int, sockaddr*, socklen_t*)> rea
 constinit Real<ssize_t(int, void*, std::size_t, std::size_t, int, sockaddr*, socklen_t*)> real_recvfrom_chk{
     "__recvfrom_chk"};
 constinit Real<ssize_t(int, msghdr*, int)> real_recvmsg{"recvmsg"};
+constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg{"recvmmsg"};
 constinit Real<int(int, sockaddr*, socklen_t*)> real_accept{"accept"};
 constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
 
@@ -56,11 +57,13 @@ constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
     real_recvfrom.find();
     real_recvfrom_chk.find();
     real_recvmsg.find();
+    real_recvmmsg.find();
     real_accept.find();
     real_accept4.find();
 }
 
-constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE;
+// What is only looked at, what is no message, and what may not lie where it was to be put.
+constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE | MSG_TRUNC;
 
 // Calls the real function, and `look` at what it gave where somebody wants to know. Who wants to may have changed while
 // it waited. Where nobody ever does, it is a jump.
@@ -90,10 +93,16 @@ template <typename Type, typename... Arguments>
     return call(real, look, fd, bytes, arguments...);
 }
 
-// The first piece has the first bytes, in all that matters here.
+// As if they had been read one after another: some programs have the beginning of a message put into a place of its
+// own.
 void came_in_pieces(activity::Own& own, int fd, const iovec* pieces, std::size_t count, ssize_t got) {
-    if (pieces == nullptr || count == 0) return;
-    came(own, fd, pieces->iov_base, std::min(pieces->iov_len, static_cast<std::size_t>(got)));
+    constexpr std::size_t kPieces = 2;
+    auto left = static_cast<std::size_t>(got);
+    for (std::size_t at = 0; pieces != nullptr && at < std::min(count, kPieces) && left != 0; ++at) {
+        const std::size_t here = std::min(pieces[at].iov_len, left);
+        came(own, fd, pieces[at].iov_base, here);
+        left -= here;
+    }
 }
 
 }  // namespace
@@ -114,6 +123,7 @@ HOOK ssize_t hooked_recvfrom(int fd, void* bytes, std::size_t size, int flags, s
 HOOK ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags, sockaddr* from,
                                  socklen_t* length) __asm__("__recvfrom_chk");
 HOOK ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) __asm__("recvmsg");
+HOOK int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) __asm__("recvmmsg");
 HOOK int hooked_accept(int fd, sockaddr* peer, socklen_t* length) __asm__("accept");
 HOOK int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) __asm__("accept4");
 
@@ -152,6 +162,15 @@ ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) {
         if ((flags & kNoMessage) == 0) came_in_pieces(own, fd, message->msg_iov, message->msg_iovlen, got);
     };
     return call(real_recvmsg, look, fd, message, flags);
+}
+
+int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+    const auto look = [=](runlist::activity::Own& own, int got) {
+        const msghdr& first = messages->msg_hdr;
+        if (got > 0 && (flags & kNoMessage) == 0)
+            came_in_pieces(own, fd, first.msg_iov, first.msg_iovlen, messages->msg_len);
+    };
+    return call(real_recvmmsg, look, fd, messages, count, flags, timeout);
 }
 
 int hooked_accept(int fd, sockaddr* peer, socklen_t* length) {

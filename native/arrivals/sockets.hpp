@@ -1,4 +1,4 @@
-// Which descriptors are sockets of those who ask for something, and where they came in.
+// Which descriptors are sockets and pipes of those who ask for something, and where they came in.
 #pragma once
 
 #include <array>
@@ -7,8 +7,11 @@
 
 namespace runlist::arrivals {
 
-// What tells where a message came in; 0: at no socket that counts.
+// What tells where a message came in; 0: at nothing that counts.
 using Door = std::uint32_t;
+
+// Whether it is a pipe, or an unnamed socket of a pair: by these the threads of a program wake one another, too.
+constexpr bool is_private(Door door) { return (door & 1) != 0; }
 
 // A fixed table. What it says of a descriptor is believed for a second or two, as descriptors are closed and made anew
 // without our hearing of it.
@@ -18,9 +21,6 @@ class Sockets {
 
     // It came in just now, at a listening socket.
     void accepted(int fd);
-
-    // Between unnamed sockets of one program, single bytes are how threads wake one another.
-    static constexpr Door kUnnamed = 1;
 
   private:
     static constexpr unsigned kRoom = 4096;

@@ -39,18 +39,19 @@ struct Pending {
     std::uint32_t at_us;  // 31 bits of it
     std::uint16_t fd;     // its lower half
     std::uint8_t note;    // which one of the state's
-    bool open;            // nothing was announced, and what is read next may say more
+    bool open;            // what is read next may belong to it
+    bool said;            // it was announced
 
     static constexpr std::uint32_t kTimes = (1u << 31) - 1;
 
     static Pending of(std::uint64_t word) {
         return {static_cast<std::uint32_t>(word >> 33), static_cast<std::uint16_t>(word >> 17),
-                static_cast<std::uint8_t>(word >> 2), (word & 2) != 0};
+                static_cast<std::uint8_t>(word >> 3), (word & 4) != 0, (word & 2) != 0};
     }
 
     std::uint64_t word() const {  // never 0
-        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{note} << 2 |
-               (open ? 2u : 0u) | 1;
+        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{note} << 3 |
+               (open ? 4u : 0u) | (said ? 2u : 0u) | 1;
     }
 
     std::int64_t age_ns(std::uint32_t now_us) const { return ((now_us - at_us) & kTimes) * std::int64_t{1000}; }
@@ -107,7 +108,8 @@ void came(activity::Own& own, int fd, const void* bytes, std::size_t count) {
     const Door door = known->sockets.door(fd, now);
     const auto* text = static_cast<const unsigned char*>(bytes);
     if (door == 0 || (is_private(door) && is_a_wake(text, count))) return;
-    Pending one{.at_us = microseconds(now), .fd = static_cast<std::uint16_t>(fd), .note = 0, .open = true};
+    Pending one{
+        .at_us = microseconds(now), .fd = static_cast<std::uint16_t>(fd), .note = 0, .open = true, .said = false};
     std::int64_t age = 0;
     bool goes_on = false;
     if (const std::uint64_t word = own.pending.load(kRelaxed); word != 0) {
@@ -127,10 +129,12 @@ void came(activity::Own& own, int fd, const void* bytes, std::size_t count) {
     }
     std::int64_t lead_ns = 0;
     const bool leads = note.leads_to_work(known->learnt, lead_ns);
-    if (goes_on) lead_ns = std::max<std::int64_t>(lead_ns - age, 0);
-    one.open = !leads && !goes_on;
+    const bool news = leads && !one.said && (watch & region::kAnnouncements) != 0 && is_ours(own);
+    one.open = !goes_on;
+    one.said |= news;
     own.pending.store(one.word());
-    if (!leads || (watch & region::kAnnouncements) == 0 || !is_ours(own)) return;
+    if (!news) return;
+    if (goes_on) lead_ns = std::max<std::int64_t>(lead_ns - age, 0);
     activity::announce(own, lead_ns);
     touch(lead_ns);
 }

@@ -16,6 +16,10 @@ namespace runlist::arrivals {
 // Bytes were read from a descriptor. Asks whether anybody wants to know: `own.attends()`, before.
 [[gnu::noinline, gnu::cold]] void came(activity::Own& own, int fd, const void* bytes, std::size_t count);
 
+// A descriptor is said to have something to read. Looks at what that is before the program reads it, which may take a
+// while where other threads do that. False where nothing of it counts.
+[[gnu::noinline, gnu::cold]] bool readable(activity::Own& own, int fd);
+
 // A descriptor came in at a listening socket.
 [[gnu::noinline, gnu::cold]] void accepted(int fd);
 

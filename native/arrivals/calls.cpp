@@ -2,6 +2,8 @@
 // they are. What came is looked at afterwards, and only where somebody wants to know.
 //
 // The forms with `_chk` are what programs call that were built with checks of sizes (_FORTIFY_SOURCE).
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -44,6 +46,10 @@ constinit Real<ssize_t(int, void*, std::size_t, std::size_t, int, sockaddr*, soc
     "__recvfrom_chk"};
 constinit Real<ssize_t(int, msghdr*, int)> real_recvmsg{"recvmsg"};
 constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg{"recvmmsg"};
+constinit Real<int(int, epoll_event*, int, int)> real_epoll_wait{"epoll_wait"};
+constinit Real<int(int, epoll_event*, int, int, const sigset_t*)> real_epoll_pwait{"epoll_pwait"};
+constinit Real<int(pollfd*, nfds_t, int)> real_poll{"poll"};
+constinit Real<int(pollfd*, nfds_t, int, std::size_t)> real_poll_chk{"__poll_chk"};
 constinit Real<int(int, sockaddr*, socklen_t*)> real_accept{"accept"};
 constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
 
@@ -58,6 +64,10 @@ constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
     real_recvfrom_chk.find();
     real_recvmsg.find();
     real_recvmmsg.find();
+    real_epoll_wait.find();
+    real_epoll_pwait.find();
+    real_poll.find();
+    real_poll_chk.find();
     real_accept.find();
     real_accept4.find();
 }
@@ -105,6 +115,31 @@ void came_in_pieces(activity::Own& own, int fd, const iovec* pieces, std::size_t
     }
 }
 
+// Of many that can be read the first ones are looked at, until there is something to be known.
+constexpr int kReady = 16;
+
+// What comes along with an event is the descriptor in most programs. Where it is something else, as a pointer, that is
+// hardly ever the number of one.
+void look_at_events(activity::Own& own, const epoll_event* events, int count) {
+    for (int at = 0; at < std::min(count, kReady); ++at) {
+        if ((events[at].events & EPOLLIN) != 0 && readable(own, events[at].data.fd)) return;
+    }
+}
+
+void look_at_polled(activity::Own& own, const pollfd* polled, nfds_t count) {
+    int ready = 0;
+    for (nfds_t at = 0; at < count && ready < kReady; ++at) {
+        if ((polled[at].revents & POLLIN) == 0) continue;
+        ++ready;
+        if (readable(own, polled[at].fd)) return;
+    }
+}
+
+void came_in(activity::Own& own, int made) {
+    accepted(made);
+    readable(own, made);
+}
+
 }  // namespace
 }  // namespace runlist::arrivals
 
@@ -124,6 +159,11 @@ HOOK ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::siz
                                  socklen_t* length) __asm__("__recvfrom_chk");
 HOOK ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) __asm__("recvmsg");
 HOOK int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) __asm__("recvmmsg");
+HOOK int hooked_epoll_wait(int fd, epoll_event* events, int most, int timeout) __asm__("epoll_wait");
+HOOK int hooked_epoll_pwait(int fd, epoll_event* events, int most, int timeout,
+                            const sigset_t* blocked) __asm__("epoll_pwait");
+HOOK int hooked_poll(pollfd* polled, nfds_t count, int timeout) __asm__("poll");
+HOOK int hooked_poll_chk(pollfd* polled, nfds_t count, int timeout, std::size_t room) __asm__("__poll_chk");
 HOOK int hooked_accept(int fd, sockaddr* peer, socklen_t* length) __asm__("accept");
 HOOK int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) __asm__("accept4");
 
@@ -173,11 +213,33 @@ int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timesp
     return call(real_recvmmsg, look, fd, messages, count, flags, timeout);
 }
 
-int hooked_accept(int fd, sockaddr* peer, socklen_t* length) {
-    return call(real_accept, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length);
+int hooked_epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+    const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
+    return call(real_epoll_wait, look, fd, events, most, timeout);
 }
 
+int hooked_epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* blocked) {
+    const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
+    return call(real_epoll_pwait, look, fd, events, most, timeout, blocked);
+}
+
+int hooked_poll(pollfd* polled, nfds_t count, int timeout) {
+    const auto look = [=](runlist::activity::Own& own, int ready) {
+        if (ready > 0) look_at_polled(own, polled, count);
+    };
+    return call(real_poll, look, polled, count, timeout);
+}
+
+int hooked_poll_chk(pollfd* polled, nfds_t count, int timeout, std::size_t room) {
+    const auto look = [=](runlist::activity::Own& own, int ready) {
+        if (ready > 0) look_at_polled(own, polled, count);
+    };
+    return call(real_poll_chk, look, polled, count, timeout, room);
+}
+
+int hooked_accept(int fd, sockaddr* peer, socklen_t* length) { return call(real_accept, came_in, fd, peer, length); }
+
 int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) {
-    return call(real_accept4, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length, flags);
+    return call(real_accept4, came_in, fd, peer, length, flags);
 }
 }

@@ -9,7 +9,6 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::size_t kBeginningBytes = 16;
-constexpr std::size_t kPieceBytes = 8;
 constexpr int kBitsOfLength[Note::kLengths] = {2, 3};  // roughly, and less so
 
 // How often something must have been seen, and how many times as often one way as the other.
@@ -55,7 +54,7 @@ void Note::look(Learnt& learnt, unsigned part, Door door, const unsigned char* b
     unsigned which = kFirst;  // what is looked at; the same in both parts, as nobody knows where a message begins
     const auto put = [&](Learnt::Place place) { places_[part + which++ - kFirst].store(place, kRelaxed); };
     for (const int bits : kBitsOfLength) put(learnt.find(kind_of(which, door, nullptr, rough(count, bits))));
-    for (std::size_t at = 0; at < kPieces * kPieceBytes; at += kPieceBytes) {
+    for (std::size_t at = 0; at < kMost; at += kPieceBytes) {
         const bool there = at + kPieceBytes <= count;
         put(there ? learnt.find(kind_of(which, door, bytes + at, kPieceBytes)) : Learnt::kNowhere);
     }

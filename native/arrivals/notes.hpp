@@ -16,6 +16,9 @@ namespace runlist::arrivals {
 class Note {
   public:
     static constexpr unsigned kLengths = 2;  // in how many ways its length is looked at
+    static constexpr unsigned kPieces = 16;
+    static constexpr std::size_t kPieceBytes = 8;
+    static constexpr std::size_t kMost = kPieces * kPieceBytes;  // of a message, that are ever looked at
 
     // Its first part, and the one that was read right after it: many protocols have the length before the message.
     void begin(Learnt& learnt, Door door, const unsigned char* bytes, std::size_t count);
@@ -28,7 +31,6 @@ class Note {
     void led_nowhere(Learnt& learnt) const;
 
   private:
-    static constexpr unsigned kPieces = 16;
     static constexpr unsigned kOfPart = kLengths + kPieces;
     static constexpr unsigned kBeginning = 0, kDoor = 1, kFirst = 2, kSecond = kFirst + kOfPart;
     static constexpr unsigned kAll = kSecond + kOfPart;

@@ -1,6 +1,7 @@
 #include "arrivals/sockets.hpp"
 
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -35,6 +36,11 @@ std::uint16_t port_of(const Address& address) {
     return address.any.sa_family == AF_INET6 ? __builtin_bswap16(address.v6.sin6_port) : 0;
 }
 
+bool get(int fd, int option, int& value) {
+    socklen_t size = sizeof(value);
+    return call(SYS_getsockopt, static_cast<long>(fd), long{SOL_SOCKET}, static_cast<long>(option), &value, &size) == 0;
+}
+
 bool ask(long number, int fd, Address& address, socklen_t& length) {
     length = sizeof(address);
     return call(number, static_cast<long>(fd), &address, &length) == 0;
@@ -55,9 +61,7 @@ Door look(int fd, bool accepted) {
     const auto family = own.any.sa_family;
     if (family == AF_UNIX) {
         int type = 0;
-        socklen_t size = sizeof(type);
-        if (call(SYS_getsockopt, static_cast<long>(fd), SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type == SOCK_DGRAM)
-            return 0;  // as what a daemon answers
+        if (!get(fd, SO_TYPE, type) || type == SOCK_DGRAM) return 0;  // as what a daemon answers
         const auto path_length = static_cast<std::size_t>(length) - offsetof(sockaddr_un, sun_path);
         if (length <= offsetof(sockaddr_un, sun_path)) return kUnnamed;
         std::uint32_t sum = AF_UNIX;
@@ -103,6 +107,18 @@ Door Sockets::door(int fd, std::int64_t now_ns) {
 void Sockets::accepted(int fd) {
     if (fd < 0) return;
     known_[static_cast<unsigned>(fd) % kRoom].store(tag_of(fd) << 42 | std::uint64_t{1} << 32, kRelaxed);
+}
+
+// A stream gives its bytes before its error, and keeps that; a socket for datagrams would give us the error. Who has
+// set an offset for peeking has it moved by each peek.
+std::size_t Sockets::peek(int fd, unsigned char* bytes, std::size_t room) {
+    int there = 0, type = 0, offset = -1;
+    if (call(SYS_ioctl, static_cast<long>(fd), long{FIONREAD}, &there) != 0 || there <= 0) return 0;
+    if (!get(fd, SO_TYPE, type) || type != SOCK_STREAM || (get(fd, SO_PEEK_OFF, offset) && offset >= 0)) return 0;
+    const long got = call(SYS_recvfrom, static_cast<long>(fd), bytes, static_cast<long>(room),
+                          long{MSG_PEEK | MSG_DONTWAIT}, nullptr, nullptr);
+    const auto least = static_cast<long>(room) < there ? static_cast<long>(room) : there;
+    return got < least ? 0 : static_cast<std::size_t>(there);  // somebody else reads it
 }
 
 }  // namespace runlist::arrivals

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace runlist::arrivals {
@@ -21,6 +22,10 @@ class Sockets {
 
     // It came in just now, at a listening socket.
     void accepted(int fd);
+
+    // Of a connection: copies the beginning of what is there to be read, and returns how much that is. Nothing changes
+    // by it, also no error that its reader is to see. 0 where that cannot be done.
+    static std::size_t peek(int fd, unsigned char* bytes, std::size_t room);
 
   private:
     static constexpr unsigned kRoom = 4096;

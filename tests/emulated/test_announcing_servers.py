@@ -1,4 +1,4 @@
-"""Servers as people write them, and engines behind queues: what comes in is learnt, and health checks are told apart."""
+"""Servers as people write them, and engines behind queues: what comes in is learnt, and health checks told apart."""
 
 from __future__ import annotations
 
@@ -146,6 +146,10 @@ PAUSE_S = 0.07
 Ask = Callable[[str], None]
 
 
+def length(what: str) -> int:
+    return random.randrange(8) if what == "health" else random.randrange(200, 400)
+
+
 class Served:
     """One of these programs, by its name, under the library in class latency; and the process of it that works."""
 
@@ -167,7 +171,9 @@ class Served:
     def by_lines(self) -> Ask:
         def ask(what: str) -> None:
             assert self.process.stdin is not None
-            self.process.stdin.write(f"{what} {random.randrange(8) if what == 'health' else random.randrange(200, 400)}\n")
+            self.process.stdin.write(
+                f"{what} {random.randrange(8) if what == 'health' else random.randrange(200, 400)}\n"
+            )
             self.process.stdin.flush()
             assert self.line() == "done\n"
 
@@ -232,7 +238,7 @@ def test_a_pool_of_processes(serve: Serve) -> None:
 
 def by_channel(connection: socket.socket) -> Ask:
     def ask(what: str) -> None:
-        text = what.encode() + random.randbytes(random.randrange(8) if what == "health" else random.randrange(200, 400))
+        text = what.encode() + random.randbytes(length(what))
         connection.sendall(len(text).to_bytes(4, "big") + text)
         assert connection.recv(100) == b"done"
 

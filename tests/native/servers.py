@@ -26,13 +26,13 @@ class Pipe:
     """The other end of a pipe of a program's, written as a socket is."""
 
     def __init__(self, pid: int, number: int) -> None:
-        self._file = Path(f"/proc/{pid}/fd/{number}").open("wb", buffering=0)
+        self._path = Path(f"/proc/{pid}/fd/{number}")
 
     def sendall(self, text: bytes) -> None:
-        self._file.write(text)
+        self._path.write_bytes(text)
 
     def close(self) -> None:
-        self._file.close()
+        """It is the program's."""
 
 
 class Server:

@@ -1,11 +1,8 @@
-"""What comes in over sockets and pipes is announced where it led to work before: what is learnt, and what nobody may notice."""
+"""What comes in is announced where it led to work before: what is learnt, and what nobody may notice."""
 
 from __future__ import annotations
 
-import random
-import struct
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -89,97 +86,6 @@ def test_messages_that_are_all_different_are_known_by_their_door(server: Server)
     server.watch()
     server.reads(b"another one that it has never seen")
     assert len(server.announced()) == 1
-
-
-# Messages that begin differently each time: what is the same further on, or their length, tells them from those that
-# lead nowhere.
-
-
-def numbered(name: bytes, size: int) -> bytes:
-    """An id, as of a request of ZMQ's, and what is asked for."""
-    return random.randbytes(20) + b'{"do": "%s"}' % name + random.randbytes(size)
-
-
-def framed(name: bytes, size: int) -> bytes:
-    """Its length, as of a message of multiprocessing's, and a pickle."""
-    text = b"\x80\x04\x95" + struct.pack("<Q", size) + b"\x8c\x08" + name + random.randbytes(size)
-    return struct.pack("!i", len(text)) + text
-
-
-def hidden(name: bytes, size: int) -> bytes:
-    """As under TLS."""
-    size += 40 if name == b"healthz!" else 300
-    return b"\x17\x03\x03" + struct.pack("!H", size) + random.randbytes(size)
-
-
-@pytest.mark.parametrize(
-    ("message", "way"), [(numbered, "read"), (framed, "length"), (framed, "pieces"), (framed, "read"), (hidden, "read")]
-)
-def test_what_begins_differently_each_time(server: Server, message: Callable[[bytes, int], bytes], way: str) -> None:
-    server.connect()
-    for _ in range(20):
-        server.serves(message(b"generate", random.randrange(150)), way)
-        server.do("pause-3")
-        server.ignores(message(b"healthz!", random.randrange(8)), way)
-    server.forget()
-    told = 0
-    for _ in range(4):
-        server.watch()
-        server.reads(message(b"healthz!", random.randrange(8)), way)
-        assert server.announced() == []
-        server.do(f"pause-{PAUSE_MS}")
-        server.serves(message(b"generate", random.randrange(150)), way)
-        told += len(server.announced())
-        server.do("pause-3")
-    assert told >= 3
-
-
-# Pipes, by which the processes of a program ask one another.
-
-
-@pytest.mark.parametrize("way", ["read", "length"])
-def test_a_pipe(server: Server, way: str) -> None:
-    server.pipe()
-    server.learns(way=way)
-    server.watch()
-    server.reads(GENERATE, way)
-    assert len(server.announced()) == 1
-
-
-def test_health_checks_by_a_pipe(server: Server) -> None:
-    server.pipe()
-    for _ in range(4):
-        server.serves(GENERATE)
-        server.do("pause-3")
-        server.ignores(HEALTH)
-    server.forget()
-    server.watch()
-    server.reads(HEALTH)
-    assert server.announced() == []
-
-
-@pytest.mark.parametrize("by", ["pair", "pipe"])
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_wakes_that_are_read_at_once_are_no_message(server: Server, by: str, count: int) -> None:
-    server.do(by)
-    for _ in range(8):
-        server.watch()
-        server.do(*["wake"] * count)
-        assert server.do("read-read") == count
-        server.do("launch", "stream", "pause-3")
-    server.forget()
-    server.watch()
-    server.do(*["wake"] * count, "read-read")
-    assert server.announced() == []
-
-
-def test_what_comes_by_a_standard_descriptor_is_none(server: Server) -> None:
-    server.pipe()
-    server.do("standard")
-    server.learns()
-    server.watch()
-    server.reads(GENERATE)
-    assert server.announced() == []
 
 
 def test_what_is_thrown_away_is_not_looked_at(server: Server) -> None:

@@ -330,7 +330,7 @@ def test_of_random_bursts_the_wrong_ones_cost_no_more_than_their_budget(seed: in
     gpu = Gpu(announce_budget=str(budget), give_way="switch", many=many)
     truth = {pid: random.choice([0.0, 0.2, 0.5, 0.9]) for pid in gpu.tasks}
     works_at: dict[int, float] = {}
-    bursts = {pid: gpu.now for pid in gpu.tasks}
+    bursts = dict.fromkeys(gpu.tasks, gpu.now)
     seconds, most_right_s = 10.0, part.AT_ONCE_S + WAIT_S + GRACE_S + part.LOOK_S
 
     def step() -> None:

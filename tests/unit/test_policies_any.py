@@ -60,7 +60,6 @@ def activity(rnd: random.Random) -> Activity:
     return Activity(work, rnd.choice([0.0, 1.0, 1e9]), rnd.choice([0.0, 1.0, 1e9]), before)
 
 
-
 class Life:
     """A GPU's tasks under a policy, driven by random numbers. The time that tasks hold is made up."""
 
@@ -83,7 +82,19 @@ class Life:
         """Something, at random."""
         rnd = self.rnd
         key = rnd.choice(list(self.tasks)) if self.tasks else None
-        whats = ["appear", "vanish", "change", "change", "hint", "report", "segment", "announce", "busy", "idle", "nothing"]
+        whats = [
+            "appear",
+            "vanish",
+            "change",
+            "change",
+            "hint",
+            "report",
+            "segment",
+            "announce",
+            "busy",
+            "idle",
+            "nothing",
+        ]
         what = rnd.choice(whats)
         if what == "appear" and len(self.tasks) < 8:
             self.pid += 1

@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -58,6 +60,36 @@ static int many(void) {
     return recvmmsg(connection, messages, 1, 0, NULL) == 1 ? (int)messages[0].msg_len : -1;
 }
 
+/* How many can be read: of the connection, and before it of a pair in which threads wake one another. */
+static int waits_for(const char* way) {
+    static int set = -1, of = -1;
+    struct pollfd both[2] = {{.fd = other, .events = POLLIN}, {.fd = connection, .events = POLLIN}};
+    struct epoll_event found[4], event = {.events = EPOLLIN, .data.fd = connection};
+    if (!strcmp(way, "poll")) return poll(both, 2, 1000);
+    if (!strcmp(way, "checked")) {
+        int (*poll_chk)(struct pollfd*, nfds_t, int, size_t) =
+            (int (*)(struct pollfd*, nfds_t, int, size_t))(size_t)dlsym(RTLD_DEFAULT, "__poll_chk");
+        return poll_chk(both, 2, 1000, sizeof(both));
+    }
+    if (set < 0) set = epoll_create1(0);
+    if (of != connection && epoll_ctl(set, EPOLL_CTL_ADD, connection, &event)) return -1;
+    of = connection;
+    return !strcmp(way, "epoll") ? epoll_wait(set, found, 4, 1000) : epoll_pwait(set, found, 4, 1000, NULL);
+}
+
+/* What a read fails with. */
+static int fails(void) {
+    const int error = read(connection, bytes, sizeof(bytes)) < 0 ? errno : 0;
+    errno = 77;
+    return error;
+}
+
+/* Where the next peek begins, as the program set it. */
+static int peeks_at(int at) {
+    const int which = SO_PEEK_OFF;
+    return setsockopt(connection, SOL_SOCKET, which, &at, sizeof(at));
+}
+
 static int reads(const char* way) {
     struct iovec piece = {bytes, sizeof(bytes)};
     struct iovec both[2] = {{bytes, 4}, {bytes + 4, sizeof(bytes) - 4}};
@@ -68,6 +100,7 @@ static int reads(const char* way) {
     if (!strcmp(way, "nowhere")) return (int)recv(connection, NULL, sizeof(bytes), MSG_TRUNC);
     if (!strcmp(way, "recv")) return (int)recv(connection, bytes, sizeof(bytes), 0);
     if (!strcmp(way, "peek")) return (int)recv(connection, bytes, sizeof(bytes), MSG_PEEK);
+    if (!strcmp(way, "peek-now")) return (int)recv(connection, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
     if (!strcmp(way, "recvfrom")) return (int)recvfrom(connection, bytes, sizeof(bytes), 0, NULL, NULL);
     if (!strcmp(way, "recvmsg")) return (int)recvmsg(connection, &message, 0);
     if (!strcmp(way, "readv")) return (int)readv(connection, &piece, 1);
@@ -189,10 +222,15 @@ static int costs(void) {
 static int does(const char* word) {
     if (!strcmp(word, "accept")) return takes(accept(listener, NULL, NULL));
     if (!strcmp(word, "accept4")) return takes(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+    if (!strncmp(word, "wait-", 5)) return waits_for(word + 5);
+    if (!strcmp(word, "fails")) return fails();
+    if (!strcmp(word, "peek-at-0")) return peeks_at(0);
+    if (!strcmp(word, "first")) return bytes[0];
     if (!strcmp(word, "pair")) return pairs();
     if (!strcmp(word, "pipe")) return pipes();
     if (!strcmp(word, "standard")) return takes(dup2(connection, 2));
     if (!strcmp(word, "wake")) return write(other, "", 1) != 1;
+    if (!strcmp(word, "tell")) return write(other, "told", 4) != 4;
     if (!strcmp(word, "file")) return dup2(open("/dev/zero", O_RDONLY), connection) < 0;
     if (!strncmp(word, "read-", 5)) return reads(word + 5);
     if (!strcmp(word, "handler")) return in_a_handler();

@@ -1,8 +1,10 @@
 #include "arrivals/arrivals.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "arrivals/learnt.hpp"
+#include "arrivals/notes.hpp"
 #include "arrivals/sockets.hpp"
 #include "core/guest.hpp"
 #include "core/pages.hpp"
@@ -13,19 +15,21 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kMillisecond = 1'000'000;
-constexpr std::int64_t kLeadsNs = 50 * kMillisecond;         // what is not followed by work so soon led nowhere
-constexpr std::int64_t kSameNs = 5 * kMillisecond;           // what is read from a socket so soon is the same message
-constexpr std::int64_t kIdleNs = 1 * kMillisecond;           // a shorter pause is one within a request
-constexpr std::int64_t kAskedNs = 2'000 * kMillisecond;      // for how long one learns that was asked
-constexpr std::int64_t kAskedAgainNs = 500 * kMillisecond;   // not noted more often
-constexpr std::size_t kFirstBytes = 16;                      // that tell messages apart
-constexpr std::uint32_t kFew = 3, kMajority = 3;             // hits, and hits for each miss
-constexpr std::uint32_t kManyOfAll = 8, kMajorityOfAll = 8;  // the same for a door where messages are all different
+constexpr std::int64_t kLeadsNs = 50 * kMillisecond;        // what is not followed by work so soon led nowhere
+constexpr std::int64_t kSameNs = 5 * kMillisecond;          // what is read from a socket so soon is the same message
+constexpr std::int64_t kIdleNs = 1 * kMillisecond;          // a shorter pause is one within a request
+constexpr std::int64_t kAskedNs = 2'000 * kMillisecond;     // for how long one learns that was asked
+constexpr std::int64_t kAskedAgainNs = 500 * kMillisecond;  // not noted more often
+constexpr std::size_t kWakesBytes = 64;                     // threads that wake one another write no more at once
 
 // A child of fork finds it empty.
 struct State {
+    static constexpr unsigned kNotes = 64;
+
     Sockets sockets;
     Learnt learnt;
+    std::array<Note, kNotes> notes;
+    std::atomic<std::uint32_t> written;  // notes so far
 };
 
 constinit std::atomic<State*> state{nullptr};
@@ -34,19 +38,25 @@ constinit std::atomic<State*> state{nullptr};
 struct Pending {
     std::uint32_t at_us;  // 31 bits of it
     std::uint16_t fd;     // its lower half
-    Learnt::Place own;
-    Learnt::Place of_door;
+    std::uint8_t note;    // which one of the state's
+    bool open;            // what is read next may belong to it
+    bool said;            // it was announced
+    bool peeked;          // it is still to be read
 
     static constexpr std::uint32_t kTimes = (1u << 31) - 1;
 
     static Pending of(std::uint64_t word) {
-        return {static_cast<std::uint32_t>(word >> 33), static_cast<std::uint16_t>(word >> 17),
-                static_cast<Learnt::Place>(word >> 9), static_cast<Learnt::Place>(word >> 1)};
+        return {static_cast<std::uint32_t>(word >> 33),
+                static_cast<std::uint16_t>(word >> 17),
+                static_cast<std::uint8_t>(word >> 3),
+                (word & 4) != 0,
+                (word & 2) != 0,
+                (word & 1u << 11) != 0};
     }
 
     std::uint64_t word() const {  // never 0
-        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{own} << 9 |
-               std::uint64_t{of_door} << 1 | 1;
+        return std::uint64_t{at_us & kTimes} << 33 | std::uint64_t{fd} << 17 | std::uint64_t{note} << 3 |
+               (peeked ? 1u << 11 : 0u) | (open ? 4u : 0u) | (said ? 2u : 0u) | 1;
     }
 
     std::int64_t age_ns(std::uint32_t now_us) const { return ((now_us - at_us) & kTimes) * std::int64_t{1000}; }
@@ -56,32 +66,18 @@ std::uint32_t microseconds(std::int64_t nanoseconds) {
     return static_cast<std::uint32_t>(nanoseconds / 1000) & Pending::kTimes;
 }
 
-std::uint64_t kind_of(Door door, const unsigned char* bytes, std::size_t count) {
-    std::uint64_t sum = 0xCBF2'9CE4'8422'2325 ^ door;
-    for (std::size_t at = 0; at < count; ++at) sum = (sum ^ bytes[at]) * 0x100'0000'01B3;
-    sum = (sum ^ count) * 0x9E37'79B9'7F4A'7C15;
-    return sum | 1;
-}
-
-void settle(Learnt& learnt, const Pending& pending, std::int64_t age_ns) {
-    for (const Learnt::Place place : {pending.own, pending.of_door}) {
-        if (age_ns <= kLeadsNs) {
-            learnt.led_to_work(place, age_ns);
-        } else {
-            learnt.led_nowhere(place);
-        }
+void settle(State& known, const Pending& pending, std::int64_t age_ns) {
+    const Note& note = known.notes[pending.note % State::kNotes];
+    if (age_ns <= kLeadsNs) {
+        note.led_to_work(known.learnt, age_ns);
+    } else {
+        note.led_nowhere(known.learnt);
     }
 }
 
-// Whether work is to be expected, and how soon. By what messages of this kind led to, and where there were few of them
-// by what came in at the same door.
-bool leads_to_work(const Learnt& learnt, const Pending& one, std::int64_t& lead_ns) {
-    const Learnt::Record own = learnt.at(one.own);
-    const Learnt::Record all = learnt.at(one.of_door);
-    const bool known = own.hits + own.misses >= kFew;
-    lead_ns = known ? own.lead_ns : all.lead_ns;
-    return known ? own.hits >= kFew && own.hits >= kMajority * own.misses
-                 : all.hits >= kManyOfAll && all.hits >= kMajorityOfAll * all.misses;
+// The same byte again and again: single ones, of which several were read at once.
+bool is_a_wake(const unsigned char* bytes, std::size_t count) {
+    return count <= kWakesBytes && std::all_of(bytes, bytes + count, [&](unsigned char one) { return one == *bytes; });
 }
 
 // Whether a request that comes in now is not part of one that is at work.
@@ -102,38 +98,102 @@ bool is_wanted(activity::Own& own, std::uint64_t watch, std::int64_t now) {
     return false;
 }
 
+// Where somebody wants to hear of what comes in now.
+State* listening(activity::Own& own, std::int64_t now, std::uint64_t& watch) {
+    region::Slot* slot = own.slot.load(std::memory_order_acquire);
+    if (slot == nullptr) return nullptr;
+    watch = slot->watch.load(kRelaxed);
+    if (!is_wanted(own, watch, now) || !is_idle(own, *slot, watch, now)) return nullptr;
+    return made<State, Unwiped::kRefused>(state);
+}
+
+struct Message {
+    int fd;
+    Door door;
+    const unsigned char* bytes;
+    std::size_t count;
+    bool peeked;  // the program has not read it
+};
+
+// False where it is none that counts.
+bool note(activity::Own& own, State& known, const Message& message, std::uint64_t watch, std::int64_t now) {
+    if (is_private(message.door) && is_a_wake(message.bytes, message.count)) return false;
+    Pending one{.at_us = microseconds(now),
+                .fd = static_cast<std::uint16_t>(message.fd),
+                .note = 0,
+                .open = true,
+                .said = false,
+                .peeked = message.peeked};
+    std::int64_t age = 0;
+    bool goes_on = false;
+    if (const std::uint64_t word = own.pending.load(kRelaxed); word != 0) {
+        Pending before = Pending::of(word);
+        age = before.age_ns(one.at_us);
+        goes_on = before.fd == one.fd && age <= (before.peeked ? kLeadsNs : kSameNs);
+        if (goes_on && before.peeked) {  // it was looked at
+            before.peeked = message.peeked;
+            own.pending.store(before.word());
+            return true;
+        }
+        if (goes_on && !before.open) return true;
+        if (goes_on) {
+            before.peeked = message.peeked;
+            one = before;
+        }
+        if (age > kLeadsNs) settle(known, before, age);  // else nobody knows yet, and the newest counts
+    }
+    if (!goes_on) one.note = static_cast<std::uint8_t>(known.written.fetch_add(1, kRelaxed) % State::kNotes);
+    Note& note = known.notes[one.note];
+    if (goes_on) {
+        note.go_on(known.learnt, message.door, message.bytes, message.count);
+    } else {
+        note.begin(known.learnt, message.door, message.bytes, message.count);
+    }
+    std::int64_t lead_ns = 0;
+    const bool leads = note.leads_to_work(known.learnt, lead_ns);
+    const bool news = leads && !one.said && (watch & region::kAnnouncements) != 0 && is_ours(own);
+    one.open = !goes_on;
+    one.said |= news;
+    own.pending.store(one.word());
+    if (news) {
+        if (goes_on) lead_ns = std::max<std::int64_t>(lead_ns - age, 0);
+        activity::announce(own, lead_ns);
+        touch(lead_ns);
+    }
+    return true;
+}
+
 }  // namespace
 
 bool is_ours(const activity::Own& own) { return own.pid.load(kRelaxed) == region::own_pid(); }
 
 void came(activity::Own& own, int fd, const void* bytes, std::size_t count) {
-    region::Slot* slot = own.slot.load(std::memory_order_acquire);
-    if (slot == nullptr || count == 0) return;
     const std::int64_t now = monotonic_ns();
-    const std::uint64_t watch = slot->watch.load(kRelaxed);
-    if (!is_wanted(own, watch, now) || !is_idle(own, *slot, watch, now)) return;
-    State* known = made<State, Unwiped::kRefused>(state);
+    std::uint64_t watch = 0;
+    State* known = count == 0 ? nullptr : listening(own, now, watch);
     if (known == nullptr) return;
     const Door door = known->sockets.door(fd, now);
-    if (door == 0 || (door == Sockets::kUnnamed && count == 1)) return;
-    const std::uint32_t now_us = microseconds(now);
-    if (const std::uint64_t word = own.pending.load(kRelaxed); word != 0) {
-        const Pending before = Pending::of(word);
-        const std::int64_t age = before.age_ns(now_us);
-        if (before.fd == static_cast<std::uint16_t>(fd) && age <= kSameNs) return;
-        if (age > kLeadsNs) settle(known->learnt, before, age);  // else nobody knows yet, and the newest counts
-    }
-    const auto* text = static_cast<const unsigned char*>(bytes);
-    const Pending one{.at_us = now_us,
-                      .fd = static_cast<std::uint16_t>(fd),
-                      .own = known->learnt.find(kind_of(door, text, std::min(count, kFirstBytes))),
-                      .of_door = known->learnt.find(kind_of(door, nullptr, 0))};
-    std::int64_t lead_ns = 0;
-    const bool leads = leads_to_work(known->learnt, one, lead_ns);
-    own.pending.store(one.word());
-    if (!leads || (watch & region::kAnnouncements) == 0 || !is_ours(own)) return;
-    activity::announce(own, lead_ns);
-    touch(lead_ns);
+    if (door != 0)
+        note(own, *known,
+             {.fd = fd,
+              .door = door,
+              .bytes = static_cast<const unsigned char*>(bytes),
+              .count = count,
+              .peeked = false},
+             watch, now);
+}
+
+bool readable(activity::Own& own, int fd) {
+    const std::int64_t now = monotonic_ns();
+    std::uint64_t watch = 0;
+    State* known = listening(own, now, watch);
+    if (known == nullptr) return true;  // nor for any other
+    const Door door = known->sockets.door(fd, now);
+    std::array<unsigned char, Note::kMost> bytes;
+    const std::size_t count = door == 0 ? 0 : Sockets::peek(fd, bytes.data(), bytes.size());
+    if (count == 0) return false;
+    return note(own, *known, {.fd = fd, .door = door, .bytes = bytes.data(), .count = count, .peeked = true}, watch,
+                now);
 }
 
 void accepted(int fd) {
@@ -145,7 +205,7 @@ void worked(activity::Own& own) {
     State* known = state.load(std::memory_order_acquire);
     if (word == 0 || known == nullptr) return;
     const Pending pending = Pending::of(word);
-    settle(known->learnt, pending, pending.age_ns(microseconds(monotonic_ns())));
+    settle(*known, pending, pending.age_ns(microseconds(monotonic_ns())));
 }
 
 }  // namespace runlist::arrivals

@@ -1,8 +1,9 @@
-// What comes in over sockets, and which of it leads to work for a GPU: that is announced before the program has read
-// it.
+// What comes in over sockets and pipes, and which of it leads to work for a GPU: that is announced before the program
+// has read it.
 //
-// A message is known by where it came in and by its first bytes, so a health check is told from a request. The first
-// submission after one says that it led to work, and how soon; where there is none for a while it did not.
+// A message is known by where it came in, by its bytes and its length (notes.hpp), so a health check is told from a
+// request. The first submission after one says that it led to work, and how soon; where there is none for a while it
+// did not.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,10 @@ namespace runlist::arrivals {
 
 // Bytes were read from a descriptor. Asks whether anybody wants to know: `own.attends()`, before.
 [[gnu::noinline, gnu::cold]] void came(activity::Own& own, int fd, const void* bytes, std::size_t count);
+
+// A descriptor is said to have something to read. Looks at what that is before the program reads it, which may take a
+// while where other threads do that. False where nothing of it counts.
+[[gnu::noinline, gnu::cold]] bool readable(activity::Own& own, int fd);
 
 // A descriptor came in at a listening socket.
 [[gnu::noinline, gnu::cold]] void accepted(int fd);

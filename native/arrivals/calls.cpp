@@ -1,7 +1,9 @@
-// What programs read from sockets with, and how connections come in: the C library's functions, called as they are.
-// What came is looked at afterwards, and only where somebody wants to know.
+// What programs read from sockets and pipes with, and how connections come in: the C library's functions, called as
+// they are. What came is looked at afterwards, and only where somebody wants to know.
 //
 // The forms with `_chk` are what programs call that were built with checks of sizes (_FORTIFY_SOURCE).
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -43,6 +45,11 @@ constinit Real<ssize_t(int, void*, std::size_t, int, sockaddr*, socklen_t*)> rea
 constinit Real<ssize_t(int, void*, std::size_t, std::size_t, int, sockaddr*, socklen_t*)> real_recvfrom_chk{
     "__recvfrom_chk"};
 constinit Real<ssize_t(int, msghdr*, int)> real_recvmsg{"recvmsg"};
+constinit Real<int(int, mmsghdr*, unsigned, int, timespec*)> real_recvmmsg{"recvmmsg"};
+constinit Real<int(int, epoll_event*, int, int)> real_epoll_wait{"epoll_wait"};
+constinit Real<int(int, epoll_event*, int, int, const sigset_t*)> real_epoll_pwait{"epoll_pwait"};
+constinit Real<int(pollfd*, nfds_t, int)> real_poll{"poll"};
+constinit Real<int(pollfd*, nfds_t, int, std::size_t)> real_poll_chk{"__poll_chk"};
 constinit Real<int(int, sockaddr*, socklen_t*)> real_accept{"accept"};
 constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
 
@@ -56,11 +63,17 @@ constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
     real_recvfrom.find();
     real_recvfrom_chk.find();
     real_recvmsg.find();
+    real_recvmmsg.find();
+    real_epoll_wait.find();
+    real_epoll_pwait.find();
+    real_poll.find();
+    real_poll_chk.find();
     real_accept.find();
     real_accept4.find();
 }
 
-constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE;
+// What is only looked at, what is no message, and what may not lie where it was to be put.
+constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE | MSG_TRUNC;
 
 // Calls the real function, and `look` at what it gave where somebody wants to know. Who wants to may have changed while
 // it waited. Where nobody ever does, it is a jump.
@@ -90,10 +103,41 @@ template <typename Type, typename... Arguments>
     return call(real, look, fd, bytes, arguments...);
 }
 
-// The first piece has the first bytes, in all that matters here.
+// As if they had been read one after another: some programs have the beginning of a message put into a place of its
+// own.
 void came_in_pieces(activity::Own& own, int fd, const iovec* pieces, std::size_t count, ssize_t got) {
-    if (pieces == nullptr || count == 0) return;
-    came(own, fd, pieces->iov_base, std::min(pieces->iov_len, static_cast<std::size_t>(got)));
+    constexpr std::size_t kPieces = 2;
+    auto left = static_cast<std::size_t>(got);
+    for (std::size_t at = 0; pieces != nullptr && at < std::min(count, kPieces) && left != 0; ++at) {
+        const std::size_t here = std::min(pieces[at].iov_len, left);
+        came(own, fd, pieces[at].iov_base, here);
+        left -= here;
+    }
+}
+
+// Of many that can be read the first ones are looked at, until there is something to be known.
+constexpr int kReady = 16;
+
+// What comes along with an event is the descriptor in most programs. Where it is something else, as a pointer, that is
+// hardly ever the number of one.
+void look_at_events(activity::Own& own, const epoll_event* events, int count) {
+    for (int at = 0; at < std::min(count, kReady); ++at) {
+        if ((events[at].events & EPOLLIN) != 0 && readable(own, events[at].data.fd)) return;
+    }
+}
+
+void look_at_polled(activity::Own& own, const pollfd* polled, nfds_t count) {
+    int ready = 0;
+    for (nfds_t at = 0; at < count && ready < kReady; ++at) {
+        if ((polled[at].revents & POLLIN) == 0) continue;
+        ++ready;
+        if (readable(own, polled[at].fd)) return;
+    }
+}
+
+void came_in(activity::Own& own, int made) {
+    accepted(made);
+    readable(own, made);
 }
 
 }  // namespace
@@ -114,6 +158,12 @@ HOOK ssize_t hooked_recvfrom(int fd, void* bytes, std::size_t size, int flags, s
 HOOK ssize_t hooked_recvfrom_chk(int fd, void* bytes, std::size_t size, std::size_t room, int flags, sockaddr* from,
                                  socklen_t* length) __asm__("__recvfrom_chk");
 HOOK ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) __asm__("recvmsg");
+HOOK int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) __asm__("recvmmsg");
+HOOK int hooked_epoll_wait(int fd, epoll_event* events, int most, int timeout) __asm__("epoll_wait");
+HOOK int hooked_epoll_pwait(int fd, epoll_event* events, int most, int timeout,
+                            const sigset_t* blocked) __asm__("epoll_pwait");
+HOOK int hooked_poll(pollfd* polled, nfds_t count, int timeout) __asm__("poll");
+HOOK int hooked_poll_chk(pollfd* polled, nfds_t count, int timeout, std::size_t room) __asm__("__poll_chk");
 HOOK int hooked_accept(int fd, sockaddr* peer, socklen_t* length) __asm__("accept");
 HOOK int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) __asm__("accept4");
 
@@ -154,11 +204,42 @@ ssize_t hooked_recvmsg(int fd, msghdr* message, int flags) {
     return call(real_recvmsg, look, fd, message, flags);
 }
 
-int hooked_accept(int fd, sockaddr* peer, socklen_t* length) {
-    return call(real_accept, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length);
+int hooked_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+    const auto look = [=](runlist::activity::Own& own, int got) {
+        const msghdr& first = messages->msg_hdr;
+        if (got > 0 && (flags & kNoMessage) == 0)
+            came_in_pieces(own, fd, first.msg_iov, first.msg_iovlen, messages->msg_len);
+    };
+    return call(real_recvmmsg, look, fd, messages, count, flags, timeout);
 }
 
+int hooked_epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+    const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
+    return call(real_epoll_wait, look, fd, events, most, timeout);
+}
+
+int hooked_epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* blocked) {
+    const auto look = [=](runlist::activity::Own& own, int ready) { look_at_events(own, events, ready); };
+    return call(real_epoll_pwait, look, fd, events, most, timeout, blocked);
+}
+
+int hooked_poll(pollfd* polled, nfds_t count, int timeout) {
+    const auto look = [=](runlist::activity::Own& own, int ready) {
+        if (ready > 0) look_at_polled(own, polled, count);
+    };
+    return call(real_poll, look, polled, count, timeout);
+}
+
+int hooked_poll_chk(pollfd* polled, nfds_t count, int timeout, std::size_t room) {
+    const auto look = [=](runlist::activity::Own& own, int ready) {
+        if (ready > 0) look_at_polled(own, polled, count);
+    };
+    return call(real_poll_chk, look, polled, count, timeout, room);
+}
+
+int hooked_accept(int fd, sockaddr* peer, socklen_t* length) { return call(real_accept, came_in, fd, peer, length); }
+
 int hooked_accept4(int fd, sockaddr* peer, socklen_t* length, int flags) {
-    return call(real_accept4, [](runlist::activity::Own&, int made) { accepted(made); }, fd, peer, length, flags);
+    return call(real_accept4, came_in, fd, peer, length, flags);
 }
 }

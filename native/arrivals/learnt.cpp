@@ -9,6 +9,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 std::uint32_t hits_of(std::uint32_t counts) { return counts & 0xFFFF; }
 std::uint32_t misses_of(std::uint32_t counts) { return counts >> 16; }
+std::uint32_t less(std::uint32_t count) { return count == 0 ? 0 : count - 1; }
 
 }  // namespace
 
@@ -19,7 +20,8 @@ Learnt::Place Learnt::find(std::uint64_t kind) {
     for (int place = first; place < first + kWays; ++place) {
         const std::uint64_t there = entries_[place].kind.load(kRelaxed);
         if (there == kind) return static_cast<Place>(place);
-        const std::uint32_t worth = there == 0 ? 0 : 1 + hits_of(entries_[place].counts.load(kRelaxed));
+        const std::uint32_t counts = entries_[place].counts.load(kRelaxed);
+        const std::uint32_t worth = there == 0 ? 0 : 1 + std::max(hits_of(counts), misses_of(counts));
         if (worth < least) {
             least = worth;
             weakest = place;
@@ -27,7 +29,8 @@ Learnt::Place Learnt::find(std::uint64_t kind) {
     }
     Entry& entry = entries_[weakest];
     if (least > 1) {
-        entry.counts.fetch_sub(1, kRelaxed);
+        const std::uint32_t counts = entry.counts.load(kRelaxed);
+        entry.counts.store(less(misses_of(counts)) << 16 | less(hits_of(counts)), kRelaxed);
         return kNowhere;
     }
     entry.counts.store(0, kRelaxed);

@@ -11,12 +11,12 @@ namespace runlist::arrivals {
 // A fixed table of kinds of messages, by a number that is not 0. All zeros is empty.
 class Learnt {
   public:
-    using Place = std::uint8_t;
-    static constexpr int kPlaces = 252;
-    static constexpr Place kNowhere = 255;
+    using Place = std::uint16_t;
+    static constexpr int kPlaces = 1024;
+    static constexpr Place kNowhere = 0xFFFF;
 
-    // Where a kind is. One that is new takes the place of one that leads to no work, or gets none: where all of its
-    // places lead to work, one of them is believed less each time.
+    // Where a kind is. One that is new takes the place of one of which nothing is known, or gets none: where something
+    // is known of all of its places, one of them is believed less each time.
     Place find(std::uint64_t kind);
 
     void led_to_work(Place place, std::int64_t lead_ns);

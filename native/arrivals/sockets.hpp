@@ -1,14 +1,18 @@
-// Which descriptors are sockets of those who ask for something, and where they came in.
+// Which descriptors are sockets and pipes of those who ask for something, and where they came in.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace runlist::arrivals {
 
-// What tells where a message came in; 0: at no socket that counts.
+// What tells where a message came in; 0: at nothing that counts.
 using Door = std::uint32_t;
+
+// Whether it is a pipe, or an unnamed socket of a pair: by these the threads of a program wake one another, too.
+constexpr bool is_private(Door door) { return (door & 1) != 0; }
 
 // A fixed table. What it says of a descriptor is believed for a second or two, as descriptors are closed and made anew
 // without our hearing of it.
@@ -19,8 +23,9 @@ class Sockets {
     // It came in just now, at a listening socket.
     void accepted(int fd);
 
-    // Between unnamed sockets of one program, single bytes are how threads wake one another.
-    static constexpr Door kUnnamed = 1;
+    // Of a connection: copies the beginning of what is there to be read, and returns how much that is. Nothing changes
+    // by it, also no error that its reader is to see. 0 where that cannot be done.
+    static std::size_t peek(int fd, unsigned char* bytes, std::size_t room);
 
   private:
     static constexpr unsigned kRoom = 4096;

@@ -106,7 +106,13 @@ def on(daemon: Daemon, batch: WorkloadProcess) -> bool:
     return task_of(daemon, batch.pid).enabled
 
 
+def forgive(server: Server) -> None:
+    """Where processors are busy a few wrong ones would take the whole budget."""
+    server.daemon.client.use_policy("priority", {"give_way": "switch", "announce_budget": "0.5"})
+
+
 def test_requests_are_learnt_and_health_checks_are_not(server: Server, batch: WorkloadProcess) -> None:
+    forgive(server)
     server.ask("POST", 20)
     told, _ = server.counts()
     assert told >= 10
@@ -162,6 +168,7 @@ def test_a_request_that_is_never_ended_keeps_nobody_off(server: Server, daemon: 
 
 
 def test_a_child_of_fork_changes_nothing(server: Server) -> None:
+    forgive(server)
     server.ask("POST", 10)
     server.ask("FORK", 3)
     told = server.counts()[0]

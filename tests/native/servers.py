@@ -22,6 +22,19 @@ PAUSE_MS = 60
 """After which nothing that came in is still to lead to work."""
 
 
+class Pipe:
+    """The other end of a pipe of a program's, written as a socket is."""
+
+    def __init__(self, pid: int, number: int) -> None:
+        self._path = Path(f"/proc/{pid}/fd/{number}")
+
+    def sendall(self, text: bytes) -> None:
+        self._path.write_bytes(text)
+
+    def close(self) -> None:
+        """It is the program's."""
+
+
 class Server:
     """A program that serves as it is told, its slot, and a client of it."""
 
@@ -33,7 +46,7 @@ class Server:
         word, port = self.line().split()
         assert word == "ready"
         self.address = "127.0.0.1", int(port)
-        self.client = socket.socket()
+        self.client: socket.socket | Pipe = socket.socket()
 
     def line(self) -> str:
         return str(self._process.stdout.readline().strip())  # type: ignore[attr-defined]
@@ -56,10 +69,14 @@ class Server:
         self.client = socket.create_connection(self.address)
         assert self.do(by) == 0
 
+    def pipe(self) -> None:
+        self.client = Pipe(self.pid, self.do("pipe"))
+
     def reads(self, text: bytes, way: str = "read") -> None:
         """Something comes in."""
         self.client.sendall(text)
-        assert self.do(f"read-{way}") == len(text)
+        got = 4 + self.do("read-length", "read-read") if way == "length" else self.do(f"read-{way}")
+        assert got == len(text)
 
     def serves(self, text: bytes, way: str = "read", prepares_ms: int = PREPARES_MS) -> None:
         """A request comes in, which leads to work."""
@@ -67,10 +84,10 @@ class Server:
         self.reads(text, way)
         self.do(f"pause-{prepares_ms}", "launch", "stream")
 
-    def ignores(self, text: bytes) -> None:
+    def ignores(self, text: bytes, way: str = "read") -> None:
         """Something comes in that leads to none."""
         self.watch()
-        self.reads(text)
+        self.reads(text, way)
         self.do(f"pause-{PAUSE_MS}")
 
     def learns(self, text: bytes = GENERATE, way: str = "read", times: int = 10) -> None:

@@ -35,7 +35,8 @@ OPERATIONS = {"rl_operations_admission", "rl_operations_client", "rl_operations_
               "rl_operations_latencies", "rl_operations_log", "rl_operations_profile", "rl_operations_start",
               "rl_operations_stop", "rl_operations_take",
               "orion_set_client_idx", "orion_start_scheduler", "orion_stop_scheduler"}  # fmt: skip
-INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "__recvfrom_chk", "recvmsg", "accept",
+INTERPOSED = {"read", "__read_chk", "readv", "recv", "__recv_chk", "recvfrom", "__recvfrom_chk", "recvmsg", "recvmmsg",
+              "accept", "epoll_wait", "epoll_pwait", "poll", "__poll_chk",
               "accept4", "ioctl", "runlist_emulated_ioctl", "dlsym", "dlvsym", "dlopen", "dlmopen"}  # fmt: skip
 HOOKS = Path(__file__).parents[2] / "native" / "hooks"
 

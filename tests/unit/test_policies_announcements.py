@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import Decision, PolicySpec, load_policy
@@ -15,6 +18,7 @@ from runlist.policies.parts import announcements as part
 from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
 from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 from runlist.protocol import tenant_autogen
+from tests.fixtures.effort import TIMES
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 STEP_S = 0.0005
@@ -314,3 +318,45 @@ def test_whatever_is_said_nobody_is_off_without_an_end(seed: int) -> None:
     gpu.run(1)
     assert not gpu.off or way in ("request", "auto"), "only who says to be busy still is"
     assert gpu.off_s < 3.9
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=10 * TIMES, deadline=None)
+def test_of_random_bursts_the_wrong_ones_cost_no_more_than_their_budget(seed: int) -> None:
+    """Bursts of announcements with pauses between them, of which some are true: whoever is right has what it takes to
+    be, and all that is wrong together comes out of the budget.
+    """
+    random = Random(seed)
+    budget, many = random.choice([0.01, 0.02, 0.1]), random.choice([1, 3])
+    gpu = Gpu(announce_budget=str(budget), give_way="switch", many=many)
+    truth = {pid: random.choice([0.0, 0.2, 0.5, 0.9]) for pid in gpu.tasks}
+    works_at: dict[int, float] = {}
+    bursts = dict.fromkeys(gpu.tasks, gpu.now)
+    seconds, most_right_s = 10.0, part.AT_ONCE_S + WAIT_S + GRACE_S + part.LOOK_S
+
+    def step() -> None:
+        for pid in gpu.tasks:
+            if works_at.get(pid, gpu.now + 1) <= gpu.now:
+                del works_at[pid]
+                gpu.work(pid)
+            if gpu.now < bursts[pid] or pid in works_at:
+                continue
+            bursts[pid] = gpu.now + random.choice([0.0, 0.001, 0.01, 0.01, 0.3])
+            in_s = random.choice([0.0, 0.001, part.AT_ONCE_S])
+            gpu.announce(in_s, pid)
+            if random.random() < truth[pid]:
+                works_at[pid] = gpu.now + in_s
+
+    gpu.run(seconds, step)
+    said = [gpu.why(pid) for pid in gpu.tasks]
+    right = 0
+    for why in said:
+        wrong, told = map(int, re.findall(r"(\d+) of (\d+) were wrong", why)[0]) if why else (0, 0)
+        right += told - wrong
+    right += many * part.WORTH_SAYING  # so few are not told of
+    wrong_s = budget * seconds + many * (part.BURST_S + WAIT_S + part.LOOK_S)
+    assert gpu.off_s <= wrong_s + right * most_right_s
+    assert gpu.longest_off <= MOST_OFF_S + 2 * BREAK_S
+    works_at.clear()
+    gpu.run(part.BURST_S / budget * many + 1)
+    assert not gpu.off, "nobody is off without an end"

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from runlist.model import (
     MAX_TIMESLICE_US,
+    Activity,
+    Announce,
     Appear,
+    Busy,
     Cap,
     Deadline,
     Event,
     Hint,
+    Idle,
     Report,
     Segment,
     Share,
@@ -45,7 +49,15 @@ CHANGES = {
     "suspended": lambda rnd: rnd.random() < 0.3,
     "timeslice_us": lambda rnd: rnd.choice([None, 1, 5_000]),
     "contexts": lambda rnd: rnd.choice([1, 2]),
+    "activity": lambda rnd: rnd.choice([None, activity(rnd)]),
 }
+SECONDS_AHEAD = [0.0, 0.002, 0.5, -1.0, 1e9, float("nan")]
+
+
+def activity(rnd: random.Random) -> Activity:
+    """What a program may write there: anything."""
+    work, before = rnd.choice([0, 5, 1 << 63]), rnd.choice([0, 4, 1 << 63])
+    return Activity(work, rnd.choice([0.0, 1.0, 1e9]), rnd.choice([0.0, 1.0, 1e9]), before)
 
 
 class Life:
@@ -70,7 +82,20 @@ class Life:
         """Something, at random."""
         rnd = self.rnd
         key = rnd.choice(list(self.tasks)) if self.tasks else None
-        what = rnd.choice(["appear", "vanish", "change", "change", "hint", "report", "segment", "nothing"])
+        whats = [
+            "appear",
+            "vanish",
+            "change",
+            "change",
+            "hint",
+            "report",
+            "segment",
+            "announce",
+            "busy",
+            "idle",
+            "nothing",
+        ]
+        what = rnd.choice(whats)
         if what == "appear" and len(self.tasks) < 8:
             self.pid += 1
             task = Task(TaskKey(self.pid, "GPU-0"), rnd.choice(list(TaskClass)), "x", 0, self.now)
@@ -86,7 +111,11 @@ class Life:
             self.tasks[key] = replace(self.tasks[key], **{name: CHANGES[name](rnd)})
             self.tell(Appear(self.tasks[key]))
         elif what == "hint":
-            self.tell(Hint(key, rnd.choice([0.0, 0.002, 0.5, -1.0, 1e9, float("nan")])))
+            self.tell(Hint(key, rnd.choice(SECONDS_AHEAD)))
+        elif what == "announce":
+            self.tell(Announce(key, rnd.choice(SECONDS_AHEAD)))
+        elif what in ("busy", "idle"):
+            self.tell((Busy if what == "busy" else Idle)(key))
         elif what == "report":
             self.tell(Report(key, rnd.choice([0.0001, 0.002, 10.0, -1.0, float("inf"), float("nan")])))
         elif what == "segment":
@@ -118,6 +147,10 @@ class Life:
             us = share.timeslice_us
             assert key in self.tasks
             assert us is None or (type(us) is int and 1 <= us <= MAX_TIMESLICE_US)
+        assert decision.watch.keys() | decision.announcing | decision.off_on_work <= self.tasks.keys()
+        assert all(0 < idle_s < 1 for idle_s in decision.watch.values())
+        assert all(decision.shares[key].enabled for key in decision.off_on_work)
+        assert not decision.off_on_work or decision.watch or decision.announcing
         free = {task.key for task in tasks if not task.suspended}
         if self.safe_by_itself and all(task.timeslice_us is None and task.contexts == 1 for task in tasks):
             self.check(decision.shares, free)

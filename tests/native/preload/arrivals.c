@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -44,11 +46,61 @@ static int pairs(void) {
     return takes(both[0]);
 }
 
+/* What the other end is told by its number. */
+static int pipes(void) {
+    int both[2];
+    if (pipe(both)) return -1;
+    takes(both[0]);
+    return other = both[1];
+}
+
+static int many(void) {
+    struct iovec piece = {bytes, sizeof(bytes)};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}}};
+    return recvmmsg(connection, messages, 1, 0, NULL) == 1 ? (int)messages[0].msg_len : -1;
+}
+
+/* How many can be read: of the connection, and before it of a pair in which threads wake one another. */
+static int waits_for(const char* way) {
+    static int set = -1, of = -1;
+    struct pollfd both[2] = {{.fd = other, .events = POLLIN}, {.fd = connection, .events = POLLIN}};
+    struct epoll_event found[4], event = {.events = EPOLLIN, .data.fd = connection};
+    if (!strcmp(way, "poll")) return poll(both, 2, 1000);
+    if (!strcmp(way, "checked")) {
+        int (*poll_chk)(struct pollfd*, nfds_t, int, size_t) =
+            (int (*)(struct pollfd*, nfds_t, int, size_t))(size_t)dlsym(RTLD_DEFAULT, "__poll_chk");
+        return poll_chk(both, 2, 1000, sizeof(both));
+    }
+    if (set < 0) set = epoll_create1(0);
+    if (of != connection && epoll_ctl(set, EPOLL_CTL_ADD, connection, &event)) return -1;
+    of = connection;
+    return !strcmp(way, "epoll") ? epoll_wait(set, found, 4, 1000) : epoll_pwait(set, found, 4, 1000, NULL);
+}
+
+/* What a read fails with. */
+static int fails(void) {
+    const int error = read(connection, bytes, sizeof(bytes)) < 0 ? errno : 0;
+    errno = 77;
+    return error;
+}
+
+/* Where the next peek begins, as the program set it. */
+static int peeks_at(int at) {
+    const int which = SO_PEEK_OFF;
+    return setsockopt(connection, SOL_SOCKET, which, &at, sizeof(at));
+}
+
 static int reads(const char* way) {
     struct iovec piece = {bytes, sizeof(bytes)};
+    struct iovec both[2] = {{bytes, 4}, {bytes + 4, sizeof(bytes) - 4}};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (!strcmp(way, "length")) return (int)read(connection, bytes, 4);
+    if (!strcmp(way, "pieces")) return (int)readv(connection, both, 2);
+    if (!strcmp(way, "recvmmsg")) return many();
+    if (!strcmp(way, "nowhere")) return (int)recv(connection, NULL, sizeof(bytes), MSG_TRUNC);
     if (!strcmp(way, "recv")) return (int)recv(connection, bytes, sizeof(bytes), 0);
     if (!strcmp(way, "peek")) return (int)recv(connection, bytes, sizeof(bytes), MSG_PEEK);
+    if (!strcmp(way, "peek-now")) return (int)recv(connection, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
     if (!strcmp(way, "recvfrom")) return (int)recvfrom(connection, bytes, sizeof(bytes), 0, NULL, NULL);
     if (!strcmp(way, "recvmsg")) return (int)recvmsg(connection, &message, 0);
     if (!strcmp(way, "readv")) return (int)readv(connection, &piece, 1);
@@ -141,18 +193,24 @@ static int hints_elsewhere(void) {
     return (int)(size_t)result;
 }
 
-/* What reads cost, in nanoseconds each. */
+/* What reads cost, in nanoseconds each: of messages that come by two ways in turn, so that each is another one. */
 static int costs(void) {
     struct timespec from, to;
     enum { kTurns = 100, kTimes = 200 };
-    char one = 'x';
+    char text[300];
+    int ends[2][2];
     long best = 1000000;
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = 'y';
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends[0]) || socketpair(AF_UNIX, SOCK_STREAM, 0, ends[1])) return -1;
     for (int turn = 0; turn < kTurns; ++turn) {
         long sum = 0;
         for (int times = 0; times < kTimes; ++times) {
-            if (write(other, &one, 1) != 1) return -1;
+            const int* end = ends[times % 2];
+            memcpy(text + 64, &times, sizeof(times));
+            if (write(end[1], text, sizeof(text)) != sizeof(text)) return -1;
             clock_gettime(CLOCK_MONOTONIC, &from);
-            if (read(connection, bytes, sizeof(bytes)) != 1) return -1;
+            if (read(end[0], bytes, sizeof(bytes)) != sizeof(text)) return -1;
             clock_gettime(CLOCK_MONOTONIC, &to);
             sum += (to.tv_sec - from.tv_sec) * 1000000000L + to.tv_nsec - from.tv_nsec;
         }
@@ -164,8 +222,15 @@ static int costs(void) {
 static int does(const char* word) {
     if (!strcmp(word, "accept")) return takes(accept(listener, NULL, NULL));
     if (!strcmp(word, "accept4")) return takes(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+    if (!strncmp(word, "wait-", 5)) return waits_for(word + 5);
+    if (!strcmp(word, "fails")) return fails();
+    if (!strcmp(word, "peek-at-0")) return peeks_at(0);
+    if (!strcmp(word, "first")) return bytes[0];
     if (!strcmp(word, "pair")) return pairs();
+    if (!strcmp(word, "pipe")) return pipes();
+    if (!strcmp(word, "standard")) return takes(dup2(connection, 2));
     if (!strcmp(word, "wake")) return write(other, "", 1) != 1;
+    if (!strcmp(word, "tell")) return write(other, "told", 4) != 4;
     if (!strcmp(word, "file")) return dup2(open("/dev/zero", O_RDONLY), connection) < 0;
     if (!strncmp(word, "read-", 5)) return reads(word + 5);
     if (!strcmp(word, "handler")) return in_a_handler();

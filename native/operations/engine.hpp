@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "operations/queue.hpp"
 #include "operations/spin.hpp"
 #include "operations/table.hpp"
+#include "region/layout.hpp"
 
 namespace runlist::operations {
 
@@ -87,6 +89,26 @@ struct Flight {
     Cost cost;
 };
 
+// What was counted up to when it was last told, and the newest waits since then. The dispatcher's alone.
+struct Lately {
+    static constexpr std::size_t kWaits = 255;
+    std::uint64_t launched, deferred, sm_ns;
+    std::uint64_t waited;  // how many did
+    std::array<std::uint64_t, kWaits> waits;
+
+    void add_wait(std::uint64_t wait_ns) { waits[waited++ % kWaits] = wait_ns; }
+
+    // The middle one, 0 for none; then there are none any more.
+    std::uint64_t middle_wait() {
+        const auto count = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(waited, kWaits));
+        waited = 0;
+        if (count == 0) return 0;
+        const auto middle = waits.begin() + count / 2;
+        std::nth_element(waits.begin(), middle, waits.begin() + count);
+        return *middle;
+    }
+};
+
 struct Client {
     int index;
     Queue queue;
@@ -95,6 +117,7 @@ struct Client {
     std::atomic<std::uint32_t> drained, waiting;
     std::atomic<int> error;  // of an operation that was queued, for the next call that waits
     std::atomic<std::uint64_t> launched, deferred, flushed, opened, waited_ns, requests, latency_ns;
+    std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
     std::atomic<std::int64_t> began_ns;
     std::atomic<bool> legacy;              // the driver's own default stream has work of it, by calls that name none
     std::atomic<bool> mixes;               // its default stream was left behind, and ordered with such threads' own
@@ -110,6 +133,20 @@ struct Client {
     std::atomic<int> blocking;  // its blocking streams, besides default ones
     Spin metering;
     std::array<Flight, 64> flights;
+    Lately lately;
+
+    void has_launched(const Cost& cost) {
+        launched.fetch_add(1, std::memory_order_relaxed);
+        if (cost.duration_ns != 0)
+            sm_ns.fetch_add(cost.sms * static_cast<std::uint64_t>(cost.duration_ns), std::memory_order_relaxed);
+    }
+};
+
+// Where others are told of the clients: this process' slot and place in the region; null where it has none.
+struct Telling {
+    bool known;
+    region::Slot* slot;
+    region::Operations* operations;
 };
 
 struct Logged {
@@ -204,6 +241,8 @@ struct Engine {
     std::array<Client, kClients> all;
     Latencies latencies;
     Log log;
+    Telling telling;
+    std::int64_t told_ns;
 
     bool first_is_here() const { return !processes || own == 0; }
     bool first_is_busy();
@@ -250,6 +289,7 @@ struct Surroundings {
     bool (*any_capture)();
     void (*join)();                   // makes this process a client of its page, if it has one
     void* (*find)(const char* name);  // a function of the C library
+    Telling (*told_in)();
 };
 extern const Surroundings surroundings;
 
@@ -310,6 +350,7 @@ class Doing {
   private:
     Client& client_;
     Work work_;
+    CUcontext context_ = nullptr;  // the thread's, where it is not to go now
 };
 
 // Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
@@ -352,5 +393,8 @@ void forget_logged(Engine& all, CUcontext context);
 bool start_dispatcher(Engine& all);
 void leave();
 void look_who_lives(Engine& all, std::int64_t now);
+void begin_telling(Engine& all);
+void tell(Engine& all, std::int64_t now);  // in the dispatcher, if it is time
+void end_telling(Engine& all);
 
 }  // namespace runlist::operations

@@ -98,17 +98,15 @@ Fault reserve(long fd, std::uint64_t from, std::uint64_t until) {
             result = call(SYS_pwrite64, fd, word(kZeros), static_cast<long>(size), static_cast<long>(done));
             if (result <= 0) break;
         }
-        if (result > 0) result = 0;
     }
-    return result == 0 ? Fault::kNone : fault_of(result);
+    return result >= 0 ? Fault::kNone : fault_of(result);
 }
 
 // All that is used from the start; the rest has its length alone.
 Fault reserve(long fd) {
     if (!may_be_as_long(kFileBytes)) return Fault::kNoSpace;
-    if (const Fault fault = reserve(fd, 0, offsetof(File, operations)); fault != Fault::kNone) return fault;
     const long result = call(SYS_ftruncate, fd, long{kFileBytes});
-    return result == 0 ? Fault::kNone : fault_of(result);
+    return result == 0 ? reserve(fd, 0, offsetof(File, operations)) : fault_of(result);
 }
 
 // A path's directory and what is behind its last slash.
@@ -289,13 +287,12 @@ long Region::reopen() const {
 }
 
 Operations* Region::operations_of(const Slot& slot) const {
-    Operations& place = file_->operations[&slot - file_->slots];
-    const auto from = static_cast<std::uint64_t>(reinterpret_cast<char*>(&place) - reinterpret_cast<char*>(file_));
+    const auto index = static_cast<std::uint64_t>(&slot - file_->slots);
+    const std::uint64_t from = offsetof(File, operations) + index * sizeof(Operations);
     const long own = reopen();
-    if (own < 0) return nullptr;
-    const Fault fault = reserve(own, from, from + sizeof(place));
+    const Fault fault = reserve(own, from, from + sizeof(Operations));
     region::close(static_cast<int>(own));
-    return fault == Fault::kNone ? &place : nullptr;
+    return fault == Fault::kNone ? &file_->operations[index] : nullptr;
 }
 
 // A mapping keeps the open file, and with it the lock; a child of fork does not get it.

@@ -232,7 +232,6 @@ class Liar:
         self.put(self.mine + ACTIVITY, self.random.getrandbits(20), 1)
         self.say()
 
-
     def boasts(self) -> None:
         """Says anything of clients that it does not have, as if it were of just now."""
         place = OPERATIONS_AT + (self.mine - SLOTS_AT) // SLOT.size * OPERATIONS.size

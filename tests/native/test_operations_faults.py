@@ -1,5 +1,5 @@
-"""Clients that share a GPU operation by operation and do what is seldom done, or end in the midst of it; and what others
-are told of them.
+"""Clients that share a GPU operation by operation and do what is seldom done, or end in the midst of it; and what is
+told of them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from runlist.daemon.requests.clients import MOST_PER_S, MOST_SHARE, beside, client_views
-from runlist.planes.process.region import Region, create
+from runlist.planes.process.region import Region, RegionError, create
 from runlist.planes.process.region.format import CLIENT, CLIENTS, OPERATIONS, OPERATIONS_AT, SLOT, SLOTS_AT
 from runlist.planes.process.region.operations import MAX_COUNT, Rule
 from runlist.proc.process import start_of
@@ -51,7 +51,9 @@ def tell(region: Region, bits: int, clients: dict[int, dict[str, int]], slot: in
 
 def seen(region: Region) -> list[ClientView]:
     quota = SimpleNamespace(operations=region.operations)
-    managed: Any = SimpleNamespace(root=SimpleNamespace(quota=quota), task=SimpleNamespace(key=SimpleNamespace(pid=os.getpid())))
+    managed: Any = SimpleNamespace(
+        root=SimpleNamespace(quota=quota), task=SimpleNamespace(key=SimpleNamespace(pid=os.getpid()))
+    )
     return client_views(managed)
 
 
@@ -69,7 +71,17 @@ def test_a_process_without_such_clients_tells_nothing(region: Region) -> None:
 
 
 def test_two_clients_are_seen_with_the_rule_between_them(region: Region) -> None:
-    tell(region, 0b11, {0: HIGH, 1: LOW}, window_ns=2 * 10**9, beside=COMPLEMENTS, most_sms=66, gate_ns=20_000, copies=1, sms=100)
+    tell(
+        region,
+        0b11,
+        {0: HIGH, 1: LOW},
+        window_ns=2 * 10**9,
+        beside=COMPLEMENTS,
+        most_sms=66,
+        gate_ns=20_000,
+        copies=1,
+        sms=100,
+    )
     first, other = seen(region)
     assert first == ClientView(
         client=0, operations=50_000, operations_deferred=0, bounds_reached=0, operations_per_s=6_000.0,
@@ -125,7 +137,15 @@ def test_what_a_process_of_another_slot_says_is_not_this_ones(region: Region) ->
 
 def test_the_largest_numbers_are_bounded(region: Region) -> None:
     every = dict.fromkeys(CLIENT.names, MANY)
-    tell(region, MANY, dict.fromkeys(range(CLIENTS), every), beside=0xFFFFFFFF, copies=0xFFFFFFFF, sms=1, most_sms=0xFFFFFFFF)
+    tell(
+        region,
+        MANY,
+        dict.fromkeys(range(CLIENTS), every),
+        beside=0xFFFFFFFF,
+        copies=0xFFFFFFFF,
+        sms=1,
+        most_sms=0xFFFFFFFF,
+    )
     found = seen(region)
     assert [one.client for one in found] == list(range(CLIENTS))
     assert {one.operations for one in found} == {MAX_COUNT}
@@ -134,10 +154,6 @@ def test_the_largest_numbers_are_bounded(region: Region) -> None:
     assert json.loads(msgspec.json.encode(found))[15]["beside"] == "anything"
     tell(region, MANY, {}, sms=0xFFFFFFFF)
     assert {one.sms_share for one in seen(region)} == {None}
-
-
-def _texts(one: ClientView) -> str:
-    return one.beside
 
 
 def test_random_bytes_are_numbers_and_never_text_of_theirs(region: Region) -> None:
@@ -152,9 +168,9 @@ def test_random_bytes_are_numbers_and_never_text_of_theirs(region: Region) -> No
         os.pwrite(region.fileno(), numbers.randbytes(8), where)
         for one in seen(region):
             assert all(math.isfinite(value) and 0 <= value <= MAX_COUNT for value in numbers_of(one))
-            assert _texts(one).replace("µ", "u").isascii()
-            assert _texts(one).isprintable()
-            assert len(_texts(one)) < 80
+            assert one.beside.replace("µ", "u").isascii()
+            assert one.beside.isprintable()
+            assert len(one.beside) < 80
 
 
 def numbers_of(one: ClientView) -> list[float]:
@@ -165,13 +181,13 @@ def test_a_region_that_is_cut_behind_the_slots_is_refused(region: Region) -> Non
     tell(region, 0b11, {0: HIGH, 1: LOW})
     assert len(seen(region)) == 2
     os.ftruncate(region.fileno(), OPERATIONS_AT + 10)
-    from runlist.planes.process.region import RegionError
-
     with pytest.raises(RegionError, match="cut short"):
         region.operations(os.getpid())
 
 
-def test_a_process_whose_slot_goes_while_it_is_read_tells_nothing(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_slot_goes_while_it_is_read_tells_nothing(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tell(region, 0b11, {0: HIGH, 1: LOW})
     read: Callable[[int, int], bytes] = region._pread
 

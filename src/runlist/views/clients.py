@@ -1,4 +1,4 @@
-"""The clients that are scheduled operation by operation: in what order they stand beside each other, and their columns."""
+"""The clients that are scheduled operation by operation: in what order they stand, and their columns."""
 
 from __future__ import annotations
 

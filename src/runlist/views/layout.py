@@ -25,7 +25,8 @@ FIRST_TO_GO = (
     "GROUPS", "CONTAINER", "LABELS", "ENFORCED", "CAP BY", "TURNS/S", "SOURCE", "RULE", "POLICY", "LAST MINUTE",
     "OVERHEAD", "LOST", "REACHED BY", "FIXED", "REFUSED", "UNOWNED", "SUSPENDED", "SWITCHES", "WORKED", "HELD", "USER",
     "MINUTE", "SEGMENT", "TOGETHER WITH", "GROUP", "P99", *CONTROL_TITLES, "SLICE", "MEMORY", "SIZE", "DEADLINE", "WHY",
-    "SMS", "GPU", "SM TIME", "DEFERRED/S", "BESIDE HP", "GIVES WAY", "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS", "ASKS", "REFUSES", "SETS",
+    "SMS", "GPU", "SM TIME", "DEFERRED/S", "BESIDE HP", "GIVES WAY", "CAP", "WEIGHT", "QUOTA", "SHARE", "CLASS", "ASKS",
+    "REFUSES", "SETS",
 )  # fmt: skip
 """Columns that a narrow table does without, in this order. PID, STATE and COMMAND always stay."""
 

@@ -62,7 +62,8 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     ]
     oldest_us: Annotated[float | None, gauge("how long the oldest that waits has waited; null: none waits", "µs")]
     sms_share: Annotated[
-        float | None, gauge("part of the SMs' time that its kernels take by their profiles; null: none has one", "share")
+        float | None,
+        gauge("part of the SMs' time that its kernels take by their profiles; null: there are none", "share"),
     ]
     beside: Annotated[str, label("what the rule in force lets go beside client 0; of that one: at once")]
 

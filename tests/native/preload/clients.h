@@ -1,5 +1,5 @@
-/* What programs of clients have in common: a context, a kernel that blocks client 0, one that fills memory. With PLAIN in
-   the environment nothing is started, and the same calls go straight to the driver. */
+/* What programs of clients have in common: a context, a kernel that blocks client 0, one that fills memory. With PLAIN
+   in the environment nothing is started, and the same calls go straight to the driver. */
 #pragma once
 
 #include <dlfcn.h>

@@ -339,7 +339,8 @@ static void page(const char* part) {
     printf("word %u\n", word_of(memory));
 }
 
-/* One client of a page that works and rests, each for moments that are never the same: how often a bound was reached. */
+/* One client of a page that works and rests, each for moments that are never the same: how often a bound was reached.
+ */
 static void bursts(const char* part) {
     const bool first = !strcmp(part, "first");
     uint32_t at = first ? 1 : 2;

@@ -23,10 +23,11 @@ _COMPLEMENTS = {0b010_100_000: "known complements", 0b011_101_111: "complements"
 def client_views(managed: ManagedTask) -> list[ClientView]:
     """The clients of a task's process; none where it tells of none."""
     told = None if managed.root is None else managed.root.quota.operations(managed.task.key.pid)
-    return [] if told is None else [_view(client, told) for client in told.clients]
+    return [] if told is None else [client_view(client, told) for client in told.clients]
 
 
-def _view(client: Client, told: Operations) -> ClientView:
+def client_view(client: Client, told: Operations) -> ClientView:
+    """One of them."""
     window_s = told.window_ns / 1e9
     waited = client.lately_deferred > 0
     return ClientView(

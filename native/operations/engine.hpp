@@ -15,11 +15,11 @@
 #include "include/runlist_operations.h"
 #include "operations/calls.hpp"
 #include "operations/kernels.hpp"
+#include "operations/lately.hpp"
 #include "operations/page.hpp"
 #include "operations/queue.hpp"
 #include "operations/spin.hpp"
 #include "operations/table.hpp"
-#include "operations/telling.hpp"
 
 namespace runlist::operations {
 

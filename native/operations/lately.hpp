@@ -1,4 +1,4 @@
-// What others are told of a client, and where: telling.cpp.
+// What was done lately of a client, and where others are told of it (telling.cpp).
 #pragma once
 
 #include <algorithm>

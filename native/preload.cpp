@@ -135,6 +135,12 @@ void client_made(int control_fd, std::uint32_t client) {
     region::quota.enforce(region::kMemory);
 }
 
+operations::Telling told_in() {
+    region::Slot* slot = region::quota.on() ? region::quota.own_slot() : nullptr;
+    if (slot == nullptr) return {.known = true, .slot = nullptr, .operations = nullptr};
+    return {.known = true, .slot = slot, .operations = region::quota.region().operations_of(*slot)};
+}
+
 void announced(std::int64_t lead_ns) { say_announcement(lead_ns); }
 
 // A hint for soon is an announcement where somebody wants those. What a touch needs is made at the next launch.
@@ -169,6 +175,7 @@ constinit const operations::Surroundings operations::surroundings{
     .any_capture = hooks::any_capture,
     .join = join_page,
     .find = resolve::next,
+    .told_in = told_in,
 };
 
 constinit const resolve::Substitutes resolve::substitutes{

@@ -145,6 +145,9 @@ inline constexpr char kHamiOversubscribe[] = "CUDA_OVERSUBSCRIBE";
 // Not supported.
 inline constexpr char kHamiOomKiller[] = "ACTIVE_OOM_KILLER";
 
+// Earlier schedulers of operations': how much is said, 1 to 4.
+inline constexpr char kOrionLogLevel[] = "ORION_LOG_LEVEL";
+
 // The dynamic linker's: libraries to load into every program.
 inline constexpr char kPreload[] = "LD_PRELOAD";
 

@@ -71,6 +71,9 @@ constexpr Calls kCalls{.cuCtxGetCurrent = get_current,
                        .cuEventQuery = query_event,
                        .cuPointerGetAttribute = pointer};
 
+runlist::region::Slot told_slot;
+runlist::region::Operations told;
+
 struct Piece {
     int stream;
     std::uint64_t number;
@@ -163,12 +166,54 @@ void clients() {
         deferred += counters.deferred;
     }
     REQUIRE(deferred > 0);
+    REQUIRE(told_slot.clients.load() == 0);  // nobody is told any more
     rl_operation taken[64];
     REQUIRE(rl_operations_take(taken, 64) == 64);
     std::uint64_t latencies[8];
     REQUIRE(rl_operations_latencies(nullptr, 8) == -EINVAL);
     REQUIRE(rl_operations_latencies(latencies, 8) == 0);  // nobody waited
     REQUIRE(rl_operations_stop() == -ENOENT);
+}
+
+// The middle one of the newest waits, and of those alone.
+void waits() {
+    static Lately lately;
+    REQUIRE(lately.middle_wait() == 0);
+    for (const std::uint64_t wait : {9, 2, 7}) lately.add_wait(wait);
+    REQUIRE(lately.middle_wait() == 7);
+    REQUIRE(lately.middle_wait() == 0);
+    for (std::uint64_t wait = 0; wait < 10'000; ++wait) lately.add_wait(10'000 - wait);
+    REQUIRE(lately.middle_wait() == 128);  // of 1 to 255
+}
+
+// What others are told: all that happened since the last time, once.
+void telling() {
+    told.written_ns.store(0);
+    first_busy.store(false);
+    REQUIRE(rl_operations_start(2) == 0);
+    REQUIRE(rl_operations_client(1) == 0);
+    Client* client = client_of(nullptr);
+    std::uint64_t launched = 0;
+    std::uint64_t lately = 0;
+    for (std::uint64_t seen = 0; launched < 100 || seen == 0;) {
+        if (launched < 100) launch(*client, {1, launched++}, Kind::kKernel);
+        const std::uint64_t written = told.written_ns.load();
+        if (written != seen) {
+            seen = written;
+            lately += told.clients[1].lately_launched.load();
+        }
+        std::this_thread::yield();
+    }
+    REQUIRE(told_slot.clients.load() == 3);
+    while (lately < launched) {
+        for (const std::uint64_t before = told.written_ns.load(); told.written_ns.load() == before;)
+            std::this_thread::yield();
+        lately += told.clients[1].lately_launched.load();
+    }
+    REQUIRE(lately == launched && told.clients[1].launched.load() == launched);
+    REQUIRE(told.window_ns.load() >= 1'000'000'000);
+    REQUIRE(rl_operations_stop() == 0);
+    REQUIRE(told_slot.clients.load() == 0);
 }
 
 // Several threads end stretches while one takes them: each is told once, but for those that were overwritten.
@@ -307,7 +352,8 @@ constinit const Surroundings runlist::operations::surroundings{
     .hooking = [] { return true; },
     .any_capture = [] { return false; },
     .join = [] {},
-    .find = [](const char*) { return reinterpret_cast<void*>(&::pthread_create); }};
+    .find = [](const char*) { return reinterpret_cast<void*>(&::pthread_create); },
+    .told_in = [] { return Telling{.known = true, .slot = &told_slot, .operations = &told}; }};
 
 int main() {
     table();
@@ -315,6 +361,8 @@ int main() {
     ring();
     latencies();
     names();
+    waits();
     clients();
+    telling();
     std::puts("ok");
 }

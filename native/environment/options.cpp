@@ -19,7 +19,7 @@ struct Found {
     std::optional<std::uint64_t> memory, hami_memory, cap, hami_cap;
     std::optional<std::uint64_t> device_memory[kDevices], device_cap[kDevices];
     std::optional<bool> disabled, hami_disabled, strict, uncapped;
-    std::optional<int> level;
+    std::optional<int> level, orion_level;
     const char* region = nullptr;
     const char* shared_cache = nullptr;
     const char* operations = nullptr;
@@ -109,6 +109,7 @@ constexpr Variable kVariables[] = {
     {names::kHamiCap, true, percent<&Found::device_cap>},
     {names::kHamiCapPolicy, false, policy},
     {names::kHamiLogLevel, false, take<parse_level, Bad::kLevel, &Found::level>},
+    {names::kOrionLogLevel, false, take<parse_level, Bad::kLevel, &Found::orion_level>},
     {names::kHamiOversubscribe, false, unsupported},
     {names::kHamiOomKiller, false, unsupported},
     {names::kOperations, false, operations},
@@ -116,7 +117,7 @@ constexpr Variable kVariables[] = {
     {names::kOperationsBound, false, take<parse_bound, Bad::kBound, &Found::operations_bound_ms>},
 };
 
-constexpr std::string_view kPrefixes[] = {"RUNLIST_", "CUDA_D", "CUDA_O", "GPU_CORE_", "LIBCUDA_", "ACTIVE_"};
+constexpr std::string_view kPrefixes[] = {"RUNLIST_", "CUDA_D", "CUDA_O", "GPU_CORE_", "LIBCUDA_", "ACTIVE_", "ORION_"};
 
 bool may_be_ours(std::string_view entry) {
     return std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
@@ -199,7 +200,7 @@ void read(const char* const* environment, Options& options, Complaints& complain
     }
     options.disabled = found.disabled.value_or(found.hami_disabled.value_or(false));
     options.strict = found.strict.value_or(false);
-    options.say_level = std::min(found.level.value_or(1), 1);
+    options.say_level = std::clamp(found.level.value_or(found.orion_level.value_or(2) - 1), 0, 1);  // 1: errors alone
     options.memory = found.memory.value_or(found.hami_memory.value_or(kNone));
     const bool uncapped = found.uncapped.value_or(false);
     options.cap = found.cap.value_or(uncapped ? kNone : found.hami_cap.value_or(kNone));

@@ -23,6 +23,8 @@ void* reserve_for(Engine& all, Client& client, std::size_t bytes) {
     }
 }
 
+bool fails_without_context(Kind kind) { return kind == Kind::kKernel || kind == Kind::kCopy || kind == Kind::kFill; }
+
 }  // namespace
 
 Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, bool per_thread, CUfunction function)
@@ -43,7 +45,10 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
 
 bool Doing::goes_now() {
     if (client_.index == 0) return true;
-    return client_.queue.is_empty() && admitted(here(), client_, work_.kind, work_.cost);
+    if (client_.queue.is_empty() && admitted(here(), client_, work_.kind, work_.cost)) return true;
+    // It is called later as it is now, also in a thread without a context, such as one that runs host functions.
+    work_.calls->cuCtxGetCurrent(&context_);
+    return context_ == nullptr && fails_without_context(work_.kind);
 }
 
 Record* Doing::reserve(std::size_t bytes) {
@@ -53,9 +58,7 @@ Record* Doing::reserve(std::size_t bytes) {
         client_.writing.unlock();
         return nullptr;
     }
-    *record = {.work = work_};
-    record->context = work_.stream != nullptr ? work_.stream->context : nullptr;
-    if (record->context == nullptr) work_.calls->cuCtxGetCurrent(&record->context);
+    *record = {.context = context_, .work = work_};
     return record;
 }
 
@@ -113,7 +116,7 @@ void Doing::end(CUresult result) {
     } else if (result == CUDA_SUCCESS) {
         meter(all, client_, work_.stream, *work_.calls, work_.cost);
     }
-    client_.launched.fetch_add(1, kRelaxed);
+    client_.has_launched(work_.cost);
     if (all.logging.load(kRelaxed) && result == CUDA_SUCCESS) note(all, client_, work_, monotonic_ns());
 }
 
@@ -128,9 +131,11 @@ void run_record(Engine& all, Client& client, Record& record, std::int64_t now) {
         int none = 0;
         client.error.compare_exchange_strong(none, static_cast<int>(result));
     }
-    client.launched.fetch_add(1, kRelaxed);
+    const auto waited_ns = static_cast<std::uint64_t>(now - record.work.called_ns);
+    client.has_launched(record.work.cost);
     client.deferred.fetch_add(1, kRelaxed);
-    client.waited_ns.fetch_add(static_cast<std::uint64_t>(now - record.work.called_ns), kRelaxed);
+    client.waited_ns.fetch_add(waited_ns, kRelaxed);
+    client.lately.add_wait(waited_ns);
     if (all.logging.load(kRelaxed) && result == CUDA_SUCCESS) note(all, client, record.work, now);
     if (record.work.stream != nullptr) record.work.stream->pending.fetch_sub(1, std::memory_order_acq_rel);
 }

@@ -68,7 +68,7 @@ void set_up(Engine& all, int clients) {
         Client& client = all.all[index];
         client.index = index;
         for (auto* counter : {&client.launched, &client.deferred, &client.flushed, &client.opened, &client.waited_ns,
-                              &client.requests, &client.latency_ns}) {
+                              &client.requests, &client.latency_ns, &client.sm_ns}) {
             counter->store(0, kRelaxed);
         }
         client.began_ns.store(0, kRelaxed);
@@ -77,6 +77,7 @@ void set_up(Engine& all, int clients) {
         client.mixes.store(false, kRelaxed);
         client.blocking.store(0, kRelaxed);
     }
+    begin_telling(all);
     for (std::uint64_t old[64]; all.latencies.take(old, 64) == 64;) {
     }
     forget_streams();  // who was stopped does not hear which are destroyed
@@ -140,6 +141,7 @@ int stop() {
     all->stopping.store(true);
     wake();
     while (!all->ended.load(std::memory_order_acquire)) pause_ns(100'000);
+    end_telling(*all);
     return 0;
 }
 

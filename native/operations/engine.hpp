@@ -15,6 +15,7 @@
 #include "include/runlist_operations.h"
 #include "operations/calls.hpp"
 #include "operations/kernels.hpp"
+#include "operations/lately.hpp"
 #include "operations/page.hpp"
 #include "operations/queue.hpp"
 #include "operations/spin.hpp"
@@ -95,6 +96,7 @@ struct Client {
     std::atomic<std::uint32_t> drained, waiting;
     std::atomic<int> error;  // of an operation that was queued, for the next call that waits
     std::atomic<std::uint64_t> launched, deferred, flushed, opened, waited_ns, requests, latency_ns;
+    std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
     std::atomic<std::int64_t> began_ns;
     std::atomic<bool> legacy;              // the driver's own default stream has work of it, by calls that name none
     std::atomic<bool> mixes;               // its default stream was left behind, and ordered with such threads' own
@@ -110,6 +112,13 @@ struct Client {
     std::atomic<int> blocking;  // its blocking streams, besides default ones
     Spin metering;
     std::array<Flight, 64> flights;
+    Lately lately;
+
+    void has_launched(const Cost& cost) {
+        launched.fetch_add(1, std::memory_order_relaxed);
+        if (cost.duration_ns != 0)
+            sm_ns.fetch_add(cost.sms * static_cast<std::uint64_t>(cost.duration_ns), std::memory_order_relaxed);
+    }
 };
 
 struct Logged {
@@ -204,6 +213,8 @@ struct Engine {
     std::array<Client, kClients> all;
     Latencies latencies;
     Log log;
+    Telling telling;
+    std::int64_t told_ns;
 
     bool first_is_here() const { return !processes || own == 0; }
     bool first_is_busy();
@@ -250,6 +261,7 @@ struct Surroundings {
     bool (*any_capture)();
     void (*join)();                   // makes this process a client of its page, if it has one
     void* (*find)(const char* name);  // a function of the C library
+    Telling (*told_in)();
 };
 extern const Surroundings surroundings;
 
@@ -310,6 +322,7 @@ class Doing {
   private:
     Client& client_;
     Work work_;
+    CUcontext context_ = nullptr;  // the thread's, where it is not to go now
 };
 
 // Waits until what a client has queued is with the driver. The error of a queued operation, if there was one.
@@ -352,5 +365,8 @@ void forget_logged(Engine& all, CUcontext context);
 bool start_dispatcher(Engine& all);
 void leave();
 void look_who_lives(Engine& all, std::int64_t now);
+void begin_telling(Engine& all);
+void tell(Engine& all, std::int64_t now);  // in the dispatcher, if it is time
+void end_telling(Engine& all);
 
 }  // namespace runlist::operations

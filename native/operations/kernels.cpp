@@ -75,6 +75,17 @@ int parameters_of(const Calls& calls, CUfunction function, Kernel& kernel) {
 
 }  // namespace
 
+std::uint32_t sms_of_device(const Calls& calls) {
+    int sms = 0;
+    CUdevice device = 0;
+    if (calls.cuCtxGetDevice == nullptr || calls.cuDeviceGetAttribute == nullptr ||
+        calls.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+        calls.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return static_cast<std::uint32_t>(std::max(sms, 0));
+}
+
 Kernels::Profile& Kernels::place_of(std::uint64_t hash) {
     for (std::size_t at = hash;; ++at) {
         Profile& one = profiles_[at % profiles_.size()];
@@ -106,6 +117,7 @@ const Kernel* Kernels::look(const Calls& calls, CUfunction function) {
     const char* name = name_of(calls, function);
     const std::string_view text = name != nullptr ? name : "";
     const std::uint64_t hash = hash_of(text);
+    if (sms() == 0) sms_.store(sms_of_device(calls), std::memory_order_relaxed);
     const Held held(lock_);
     return known_.add(
         function,

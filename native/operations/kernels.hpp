@@ -37,6 +37,9 @@ struct Kernel {
     }
 };
 
+// Of the current context's device; 0 where that cannot be told.
+std::uint32_t sms_of_device(const Calls& calls);
+
 class Kernels {
   public:
     static constexpr std::size_t kProfiles = 2048;
@@ -60,6 +63,9 @@ class Kernels {
         return there != nullptr;
     }
 
+    // Of the device on which a kernel was first launched; 0: not known.
+    std::uint32_t sms() const { return sms_.load(std::memory_order_relaxed); }
+
     void forget();  // handles may come again for others
 
   private:
@@ -75,6 +81,7 @@ class Kernels {
     std::size_t count_ = 0;
     std::array<Profile, kProfiles * 2> profiles_{};
     Table<Kernel, 512> known_;
+    std::atomic<std::uint32_t> sms_{0};
 };
 
 }  // namespace runlist::operations

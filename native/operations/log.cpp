@@ -83,22 +83,16 @@ void set_clocks(Engine& all) {
 
 // How many SMs a kernel's blocks fill; 0 where that cannot be told.
 std::uint32_t sms_of(const Calls& calls, CUfunction function, const Shape& shape) {
-    if (shape.blocks == 0 || calls.cuOccupancyMaxActiveBlocksPerMultiprocessor == nullptr ||
-        calls.cuCtxGetDevice == nullptr || calls.cuDeviceGetAttribute == nullptr) {
-        return 0;
-    }
+    if (shape.blocks == 0 || calls.cuOccupancyMaxActiveBlocksPerMultiprocessor == nullptr) return 0;
     int at_once = 0;
-    int sms = 0;
-    CUdevice device = 0;
+    const std::uint64_t sms = sms_of_device(calls);
     if (calls.cuOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, function, static_cast<int>(shape.threads),
                                                           shape.shared) != CUDA_SUCCESS ||
-        calls.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-        calls.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-        at_once < 1 || sms < 1) {
+        at_once < 1) {
         return 0;
     }
     const auto each = static_cast<std::uint64_t>(at_once);
-    return static_cast<std::uint32_t>(std::min((shape.blocks + each - 1) / each, static_cast<std::uint64_t>(sms)));
+    return static_cast<std::uint32_t>(std::min((shape.blocks + each - 1) / each, sms));
 }
 
 }  // namespace

@@ -88,20 +88,25 @@ Fault check(int fd, const struct stat& found) {
                : Fault::kDamaged;
 }
 
-// All its room on the disk, so that a full one is an error here and no SIGBUS later.
-Fault reserve(int fd) {
-    if (!may_be_as_long(kFileBytes)) return Fault::kNoSpace;
-    long result = call(SYS_fallocate, long{fd}, 0L, 0L, long{kFileBytes});
+// Room on the disk, so that a full one is an error here and no SIGBUS later. What is there may become zeros.
+Fault reserve(long fd, std::uint64_t from, std::uint64_t until) {
+    long result = call(SYS_fallocate, fd, 0L, static_cast<long>(from), static_cast<long>(until - from));
     if (result == -EOPNOTSUPP) {
         static constexpr char kZeros[4096]{};
-        for (std::uint64_t done = 0; done < kFileBytes; done += static_cast<std::uint64_t>(result)) {
-            const std::uint64_t size = std::min<std::uint64_t>(sizeof(kZeros), kFileBytes - done);
-            result = call(SYS_pwrite64, long{fd}, word(kZeros), static_cast<long>(size), static_cast<long>(done));
+        for (std::uint64_t done = from; done < until; done += static_cast<std::uint64_t>(result)) {
+            const std::uint64_t size = std::min<std::uint64_t>(sizeof(kZeros), until - done);
+            result = call(SYS_pwrite64, fd, word(kZeros), static_cast<long>(size), static_cast<long>(done));
             if (result <= 0) break;
         }
-        if (result > 0) result = 0;
     }
-    return result == 0 ? Fault::kNone : fault_of(result);
+    return result >= 0 ? Fault::kNone : fault_of(result);
+}
+
+// All that is used from the start; the rest has its length alone.
+Fault reserve(long fd) {
+    if (!may_be_as_long(kFileBytes)) return Fault::kNoSpace;
+    const long result = call(SYS_ftruncate, fd, long{kFileBytes});
+    return result == 0 ? reserve(fd, 0, offsetof(File, operations)) : fault_of(result);
 }
 
 // A path's directory and what is behind its last slash.
@@ -279,6 +284,15 @@ long Region::reopen() const {
     if (opened < 0 || is_this(static_cast<int>(opened))) return opened;
     region::close(static_cast<int>(opened));
     return -ENOENT;
+}
+
+Operations* Region::operations_of(const Slot& slot) const {
+    const auto index = static_cast<std::uint64_t>(&slot - file_->slots);
+    const std::uint64_t from = offsetof(File, operations) + index * sizeof(Operations);
+    const long own = reopen();
+    const Fault fault = reserve(own, from, from + sizeof(Operations));
+    region::close(static_cast<int>(own));
+    return fault == Fault::kNone ? &file_->operations[index] : nullptr;
 }
 
 // A mapping keeps the open file, and with it the lock; a child of fork does not get it.

@@ -72,6 +72,9 @@ class Region {
 
     bool is_locked(int slot) const;  // by anybody; what cannot be told counts as locked
 
+    // A slot's place to tell of clients, with its room on the disk; nullptr where there is none.
+    Operations* operations_of(const Slot& slot) const;
+
     // Where a GPU's entry is; its first use claims one. -1 when all are taken.
     int device_index(const std::uint8_t (&uuid)[16]) const;
 

@@ -33,6 +33,7 @@ void empty(Activity& activity) {
 void empty(Slot& slot, std::uint64_t holder) {
     empty(slot.use);
     empty(slot.activity);
+    slot.clients.store(0);
     slot.watch.store(0);
     slot.start_time.store(0);
     slot.enforced.store(0);

@@ -153,6 +153,62 @@ def test_what_is_learned_is_in_force_in_the_same_run_and_broken_profiles_are_sai
         run("greedy", 0.2)
 
 
+THROWS = """
+import threading
+from runlist import operations
+from runlist.operations import CLOSED
+from runlist.workloads.accumulator import Accumulator
+from runlist.workloads.gpu import Gpu
+
+with Gpu(0) as gpu:
+    with operations.start(2, CLOSED) as scheduler:
+        with scheduler.client(0):
+            first = Accumulator(gpu, blocks=4)
+        with scheduler.client(1):
+            other = Accumulator(gpu, blocks=4)
+
+        def raises():
+            with Gpu(0), scheduler.client(1):
+                for _ in range(50):
+                    other.launch(20)
+                raise KeyError("its own")
+
+        before = scheduler.counters(1)
+        died = []
+        threading.excepthook = lambda args: died.append(args.exc_type)
+        thread = threading.Thread(target=raises)
+        with scheduler.client(0):
+            for _ in range(20):
+                first.launch(2000)
+        thread.start()
+        thread.join()
+        assert died == [KeyError], died
+        with scheduler.client(0):
+            first.synchronize()
+        with scheduler.client(1):
+            other.synchronize()
+        counted = scheduler.counters(1)
+        assert (counted.launched - before.launched, counted.opened) == (50, 0), counted
+        assert counted.deferred > before.deferred, counted
+        assert first.correct() and other.correct()
+        try:
+            with scheduler.client(1):
+                other.launch(20)
+                raise ValueError
+        except ValueError:
+            pass
+    assert other.correct()  # what was queued went before the scheduler ended
+print("ok")
+"""
+
+
+def test_what_a_client_gave_is_done_when_it_throws(fresh_gpu: Callable[..., EmulatedGpu]) -> None:
+    environment = {**os.environ, **fresh_gpu().environment(), **library.operations(), "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", THROWS]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
 TORCH = """
 import ctypes, sys, threading, types
 from contextlib import contextmanager

@@ -246,6 +246,9 @@ def test_ps_shows_who_shares_sms(commands: Commands, sharing: Sharing, tmp_path:
         "normal": ("time", None, None),
     }
     assert tasks["latency"]["together"] == [tasks["batch"]["pid"]]
+    wait_for(lambda: all(found()[name]["clients"] for name in ("latency", "batch")), "the clients")
+    clients = {name: [one["client"] for one in task["clients"]] for name, task in found().items()}
+    assert clients == {"latency": [0], "batch": [1], "normal": []}
     assert "54 (40 %)" in commands.ok("ps")
     for process in started:
         process.communicate("quit\n", timeout=60)

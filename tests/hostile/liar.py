@@ -21,7 +21,17 @@ from pathlib import Path
 from runlist import paths
 from runlist.client import Client
 from runlist.planes.process import region
-from runlist.planes.process.region.format import DEVICES, FILE_BYTES, HEADER, SLOT, SLOTS, SLOTS_AT, USE
+from runlist.planes.process.region.format import (
+    DEVICES,
+    FILE_BYTES,
+    HEADER,
+    OPERATIONS,
+    OPERATIONS_AT,
+    SLOT,
+    SLOTS,
+    SLOTS_AT,
+    USE,
+)
 from runlist.proc.process import pid_namespace, start_of
 from runlist.protocol.tenant_autogen import MAGIC, VERSION, Effect, Kind
 from runlist.tenant import RECORD
@@ -217,10 +227,17 @@ class Liar:
 
     def scribbles(self) -> None:
         """Writes anything anywhere behind the header."""
-        at = self.random.randrange(HEADER.size, FILE_BYTES - 8, 8)
-        self.put(at, self.random.getrandbits(64))
+        end = self.random.choice((OPERATIONS_AT, FILE_BYTES))
+        self.put(self.random.randrange(HEADER.size, end - 8, 8), self.random.getrandbits(64))
         self.put(self.mine + ACTIVITY, self.random.getrandbits(20), 1)
         self.say()
+
+    def boasts(self) -> None:
+        """Says anything of clients that it does not have, as if it were of just now."""
+        place = OPERATIONS_AT + (self.mine - SLOTS_AT) // SLOT.size * OPERATIONS.size
+        self.region[place : place + OPERATIONS.size] = self.random.randbytes(OPERATIONS.size)
+        self.put(place, time.time_ns(), self.random.choice((10**7, 10**9, self.random.getrandbits(64))))
+        self.put(self.mine + SLOT.offsets["clients"], self.random.getrandbits(64) | 1)
 
 
 def main() -> None:

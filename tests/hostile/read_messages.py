@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 
 from runlist import wire
+from runlist.daemon.requests.clients import beside, client_view
 from runlist.daemon.requests.messages import TenantMessage, parse
 from runlist.errors import UsageError
 from runlist.planes.process.region import Region, RegionError
+from runlist.planes.process.region.operations import parse_operations
 from runlist.planes.process.region.snapshot import MAX_BYTES
 from runlist.tenant import MAGIC, RECORD, VERSION, Kind
 from tests.fixtures.mutation import Records, Texts
@@ -137,3 +141,29 @@ def region(_: Path) -> Reader:
         assert found.strict == bool(int.from_bytes(data[100:104], "little"))
 
     return Reader(Records([bytes(head)], "region", front=shown // 2), read, (RegionError,))
+
+
+def told_clients(_: Path) -> Reader:
+    """What a process says of its clients, of just now where nobody changed when that was."""
+    written = time.time_ns().to_bytes(8, "little")
+    head = regions.OPERATIONS.pack(0, 10**9, 20_000, 0o357, 66, 1, 132)[8:]
+    each = regions.CLIENT.pack(900, 300, 1, 7, 2_500_000, 200, 100, 45_600, 10**8)
+    good = written + head + each * regions.CLIENTS
+    numbers = random.Random(1)
+
+    def read(data: bytes) -> None:
+        exact = data[: len(good)].ljust(len(good), b"\0")
+        if exact[:8] == written:
+            exact = time.time_ns().to_bytes(8, "little") + exact[8:]
+        bits = numbers.getrandbits(64)
+        told = parse_operations(exact, bits)
+        if told is None:
+            raise UsageError("nothing")
+        assert [one.index for one in told.clients] == [index for index in range(regions.CLIENTS) if bits >> index & 1]
+        assert len(beside(told.rule)) < 80
+        assert beside(told.rule).isprintable()
+        for client in told.clients:
+            values = msgspec.structs.astuple(client_view(client, told))
+            assert all(0 <= value < 1 << 63 for value in values if isinstance(value, int | float))
+
+    return Reader(Records([good], "clients"), read)

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from runlist.client import Client
+from runlist.daemon.requests.clients import MOST_PER_S, MOST_SHARE
+from runlist.planes.process.region.format import CLIENTS
+from runlist.top.clients import client_lines
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.actuator import actuators, armed, program, watched
@@ -130,6 +133,7 @@ def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[L
         "foretells",
         "pretends",
         "opens",
+        "boasts",
     ],
 )
 def test_whatever_it_does_the_others_and_the_daemon_go_on(
@@ -196,6 +200,26 @@ def test_a_file_that_is_cut_short_ends_the_request(daemon: Daemon, lying: Callab
     assert running(liar.pid)
     assert times_off(daemon, batch.pid, 0.5)[1] == 0
     assert "of no more use" in daemon.log.read_text()
+
+
+def test_who_boasts_of_clients_is_shown_as_numbers_and_nobody_else_is(
+    daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]]
+) -> None:
+    liar, batch = lying("boasts")
+    wait_for(lambda: task_of(daemon, liar.pid).clients, "what it says")
+    seen, ends = 0, time.monotonic() + LYING_S
+    while time.monotonic() < ends or not seen:
+        told = tasks(daemon)
+        assert told[batch.pid].clients == []
+        for client in told[liar.pid].clients:
+            seen += 1
+            assert 0 <= client.operations_per_s <= MOST_PER_S
+            assert 0 <= (client.sms_share or 0) <= MOST_SHARE
+            assert client.beside.isprintable()
+        assert len(told[liar.pid].clients) <= CLIENTS
+        text = "\n".join(client_lines(list(told.values()), 200, 100))
+        assert text.replace("\n", "").isprintable()
+    batch.wait_for_progress(20)
 
 
 @needs_root

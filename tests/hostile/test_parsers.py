@@ -29,7 +29,7 @@ from tests.hostile.read_files import (
     workload,
 )
 from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring
-from tests.hostile.read_messages import datagrams, frames, lengths, region
+from tests.hostile.read_messages import datagrams, frames, lengths, region, told_clients
 from tests.hostile.read_pods import annotations, container_state, metrics
 from tests.hostile.read_settings import amounts, environment, policy_options, settings
 from tests.hostile.reader import Reader
@@ -53,6 +53,7 @@ READERS = (
     lengths,
     datagrams,
     region,
+    told_clients,
     settings,
     amounts,
     environment,

@@ -20,7 +20,7 @@ FLOW: dict[str, set[str]] = {
     "rm": {"core", "region", "resolve"},
     "driver": set(),
     "cap": {"core", "driver", "region"},
-    "operations": {"core", "driver", "include"},
+    "operations": {"core", "driver", "include", "region"},
     "hooks": {"activity", "arrivals", "cap", "core", "environment", "operations", "region", "resolve", "rm"},
     "preload": {
         "activity",

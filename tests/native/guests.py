@@ -46,6 +46,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "activity": ("activity.c", CUDA),
     "arrivals": ("arrivals.c", CUDA),
     "operations": ("operations.c", f"-I{INCLUDE}", CUDA, "-ldl"),
+    "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "counter.so": ("counter.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),

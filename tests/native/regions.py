@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MAGIC, VERSION = 0x4E4F494745524C52, 2
+MAGIC, VERSION = 0x4E4F494745524C52, 3
 NO_LIMIT = (1 << 64) - 1
-DEVICES, SLOTS = 16, 1024
+DEVICES, SLOTS, CLIENTS = 16, 1024, 16
 HEADER = struct.Struct("<Q6I3QiI4Q2I24x")
 DEVICE = struct.Struct("<Q16s4Q8x2Q48x")
 SLOT = struct.Struct("<3Q168x")
@@ -18,14 +18,18 @@ ACTIVITY = struct.Struct("<4Q")
 USE = struct.Struct("<4Q")
 SLOT_BYTES = SLOT.size + DEVICES * USE.size
 SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
-FILE_BYTES = SLOTS_AT + SLOTS * SLOT_BYTES
+OPERATIONS = struct.Struct("<3Q4I24x")
+CLIENT = struct.Struct("<9Q24x")
+OPERATIONS_BYTES = OPERATIONS.size + CLIENTS * CLIENT.size
+OPERATIONS_AT = SLOTS_AT + SLOTS * SLOT_BYTES
+FILE_BYTES = OPERATIONS_AT + SLOTS * OPERATIONS_BYTES
 MEMORY_AT, CAP_AT = 64, 80
-ACTIVITY_AT, WATCH_AT = 64, 128  # of a slot
+CLIENTS_AT, ACTIVITY_AT, WATCH_AT = 48, 64, 128  # of a slot
 UNSEEN_AT = 80  # of a GPU
 CLAIMED = (1, 2)
 MEMORY_ENFORCED, QUERIES_ENFORCED = 1, 2
 
-assert (HEADER.size, DEVICE.size, SLOT.size) == (128, 128, 192)
+assert (HEADER.size, DEVICE.size, SLOT.size, OPERATIONS.size, CLIENT.size) == (128, 128, 192, 64, 96)
 
 
 class Use(NamedTuple):
@@ -44,6 +48,32 @@ class Activity(NamedTuple):
     waiting: int
     waited_ns: int
     launching_ns: int
+
+
+class Operations(NamedTuple):
+    """What a process says of all its clients that are scheduled operation by operation."""
+
+    written_ns: int
+    window_ns: int
+    gate_ns: int
+    beside: int
+    most_sms: int
+    copies: int
+    sms: int
+
+
+class Client(NamedTuple):
+    """What it says of one."""
+
+    launched: int
+    deferred: int
+    opened: int
+    queued: int
+    oldest_ns: int
+    lately_launched: int
+    lately_deferred: int
+    lately_wait_ns: int
+    lately_sm_ns: int
 
 
 class Device(NamedTuple):
@@ -95,7 +125,7 @@ class Region:
     def places(self) -> Iterator[tuple[int, int, bytes]]:
         """Of each process that lives and has a slot: its pid, where the slot is, and its bytes."""
         data = self.path.read_bytes()
-        for at in range(SLOTS_AT, FILE_BYTES, SLOT_BYTES):
+        for at in range(SLOTS_AT, OPERATIONS_AT, SLOT_BYTES):
             identity = int.from_bytes(data[at : at + 8], "little")
             pid = identity & 0xFFFFFFFF
             if identity >> 32 in CLAIMED and Path(f"/proc/{pid}").exists():
@@ -109,6 +139,20 @@ class Region:
     def activities(self) -> dict[int, Activity]:
         """What each process that lives and has a slot does."""
         return {pid: Activity(*ACTIVITY.unpack_from(slot, ACTIVITY_AT)) for pid, _, slot in self.places()}
+
+    def operations(self, pid: int) -> tuple[Operations, dict[int, Client]] | None:
+        """What a process says of its clients; None while it says nothing."""
+        ((slot, bits),) = [
+            ((at - SLOTS_AT) // SLOT_BYTES, int.from_bytes(data[CLIENTS_AT : CLIENTS_AT + 8], "little"))
+            for one, at, data in self.places()
+            if one == pid
+        ]
+        if not bits:
+            return None
+        data = self.path.read_bytes()[OPERATIONS_AT + slot * OPERATIONS_BYTES :][:OPERATIONS_BYTES]
+        each = [Client(*numbers) for numbers in CLIENT.iter_unpack(data[OPERATIONS.size :])]
+        told = {index: client for index, client in enumerate(each) if bits >> index & 1}
+        return Operations(*OPERATIONS.unpack_from(data)), told
 
     def watch(self, pid: int, value: int = 1) -> None:
         """Have a process say when it submits work next, as the daemon does."""

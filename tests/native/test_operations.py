@@ -55,6 +55,13 @@ def test_nobody_waits_for_ever(guests: Guests) -> None:
     assert said.startswith("runlist: an operation waited for too long")
 
 
+@pytest.mark.parametrize(("level", "says"), [("1", False), ("2", True), ("4", True)])
+def test_it_says_as_much_as_earlier_schedulers_were_asked_to(guests: Guests, level: str, says: bool) -> None:
+    env = environment(guests, RUNLIST_OPERATIONS_BOUND_MS="100", ORION_LOG_LEVEL=level)
+    done = guests.run("operations", "bound", env=env)
+    assert (done.code, bool(done.err)) == (0, says)
+
+
 def test_a_thread_ends_with_work_queued(guests: Guests) -> None:
     assert lines(guests, "leaves") == [f"queued {QUEUED}", "word 8"]
 

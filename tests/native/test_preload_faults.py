@@ -107,7 +107,7 @@ def empty(path: Path) -> None:
 
 def of_another_version(path: Path) -> None:
     path.touch(0o600)
-    path.write_bytes(regions.header(LIMIT, version=3).ljust(FILE_BYTES, b"\0"))
+    path.write_bytes(regions.header(LIMIT, version=regions.VERSION + 1).ljust(FILE_BYTES, b"\0"))
 
 
 def of_another_kind(path: Path) -> None:

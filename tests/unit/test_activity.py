@@ -40,6 +40,9 @@ class Library:
         self.on_look()
         return self.told
 
+    def operations(self, pid: int) -> None:
+        del pid  # it has no clients
+
     def ask_for_work(self, pid: int, *, asked: bool, announced: bool = False) -> None:
         self.asked, self.announced = asked, announced
         if asked and self.on_ask is not None:

@@ -437,7 +437,14 @@ def test_a_limit_that_did_not_get_into_the_region_is_refused(tree: World, region
     assert not tree.quota.has_region
 
 
-@pytest.mark.parametrize("use", [lambda quota: quota.activity(PID), lambda quota: quota.ask_for_work(PID, asked=True)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda quota: quota.activity(PID),
+        lambda quota: quota.ask_for_work(PID, asked=True),
+        lambda quota: quota.operations(PID),
+    ],
+)
 def test_a_region_that_was_cut_short_is_dropped_whoever_looks(
     tree: World, region: Region, use: Callable[[Quota], object]
 ) -> None:

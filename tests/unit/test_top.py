@@ -8,9 +8,12 @@ from runlist import wire
 from runlist.client import Client
 from runlist.errors import ExitCode, NoTargetError
 from runlist.top import actions
+from runlist.top.clients import client_lines
 from runlist.top.feed import Feed, Key, Snapshot
 from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, next_order, reason
-from tests.fixtures.fake_daemon import FakeDaemon, StartFake, gpu_view, status, view
+from runlist.views.clients import client_rows
+from runlist.views.cutting import cells
+from tests.fixtures.fake_daemon import FakeDaemon, StartFake, client_view, gpu_view, status, view
 
 KEY = Key.of(view())
 
@@ -226,3 +229,54 @@ def test_a_reason_is_two_lines_at_most_and_ends_with_a_word() -> None:
         assert text == f"process 42: {why}" or f"process 42: {why} ".startswith(text.removesuffix(" …") + " ")
     assert reason(view(), 80) == ""
     assert "\x1b" not in reason(view(why="\x1b[2J"), 80)
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+HIGH = client_view(operations_per_s=12_345.6)
+LOW = client_view(
+    client=1, operations_per_s=432.0, deferred_per_s=100.0, queued=7, wait_us=45.6, sms_share=0.41, beside="complements"
+)
+
+
+def test_clients_of_threads_stand_beside_each_other() -> None:
+    both = [view(pid=9, command="serve_and_train.py", clients=[HIGH, LOW])]
+    titles, first, other = client_lines(both, 120, 40)
+    assert titles.split("  ")[0] == "CLIENT"
+    assert first.split()[:7] == ["0", "HP", "9", "12,346", "0", "0", "-"]
+    for word in ("at once", "serve_and_train.py"):
+        assert word in first
+    for word in ("1 BE", "432", "100", "7", "45.6 µs", "41.0 %", "complements"):
+        assert word in other
+
+
+def test_clients_of_processes_come_by_their_number_and_each_once() -> None:
+    gpus = ["GPU-1", "GPU-2"]
+    tasks = [view(pid=5, gpu=gpu, clients=[LOW]) for gpu in gpus]
+    tasks += [view(pid=7, gpu="GPU-1", clients=[HIGH]), view(pid=3, gpu="GPU-1", clients=[HIGH, LOW])]
+    rows = [(row.task.gpu, row.task.pid, row.client.client) for row in client_rows(tasks)]
+    assert rows == [("GPU-1", 7, 0), ("GPU-1", 5, 1), ("GPU-1", 3, 0), ("GPU-1", 3, 1)]
+    assert client_lines([view()], 200, 60) == []
+
+
+def test_of_a_queue_that_none_left_the_oldest_is_shown() -> None:
+    (_, line) = client_lines([view(clients=[client_view(client=1, queued=3, oldest_us=2.5e6)])], 120, 40)
+    assert "> 2.5 s" in line
+
+
+def test_a_screen_has_a_quarter_for_them_at_most() -> None:
+    many = [view(pid=pid, clients=[client_view(client=pid % 16, beside="anything")]) for pid in range(1, 40)]
+    for height in range(60):
+        for width in (20, 40, 80, 200):
+            rows = client_lines(many, width, height)
+            assert len(rows) <= height // 4
+            assert all(cells(row) <= width - 2 for row in rows)
+    assert client_lines(many, 80, 24)[-1] == "and 35 clients more"
+    assert client_lines(many[:5], 80, 24)[-1].startswith("5 BE")
+
+
+def test_clients_have_nothing_that_a_terminal_obeys() -> None:
+    evil = client_view(client=1, beside="\x1b[2J\x07", operations_per_s=1e9, queued=(1 << 63) - 1)
+    text = "\n".join(client_lines([view(command="\x1b[31m", clients=[evil])], 200, 40))
+    assert "\x1b" not in text
+    assert "\x07" not in text

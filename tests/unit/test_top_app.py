@@ -20,7 +20,7 @@ from runlist.client import Client
 from runlist.errors import ExitCode
 from runlist.top.app import TopApp
 from runlist.top.feed import Feed
-from tests.fixtures.fake_daemon import FakeDaemon, StartFake, gpu_view, status, view
+from tests.fixtures.fake_daemon import FakeDaemon, StartFake, client_view, gpu_view, status, view
 from tests.fixtures.screen import lines, text, until
 
 Steps = Callable[[Pilot[None]], Awaitable[None]]
@@ -52,6 +52,21 @@ def test_what_is_shown(fake: FakeDaemon) -> None:
             assert word in row
 
     on_screen(steps)
+
+
+def test_clients_are_below_the_table_as_long_as_there_are_any(fake: FakeDaemon) -> None:
+    low = client_view(client=1, operations_per_s=432.0, queued=7, beside="complements")
+    fake.tasks = [view(pid=1, command="first", clients=[client_view(operations_per_s=12_345.6), low])]
+
+    async def steps(pilot: Pilot[None]) -> None:
+        shown = await until(pilot, "0 HP", "12,346", "1 BE", "432", "complements")
+        rows = shown.splitlines()
+        first, other = (next(at for at, row in enumerate(rows) if word in row) for word in ("0 HP", "1 BE"))
+        assert other == first + 1
+        fake.tasks = [view(pid=1, command="first")]
+        await until(pilot, "first", without="1 BE")
+
+    on_screen(steps, (140, 24))
 
 
 @pytest.mark.parametrize(

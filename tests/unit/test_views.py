@@ -18,11 +18,11 @@ from runlist.model import Usage
 from runlist.views.columns import GPU_COLUMNS, chosen
 from runlist.views.fields import Kind, fields
 from runlist.views.layout import fit, lines
-from runlist.views.structs import DaemonView, GpuView, Measured, TaskView, WorkloadView
+from runlist.views.structs import ClientView, DaemonView, GpuView, Measured, TaskView, WorkloadView
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.fake_daemon import gpu_view, status, view
 
-VIEWS = (TaskView, GpuView, WorkloadView, DaemonView)
+VIEWS = (TaskView, ClientView, GpuView, WorkloadView, DaemonView)
 ALL = [(kind, name) for kind in VIEWS for name in kind.__struct_fields__]
 UNITS = {"us": "µs", "ms": "ms", "bytes": "bytes", "percent": "percent", "share": "share"}
 

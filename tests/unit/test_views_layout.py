@@ -12,6 +12,7 @@ import termios
 import pytest
 
 from runlist.cli.tables import LONG_COLUMNS, REASON_COLUMNS, USUAL_COLUMNS, table
+from runlist.views.clients import CLIENT_COLUMNS
 from runlist.views.columns import COLUMNS, GPU_COLUMNS, RULE_COLUMNS, chosen, columns_of
 from runlist.views.cutting import cells, cut, cut_at_word, padded
 from runlist.views.layout import FIRST_TO_GO, SHRINKING, fit, lines
@@ -67,9 +68,11 @@ def test_gpus_in_a_narrow_terminal() -> None:
 
 
 def test_every_column_that_may_go_or_shrink_is_one() -> None:
-    known = COLUMNS.keys() | {column.title for column in (*GPU_COLUMNS, *RULE_COLUMNS)}
+    known = COLUMNS.keys() | {column.title for column in (*GPU_COLUMNS, *RULE_COLUMNS, *CLIENT_COLUMNS)}
     assert set(FIRST_TO_GO) | set(SHRINKING) <= known
-    assert known - set(FIRST_TO_GO) == {"PID", "STATE", "COMMAND", "TASKS", "LINE", "PROCESSES"}
+    assert known - set(FIRST_TO_GO) == {
+        "PID", "STATE", "COMMAND", "TASKS", "LINE", "PROCESSES", "CLIENT", "OPS/S", "QUEUED", "WAITS",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,9 @@ HAMI_OVERSUBSCRIBE = "CUDA_OVERSUBSCRIBE"
 HAMI_OOM_KILLER = "ACTIVE_OOM_KILLER"
 """Not supported."""
 
+ORION_LOG_LEVEL = "ORION_LOG_LEVEL"
+"""Earlier schedulers of operations': how much is said, 1 to 4."""
+
 PRELOAD = "LD_PRELOAD"
 """The dynamic linker's: libraries to load into every program."""
 
@@ -216,5 +219,6 @@ LIBRARY: tuple[str, ...] = (
     HAMI_LOG_LEVEL,
     HAMI_OVERSUBSCRIBE,
     HAMI_OOM_KILLER,
+    ORION_LOG_LEVEL,
 )
 """What librunlist.so reads."""

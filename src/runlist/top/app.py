@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from runlist.top import actions
+from runlist.top.clients import client_lines
 from runlist.top.feed import Feed, Key, Snapshot, Step
 from runlist.top.help import Help
 from runlist.top.question import Question
@@ -45,6 +46,7 @@ class TopApp(App[None]):
     CSS = """
     #headline { height: 1; text-style: reverse; padding: 0 1; }
     #gpus { height: auto; padding: 0 1; }
+    #clients { height: auto; padding: 0 1; }
     #reason { height: auto; max-height: 2; padding: 0 1; color: $text-muted; }
     #message { height: auto; max-height: 3; padding: 0 1; }
     #message.trouble { color: $text-error; }
@@ -80,6 +82,7 @@ class TopApp(App[None]):
         yield Static(id="headline", markup=False)
         yield Static(id="gpus", markup=False)
         yield DataTable(cursor_type="row", zebra_stripes=True)
+        yield Static(id="clients", markup=False)
         yield Static(id="reason", markup=False)
         yield Static(id="message", markup=False)
         yield Question()
@@ -188,6 +191,9 @@ class TopApp(App[None]):
             bars = gpu_bars(snapshot, self.size.width, self.size.height)
             below.query_one("#gpus", Static).update("\n".join(bars))
             below.query_one("#gpus").display = bool(bars)
+            beside = client_lines(tasks, self.size.width, self.size.height)
+            below.query_one("#clients", Static).update("\n".join(beside))
+            below.query_one("#clients").display = bool(beside)
             self._show_reason()
             message = below.query_one("#message", Static)
             message.update(snapshot.message or self._hint(bool(tasks)))

@@ -45,6 +45,29 @@ class Measured(Counted, frozen=True, kw_only=True):
     turns_per_s: Annotated[float, gauge("how often it was switched in, in the last second", "1/s")]
 
 
+class ClientView(msgspec.Struct, frozen=True, kw_only=True):
+    """A client of a process whose operations are scheduled one by one (docs/operations.md), as the process tells about
+    once a second.
+    """
+
+    client: Annotated[int, label("its number; 0 has high priority, the others go beside it")]
+    operations: Annotated[int, counter("operations that it gave the GPU: kernels, graphs, copies, fills, events")]
+    operations_deferred: Annotated[int, counter("those of them that waited in its queue")]
+    bounds_reached: Annotated[int, counter("how often one waited for so long that it went without the rule")]
+    operations_per_s: Annotated[float, gauge("operations, lately", "1/s")]
+    deferred_per_s: Annotated[float, gauge("those of them that waited in its queue", "1/s")]
+    queued: Annotated[int, gauge("operations that wait in its queue")]
+    wait_us: Annotated[
+        float | None, gauge("how long the middle one of those waited that left its queue lately; null: none did", "µs")
+    ]
+    oldest_us: Annotated[float | None, gauge("how long the oldest that waits has waited; null: none waits", "µs")]
+    sms_share: Annotated[
+        float | None,
+        gauge("part of the SMs' time that its kernels take by their profiles; null: there are none", "share"),
+    ]
+    beside: Annotated[str, label("what the rule in force lets go beside client 0; of that one: at once")]
+
+
 class TaskView(Measured, frozen=True):
     """One process' work on one GPU."""
 
@@ -108,6 +131,7 @@ class TaskView(Measured, frozen=True):
     kernel_channels: Annotated[int | None, gauge("channels of its groups on this GPU, likewise")] = None
     kernel_compute: Annotated[int | None, gauge("compute engines on these, likewise")] = None
     kernel_copy: Annotated[int | None, gauge("copy engines on these, likewise")] = None
+    clients: Annotated[list[ClientView], label("its clients whose operations are scheduled one by one")] = []
 
 
 class WorkloadView(Counted, frozen=True):

@@ -1,80 +1,8 @@
-/* Clients that share a GPU operation by operation: each act prints what a test compares. With PLAIN in the environment
-   nothing is started, and the same calls go straight to the driver. */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
+/* Clients that share a GPU operation by operation: each act prints what a test compares. */
 #include <stddef.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "guest.h"
-#include "runlist_operations.h"
-
-enum { kWords = 4096 };
-
-static CUcontext context;
-static CUmodule module;
-static CUfunction blocker, fill, lcg;
-static CUdeviceptr flag;
-static uint32_t* flag_here;
-
-static void* needed(const char* name) {
-    void* found = dlsym(RTLD_DEFAULT, name);
-    if (found == NULL) must(1, name);
-    return found;
-}
-
-#define RL(name) ((__typeof__(&name))(uintptr_t)needed(#name))
-
-static bool plain(void) { return getenv("PLAIN") != NULL; }
-
-static void make_context(void) {
-    static char image[1 << 20];
-    context = begin();
-    FILE* file = fopen(getenv("KERNELS"), "rb");
-    if (file == NULL || fread(image, 1, sizeof(image) - 1, file) == 0) must(1, "KERNELS");
-    fclose(file);
-    MUST(cuModuleLoadData(&module, image));
-    MUST(cuModuleGetFunction(&blocker, module, "wait_flag_u32"));
-    MUST(cuModuleGetFunction(&fill, module, "fill_u32"));
-    MUST(cuModuleGetFunction(&lcg, module, "accumulate_lcg"));
-    MUST(cuMemHostAlloc((void**)&flag_here, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&flag, flag_here, 0));
-    *flag_here = 0;
-}
-
-static void prepare(void) {
-    make_context();
-    if (!plain()) MUST(RL(rl_operations_start)(3));
-}
-
-static void is_client(int index) {
-    MUST(cuCtxSetCurrent(context));
-    if (!plain()) MUST(RL(rl_operations_client)(index));
-}
-
-static struct rl_operations_counters counted(int client) {
-    struct rl_operations_counters counters;
-    MUST(RL(rl_operations_counters)(client, &counters));
-    return counters;
-}
-
-static void blocks(CUstream stream) {
-    uint32_t value = 1;
-    void* parameters[] = {&flag, &value};
-    MUST(cuLaunchKernel(blocker, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
-}
-
-static void opens(void) { *(volatile uint32_t*)flag_here = 1; }
-
-static void fills(CUdeviceptr to, uint32_t value, CUstream stream) {
-    uint64_t count = kWords;
-    void* parameters[] = {&to, &value, &count};
-    MUST(cuLaunchKernel(fill, kWords / 256, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
-    memset(parameters, 0, sizeof(parameters)); /* nobody may look at them any more */
-    value = 0xBADBAD;
-}
+#include "clients.h"
 
 static void with_buffer(CUdeviceptr state, CUstream stream) {
     struct {
@@ -166,42 +94,6 @@ static void same(void) {
     if (!plain()) MUST(RL(rl_operations_stop)());
 }
 
-/* Client 0 is busy until opens(); this thread goes on as client 1. */
-static CUstream busy(void) {
-    CUstream first;
-    is_client(0);
-    MUST(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
-    blocks(first);
-    is_client(1);
-    return first;
-}
-
-static CUdeviceptr memory;
-static CUstream own;
-static CUevent event;
-
-static void other(void) {
-    MUST(cuMemAlloc(&memory, kWords * 4));
-    MUST(cuMemsetD32(memory, 1, kWords));
-    MUST(cuCtxSynchronize());
-    is_client(1);
-    MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-}
-
-static uint32_t first_word(void) {
-    uint32_t word;
-    MUST(cuMemcpyDtoH(&word, memory, sizeof(word)));
-    return word;
-}
-
-static void* opens_later(void* unused) {
-    (void)unused;
-    usleep(100000);
-    opens();
-    return NULL;
-}
-
 /* Of a busy client 0 and kernels of which nothing is known: they wait, and their events; then they run. */
 static void waits(void) {
     other();
@@ -219,7 +111,7 @@ static void waits(void) {
     const struct rl_operations_counters after = counted(1);
     printf("ran %d %d %d %d\n", (int)after.launched, (int)after.deferred, (int)after.opened,
            after.waited_ns >= 100000000);
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
     is_client(0);
     MUST(cuStreamSynchronize(first));
     printf("first %d %d\n", (int)counted(0).launched, (int)counted(0).requests);
@@ -279,7 +171,7 @@ static void bound(void) {
     printf("opened %d\n", (int)counted(1).opened);
     opens();
     MUST(cuStreamSynchronize(own));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
 }
 
 static void* leaves_queued(void* unused) {
@@ -301,7 +193,7 @@ static void leaves(void) {
     printf("queued %d\n", cuEventQuery(event));
     opens();
     MUST(cuEventSynchronize(event));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
     MUST(cuStreamSynchronize(first));
 }
 
@@ -316,7 +208,7 @@ static void inverts(void) {
     is_client(1);
     printf("opened %d\n", (int)counted(1).opened);
     opens();
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
 }
 
 static void ends(void) {
@@ -340,7 +232,7 @@ static void forks(void) {
     printf("child %d\n", status);
     opens();
     MUST(cuStreamSynchronize(own));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
 }
 
 /* What takes away what is queued waits for it. */
@@ -365,7 +257,7 @@ static void takes(void) {
     MUST(cuModuleUnload(second));
     MUST(cuStreamSynchronize(own));
     MUST(pthread_join(opener, NULL));
-    const uint32_t word = first_word();
+    const uint32_t word = word_of(memory);
     MUST(cuMemFree(memory));
     MUST(cuStreamDestroy(own));
     printf("word %u\n", word);
@@ -413,14 +305,14 @@ static void gives_back(void) {
     for (int at = 0; at < count; ++at) printf("%s %d\n", taken[at].name, taken[at].done_ns >= taken[at].launched_ns);
     fills(memory, 9, own);
     MUST(cuStreamSynchronize(own));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
     MUST(cuDevicePrimaryCtxRelease(0)); /* the last time */
     make_context();
     MUST(cuMemAlloc(&memory, kWords * 4));
     is_client(1);
     fills(memory, 10, NULL);
     MUST(cuStreamSynchronize(NULL));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
 }
 
 /* One client of a page, as the environment says: busy until its input says a word, or works beside. */
@@ -444,10 +336,11 @@ static void page(const char* part) {
     printf("%d\n", cuStreamQuery(own));
     fflush(stdout);
     MUST(cuStreamSynchronize(own));
-    printf("word %u\n", first_word());
+    printf("word %u\n", word_of(memory));
 }
 
-/* One client of a page that works and rests, each for moments that are never the same: how often a bound was reached. */
+/* One client of a page that works and rests, each for moments that are never the same: how often a bound was reached.
+ */
 static void bursts(const char* part) {
     const bool first = !strcmp(part, "first");
     uint32_t at = first ? 1 : 2;

@@ -13,7 +13,7 @@ import structlog
 from runlist.daemon.memory.ceiling import Ceiling
 from runlist.daemon.rate import Rate
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import CROWD, Activity, Region, RegionError, Snapshot, gpu_key
+from runlist.planes.process.region import CROWD, Activity, Operations, Region, RegionError, Snapshot, gpu_key
 
 _log = structlog.get_logger()
 
@@ -188,6 +188,14 @@ class Quota:
         """What the library of a process tells of its work, now; None where it tells nothing."""
         try:
             return None if self._region is None else self._region.activity(pid)
+        except RegionError as error:
+            self._drop(error)
+            return None
+
+    def operations(self, pid: int) -> Operations | None:
+        """What the library of a process tells of its clients, lately; None where it tells nothing."""
+        try:
+            return None if self._region is None else self._region.operations(pid)
         except RegionError as error:
             self._drop(error)
             return None

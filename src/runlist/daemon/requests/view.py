@@ -16,6 +16,7 @@ from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.kernel.made import Made
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.enforcement import enforcement
+from runlist.daemon.requests.clients import client_views
 from runlist.daemon.requests.together import pids_together, sms_of
 from runlist.daemon.tasks.managed import NO_SMS, Count, ManagedTask, Root
 from runlist.model import GivingWay
@@ -201,6 +202,7 @@ def _view(
         container=managed.container,
         labels=dict(managed.labels),
         request_us=None if length_s is None else round(length_s * 1e6, 1),
+        clients=client_views(managed),
         **_told(managed),
         **made,
         **_measured(scheduler.accounting, task.key.pid, {**managed.counts, Count.MEMORY_REFUSALS: refused}),

@@ -77,6 +77,16 @@ class Activities:
             place = self._places[pid] = msgspec.structs.replace(found, moves=moves)
         return None
 
+    def clients_of(self, pid: int) -> tuple[int, int]:
+        """Where in the file's order a process' slot is, and the bits of its clients; (-1, 0) when it has no slot."""
+        place = self._place(pid)
+        if place.at < 0:
+            return -1, 0
+        identity, start_time, clients = _CLIENTS.unpack(self._read(place.at, _CLIENTS.size))
+        if (identity, start_time) != (place.identity, place.start_time):
+            return -1, 0
+        return (place.at - SLOTS_AT) // SLOT.size, clients
+
     def watch_at(self, pid: int) -> int | None:
         """Where it is written that a process is watched; None when it has no slot."""
         place = self._place(pid)
@@ -124,5 +134,7 @@ _OWNER = struct.Struct("<2Q")
 _OWNERS = struct.Struct(f"<2Q{SLOT.size - _OWNER.size}x")
 _OWN_LINES = struct.Struct(f"<2Q{SLOT.offsets['activity'] - _OWNER.size}x{len(ACTIVITY.names)}Q")
 """The beginning of a slot, as far as a look at the activity needs it."""
+
+_CLIENTS = struct.Struct(f"<2Q{SLOT.offsets['clients'] - _OWNER.size}xQ")
 
 _WATCH_AT = SLOT.offsets["watch"]

@@ -19,10 +19,13 @@ from runlist.planes.process.region.format import (
     FILE_BYTES,
     HEADER,
     NO_LIMIT,
+    OPERATIONS,
+    OPERATIONS_AT,
     SLOT,
     SLOTS_AT,
     Watch,
 )
+from runlist.planes.process.region.operations import Operations, parse_operations
 from runlist.planes.process.region.reading import RegionError, is_settled, parse
 from runlist.planes.process.region.snapshot import Snapshot
 from runlist.structure import Structure
@@ -93,6 +96,15 @@ class Region:
         it has, that is one short read.
         """
         return self._activities.of(pid)
+
+    def operations(self, pid: int) -> Operations | None:
+        """What a process says of its clients that are scheduled operation by operation; None where it has none."""
+        index, clients = self._activities.clients_of(pid)
+        if not clients:
+            return None
+        told = self._pread(OPERATIONS_AT + index * OPERATIONS.size, OPERATIONS.size)
+        still = self._activities.clients_of(pid) == (index, clients)
+        return parse_operations(told, clients) if still else None
 
     def watch(self, pid: int, work: bool, announcements: bool = False) -> bool:
         """Have a process say when it submits work next, or announces some, once; or not. Returns whether it has a slot.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runlist import trusted
 from runlist.planes.process.region.file import Region
-from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT
+from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT, OPERATIONS_AT
 from runlist.planes.process.region.reading import FIXED, RegionError
 from runlist.proc.process import own_words, owner_of, pid_namespace, start_of
 
@@ -45,7 +45,8 @@ def create(directory: Path, *, strict: bool) -> tuple[Path, Region]:
             fd = os.open(unnamed, flags, 0o600, dir_fd=folder)
             try:
                 os.fchmod(fd, 0o600)  # whatever the umask
-                os.posix_fallocate(fd, 0, FILE_BYTES)  # a disk that is full must not show as SIGBUS in a tenant
+                os.posix_fallocate(fd, 0, OPERATIONS_AT)  # a disk that is full must not show as SIGBUS in a tenant
+                os.ftruncate(fd, FILE_BYTES)
                 os.pwrite(fd, _header(strict), 0)
                 os.rename(unnamed, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:

@@ -1,10 +1,11 @@
-"""The bytes of a region: a header, the GPUs, then one slot for each process."""
+"""The bytes of a region: a header, the GPUs, one slot for each process, and one place for the clients of each."""
 
 from __future__ import annotations
 
 from runlist.protocol import region_autogen
 from runlist.protocol.region_autogen import (
     CAP_UNIT,
+    CLIENTS,
     DEVICES,
     MAGIC,
     NO_LIMIT,
@@ -17,16 +18,19 @@ from runlist.protocol.region_autogen import (
 from runlist.structure import Structure
 
 __all__ = [
-    "ACTIVITY", "CAP_UNIT", "DEVICE", "DEVICES", "DEVICES_AT", "FILE_BYTES", "HEADER", "MAGIC", "NO_LIMIT", "SLOT",
-    "SLOTS", "SLOTS_AT", "TAKEN", "USE", "VERSION", "Enforced", "SlotState", "Watch",
+    "ACTIVITY", "CAP_UNIT", "CLIENT", "CLIENTS", "DEVICE", "DEVICES", "DEVICES_AT", "FILE_BYTES", "HEADER", "MAGIC",
+    "NO_LIMIT", "OPERATIONS", "OPERATIONS_AT", "SLOT", "SLOTS", "SLOTS_AT", "TAKEN", "USE", "VERSION", "Enforced",
+    "SlotState", "Watch",
 ]  # fmt: skip
 
-HEADER, DEVICE, USE, ACTIVITY, SLOT, _FILE = (
-    Structure(region_autogen.STRUCTS[name]) for name in ("HEADER", "DEVICE", "USE", "ACTIVITY", "SLOT", "FILE")
+HEADER, DEVICE, USE, ACTIVITY, SLOT, CLIENT, OPERATIONS, _FILE = (
+    Structure(region_autogen.STRUCTS[name])
+    for name in ("HEADER", "DEVICE", "USE", "ACTIVITY", "SLOT", "CLIENT", "OPERATIONS", "FILE")
 )
 
-DEVICES_AT, SLOTS_AT = _FILE.offsets["devices"], _FILE.offsets["slots"]
+DEVICES_AT, SLOTS_AT, OPERATIONS_AT = (_FILE.offsets[name] for name in ("devices", "slots", "operations"))
 FILE_BYTES = _FILE.size
+"""Of which that before OPERATIONS_AT has its room on the disk from the start."""
 
 TAKEN = {SlotState.CLAIMED, SlotState.FOREIGN}
 """States of a slot that is somebody's."""

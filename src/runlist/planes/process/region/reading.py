@@ -114,7 +114,7 @@ def _fraction(cap: int | None) -> float | None:
 
 
 def _slot(fields: tuple[int, ...], creators_namespace: int) -> Slot | None:
-    identity, start_time, enforced, _, namespace, _, _, _, *numbers = fields
+    identity, start_time, enforced, _, namespace, _, _, _, _, *numbers = fields
     state, pid = identity >> 32, identity & 0xFFFF_FFFF
     if state not in TAKEN or not pid:
         return None

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runlist.proc.process import command_line, descendants
+from runlist.proc.process import descendants
+from runlist.proc.words import command_line
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, run_by, running, wait_for
 
 

@@ -21,7 +21,8 @@ import pytest
 from bench.harness.ioctl_file import ioctl_file
 from runlist.planes.kernel import rights
 from runlist.proc import cgroup
-from runlist.proc.process import command_line, descendants
+from runlist.proc.process import descendants
+from runlist.proc.words import command_line
 from runlist.protocol import emulator_autogen
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA

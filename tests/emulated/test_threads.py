@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from runlist.proc import borrow, descriptors
-from runlist.proc.process import command_line, owner_of, start_of
+from runlist.proc.process import owner_of, start_of
+from runlist.proc.words import command_line
 from runlist.views.structs import TaskView
 from tests.fixtures.daemon import Daemon, Worker, wait_for
 

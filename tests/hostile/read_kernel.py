@@ -1,11 +1,13 @@
-"""Readers of what the kernel's programs tell: the ring, its events, and the file that the programs are in."""
+"""Readers of what the kernel's programs tell: the ring, its events, and the file that the programs are in; and of the
+libraries of others in which functions are watched.
+"""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
 
-from runlist.planes.kernel import events, program
+from runlist.planes.kernel import events, functions, program
 from runlist.planes.kernel.loading import read_object
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.planes.kernel.ring import BrokenRing, next_record
@@ -72,3 +74,31 @@ def kernel_object(_: Path) -> Reader:
             each.with_maps(dict.fromkeys(each.maps.values(), 3), places)
 
     return Reader(Records([whole], "kernel object", front=len(whole)), read, (ValueError,))
+
+
+def library(function: bytes = b"cuInit", place: int = 0x140) -> bytes:
+    """A library of 64 bits that exports one function, at that place of its file."""
+    names = b"\0" + function + b"\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, place, 8)
+    body = names.ljust(32, b"\0") + symbols
+    at = 64 + 56 + 3 * 64
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 120, 0, 64, 56, 1, 64, 3, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, at + len(body), at + len(body), 4096)
+    sections = [
+        bytes(64),
+        struct.pack("<IIQQQQIIQQ", 0, 11, 2, 0, at + 32, len(symbols), 2, 1, 8, 24),
+        struct.pack("<IIQQQQIIQQ", 0, 3, 2, 0, at, len(names), 0, 0, 1, 0),
+    ]
+    return b"".join([header, segment, *sections, body])
+
+
+def library_watched(folder: Path) -> Reader:
+    path = folder / "library"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        found = functions.places(path, ["cuInit", "cuMemAlloc_v2"])
+        assert all(0 <= place < 1 << 63 for place in found.values())
+
+    whole = library()
+    return Reader(Records([whole], "library", front=len(whole)), read, (ValueError, OSError))

@@ -28,7 +28,7 @@ from tests.hostile.read_files import (
     scenario,
     workload,
 )
-from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring
+from tests.hostile.read_kernel import kernel_events, kernel_object, kernel_ring, library_watched
 from tests.hostile.read_messages import datagrams, frames, lengths, region, told_clients
 from tests.hostile.read_pods import annotations, container_state, metrics
 from tests.hostile.read_settings import amounts, environment, policy_options, settings
@@ -70,6 +70,7 @@ READERS = (
     kernel_events,
     kernel_ring,
     kernel_object,
+    library_watched,
     annotations,
     container_state,
     metrics,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fixtures.daemon import Commands, Daemon, wait_for
+from runlist.client import Client
+from tests.fixtures.daemon import NOBODY, As, Commands, Daemon, Refused, group_of_nobody, needs_root, wait_for
 from tests.fixtures.memory_plane import FOUND_US, Tenant
 
 
@@ -77,3 +78,36 @@ def test_one_takes_turns_for_all(commands: Commands, daemon: Daemon, served: lis
         return {(True, True, False), (False, False, True)} <= seen or (True, True, True) in seen
 
     wait_for(both)
+
+
+_AS_NOBODY = (
+    "setpriv", "--reuid", str(NOBODY), "--inh-caps", "+dac_override", "--ambient-caps", "+dac_override",
+)  # fmt: skip
+
+
+@needs_root
+def test_nobody_suspends_the_clients_of_others(device_env: dict[str, str], start_daemon: Callable[..., Daemon]) -> None:
+    """A server may have clients of several users. Whoever suspends one of theirs suspends all."""
+    daemon = start_daemon("--group", group_of_nobody())
+    theirs, mine = Tenant("mps-theirs"), Tenant("mps-mine", _AS_NOBODY)
+    try:
+        As(NOBODY)(lambda: Client.open().attach(mine.pid, "batch"))
+        with pytest.raises(Refused, match=f"process {theirs.pid} of another user would stop with it"):
+            As(NOBODY)(lambda: Client.open().suspend(mine.pid))
+        daemon.client.attach(theirs.pid, "batch")
+        with pytest.raises(Refused, match="only root may suspend it"):
+            As(NOBODY)(lambda: Client.open().suspend(mine.pid))
+        assert [theirs.state[1], mine.state[1]] == [True, True]
+        daemon.client.suspend(mine.pid)
+        assert not (theirs.state[1] and mine.state[1])
+        with pytest.raises(Refused):
+            As(NOBODY)(lambda: Client.open().suspend(mine.pid))
+        daemon.client.resume(mine.pid)
+        theirs.end()
+        wait_for(lambda: len(daemon.client.ps()) == 1)
+        As(NOBODY)(lambda: Client.open().suspend(mine.pid))
+        assert not mine.state[1]
+    finally:
+        for one in (theirs, mine):
+            if one.process.poll() is None:
+                one.end()

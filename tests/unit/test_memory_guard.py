@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from runlist.daemon.memory import quota as quota_module
-from runlist.daemon.memory.driver_limits import DriverLimits
 from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests.memory_limits import limit_notes
@@ -21,7 +19,6 @@ from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import memory_guard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap
-from runlist.planes.interface import CensusError
 from runlist.planes.process.region import Enforced, Region, gpu_key
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, SLOT, SLOTS_AT
 from runlist.proc.process import pid_namespace, start_of
@@ -322,82 +319,6 @@ def test_processes_that_a_region_names_and_that_are_not_of_its_tree_do_not_count
     later(9)
     tree.look()
     assert tree.holding.outside == {}
-
-
-# -- by the driver ----------------------------------------------------------------------------------
-
-
-class Group:
-    def __init__(self) -> None:
-        self.limits: list[int | None] = []
-        self.closed = False
-
-    def set(self, limit: int | None) -> None:
-        self.limits.append(limit)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_where_the_driver_has_limits_it_keeps_them_and_the_region_says_so(region: Region) -> None:
-    group = Group()
-    tree = World(region)
-    tree.quota = tree.root.quota = Quota(region, lambda: group)
-    tree.quota.set_limit(GiB)
-    assert (group.limits, region.read().memory, tree.quota.by_driver) == ([GiB], GiB, True)
-    tree.look()
-    assert not tree.task.task.suspended
-    tree.quota.close()
-    assert group.closed
-
-
-def test_then_also_what_was_not_started_by_us_can_be_limited() -> None:
-    group = Group()
-    quota = Quota(group=lambda: group)
-    quota.set_limit(GiB)
-    assert (quota.limit, group.limits) == (GiB, [GiB])
-
-
-@pytest.fixture
-def childless() -> Iterator[int]:
-    """A process of the test's own; nothing else starts or ends below it."""
-    process = subprocess.Popen(["sleep", "60"])
-    yield process.pid
-    process.kill()
-    process.wait()
-
-
-def test_a_tree_gets_a_cgroup_below_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, childless: int) -> None:
-    calls: list[tuple[str, Path, int | None]] = []
-    monkeypatch.setattr("runlist.daemon.memory.driver_limits.cgroup_of", lambda pid: ("/a.slice", ""))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    (tmp_path / "a.slice").mkdir()
-    memory: Any = SimpleNamespace(
-        limits_supported=lambda cgroup: True, gpus=lambda: [GPU], limit=lambda *call: calls.append(call)
-    )
-    limits = DriverLimits(memory, tmp_path)
-    assert not limits.work  # not the unified hierarchy
-    (tmp_path / "cgroup.controllers").touch()
-    limits = DriverLimits(memory, tmp_path)
-    assert limits.work
-    group = limits.enter(childless)
-    path = tmp_path / "a.slice" / f"runlist-{childless}"
-    assert (path / "cgroup.procs").read_text() == str(childless)
-    group.set(GiB)
-    group.set(None)
-    assert calls == [(GPU, path, GiB), (GPU, path, None)]
-
-    def refuse(*_: object) -> None:
-        raise CensusError("not on this GPU")
-
-    memory.limit, limit = refuse, memory.limit
-    with pytest.raises(NotSupportedError, match="the driver refuses a memory limit: not on this GPU"):
-        group.set(GiB)
-    memory.limit = limit
-    group.close()
-    assert (tmp_path / "a.slice" / "cgroup.procs").read_text() == str(childless)  # moved back
-    with pytest.raises(NotSupportedError, match="cannot be made"):
-        DriverLimits(memory, tmp_path / "none").enter(childless)
 
 
 def test_checking_asks_the_driver_only_for_trees_that_have_something(tree: World) -> None:

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.tasks.managed import Root, SuspendedBy
-from runlist.daemon.tree import look_schedule, processes, search
+from runlist.daemon.tree import look_schedule, search
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.search import TRIES
 from runlist.errors import RunlistError
 from runlist.model import TaskClass
+from runlist.proc import process
 from runlist.proc.borrow import OwnRight
 from tests.fixtures.adoption import PID, World, child, own_usage, slices
 from tests.fixtures.daemon import PATIENCE_S
@@ -150,7 +151,7 @@ def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest
             with child() as later:
                 world.tree([later])
                 parents: dict[int, int] = {}
-                monkeypatch.setattr(processes, "parent_of", lambda pid: parents.get(pid, PID))
+                monkeypatch.setattr(process, "parent_of", lambda pid: parents.get(pid, PID))
                 parents |= {one: 1, 1: 0}
                 await asyncio.sleep(BRIEF_S)
                 for _ in range(2):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from runlist.proc.inotify import OpenWatch
-from runlist.proc.process import command_line, descendants, descriptor_count, owner_of, short_command
+from runlist.proc.process import descendants, descriptor_count, owner_of
+from runlist.proc.words import command_line, short_command
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from runlist.daemon.tree import workers
-from runlist.daemon.tree.workers import LOOKS_OF_ONE, MAX_STUCK, Owner, Workers
+from runlist.daemon.tree.workers import LOOKS_OF_ONE, MAX_STUCK, Workers
 from runlist.errors import RunlistError
-from runlist.proc import patience
+from runlist.proc import owners, patience
+from runlist.proc.owners import Owner
 from tests.fixtures.daemon import wait_for
 
 ALICE, BOB = Owner(1001), Owner(0, "a" * 64)
@@ -112,13 +113,17 @@ def test_what_nobody_waits_for_any_more_is_discarded(gate: threading.Event) -> N
 
 
 def test_who_lets_us_wait_is_not_asked_for_a_while(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_silent_until", {})
+    """Nor while the question is open."""
+    monkeypatch.setattr(patience, "_silent", {})
     monkeypatch.setattr(patience, "SILENCE_S", 0.5)
     assert patience.ask(os.getpid(), lambda: "here", "nothing") == "here"
     started = time.monotonic()
     assert patience.ask(os.getpid(), lambda: str(gate.wait()), "nothing") == "nothing"
     assert time.monotonic() - started >= patience.PATIENCE_S
     assert patience.ask(os.getpid(), lambda: "here", "nothing") == "nothing"
+    time.sleep(2 * patience.SILENCE_S)
+    assert patience.ask(os.getpid(), lambda: "here", "nothing") == "nothing"
+    gate.set()
     wait_for(lambda: patience.ask(os.getpid(), lambda: "here", "nothing") == "here")
 
 
@@ -132,7 +137,7 @@ def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:
 
 def test_roots_processes_are_of_their_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods run as root, and are strangers to each other."""
-    monkeypatch.setattr(workers, "cgroup_of", lambda pid: (f"/pod/{pid}", str(pid) * 64))
+    monkeypatch.setattr(owners, "cgroup_of", lambda pid: (f"/pod/{pid}", str(pid) * 64))
     assert Owner.of(1, 0) != Owner.of(2, 0)
     assert Owner.of(1, 1001) == Owner.of(2, 1001)
     assert str(Owner.of(1, 0)) == "user 0 in container 111111111111"

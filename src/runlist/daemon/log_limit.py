@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from runlist.daemon.rate import Rate
+from runlist.proc.owners import user_behind
 from runlist.proc.process import owner_of
 
 BURST = 100
@@ -43,6 +44,7 @@ class LogLimit:
         whose = event.get("user")
         if whose is None and isinstance(pid := event.get("pid"), int):
             whose = owner_of(pid)
+        whose = None if whose is None else user_behind(whose)
         lines = self._lines.setdefault(str(event["event"]) if whose is None else whose, _Lines())
         if not lines.rate.take():
             lines.left_out += 1

@@ -2,33 +2,56 @@
 
 A process' command line and environment are its own memory, which it can lock for seconds (a large fork); its program
 may lie on a file system that it serves itself (FUSE). Such a question is asked in a thread that nobody waits for any
-more once patience is over. Whoever let us wait is not asked again for a while.
+more once patience is over. Whoever let us wait is not asked again for a while: by owner, since a user can have as many
+processes and namespaces as they like. A process is not asked again before that thread has its answer.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from runlist.proc.owners import Owner
+from runlist.proc.process import owner_of
 
 PATIENCE_S = 0.1
 SILENCE_S = 30.0
-_MOST_KEYS = 1024
+MOST_OPEN = 8
+"""Of an owner, questions that nobody waits for any more; beyond that there are no others."""
+_MANY_OWNERS = 1024
 
 _Answer = TypeVar("_Answer")
 
-_silent_until: dict[tuple[int, int], float] = {}
+
+@dataclass(slots=True)
+class _Silence:
+    """Of an owner: until a time of the monotonic clock; and the questions that are open, by process id."""
+
+    until: float = 0.0
+    open: dict[int, threading.Event] = field(default_factory=dict)
+
+    def covers(self, pid: int) -> bool:
+        for asked in [asked for asked, answered in list(self.open.items()) if answered.is_set()]:
+            self.open.pop(asked, None)
+        return time.monotonic() < self.until or pid in self.open or len(self.open) >= MOST_OPEN
+
+
+_silent: dict[Owner, _Silence] = {}
 
 
 def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
     """The answer to a question about a process, or `otherwise` where it takes too long or there is no such process."""
-    key = _key(pid)
-    if key is None or time.monotonic() < _silent_until.get(key, 0.0):
+    uid = owner_of(pid)
+    if uid is None:
+        return otherwise
+    owner = Owner.of(pid, uid)
+    if (silence := _silent.get(owner)) is not None and silence.covers(pid):
         return otherwise
     answers: list[_Answer] = []
-    done = threading.Event()
+    answered = threading.Event()
 
     def work() -> None:
         try:
@@ -36,22 +59,18 @@ def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answe
         except OSError:
             pass
         finally:
-            done.set()
+            answered.set()
 
-    threading.Thread(target=work, daemon=True).start()
-    if done.wait(PATIENCE_S):
-        return answers[0] if answers else otherwise
-    if len(_silent_until) >= _MOST_KEYS:
-        _silent_until.clear()
-    _silent_until[key] = time.monotonic() + SILENCE_S
-    return otherwise
-
-
-def _key(pid: int) -> tuple[int, int] | None:
-    """Who answers for a process: its user, and the container that it is in."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid, os.stat(f"/proc/{pid}/ns/pid").st_ino
-    except PermissionError:
-        return -1, 0  # its memory may not be read, either
-    except OSError:
-        return None
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError:  # there is no room for a thread
+        return otherwise
+    if answered.wait(PATIENCE_S):
+        return answers[0] if answers else otherwise
+    if len(_silent) >= _MANY_OWNERS:
+        for known in [known for known, each in list(_silent.items()) if not each.covers(0)]:
+            _silent.pop(known, None)
+    silence = _silent.setdefault(owner, _Silence())
+    silence.until = time.monotonic() + SILENCE_S
+    silence.open[pid] = answered
+    return otherwise

@@ -1,4 +1,4 @@
-"""Processes in /proc: their family, their owner, their command, and which process an id means.
+"""Processes in /proc: their family, their owner, and which process an id means.
 
 A process id means little without the time at which the process began: ids are used again.
 """
@@ -12,12 +12,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from runlist.proc import patience
-from runlist.text import printable
-
-MAX_COMMAND_LINE = 1 << 15
-"""How many bytes are read: a process chooses its command line itself, and it may be longer."""
-
 _CHUNK = 1 << 16
 _MAX_STATUS = 1 << 20  # its line of groups may be long
 _MAX_STAT = 1 << 12
@@ -30,7 +24,11 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+NEAR = 32
+"""So many processes above another are asked for one by one; those of careful programs have fewer above them."""
+
 _walks = 0
+_parents: dict[int, int] = {}  # as they were at the last walk
 
 
 def start_of(pid: int) -> int | None:
@@ -49,20 +47,44 @@ def names_of(pid: int) -> tuple[int, ...]:
 
 def descendants(roots: Iterable[int]) -> dict[int, list[int]]:
     """Each process and all its descendants, parents first; empty for one that is gone. One pass over /proc."""
-    global _walks
+    global _walks, _parents
+    found = dict(_look_at_parents())
     _walks += 1
+    _parents = found
+    return descendants_then(roots)
+
+
+def descendants_then(roots: Iterable[int]) -> dict[int, list[int]]:
+    """The same as it was at the last walk, at once."""
+    found = _parents
     children: dict[int, list[int]] = {}
-    alive = set()
-    for child, parent in _parents():
-        alive.add(child)
+    for child, parent in found.items():
         children.setdefault(parent, []).append(child)
     trees = {}
     for root in roots:
-        tree = [root] if root in alive else []
+        tree = [root] if root in found else []
         for member in tree:
             tree.extend(children.get(member, ()))
         trees[root] = tree
     return trees
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """A process and those above it: the next NEAR ones as they are now, all others as they were at the last walk, so
+    that nobody who is deep below has others wait. It ends early where that walk does not know one.
+    """
+    here: int | None = pid
+    near = 0
+    while here:
+        yield here
+        near += 1
+        here = parent_of(here) if near <= NEAR else _parents.get(here)
+
+
+def is_deep(pid: int) -> bool:
+    """Whether there are processes above this one that are not known before the next walk."""
+    above = list(ancestors(pid))
+    return len(above) > NEAR and _parents.get(above[-1]) != 0
 
 
 def walks() -> int:
@@ -70,7 +92,7 @@ def walks() -> int:
     return _walks
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+def _look_at_parents() -> Iterator[tuple[int, int]]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
             fields = _stat(int(name))
@@ -107,7 +129,7 @@ def descriptor_count(pid: int) -> int:
 
 def read_bytes(pid: int, name: str, limit: int) -> bytes:
     """A file of /proc/PID, up to so many bytes; empty when it may not be read. Plain calls: this is done for every
-    process that opens the GPU. For `cmdline` and `environ` take `own_words`.
+    process that opens the GPU. For `cmdline` and `environ` take `words.own_words`.
     """
     content = b""
     with contextlib.suppress(OSError):
@@ -123,27 +145,6 @@ def read_bytes(pid: int, name: str, limit: int) -> bytes:
 def read(pid: int, name: str, limit: int) -> str:
     """The same as text."""
     return read_bytes(pid, name, limit).decode("utf-8", "replace")
-
-
-def own_words(pid: int, name: str, limit: int) -> list[bytes]:
-    """The words of `cmdline` or `environ`, which are in the process' own memory: none where it takes its time."""
-
-    def words() -> bytes:
-        return read_bytes(pid, name, limit) or read_bytes(pid, f"task/{_other_thread(pid)}/{name}", limit)
-
-    return patience.ask(pid, words, b"").split(b"\0")
-
-
-def command_line(pid: int) -> str:
-    """A process' words, separated by spaces and printable; its first 32 KiB, empty where there is none."""
-    words = own_words(pid, "cmdline", MAX_COMMAND_LINE)
-    return printable(b" ".join(words).decode("utf-8", "replace").strip())
-
-
-def short_command(line: str) -> str:
-    """A command line, short: the program's name and its first arguments."""
-    program, _, rest = line.partition(" ")
-    return f"{program.rpartition('/')[2]} {rest}".strip()[:80] or "?"
 
 
 def parent_of(pid: int) -> int | None:
@@ -163,11 +164,11 @@ def peak_of(pid: int) -> int:
     """The most address space that a process ever had, in KiB; it shrinks only with exec. 0 when it is gone."""
     status = _status(pid)
     if "VmPeak" not in status and status.get("Threads", "1") != "1":
-        status = _status_of(read(pid, f"task/{_other_thread(pid)}/status", _MAX_STATUS))
+        status = _status_of(read(pid, f"task/{other_thread(pid)}/status", _MAX_STATUS))
     return int(status.get("VmPeak", "0").split()[0])
 
 
-def _other_thread(pid: int) -> int:
+def other_thread(pid: int) -> int:
     """The id of the last thread: the first may have ended while others run."""
     with contextlib.suppress(OSError):
         return max(int(name) for name in os.listdir(f"/proc/{pid}/task"))

@@ -1,6 +1,7 @@
 """Memory limits by the driver itself (R615 and newer): for a cgroup, set through NVML by root.
 
-A tree gets a cgroup of its own below its present one, so that other limits stay in force.
+A tree gets a cgroup of its own below its present one, so that other limits stay in force. Where that one was given to
+its user, its processes may leave again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from runlist.proc.cgroup import MOUNT, cgroup_of
 from runlist.proc.process import descendants
 
 _log = structlog.get_logger()
+
+_ROUNDS = 16
+"""So often one looks for processes that were forked while others were moved. Those forked by who is in are in, too."""
 
 
 class DriverLimits:
@@ -57,17 +61,26 @@ class CgroupLimit:
         self._census = census
         try:
             path.mkdir(exist_ok=True)
+            if path.stat().st_uid != os.geteuid():
+                raise NotSupportedError(f"{path} is somebody else's")
         except OSError as error:
             raise NotSupportedError(f"{path} cannot be made: {error.strerror}") from None
 
     def take(self, pid: int) -> None:
-        """Move a process and its descendants in, again and again until none is new: they may fork meanwhile."""
-        known: set[int] = set()
-        while fresh := set(descendants([pid])[pid]) - known:
-            for member in fresh:
+        """Move a process and its descendants in, as long as some are not: they may fork meanwhile."""
+        for _ in range(_ROUNDS):
+            if not (outside := frozenset(descendants([pid])[pid]) - self.members()):
+                return
+            for member in outside:
                 with contextlib.suppress(OSError):  # it ended
                     _move(member, self._path)
-            known |= fresh
+
+    def members(self) -> frozenset[int]:
+        """The processes that are in it now."""
+        try:
+            return frozenset(map(int, (self._path / "cgroup.procs").read_text().split()))
+        except (OSError, ValueError):
+            return frozenset()
 
     def set(self, limit: int | None) -> None:
         """Limit each GPU's memory, in bytes; None for no limit. Raises NotSupportedError when the driver refuses."""
@@ -80,9 +93,12 @@ class CgroupLimit:
     def close(self) -> None:
         """Move its processes back, and remove the cgroup with its limits."""
         try:
-            for word in (self._path / "cgroup.procs").read_text().split():
-                with contextlib.suppress(OSError):
-                    _move(int(word), self._path.parent)
+            for _ in range(_ROUNDS):
+                for member in (members := self.members()):
+                    with contextlib.suppress(OSError):
+                        _move(member, self._path.parent)
+                if not members:
+                    break
             self._path.rmdir()
         except OSError as error:
             _log.warning("a cgroup is left", path=str(self._path), reason=error.strerror)

@@ -33,10 +33,13 @@ def _why_not(pid: int) -> str:
 
 
 def _look(pid: int) -> str:
-    """The same. The process chooses what is read, and where its program is. Raises OSError."""
+    """The same. The process chooses what is read, and the path of its program: only the kernel's own link is opened,
+    which leads to that very file. Raises OSError.
+    """
     words = map(os.fsdecode, read_bytes(pid, "environ", _MAX_ENVIRONMENT).split(b"\0"))
     environment = {name: value for name, _, value in (word.partition("=") for word in words)}
-    program = os.readlink(f"/proc/{pid}/exe")
+    program = f"/proc/{pid}/exe"
+    os.stat(program)
     if preload.LIBRARY not in environment.get(names.PRELOAD, ""):
         return f"{names.PRELOAD} does not name it"
     if (switch := preload.turned_off(environment)) is not None:

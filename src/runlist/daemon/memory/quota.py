@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -32,6 +32,9 @@ class DriverGroup(Protocol):
 
     def set(self, limit: int | None) -> None:
         """Set its limit on each GPU, in bytes. Raises NotSupportedError."""
+
+    def members(self) -> Collection[int]:
+        """Its processes, for which the driver keeps the limit."""
 
     def close(self) -> None:
         """Undo it."""
@@ -65,6 +68,7 @@ class Quota:
         self._brought = False  # the limit is from the tree's own region
         self._ruled: int | None = None  # the limit of the rules
         self._own: int | None = None  # what the tree brought along, before there was one of the rules
+        self._left = False  # somebody with work on a GPU is not in the driver's group
         self._allowed = False  # its group leaves it less than its limit
         self._cap: float | None = _THEIRS
         self._ceilings: dict[str, Ceiling] = {}  # by GPU
@@ -82,8 +86,12 @@ class Quota:
 
     @property
     def by_driver(self) -> bool:
-        """Whether the driver keeps the limit."""
-        return self._group is not None
+        """Whether the driver keeps the limit, for all that is on a GPU."""
+        return self._group is not None and not self._left
+
+    def see_who_left(self, pids: Collection[int]) -> None:
+        """These processes of the tree are on GPUs. Where the driver does not limit one, the daemon does all."""
+        self._left = self._group is not None and bool(frozenset(pids).difference(self._group.members()))
 
     @property
     def has_region(self) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, own_words, owner_of, read
+from runlist.proc.process import owner_of, read
+from runlist.proc.words import command_line, own_words
 
 MAX_COMM = 15
 MAX_COMMAND = 1 << 12

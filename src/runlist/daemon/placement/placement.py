@@ -21,7 +21,8 @@ from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.errors import RunlistError
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.cgroup import cgroup_of
-from runlist.proc.process import command_line, owner_of, short_command, start_of
+from runlist.proc.process import owner_of, start_of
+from runlist.proc.words import command_line, short_command
 from runlist.settings.changes import Change
 from runlist.settings.table import NO_SETTINGS, apply_changes, control_words, memory_change, override, parse_settings
 from runlist.settings.values import is_none

@@ -16,6 +16,7 @@ from runlist.errors import RunlistError
 from runlist.model import TaskClass
 from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
+from runlist.proc.owners import user_behind
 from runlist.proc.process import descendants
 from runlist.settings.table import override, parse_request
 
@@ -54,6 +55,7 @@ class Launches:
         try:
             _, said = parse_request(settings)
             settings = await self._room_for(pid, settings, uid)
+            await self._processes.find_ancestors(pid)
             outer = self._processes.root_of(pid)
             root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region)
         except BaseException:
@@ -102,7 +104,7 @@ class Launches:
         check_right(settings, uid)
         if self._processes.is_root(pid) or pid in self._waiting:
             raise RunlistError(f"process {pid} is managed already")
-        if self._processes.is_full(uid, list(self._waiting.values()).count(uid)):
+        if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
         self._waiting[pid] = uid
         try:

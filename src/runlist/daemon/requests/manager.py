@@ -24,6 +24,7 @@ from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, set
 from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
 from runlist.daemon.requests.rights import check_owner, check_right
 from runlist.daemon.requests.tenants import hear
+from runlist.daemon.requests.together import check_alone
 from runlist.daemon.tasks.managed import Asked, ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
@@ -34,6 +35,7 @@ from runlist.daemon.tree.search import Search
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.model import Appear, Task
+from runlist.proc.owners import user_behind
 from runlist.proc.process import Program
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
@@ -109,6 +111,7 @@ class Manager:
         _, notes = parse_request(settings)
         check_owner(pid, uid)
         check_right(settings, uid)
+        await self.processes.find_ancestors(pid)
         outer = self.processes.root_of(pid)
         if outer is not None and pid not in outer.excluded and uid in (0, outer.uid) and "memory" not in settings:
             return await self._attach_within(outer, pid, settings, wait, uid)
@@ -230,8 +233,10 @@ class Manager:
         """Take a process' tasks off their GPUs until resumed, or resume them."""
         tasks = self._tasks(self._targets(pid, uid))
         before = {task.task.key: dict(task.suspended_by) for task in tasks}
-        if not suspended:
-            for task in tasks:
+        for task in tasks:
+            if suspended:
+                check_alone(task, self.gpus.scheduler(task.task.key.gpu), self.census, uid)
+            else:
                 self._check_resumable(task, uid)
         let_go = {SuspendedBy.USER, *({SuspendedBy.ROOM, SuspendedBy.POLICY} if uid == 0 else ())}
         for task in tasks:
@@ -276,7 +281,7 @@ class Manager:
         if message.kind is Kind.JOIN:
             return self._join(pid, uid, message)
         process = self.processes.managed.get(pid)
-        if process is None or not process.tasks or uid not in (0, process.root.uid):
+        if process is None or not process.tasks or (process.root.uid not in (uid, user_behind(uid)) and uid != 0):
             return False
         hear({self.gpus.scheduler(gpu): managed for gpu, managed in process.tasks.items()}, message, answer)
         return True

@@ -22,6 +22,7 @@ import msgspec
 
 from runlist.daemon.relay.channel import Datagram, receive_datagram
 from runlist.errors import RunlistError, UsageError
+from runlist.proc.owners import user_behind
 from runlist.protocol.tenant_autogen import MAGIC, MAX_DESCRIPTORS, VERSION, Effect, Kind
 from runlist.tenant import RECORD
 
@@ -186,7 +187,7 @@ class Messages:
         if not wanted:
             self.dropped["foreign" if message is not None else "malformed"] += 1
         self._pause()
-        strangers.take(head.uid, wanted, self._go_on)
+        strangers.take(user_behind(head.uid), wanted, self._go_on)
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._socket)

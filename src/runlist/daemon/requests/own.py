@@ -54,6 +54,7 @@ class OwnSettings:
             _, notes = parse_request(settings, ANY_TASK)
             check_owner(pid, uid)
             check_right(settings, uid)
+            await manager.processes.find_ancestors(pid)
             root = self._root(pid)
             alone = root is None
             if root is None:

@@ -20,6 +20,7 @@ from runlist.daemon.requests.connection import Connection, Turns
 from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.view import gpu_views
 from runlist.proc.exhaustion import passes
+from runlist.proc.owners import user_behind
 from runlist.version import __version__
 
 _log = structlog.get_logger()
@@ -101,11 +102,11 @@ class Server:
 
     def _welcome(self, sock: socket.socket) -> None:
         peer = peer_of(sock)
-        uid = peer.uid
+        uid = user_behind(peer.uid)  # who may have thousands of numbers
         scarce = sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVE
         if scarce:
             self._rest(_REST_S, "only the reserve is left")
-        if not self._relays.is_stranger(uid):
+        if not self._relays.is_stranger(peer.uid):
             if scarce:
                 sock.close()
             else:

@@ -8,6 +8,9 @@ from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.facts import environment_of
 from runlist.daemon.tasks.managed import ManagedTask, Sms
+from runlist.errors import NoPermissionError
+from runlist.proc.owners import user_behind
+from runlist.proc.process import owner_of
 from runlist.protocol import environment_autogen as names
 from runlist.units import parse_number
 
@@ -20,6 +23,17 @@ def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCens
     clients = census.mps_clients(gpu)
     together = {*scheduler.fellows(managed.task), *(clients if pid in clients else ())}
     return sorted(together - {pid}) if together else None
+
+
+def check_alone(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, uid: int) -> None:
+    """Raise NoPermissionError where suspending a task for its user would stop a process of somebody else, too."""
+    for pid in () if uid == 0 else pids_together(managed, scheduler, census) or ():
+        owner = owner_of(pid)
+        if owner is not None and user_behind(owner) != user_behind(uid):
+            raise NoPermissionError(
+                f"process {managed.task.key.pid} is a client of an MPS server, and process {pid} of another user would "
+                "stop with it: only root may suspend it"
+            )
 
 
 def together_notes(tasks: Iterable[ManagedTask], together: Iterable[list[int] | None]) -> list[str]:

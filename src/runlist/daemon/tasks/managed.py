@@ -19,7 +19,7 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-from runlist.proc.process import Program, parent_of
+from runlist.proc.process import Program, ancestors
 
 
 class Root(msgspec.Struct):
@@ -52,24 +52,21 @@ class Root(msgspec.Struct):
 
     def owns_of(self, pid: int) -> list[Own]:
         """What a process, or one above it in this tree, asks for itself now, the nearest last."""
-        found: list[Own] = []
-        seen: int | None = pid
-        while seen and self.own:
-            own = self.own.get(seen)
-            if own is not None and own.program.runs():
-                found.insert(0, own)
-            seen = None if seen == self.pid else parent_of(seen)
-        return found
+        return [own for seen in self._below(pid, self.own) if (own := self.own[seen]).program.runs()]
 
     def asked_for(self, pid: int) -> list[Asked]:
         """What was asked for a process of this tree, or one above it, before it had a task, the nearest last."""
-        found: list[Asked] = []
-        seen: int | None = pid
-        while seen and seen != self.pid and self.asked_of:
-            asked = self.asked_of.get(seen)
-            if asked is not None and asked.program.runs():
-                found.insert(0, asked)
-            seen = parent_of(seen)
+        known = self.asked_of
+        return [known[seen] for seen in self._below(pid, known) if seen != self.pid and known[seen].program.runs()]
+
+    def _below(self, pid: int, known: Container[int]) -> list[int]:
+        """Of a process and those above it in this tree the ones that are known, the nearest last."""
+        found: list[int] = []
+        for seen in ancestors(pid) if known else ():
+            if seen in known:
+                found.insert(0, seen)
+            if seen == self.pid:
+                break
         return found
 
     def come_back(self, key: TaskKey) -> ManagedTask | None:

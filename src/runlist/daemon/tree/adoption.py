@@ -22,12 +22,13 @@ from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, Susp
 from runlist.daemon.tree.descriptors import Sent
 from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.tree.processes import Processes
-from runlist.daemon.tree.workers import Owner, Workers
+from runlist.daemon.tree.workers import Workers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskClass, TaskKey
 from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
+from runlist.proc.owners import Owner, may_answer_for
 from runlist.proc.process import owner_of, parent_of
 
 _log = structlog.get_logger()
@@ -120,7 +121,7 @@ class Adoption:
         pidfd = borrow.open_process(pid)
         try:
             uid = owner_of(pid)
-            if uid is None or root.uid not in (0, uid):  # a descendant that runs as another user
+            if uid is None or not may_answer_for(root.uid, uid):  # a descendant that runs as another user
                 return False
             found, way = await self._discover(root, pid, pidfd, uid, new, seen)
             discovery_ms = _ms_since(started)

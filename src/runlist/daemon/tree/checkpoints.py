@@ -12,7 +12,8 @@ import os
 from runlist.daemon.tasks.managed import ManagedProcess
 from runlist.daemon.tree.processes import Processes
 from runlist.proc.pipes import holders, pipes_of
-from runlist.proc.process import command_line, descendants, descriptor_count, short_command
+from runlist.proc.process import descendants, descriptor_count
+from runlist.proc.words import command_line, short_command
 
 
 class Checkpoints:

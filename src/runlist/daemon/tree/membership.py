@@ -10,7 +10,7 @@ import msgspec
 
 from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.processes import Processes
-from runlist.proc.process import start_of
+from runlist.proc.process import start_of, walks
 
 
 class _Member(msgspec.Struct):
@@ -19,6 +19,7 @@ class _Member(msgspec.Struct):
     start: int
     root: Root | None
     ended: bool = False
+    walk: int = 0  # over /proc, after which its tree was looked for
 
 
 class Membership:
@@ -59,8 +60,9 @@ class Membership:
         if start is None:
             return self._ended(pid, known)
         if known is None or known.start != start:
-            return _Member(start, self._processes.root_of(pid))
-        if changed or pid in self._processes.managed:
+            return _Member(start, self._processes.root_of(pid), walk=walks())
+        if changed or pid in self._processes.managed or (known.root is None and known.walk != walks()):
+            known.walk = walks()
             found = self._processes.root_of(pid)
             chain = self._processes.chain(found)
             if known.root in chain or known.root not in self._processes.roots.values():

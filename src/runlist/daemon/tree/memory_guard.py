@@ -134,6 +134,7 @@ class MemoryGuard:
                 if now - self._since.get(key, now) >= PATIENCE_S and key.pid not in root.excluded
             ]
             outside |= {task.task.key: task for task in mine}
+            root.quota.see_who_left({key.pid for key in held if not self._members.has_ended(key.pid)})
             root.quota.put_back()
             self._charge_unseen(root, held)
             self._take_note(root, held, sure)

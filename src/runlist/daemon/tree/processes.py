@@ -23,7 +23,8 @@ from runlist.errors import NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
-from runlist.proc.process import owner_of, parent_of, start_of
+from runlist.proc.owners import user_behind
+from runlist.proc.process import ancestors, descendants, is_deep, owner_of, start_of
 
 _log = structlog.get_logger()
 
@@ -82,16 +83,20 @@ class Processes:
 
     def root_of(self, pid: int) -> Root | None:
         """The nearest root among a process and its ancestors, or that of the first that is managed or an heir."""
-        seen: int | None = pid
-        while seen:
+        for seen in ancestors(pid):
             if self.is_root(seen):
                 return self.roots[seen]
             if seen in self.managed:
                 return self.managed[seen].root
             if seen in self._heirs and self._heirs[seen].heirs[seen] == start_of(seen):
                 return self._heirs[seen]
-            seen = parent_of(seen)
         return None
+
+    @staticmethod
+    async def find_ancestors(pid: int) -> None:
+        """Have `root_of` know all above a process, however many they are."""
+        if is_deep(pid):
+            await asyncio.to_thread(descendants, ())
 
     def is_root(self, pid: int) -> bool:
         """Whether a process is a root. The id of one that has ended may be another's."""
@@ -181,7 +186,7 @@ class Processes:
             if uid is None:
                 raise NoTargetError(f"process {pid} does not exist")
             raise RunlistError(FULL)
-        reads = self._reads.setdefault(uid, Rate(SLOTS_A_SECOND))
+        reads = self._reads.setdefault(user_behind(uid), Rate(SLOTS_A_SECOND))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), reads))
         root.by_rule = by_rule
         root.outer = self.root_of(pid)
@@ -199,7 +204,12 @@ class Processes:
         """
         if uid in (0, os.geteuid()):
             return False
-        return waiting + sum(root.uid == uid and not root.by_rule for root in self.roots.values()) >= MAX_TREES
+        theirs = sum(self._is_same_user(root.uid, uid) and not root.by_rule for root in self.roots.values())
+        return waiting + theirs >= MAX_TREES
+
+    @staticmethod
+    def _is_same_user(one: int, other: int) -> bool:
+        return user_behind(one) == user_behind(other)
 
     def _driver_group(self, pid: int) -> CgroupLimit | None:
         return self._driver_limits.enter(pid) if self._driver_limits.work else None
@@ -212,7 +222,9 @@ class Processes:
 
     def inherit(self, root: Root, pids: Iterable[int]) -> None:
         """These processes are of a root's tree, also after the end of all above them: as many as its user may have."""
-        room = MAX_HEIRS - sum(len(each.heirs) for each in self.roots.values() if each.uid == root.uid)
+        room = MAX_HEIRS - sum(
+            len(each.heirs) for each in self.roots.values() if self._is_same_user(each.uid, root.uid)
+        )
         left_out = 0
         for pid in pids:
             if room <= 0:

@@ -16,7 +16,8 @@ from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import NoTargetError, RunlistError
-from runlist.proc.process import descendants, descriptor_count, owner_of, start_of
+from runlist.proc.owners import may_answer_for
+from runlist.proc.process import descendants, descendants_then, descriptor_count, owner_of, start_of
 
 _log = structlog.get_logger()
 
@@ -150,8 +151,8 @@ class Search:
         self._wake()
 
     def _forget_looks(self, root: Root) -> None:
-        for tree in descendants(self._processes.tops(root)).values():
-            for pid in tree:
+        for top, tree in descendants_then(self._processes.tops(root)).items():
+            for pid in (top, *tree):
                 self._schedule.forget(pid)
 
     def look_anew(self, pid: int) -> None:
@@ -162,11 +163,11 @@ class Search:
         self._wake()
 
     def root_for(self, pid: int, uid: int) -> Root | None:
-        """The root that may take what a process of user `uid` sends: one of that user or of root, or one that a rule
-        makes now.
+        """The root that may take what a process of user `uid` sends: one of whoever answers for it, or one that a
+        rule makes now.
         """
         root = self.root_of_new(pid)
-        return root if root is not None and root.uid in (0, uid) else None
+        return root if root is not None and may_answer_for(root.uid, uid) else None
 
     def root_of_new(self, pid: int) -> Root | None:
         """The root of a process that has just come to a GPU, perhaps one that a rule makes now."""
@@ -194,7 +195,7 @@ class Search:
             self._left_alone &= {(pid, start_of(pid)) for pid in there}
         trees = await _trees_of(tops := self._all_tops())
         if tops != (now := self._all_tops()):  # somebody named more meanwhile
-            trees = descendants(now)
+            trees = descendants_then(now)
         named = {pid for tree in trees.values() for pid in tree}
         for pid in there - named - self._processes.managed.keys() - self._passed_over:
             self._passed_over.add(pid)

@@ -14,30 +14,13 @@ from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from runlist.errors import RunlistError
-from runlist.proc.cgroup import cgroup_of
+from runlist.proc.owners import Owner
 
 LOOKS_OF_ONE = 2
 PATIENCE_S = 15.0
 MAX_STUCK = 8
 """How many looks at the processes of one owner may be stuck; then there are no further ones."""
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """A user, or root in one container: most containers run as root, and are strangers to each other."""
-
-    uid: int
-    container: str = ""
-
-    @classmethod
-    def of(cls, pid: int, uid: int) -> Owner:
-        """The owner of a process of that user."""
-        return cls(uid, cgroup_of(pid)[1] if uid == 0 else "")
-
-    def __str__(self) -> str:
-        return f"user {self.uid}" + (f" in container {self.container[:12]}" if self.container else "")
 
 
 _Result = TypeVar("_Result")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ def rows(path: Path) -> Iterator[Row]:
     one, on lines that begin with `==`, is left out. Raises UsageError for what is no such file.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)  # a pipe or a device has no size
+        if len(content) > _MOST_BYTES:
             raise UsageError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: profile fewer kernels")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            found = csv.reader(file, strict=True)
-            for cells in found:
-                if cells and not cells[0].startswith("=="):
-                    yield Row(f"{path}:{found.line_num}", [cell.strip() for cell in cells])
+        found = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        for cells in found:
+            if cells and not cells[0].startswith("=="):
+                yield Row(f"{path}:{found.line_num}", [cell.strip() for cell in cells])
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path}: no file of comma-separated lines: {error}") from None
     except OSError as error:

@@ -124,9 +124,11 @@ class Store:
 
 def _read(path: Path) -> tuple[str, dict[str, Kept]]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
             raise UsageError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: this is no file of profiles")
-        text = path.read_bytes().decode()
+        text = content.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path}:1: this is no file of profiles") from None
     except OSError as error:

@@ -71,7 +71,8 @@ def obstacle(program: str, search: str | None = None) -> str:
 
 def _look(path: str) -> tuple[str, str | None]:
     """Why not, or nothing; and a script's interpreter."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # it may be a FIFO
+    # It may be a FIFO, or a terminal.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             return "", None

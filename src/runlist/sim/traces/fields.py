@@ -8,6 +8,8 @@ from typing import Any
 
 from runlist.errors import UsageError
 
+_MOST_BYTES = 256 << 20
+
 
 class Fields:
     """A table of a file. Every getter takes a field out; `done` refuses the rest. All raise UsageError.
@@ -115,7 +117,11 @@ class Fields:
 def read_text(path: Path) -> str:
     """A file's text. Raises UsageError for one that cannot be read or is no text."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)  # a pipe or a device has no size
+        if len(content) > _MOST_BYTES:
+            raise UsageError(f"trace {path}: larger than {_MOST_BYTES >> 20} MiB: take a part of it")
+        return content.decode()
     except OSError as error:
         raise UsageError(f"trace {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

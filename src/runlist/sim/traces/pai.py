@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from runlist.arrivals import Closed
 from runlist.errors import UsageError
@@ -42,6 +43,7 @@ TENANTS_PER_GPU = 32
 
 _KERNEL_US = (3_100.0,) * 4
 _GAP_US = 400.0
+_LONGEST_LINE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +194,17 @@ def _rows(path: Path) -> Iterator[Row]:
         yield Row(dict(zip(columns, stripped, strict=True)), f"trace {path}: line {number}")
 
 
+def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), 1):
+        if len(line) > _LONGEST_LINE:
+            raise UsageError(f"trace {path}: line {number}: longer than {_LONGEST_LINE >> 10} KiB")
+        yield line
+
+
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(_whole_lines(path, file))
             try:
                 for words in reader:
                     yield reader.line_num, words

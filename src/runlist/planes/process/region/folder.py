@@ -18,7 +18,8 @@ from runlist import trusted
 from runlist.planes.process.region.file import Region
 from runlist.planes.process.region.format import FILE_BYTES, HEADER, MAGIC, NO_LIMIT, OPERATIONS_AT
 from runlist.planes.process.region.reading import FIXED, RegionError
-from runlist.proc.process import own_words, owner_of, pid_namespace, start_of
+from runlist.proc.process import owner_of, pid_namespace, start_of
+from runlist.proc.words import own_words
 
 _COMPLETE = re.compile(r"\d+-[0-9a-f]{12}\.region|\d+-\d+|named-\d+")
 """The names of whole regions: ours, and those of the library (`native/region`)."""

@@ -15,6 +15,9 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 
+# glibc's posix_spawn leaves the signals that it uses itself ignored in what it starts. (A switch that Python documents.)
+subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]
+
 
 def start(
     command: list[str], environment: Mapping[str, str], given: Sequence[int] = (), *, ignores_children: bool = False

@@ -42,6 +42,18 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
     assert process.wait(20) == 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGPWR, signal.SIGRTMIN + 3, signal.SIGRTMAX])
+def test_run_forwards_the_signals_by_which_others_are_stopped(commands: Commands, daemon: Daemon, number: int) -> None:
+    """As of `docker stop` for images with a STOPSIGNAL: httpd's is SIGWINCH, systemd's SIGRTMIN+3."""
+    script = f"import signal; print('ready', flush=True); print(signal.sigwait([{int(number)}]))"
+    script = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}]); {script}"
+    process = commands.start("run", "--", sys.executable, "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.wait(20) == 0
+
+
 COUNTS = """
 import signal, sys, time
 names = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"]

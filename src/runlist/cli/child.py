@@ -15,7 +15,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 
-# glibc's posix_spawn leaves the signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
+# glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
 subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
 
 

@@ -143,7 +143,8 @@ struct Namespace {
 // What an object of another namespace is to have in its global offset table for a name; nullptr: what it has.
 void* binding(const char* name, void* context) {
     const auto& here = *static_cast<const Namespace*>(context);
-    const bool has_row = here.rows[static_cast<int>(Library::kCuda)] != kLinked;  // the door finds its own function by it
+    // The door finds a copy's own function by its row.
+    const bool has_row = here.rows[static_cast<int>(Library::kCuda)] != kLinked;
     const struct {
         const char* name;
         void* function;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -19,7 +20,7 @@ from runlist import __version__, wire
 from runlist.client import Client
 from runlist.frames import MAX_FRAME
 from runlist.planes.process.region import create
-from tests.fixtures.daemon import Commands, Daemon, wait_for
+from tests.fixtures.daemon import PATIENCE_S, Commands, Daemon, wait_for
 
 NO_TASKS = msgspec.json.encode(wire.Tasks([], version=__version__))
 
@@ -246,6 +247,7 @@ def test_a_daemon_that_is_stopped_is_named(commands: Commands, daemon: Daemon) -
     try:
         process = commands.start("ps")
         assert process.stderr is not None
+        assert select.select([process.stderr], [], [], PATIENCE_S)[0]
         line = process.stderr.readline()
         assert f"process {daemon.pid}, is stopped" in line
         assert f"`kill -CONT {daemon.pid}`" in line

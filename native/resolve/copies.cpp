@@ -143,12 +143,14 @@ struct Namespace {
 // What an object of another namespace is to have in its global offset table for a name; nullptr: what it has.
 void* binding(const char* name, void* context) {
     const auto& here = *static_cast<const Namespace*>(context);
+    // The door finds a copy's own function by its row.
+    const bool has_row = here.rows[static_cast<int>(Library::kCuda)] != kLinked;
     const struct {
         const char* name;
         void* function;
     } ours[] = {
         {"ioctl", here.ioctl},
-        {"runlist_emulated_ioctl", reinterpret_cast<void*>(substitutes.emulated_ioctl)},
+        {"runlist_emulated_ioctl", has_row ? reinterpret_cast<void*>(substitutes.emulated_ioctl) : nullptr},
         {"dlsym", reinterpret_cast<void*>(&dlsym)},
         {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
         {"dlmopen", reinterpret_cast<void*>(&dlmopen)},

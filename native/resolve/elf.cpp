@@ -1,6 +1,7 @@
 #include "resolve/elf.hpp"
 
 #include <elf.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -68,10 +69,11 @@ const Type* at(Address address) {
     return reinterpret_cast<const Type*>(address);
 }
 
-// Asks the kernel to read there, for a call that it then refuses.
+// Has the kernel compare a word there, as if to wait while it is 0; for no time.
 bool is_readable(const void* address) {
-    constexpr long kNoSuchWay = -1;
-    return address != nullptr && call(SYS_rt_sigprocmask, kNoSuchWay, address, 0L, 8L) != -EFAULT;
+    const timespec at_once{};
+    return address != nullptr &&
+           call(SYS_futex, address, long{FUTEX_WAIT_PRIVATE}, 0L, &at_once, nullptr, 0L) != -EFAULT;
 }
 
 }  // namespace

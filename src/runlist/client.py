@@ -11,10 +11,11 @@ import math
 import numbers
 import operator
 import os
+import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _REFUSALS = {int(kind.exit_code): kind for kind in (UsageError, NoPermissionError, NoTargetError, NotSupportedError)}
 
+OnSilence = Callable[[int], None]
+
 Settings = Mapping[str, str | float]
 """Values by name, as people write them, or as numbers."""
 
@@ -49,6 +52,7 @@ _START_PATIENCE_S = 60.0
 _TURN_S = 15.0
 """After which we start one though it is another's turn, who may have been stopped in it."""
 _LOOK_EVERY_S = 0.03
+_SILENCE_S = 3.0  # before somebody wonders
 
 
 class DaemonGone(RunlistError):
@@ -64,24 +68,33 @@ class Client:
     DaemonGone when no answer comes.
     """
 
-    def __init__(self, connection: wire.Connection) -> None:
+    def __init__(self, connection: wire.Connection, on_silence: OnSilence | None = None) -> None:
         self._connection = connection
+        self._on_silence = on_silence  # until the first answer
         self._decoder = msgspec.json.Decoder(wire.Answer)
         self._version = ""  # the daemon's, where it was asked
         self.notes: list[str] = []
         """The daemon's notes on the last request that was about tasks."""
 
     @classmethod
-    def open(cls, *, start: bool = False, device: str | None = None, patience_s: float | None = None) -> Client:
+    def open(
+        cls,
+        *,
+        start: bool = False,
+        device: str | None = None,
+        patience_s: float | None = None,
+        on_silence: OnSilence | None = None,
+    ) -> Client:
         """Connect to the daemon of a device (RUNLIST_DEVICE when None): this user's, else the system's.
 
         With `start`, a private daemon is started when none runs. `patience_s` is how long to wait for an answer, as
-        long as it takes when None. Raises NoTargetError when there is none.
+        long as it takes when None. `on_silence` is called once, with its process id, where the first answer takes long.
+        Raises NoTargetError when there is none.
         """
         plane = choose_plane(device)
         if start:
-            return cls._open_or_start(plane, patience_s)
-        client = cls._connect(paths.candidate_sockets(plane), patience_s=patience_s)
+            return cls._open_or_start(plane, patience_s, on_silence)
+        client = cls._connect(paths.candidate_sockets(plane), patience_s=patience_s, on_silence=on_silence)
         if client is None:
             raise NoTargetError(
                 "no daemon runs: start one with `runlist daemon`, or use `runlist run` or `runlist attach`"
@@ -89,14 +102,16 @@ class Client:
         return client
 
     @classmethod
-    def _open_or_start(cls, plane: Plane, patience_s: float | None) -> Client:
+    def _open_or_start(cls, plane: Plane, patience_s: float | None, on_silence: OnSilence | None) -> Client:
         """Connect to a daemon that will last. Many may want one at once: a single one of them starts it, and the others
         wait. A daemon that is ending or starting has the lock without listening, and may hang up on us.
         """
         began = time.monotonic()
         with Turn(paths.daemon_socket(plane).with_suffix(".start")) as turn:
             while True:
-                client = cls._connect(paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s)
+                client = cls._connect(
+                    paths.candidate_sockets(plane), pass_over_denied=True, patience_s=patience_s, on_silence=on_silence
+                )
                 if client is not None and client._answers():
                     return client
                 if client is None:
@@ -118,7 +133,12 @@ class Client:
 
     @classmethod
     def _connect(
-        cls, candidates: list[Path], *, pass_over_denied: bool = False, patience_s: float | None
+        cls,
+        candidates: list[Path],
+        *,
+        pass_over_denied: bool = False,
+        patience_s: float | None,
+        on_silence: OnSilence | None,
     ) -> Client | None:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -130,6 +150,8 @@ class Client:
                 sock.settimeout(patience_s)
             except (FileNotFoundError, ConnectionRefusedError):
                 sock.close()
+                if path.exists() and not path.is_socket():
+                    raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}") from None
                 continue
             except PermissionError:
                 sock.close()
@@ -148,7 +170,7 @@ class Client:
             if server_uid not in (0, os.geteuid()):
                 sock.close()
                 raise NoPermissionError(f"{path} is served by user {server_uid}, not by you or root: remove it")
-            return cls(wire.Connection(sock))
+            return cls(wire.Connection(sock), on_silence)
         return None
 
     def __enter__(self) -> Self:
@@ -224,7 +246,7 @@ class Client:
 
     def _let_borrow(self) -> None:
         """Let the daemon copy this process' descriptor of the driver, where the kernel wants to be told so (Yama)."""
-        pid, uid, _ = struct.unpack("3i", self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid = self._peer()
         if uid != 0 and borrow.asks_for_tracers():
             borrow.allow(pid)
 
@@ -307,6 +329,7 @@ class Client:
         try:
             with contextlib.suppress(ConnectionError):  # a daemon that refuses us may have said why before it hung up
                 self._connection.send_frame(frame, fds)
+            self._hear_nothing()
             body = self._connection.receive()
         except TimeoutError:
             raise DaemonGone(_NO_ANSWER) from None
@@ -325,6 +348,17 @@ class Client:
             refused = _REFUSALS.get(answer.exit_code, RunlistError)
             raise refused(f"{answer.message} ({other})" if other else answer.message)
         return answer
+
+    def _hear_nothing(self) -> None:
+        """Say so, once, where the daemon is silent from the beginning."""
+        said, self._on_silence = self._on_silence, None
+        if said is not None and not select.select([self._connection.sock], [], [], _SILENCE_S)[0]:
+            said(self._peer()[0])
+
+    def _peer(self) -> tuple[int, int]:
+        """The daemon's process and user."""
+        pid, uid, _ = struct.unpack("3i", self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid, uid
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
         """A note where the daemon is of another version, which may lack features of this one; else empty."""

@@ -19,6 +19,7 @@ from runlist.model import MAX_TIMESLICE_US
 from runlist.planes.nvidia.slices import SLICES
 from runlist.policies.parts.slices import BASE_US
 from runlist.proc.cgroup import cgroup_of
+from runlist.units import duration
 from runlist.views.structs import Measured
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
@@ -210,7 +211,7 @@ def test_settings_take_effect_and_bad_ones_change_nothing(
     assert slices.of(tenant.pid) == [3000] * 4
     for words, what in (
         (["class=fast"], "take deadline, latency, normal, batch"),
-        (["timeslice=0"], f"1 to {MAX_TIMESLICE_US}"),
+        (["timeslice=0"], f"1 µs to {duration(MAX_TIMESLICE_US)}"),
         (["timeslice=10%"], "whole microseconds"),
         (["timeslice=7000", "nonsense=1"], "no setting 'nonsense'"),
         (["timeslice=7000", "class="], "key=value"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +17,7 @@ import pytest
 
 from runlist.proc.process import descendants
 from runlist.proc.words import command_line
-from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, run_by, running, wait_for
+from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, run_by, running, wait_for
 
 
 def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:
@@ -38,6 +41,18 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "got\n"
     assert process.wait(20) == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGPWR, signal.SIGRTMIN + 3, signal.SIGRTMAX])
+def test_run_forwards_the_signals_by_which_others_are_stopped(commands: Commands, daemon: Daemon, number: int) -> None:
+    """As of `docker stop` for images with a STOPSIGNAL: httpd's is SIGWINCH, systemd's SIGRTMIN+3."""
+    script = f"import signal; print('ready', flush=True); print(signal.sigwait([{int(number)}]))"
+    script = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}]); {script}"
+    process = commands.start("run", "--", sys.executable, "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.wait(20) == 0
 
 
 COUNTS = """
@@ -232,3 +247,44 @@ def test_run_where_children_are_ignored(commands: Commands, daemon: Daemon) -> N
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 5
     assert int(said, 16) & 1 << signal.SIGCHLD - 1
+
+
+def test_signals_are_at_their_defaults_however_the_command_is_named(commands: Commands, daemon: Daemon) -> None:
+    """Also those that the C library keeps for itself: its posix_spawn would leave them ignored."""
+    words = ["grep", "SigIgn", "/proc/self/status"]
+    path = shutil.which(words[0])
+    assert path is not None
+    alone = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert commands.ok("run", "--", *words) == alone
+    assert commands.ok("run", "--", path, *words[1:]) == alone
+
+
+def test_a_command_that_stops_itself_gives_the_terminal_back(commands: Commands, daemon: Daemon) -> None:
+    """As editors and screens do at Ctrl-Z, which is a key to them: the shell waits for us, and not for the command."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(commands.folder)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**commands.environment, "PS1": "$ "})
+
+    shown = b""
+
+    def see(text: bytes) -> None:
+        nonlocal shown
+        until = time.monotonic() + PATIENCE_S
+        while text not in shown:
+            left = until - time.monotonic()
+            assert select.select([terminal], [], [], max(left, 0))[0], shown
+            shown += os.read(terminal, 1 << 16)
+        shown = shown.partition(text)[2]
+
+    inner = "kill -TSTP $$; echo ba''ck; exit 5"
+    try:
+        os.write(terminal, f"{sys.executable} -m runlist.cli run -- sh -c '{inner}'\n".replace("''", '""').encode())
+        see(b"Stopped")
+        os.write(terminal, b"fg; echo code $?.\n")
+        see(b"back\r\n")
+        see(b"code 5.")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(pid, 0)

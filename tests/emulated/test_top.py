@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,7 +19,7 @@ from textual.pilot import Pilot
 from runlist.client import Client
 from runlist.top.app import TopApp
 from runlist.top.feed import Feed
-from tests.fixtures.daemon import PATIENCE_S, Daemon, Worker
+from tests.fixtures.daemon import PATIENCE_S, Commands, Daemon, Worker
 from tests.fixtures.screen import until
 
 Start = Callable[..., Worker]
@@ -115,3 +123,43 @@ def test_a_refusal_is_a_line(daemon: Daemon, worker: Start) -> None:
         assert {task.pid: task.task_class for task in daemon.client.ps()} == {first.pid: "batch", second.pid: "latency"}
 
     on_screen(steps)
+
+
+def _shown(master: int, until_ends: subprocess.Popen[bytes], text: bytes = b"") -> bytes:
+    """What comes to a terminal until it has a text, or until a process has ended."""
+    shown = b""
+    began = time.monotonic()
+    while time.monotonic() - began < PATIENCE_S:
+        if select.select([master], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):
+                shown += os.read(master, 1 << 16)
+        elif until_ends.poll() is not None:
+            break
+        if text and text in shown:
+            break
+    return shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_killed_gives_the_terminal_back(commands: Commands, daemon: Daemon, number: signal.Signals) -> None:
+    """As `timeout 10 runlist top` does, or an end of the session: the shell is to have its own screen and modes."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (24, 100))
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runlist.cli", "top"], stdin=slave, stdout=slave, stderr=slave, cwd=commands.folder,
+        env={**commands.environment, "TERM": "xterm"}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert f"daemon {daemon.pid}".encode() in _shown(master, process, f"daemon {daemon.pid}".encode())
+        process.send_signal(number)
+        shown = _shown(master, process)
+        assert process.wait(PATIENCE_S) == -number
+        assert b"\x1b[?1049l" in shown  # the shell's screen again
+        assert b"Traceback" not in shown
+        assert termios.tcgetattr(slave) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+        os.close(slave)

@@ -93,3 +93,7 @@ def test_what_cannot_be_is_one_line(commands: Commands) -> None:
     assert "no GPU '7'" in commands.fails(4, "trace", "--out", "x.pftrace", "--gpu", "7")
     assert "there is no folder /nowhere: make it first" in commands.fails(2, "trace", "--out", "/nowhere/x.pftrace")
     assert not (Path(commands.folder) / "x.pftrace").exists()
+
+
+def test_a_full_disk_is_of_the_file(commands: Commands) -> None:
+    assert commands.fails(1, "trace", "--out", "/dev/full", "--seconds", "0.1") == "/dev/full: No space left on device"

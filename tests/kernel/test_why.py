@@ -316,7 +316,7 @@ def test_one_trace_has_the_threads_the_calls_and_the_gpu(staged: Staged) -> None
 
 
 def test_who_cannot_be_watched_is_told_in_one_line(commands: Commands) -> None:
-    assert commands.fails(4, "trace", "--why", "4194303", "--json") == "there is no process 4194303"
+    assert commands.fails(4, "trace", "--why", "4194303", "--json") == "process 4194303 does not exist"
     assert "go with --why PID" in commands.fails(2, "trace", "--slower-than", "20ms", "--out", "x.pftrace")
     for pid, said in ((os.getpid(), "has not loaded libcuda.so: ask once it uses the GPU"), (2, "it is the kernel's")):
         with pytest.raises(NoTargetError, match=said):

@@ -33,7 +33,7 @@ FLOW: dict[str, set[str]] = {
     "version": set(),
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
-    "model": set(),
+    "model": {"units"},
     "plugins": {"errors", "trusted"},
     "policies": {"model", "plugins", "statistics", "units"},
     "scheduling": {"errors", "model", "policies"},

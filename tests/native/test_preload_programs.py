@@ -5,6 +5,7 @@ those whose first thread leaves, and those that may write no file.
 from __future__ import annotations
 
 import resource
+import shutil
 import sys
 
 import pytest
@@ -25,6 +26,15 @@ int main(void) {
     printf("%d\\n", shared);
 }
 """
+MANY_COPIES = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.dlmopen.restype = libc.dlsym.restype = ctypes.c_void_p
+for _ in range(6):
+    handle = libc.dlmopen(ctypes.c_long(-1), b"libcuda.so.1", 2)
+    init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(libc.dlsym(ctypes.c_void_p(handle), b"cuInit"))
+    print(init(0))
+"""
 USES = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).use_variables())"
 
 
@@ -39,9 +49,22 @@ def test_a_sanitized_program_runs(guests: Guests, sanitizer: str) -> None:
     assert guests.lines(str(built), env=guests.environment(guests.region())) == ["1"]
 
 
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_valgrind_has_nothing_to_say(guests: Guests) -> None:
+    """It knows system calls better than the kernel, and tells of each that is made in no good form."""
+    guests.same(str(shutil.which("valgrind")), "-q", "--error-exitcode=77", "/bin/true", code=0)
+
+
 def test_variables_of_the_drivers_names_stay_their_librarys(guests: Guests) -> None:
     library = guests.path("variables.so")
     guests.same(sys.executable, "-c", USES, library, code=0)
+
+
+def test_copies_for_which_there_is_no_room_work(guests: Guests) -> None:
+    """Each in a namespace of its own; memory of the last is not charged."""
+    done = guests.run(sys.executable, "-c", MANY_COPIES, env=guests.environment(guests.region()))
+    assert done.lines == ["0"] * 6
+    assert done.err.splitlines() == ["runlist: too many copies of the driver's libraries: the last go without limits"]
 
 
 def test_nothing_is_there_before_the_driver_is(guests: Guests) -> None:

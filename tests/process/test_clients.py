@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
+import signal
 import socket
 import struct
 import time
@@ -18,7 +20,7 @@ from runlist import __version__, wire
 from runlist.client import Client
 from runlist.frames import MAX_FRAME
 from runlist.planes.process.region import create
-from tests.fixtures.daemon import Commands, Daemon, wait_for
+from tests.fixtures.daemon import PATIENCE_S, Commands, Daemon, wait_for
 from tests.fixtures.lasting import commands, daemon
 
 __all__ = ["commands", "daemon"]
@@ -240,3 +242,27 @@ def test_a_launcher_that_does_not_answer_is_not_waited_for_long(
     connection.send(wire.Launch(os.getpid(), {"class": "batch"}))
     assert b"managed already" in (connection.receive() or b"")
     daemon.client.release()
+
+
+def test_a_daemon_that_is_stopped_is_named(commands: Commands, daemon: Daemon) -> None:
+    """As by Ctrl-Z in its terminal: whoever waits for it is told why."""
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        process = commands.start("ps")
+        assert process.stderr is not None
+        assert select.select([process.stderr], [], [], PATIENCE_S)[0]
+        line = process.stderr.readline()
+        assert f"process {daemon.pid}, is stopped" in line
+        assert f"`kill -CONT {daemon.pid}`" in line
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    assert process.communicate(timeout=60) == ("no tasks\n", "")
+    assert process.returncode == 0
+
+
+def test_a_file_where_the_socket_should_be(commands: Commands, tmp_path: Path) -> None:
+    """Nothing could be managed by way of it, and nobody is told that nothing is."""
+    file = tmp_path / "daemon.sock"
+    file.write_text("")
+    commands.environment["RUNLIST_SOCKET"] = str(file)
+    assert commands.fails(2, "ps").startswith(f"{file} is not a socket: remove it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions
+from runlist.cli.common import Device, Json, Pid, PolicyOption, PolicyOptions, connected
 from runlist.cli.policy_command import asked_policy
 from runlist.cli.settings import with_settings
 
@@ -40,10 +40,9 @@ def register(app: typer.Typer) -> None:
         Starts a private daemon when none runs. Attaching again changes what is named.
         """
         from runlist.cli.tables import show
-        from runlist.client import Client
 
         chosen = asked_policy(policy, option)
-        with Client.open(start=True, device=device) as client:
+        with connected(device, start=True) as client:
             if chosen is not None:
                 client.use_policy(*chosen)
             tasks = (_wait if wait else _now)(client, pid, settings)

@@ -15,6 +15,9 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 
+# glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
+subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
+
 
 def start(
     command: list[str], environment: Mapping[str, str], given: Sequence[int] = (), *, ignores_children: bool = False

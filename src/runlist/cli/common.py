@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -24,6 +24,9 @@ from runlist.errors import MissingExtra, NoPermissionError, RunlistError, UsageE
 from runlist.planes.registry import PLANES
 from runlist.text import printable
 from runlist.units import parse_number
+
+if TYPE_CHECKING:
+    from runlist.client import Client
 
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
 
@@ -120,6 +123,22 @@ def say(line: str, colour: str = "") -> None:
     """Print a note, or an error in its colour, on standard error, which may be full or closed."""
     with contextlib.suppress(OSError):
         print(f"{painted('runlist:', colour, sys.stderr)} {line}", file=sys.stderr, flush=True)
+
+
+def connected(device: str | None, *, start: bool = False) -> Client:
+    """A connection to the daemon, which may be started for it; where it is silent, a line says why."""
+    from runlist.client import Client
+
+    return Client.open(start=start, device=device, on_silence=_say_silent)
+
+
+def _say_silent(pid: int) -> None:
+    from runlist.proc.process import is_stopped
+
+    if is_stopped(pid):
+        say(f"the daemon, process {pid}, is stopped: `kill -CONT {pid}` lets it go on; Ctrl-C gives up")
+    else:
+        say(f"the daemon, process {pid}, does not answer yet: wait, or look at its log; Ctrl-C gives up")
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from runlist import interpreter
-from runlist.cli.common import Device, Json, PolicyOptions, print_json, say
+from runlist.cli.common import Device, Json, PolicyOptions, connected, print_json, say
 from runlist.cli.complete import policies
 from runlist.cli.policy_command import checked_policy
 from runlist.text import counted, printable
@@ -43,7 +43,6 @@ def register(app: typer.Typer) -> None:
 
         Run by root it serves everybody: each user manages only its own processes.
         """
-        from runlist.client import Client
         from runlist.daemon.placement.rules import Rules
         from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
@@ -66,7 +65,7 @@ def register(app: typer.Typer) -> None:
         if json and not (status or stop):
             raise UsageError("--json goes with --status or --stop: a daemon that runs prints its log")
         if status or stop:
-            with Client.open(device=device) as client:
+            with connected(device) as client:
                 found = client.status()
                 if stop:
                     client.stop()

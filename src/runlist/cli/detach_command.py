@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid, print_json
+from runlist.cli.common import Device, Json, Pid, connected, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -14,9 +14,8 @@ def register(app: typer.Typer) -> None:
     def detach(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Put a process back as it was found, and stop managing it."""
         from runlist.cli.tables import show
-        from runlist.client import Client
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             notes = client.detach(pid)
         if json:
             print_json({"detached": pid, "notes": notes})

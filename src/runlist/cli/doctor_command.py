@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runlist.cli.common import Device, Json, painted, print_json, whole
+from runlist.cli.common import Device, Json, connected, painted, print_json, whole
 from runlist.text import printable
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ def register(app: typer.Typer) -> None:
 def _advise(pid: int, device: str | None, json: bool) -> None:
     from runlist.advice.look import look
     from runlist.advice.table import advise
-    from runlist.client import Client
 
-    with Client.open(device=device) as client:
+    with connected(device) as client:
         seen = look(client, pid)
     if json:
         tasks = [{"observed": one, "pattern": one.pattern, "findings": advise(one)} for one in seen]

@@ -19,7 +19,9 @@ from types import FrameType
 
 SIGNALS = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGCONT,
+    signal.SIGWINCH, signal.SIGPWR, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )  # fmt: skip
+"""What programs are told by whoever started them; the last ones are how some want to be stopped (httpd, systemd)."""
 EAR = "runlist-ear"
 """Its name in `ps`."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runlist.cli import policy_map_command
-from runlist.cli.common import App, Device, Json, PolicyOptions, key_values, print_json
+from runlist.cli.common import App, Device, Json, PolicyOptions, connected, key_values, print_json
 from runlist.cli.complete import policies
 from runlist.text import printable
 
@@ -21,13 +21,12 @@ def register(app: typer.Typer) -> None:
     @policy.command("list")
     def list_(device: Device = None, json: Json = False) -> None:
         """List the policies that come with Runlist; the one in use is marked."""
-        from runlist.client import Client
         from runlist.errors import NoTargetError, NotSupportedError, UsageError
         from runlist.policies import builtin_policies
 
         known = builtin_policies()
         try:
-            with Client.open(device=device) as client:
+            with connected(device) as client:
                 current = client.status().policy
         except (NoTargetError, NotSupportedError, UsageError):
             current = None
@@ -58,9 +57,8 @@ def register(app: typer.Typer) -> None:
         RULE is the line of the rules file that a process' settings come from, WHY what the policy says of its share.
         """
         from runlist.cli.tables import REASON_COLUMNS, show
-        from runlist.client import Client
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             status, tasks = client.status(), client.ps()
         if json:
             names = ("policy", "policy_options", "rules", "waiting", "others_waiting", "troubles")
@@ -87,10 +85,8 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """Switch the daemon to a policy, by name or by the path of a .py file. Running work is not touched."""
-        from runlist.client import Client
-
         chosen = checked_policy(name, option)
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             status = client.use_policy(*chosen)
         if json:
             print_json(status)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from runlist.cli import complete
-from runlist.cli.common import App, Device, Json, key_values, print_json, say
+from runlist.cli.common import App, Device, Json, connected, key_values, print_json, say
 from runlist.text import printable
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of your own for the entry.")]
@@ -26,11 +26,10 @@ def register(policy: typer.Typer) -> None:
         daemon's own user to see.
         """
         from runlist.cli.tables import terminal_width
-        from runlist.client import Client
         from runlist.views.columns import POLICY_MAP_COLUMNS, chosen
         from runlist.views.layout import fit, lines
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             found = client.policy_map()
         if json:
             print_json(found)
@@ -67,11 +66,10 @@ def register(policy: typer.Typer) -> None:
         drop-ins come before those of the main file.
         """
         from runlist.cli.policy_map import Entry
-        from runlist.client import Client
 
         named = {"cgroup": cgroup, "user": user, "comm": comm}
         changes = key_values(settings or [])
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             found = Entry(client, name).set({key: text for key, text in named.items() if text}, changes, refuse or [])
         if json:
             print_json(found)
@@ -86,9 +84,8 @@ def register(policy: typer.Typer) -> None:
     def unset(name: Name, device: Device = None, json: Json = False) -> None:
         """Remove the entry of a name. Its processes get what other rules say, or are put back."""
         from runlist.cli.policy_map import Entry
-        from runlist.client import Client
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             Entry(client, name).unset()
         if json:
             print_json({"removed": name})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from runlist.cli.common import Device, Json, number
+from runlist.cli.common import Device, Json, connected, number
 
 if TYPE_CHECKING:
     from runlist.views.structs import GpuView, TaskView
@@ -62,11 +62,10 @@ def register(app: typer.Typer) -> None:
 
 def _ask(device: str | None, gpus: bool) -> tuple[Sequence[TaskView | GpuView], list[str]]:
     """The tasks or GPUs, and the daemon's notes."""
-    from runlist.client import Client
     from runlist.errors import NoTargetError
 
     try:
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             return client.status().gpus if gpus else client.ps(), client.notes
     except NoTargetError:  # without a daemon, nothing is managed
         return [], []

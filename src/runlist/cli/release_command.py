@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runlist.cli.common import Device, Json, print_json, whole
+from runlist.cli.common import Device, Json, connected, print_json, whole
 
 if TYPE_CHECKING:
     from runlist.client import Client
@@ -38,7 +38,6 @@ def register(app: typer.Typer) -> None:
         killed.
         """
         from runlist.cli.tables import show
-        from runlist.client import Client
         from runlist.errors import NoTargetError, UsageError
         from runlist.planes.registry import choose_plane
 
@@ -49,7 +48,7 @@ def register(app: typer.Typer) -> None:
             _check(pid)
         with contextlib.ExitStack() as stack:
             try:
-                client = stack.enter_context(Client.open(device=device))
+                client = stack.enter_context(connected(device))
             except NoTargetError:
                 client = None
             if everything:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid
+from runlist.cli.common import Device, Json, Pid, connected
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,6 @@ def register(app: typer.Typer) -> None:
     def resume(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Let a suspended process run on, where it was."""
         from runlist.cli.tables import show
-        from runlist.client import Client
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             show(client.resume(pid), client.notes, json)

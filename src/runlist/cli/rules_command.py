@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runlist.cli.common import App, Device, Json, print_json, say
+from runlist.cli.common import App, Device, Json, connected, print_json, say
 from runlist.text import counted, printable
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def register(app: typer.Typer) -> None:
 
         PROCESSES is how many have the rule now. Users see the rules that their processes have.
         """
-        from runlist.client import Client
-
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             found = client.rules()
         if json:
             print_json(found)
@@ -40,9 +38,7 @@ def register(app: typer.Typer) -> None:
 
         A file with a mistake changes nothing, and the mistake is said. Drop-ins need no command.
         """
-        from runlist.client import Client
-
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             found = client.reload_rules()
         if json:
             print_json(found)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runlist.cli.common import Device, PolicyOption, PolicyOptions, say
+from runlist.cli.common import Device, PolicyOption, PolicyOptions, connected, say
 from runlist.cli.policy_command import asked_policy
 from runlist.cli.settings import with_settings
 
@@ -55,7 +55,6 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.launch import run_command
         from runlist.cli.side_by_side import asked_sharing, beside
         from runlist.cli.tree import check_limit, prepared
-        from runlist.client import Client
         from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
         from runlist.settings.table import override, parse_request
@@ -69,7 +68,7 @@ def register(app: typer.Typer) -> None:
         check_limit(asked, with_library=preload, strict=strict)
         sharing = asked_sharing(share, asked, sms)
         plane = choose_plane(device)
-        with Client.open(start=True, device=device) as client:
+        with connected(device, start=True) as client:
             if chosen is not None:
                 client.use_policy(*chosen)
             for line in made_one(os.environ, taken):

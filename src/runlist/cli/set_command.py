@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from runlist.cli import complete
-from runlist.cli.common import Device, Json, Pid, key_values
+from runlist.cli.common import Device, Json, Pid, connected, key_values
 from runlist.settings.help import command_help
 from runlist.settings.table import ANY_TASK, parse_request
 
@@ -26,10 +26,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Change settings of a managed process. What it says of itself comes from their table."""
         from runlist.cli.tables import show
-        from runlist.client import Client
 
         changes = key_values(settings)
         parse_request(changes, ANY_TASK)
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             tasks = client.set(pid, changes)
             show(tasks, client.notes, json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from runlist.cli.common import Device, Json, Pid
+from runlist.cli.common import Device, Json, Pid, connected
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,6 @@ def register(app: typer.Typer) -> None:
     def suspend(pid: Pid, device: Device = None, json: Json = False) -> None:
         """Take a process off its GPUs until it is resumed. It notices nothing but the time that passes."""
         from runlist.cli.tables import show
-        from runlist.client import Client
 
-        with Client.open(device=device) as client:
+        with connected(device) as client:
             show(client.suspend(pid), client.notes, json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import typer
@@ -40,4 +41,8 @@ def register(app: typer.Typer) -> None:
         if os.environ.get("TERM", "") in _NO_SCREEN:
             raise NotSupportedError(f"top cannot draw on this terminal (TERM={os.environ.get('TERM', '')}): {_INSTEAD}")
         choose_plane(device)  # a wrong name is told here, not again and again
-        TopApp(Feed(lambda: Client.open(device=device, patience_s=_PATIENCE_S)), seconds).run()
+        app = TopApp(Feed(lambda: Client.open(device=device, patience_s=_PATIENCE_S)), seconds)
+        app.run()
+        if app.ended_by is not None:  # the terminal is as it was
+            signal.signal(app.ended_by, signal.SIG_DFL)
+            os.kill(os.getpid(), app.ended_by)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runlist.units import duration
+
 MAX_TIMESLICE_US = 60_000_000
 """Longest slice that Runlist sets. The driver takes any; a minute is longer than any use and shorter than a mistake."""
 
@@ -36,11 +38,14 @@ class Cap:
 
     def __post_init__(self) -> None:
         if not MIN_PERIOD_US <= self.period_us <= MAX_PERIOD_US:
-            raise ValueError(f"a cap's period is {MIN_PERIOD_US} to {MAX_PERIOD_US} µs, not {self.period_us}")
+            allowed = f"{duration(MIN_PERIOD_US)} to {duration(MAX_PERIOD_US)}"
+            raise ValueError(f"a cap's period is {allowed}, not {duration(self.period_us)}")
         if not self.period_us <= 100 * self.quota_us <= 100 * self.period_us:
-            raise ValueError(f"a cap is 1 to 100 % of the GPU, not {self.quota_us} of {self.period_us} µs")
+            asked = f"{duration(self.quota_us)} of {duration(self.period_us)}"
+            raise ValueError(f"a cap is 1 to 100 % of the GPU, not {asked}")
         if not 0 <= self.burst_us <= self.quota_us:
-            raise ValueError(f"a cap's burst is 0 to its quota ({self.quota_us} µs), not {self.burst_us}")
+            allowed = f"0 to its quota ({duration(self.quota_us)})"
+            raise ValueError(f"a cap's burst is {allowed}, not {duration(self.burst_us)}")
 
     @classmethod
     def of_percent(cls, percent: float, period_us: int = DEFAULT_PERIOD_US) -> Cap:
@@ -64,11 +69,11 @@ class Deadline:
 
     def __post_init__(self) -> None:
         if not 1_000 <= self.period_us <= 10_000_000:
-            raise ValueError(f"a deadline's period is 1 ms to 10 s, not {self.period_us / 1e3:g} ms")
+            raise ValueError(f"a deadline's period is 1 ms to 10 s, not {duration(self.period_us)}")
         if not 0 < self.budget_us <= self.period_us:
             raise ValueError(
-                f"a deadline's budget is more than 0 and at most its period ({self.period_us / 1e3:g} ms), "
-                f"not {self.budget_us / 1e3:g} ms"
+                f"a deadline's budget is more than 0 and at most its period ({duration(self.period_us)}), "
+                f"not {duration(self.budget_us)}"
             )
 
     @property

@@ -8,9 +8,10 @@ import contextlib
 import os
 import pwd
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import msgspec
 
 from runlist.proc.cgroup import cgroup_of
 
@@ -20,8 +21,7 @@ _MOST_NUMBERS = 1 << 32
 _Signature = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """A user with all their numbers, or root in one container: most containers run as root, and are strangers to each
     other.
     """

@@ -153,6 +153,11 @@ def parent_of(pid: int) -> int | None:
     return None if parent is None else int(parent)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by Ctrl-Z."""
+    return _stat(pid)[:1] == [b"T"]
+
+
 def owner_of(pid: int) -> int | None:
     """Real user id of a process, or None when it is gone or a zombie. One whose first thread has ended is none."""
     status = _status(pid)

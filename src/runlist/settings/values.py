@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runlist.model import MAX_TIMESLICE_US, Cap, Deadline, Task, TaskClass, check_weight
 from runlist.settings.changes import MemoryChange, TaskChange
-from runlist.units import parse_duration_us, parse_size, size
+from runlist.units import duration, parse_duration_us, parse_size, size
 
 MAX_GROUP_NAME = 1024
 LEAST_MEMORY = 2 << 20
@@ -159,6 +159,6 @@ def timeslice(value: str) -> TaskChange:
                 "take whole microseconds (2000), a duration (500us, 2ms), or auto for what the policy says"
             )
         if not 1 <= read <= MAX_TIMESLICE_US:
-            raise ValueError(f"take 1 to {MAX_TIMESLICE_US} µs")
+            raise ValueError(f"take 1 µs to {duration(MAX_TIMESLICE_US)}")
         microseconds = int(read)
     return TaskChange(lambda task: replace(task, timeslice_us=microseconds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from functools import partial
 from typing import ClassVar
 
@@ -31,6 +32,8 @@ _QUESTIONS = {
     "memory": ("memory of process {pid} and all of its tree, such as 8G or max", actions.memory, actions.set_memory),
 }
 
+
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 _REASON_NEEDS = 10
 """Lines of a screen that has room for it."""
@@ -77,6 +80,8 @@ class TopApp(App[None]):
         self._order = next(iter(ORDERS))
         self._filter = ""
         self._keys: list[Key] = []  # of the rows, from the top
+        self.ended_by: signal.Signals | None = None
+        """The signal that ended it."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline", markup=False)
@@ -89,9 +94,16 @@ class TopApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
+        for number in _ENDINGS:
+            asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
         self._show(self._snapshot)
         self.query_one(DataTable).focus()
         self.run_worker(self._follow())
+
+    def _end_by(self, number: signal.Signals) -> None:
+        """Give the terminal back before the end: it is in another mode, and shows another screen."""
+        self.ended_by = number
+        self.exit()
 
     def on_resize(self) -> None:
         self._show(self._snapshot)

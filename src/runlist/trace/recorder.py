@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from runlist import operations_log
 from runlist.errors import NoTargetError, UsageError
@@ -31,6 +32,17 @@ class Recorded:
     residencies: int
     lost: int
     operations: int = 0
+
+
+class _Named(io.FileIO):
+    """A file whose errors say which file it is."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = str(self.name)
+            raise
 
 
 class Beside(Protocol):
@@ -67,7 +79,7 @@ def record(
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:
-            file = stack.enter_context(out.open("wb"))
+            file = stack.enter_context(io.BufferedWriter(_Named(out, "wb")))
         except OSError as error:
             raise UsageError(f"{out}: {error.strerror}: name a file that can be written") from None
         trace = TraceWriter(file, process_name)

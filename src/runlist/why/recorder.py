@@ -245,7 +245,7 @@ def _time_of(turns: Sequence[Turn], pid: int) -> int:
 
 def _check(pid: int) -> None:
     if start_of(pid) is None:
-        raise NoTargetError(f"there is no process {pid}")
+        raise NoTargetError(f"process {pid} does not exist")
     try:
         with open(f"/proc/{pid}/exe", "rb") as program:
             head = program.read(5)
@@ -280,7 +280,7 @@ def _libraries(pid: int) -> list[Path]:
     except PermissionError:
         raise _not_permitted(pid) from None
     except OSError:
-        raise NoTargetError(f"there is no process {pid}") from None
+        raise NoTargetError(f"process {pid} does not exist") from None
     for line in lines:
         if (each := _MAPPED.match(line)) is None or "x" not in each[3]:
             continue

@@ -260,9 +260,9 @@ def test_a_daemon_that_is_stopped_is_named(commands: Commands, daemon: Daemon) -
     assert process.returncode == 0
 
 
-def test_a_file_where_the_socket_should_be(commands: Commands, tmp_path: Path) -> None:
+def test_a_file_where_the_socket_should_be(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing could be managed by way of it, and nobody is told that nothing is."""
     file = tmp_path / "daemon.sock"
     file.write_text("")
-    commands.environment["RUNLIST_SOCKET"] = str(file)
+    monkeypatch.setitem(commands.environment, "RUNLIST_SOCKET", str(file))
     assert commands.fails(2, "ps").startswith(f"{file} is not a socket: remove it")

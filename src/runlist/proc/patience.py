@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from runlist.proc.owners import Owner
 from runlist.proc.process import owner_of
@@ -26,12 +27,11 @@ _MANY_OWNERS = 1024
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(slots=True)
-class _Silence:
+class _Silence(msgspec.Struct):
     """Of an owner: until a time of the monotonic clock; and the questions that are open, by process id."""
 
     until: float = 0.0
-    open: dict[int, threading.Event] = field(default_factory=dict)
+    open: dict[int, threading.Event] = {}
 
     def covers(self, pid: int) -> bool:
         for asked in [asked for asked, answered in list(self.open.items()) if answered.is_set()]:

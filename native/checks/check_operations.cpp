@@ -204,6 +204,7 @@ void telling() {
         }
         std::this_thread::yield();
     }
+    while (told_slot.clients.load() == 0) std::this_thread::yield();  // it is said last
     REQUIRE(told_slot.clients.load() == 3);
     while (lately < launched) {
         for (const std::uint64_t before = told.written_ns.load(); told.written_ns.load() == before;)

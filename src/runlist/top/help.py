@@ -23,12 +23,10 @@ _TEXT = """\
  q         quit
 
  The bars above show the time and the memory of each GPU that are in use. Beside
- them stands how the background gives way to programs that pause (switch, request,
- or slices of so long), and the part of the GPU that switches cost. The line below
- the table says why the task under the cursor has its share. Of programs that share
- SMs operation by operation there is a line for each client: HP has high priority,
- BE goes beside it by the rule. WAITS is the middle one of the times in its queue,
- SM TIME is by the profiles of its kernels.
+ them stands how the background gives way to programs that pause, and the part of
+ the GPU that switches cost. The line below the table says why the task under the
+ cursor has its share. Clients that share SMs by operation have a line each: HP has
+ high priority, BE goes beside it by the rule; WAITS is a usual time in its queue.
  `runlist doctor PID` says what fits a program.
 
  Any key closes this page."""

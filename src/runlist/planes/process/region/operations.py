@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import struct
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from runlist.planes.process.region.format import CLIENT, CLIENTS, OPERATIONS
 
@@ -20,8 +21,7 @@ MAX_COUNT = (1 << 63) - 1
 MAX_SMS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """What the rule in force lets go beside client 0, as `struct rl_admission`; `gate_ns` is None for no gate."""
 
     beside: int
@@ -30,8 +30,7 @@ class Rule:
     gate_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """A client. `lately_` is of the window; `lately_wait_ns` the middle one of the newest waits in it, 0 for none;
     `lately_sm_ns` SMs times nanoseconds by the profiles of kernels.
     """
@@ -48,8 +47,7 @@ class Client:
     lately_sm_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(msgspec.Struct, frozen=True):
     """The clients of a process, with the rule in force; `sms` are the device's, 0 where that is not known."""
 
     window_ns: int

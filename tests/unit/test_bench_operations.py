@@ -24,7 +24,7 @@ from runlist.errors import NotSupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "papers" / "orion.md"
-KEPT = DOCUMENT.parent / "runs" / "2026-11-23T2205-nvidia-orion"
+KEPT = [DOCUMENT.parent / "runs" / name for name in ("2026-11-23T2205-nvidia-orion", "2026-11-25T0715-nvidia-orion")]
 GPU = {"device": "nvidia", "gpus": ["a GPU"], "driver": "1", "window_s": 1.0}
 
 
@@ -291,7 +291,7 @@ def test_runs_of_different_experiments_are_shown_together(tmp_path: Path) -> Non
 def test_the_document_is_what_the_command_writes_between_its_marks(tmp_path: Path) -> None:
     copy = tmp_path / "orion.md"
     copy.write_text(DOCUMENT.read_text())
-    document.write(copy, Results.of(Store(KEPT)))
+    document.write(copy, Results.of(*map(Store, KEPT)))
     assert copy.read_text() == DOCUMENT.read_text(), "write it again: python -m bench.papers.orion plot --document …"
     document.write(copy, a_run())
     assert "a GPU, driver 1" in copy.read_text()

@@ -268,8 +268,8 @@ def test_a_thousand_drop_ins_that_come_and_go_leave_nothing(
     descriptors, kib = held()
     for turn in range(1, 4):
         round_trip(turn * 1000)
+    wait_for(lambda: held()[0] <= descriptors)  # at each look somebody may be connected
     after = held()
-    assert after[0] <= descriptors  # at the first look somebody may have been connected
     assert after[1] - kib < 4096
     assert task_of(daemon, tenant.pid).weight == 50
     assert tenant.quit()

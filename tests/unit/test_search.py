@@ -17,7 +17,7 @@ from runlist.errors import RunlistError
 from runlist.model import TaskClass
 from runlist.proc import process
 from runlist.proc.borrow import OwnRight
-from tests.fixtures.adoption import PID, World, child, own_usage, slices
+from tests.fixtures.adoption import PID, World, child, own_usage, slices, until
 from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
@@ -350,6 +350,8 @@ def test_what_a_process_sends_is_for_the_root_of_its_user(tmp_path: Path) -> Non
 
     async def by_a_rule(world: Managed) -> None:
         with child() as one:
+            # Its command line is in place a moment after its start, and not read at once on busy cores.
+            await until(lambda: world.search.root_for(one, 0))
             root = world.search.root_for(one, 0)
             assert root is world.processes.roots[one]
             assert root is world.search.root_for(one, 0)

@@ -133,6 +133,7 @@ inline constexpr std::uint32_t kInsertDuplicateName = 0x19;
 inline constexpr std::uint32_t kInsufficientResources = 0x1A;
 inline constexpr std::uint32_t kInsufficientPermissions = 0x1B;
 inline constexpr std::uint32_t kInvalidArgument = 0x1F;
+inline constexpr std::uint32_t kInvalidChannel = 0x21;
 inline constexpr std::uint32_t kInvalidClass = 0x22;
 inline constexpr std::uint32_t kInvalidClient = 0x23;
 inline constexpr std::uint32_t kInvalidLimit = 0x2E;

@@ -24,7 +24,7 @@ from tests.fixtures.adoption import (
     own_usage,
     slices,
 )
-from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, Call, FakeClient
+from tests.fixtures.fake_rm import CHANNEL, COMPUTE, GROUP, INVALID_ARGUMENT, UUIDS, Call, FakeClient
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -275,6 +275,25 @@ def test_two_that_look_at_the_same_time_manage_it_once() -> None:
         await asyncio.gather(*(world.adopt(root, new_only=new_only) for new_only in (False, True, False)))
         assert (len(world.keeping.guarded), world.borrower.open) == (1, 1)
         assert not world.adoption._locks
+
+    in_a_daemon(test)
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_channels_that_were_made_while_their_group_was_off_are_enabled_when_they_are_found(suspended: bool) -> None:
+    """Whether the driver enables them by itself nobody knows. A task that was never suspended costs no control."""
+
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        (task,) = world.tasks()
+        for enabled in (False, True) if suspended else ():
+            task.set_enabled(enabled)
+        late = client.add(CHANNEL, client.of_class(GROUP)[0], enabled=False)
+        client.add(COMPUTE, late)
+        await world.adopt(root)
+        assert client.objects[late].enabled is suspended
 
     in_a_daemon(test)
 

@@ -13,9 +13,10 @@ from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm.client import RawControl, RmClient
 from runlist.planes.nvidia.rm.commands import COMMANDS
-from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient, ObjectNotFound
+from runlist.planes.nvidia.rm.status import InsufficientPermissions, InvalidClient
+from runlist.planes.nvidia.undo import Replayer
 from runlist.protocol.rm_autogen import Privilege
-from tests.fixtures.fake_rm import COMPUTE, UUIDS, FakeClient, FakeFile, FakeRm
+from tests.fixtures.fake_rm import COMPUTE, UUIDS, FakeClient, FakeFile, FakeRm, Node
 
 SET, DISABLE, INTERLEAVE, REALTIME, MODE, POLICY, PREEMPT = (
     COMMANDS[name].number
@@ -231,7 +232,7 @@ def test_suspending_when_a_group_was_freed_tries_again_without_it(tenant: Tenant
     tenant.context.suspend()
     assert tenant.enabled() == {False}
     assert len(tenant.context.groups) == 3
-    assert [call.status for call in tenant.file.sent(DISABLE)] == [0x57, 0]
+    assert [call.status for call in tenant.file.sent(DISABLE)] == [0x21, 0]
 
 
 def test_undo_after_a_group_was_freed_still_resumes_the_others(tenant: Tenant) -> None:
@@ -240,9 +241,23 @@ def test_undo_after_a_group_was_freed_still_resumes_the_others(tenant: Tenant) -
     tenant.context.suspend()
     undo = tenant.context.undo_controls()
     tenant.client.free(next(iter(tenant.context.groups)))
-    assert sorted(set(tenant.replay(undo))) == [0, 0x57]
+    assert sorted(set(tenant.replay(undo))) == [0, 0x21, 0x57]
     assert tenant.enabled() == {True}
     assert tenant.slices() == [1024] * 3
+
+
+def test_undo_after_a_channel_was_freed_still_resumes_the_others_of_its_group(tenant: Tenant) -> None:
+    """The keeper's list is older, and so may the context's be."""
+    tenant.context.suspend()
+    steps = tenant.context.undo()
+    tenant.client.free(tenant.client.of_class(0xC86F)[0])
+    for step in steps:
+        Replayer(tenant.file).replay(step)
+    assert tenant.enabled() == {True}
+    for channel in tenant.client.of_class(0xC86F):
+        tenant.client.objects[channel].enabled = False
+    assert tenant.context.put_back() == []
+    assert tenant.enabled() == {True}
 
 
 def test_all_groups_freed_is_no_error(tenant: Tenant) -> None:
@@ -260,13 +275,6 @@ def test_a_freed_client_is_told(tenant: Tenant) -> None:
     for action in (tenant.context.suspend, tenant.context.timeslices, lambda: tenant.context.set_timeslice(1)):
         with pytest.raises(InvalidClient):
             action()
-
-
-def test_a_freed_channel_that_cannot_be_told_apart_is_an_error(tenant: Tenant) -> None:
-    group = next(iter(tenant.context.groups.values()))
-    tenant.client.free(group.channels[0])
-    with pytest.raises(ObjectNotFound, match="FIFO_DISABLE_CHANNELS"):
-        tenant.context.suspend()
 
 
 def test_a_refused_privileged_setting_is_no_permission() -> None:
@@ -338,3 +346,51 @@ def test_a_group_whose_engine_shows_later_counts_as_what_it_is() -> None:
     assert tenant.context.grow(group)
     assert tenant.context.competing == 1
     assert not tenant.context.grow(Group(group.handle, Engine.COPY, group.channels))
+
+
+def test_a_channel_that_was_freed_keeps_no_other_from_it(tenant: Tenant) -> None:
+    """Of a group that lives: the driver refuses the whole list."""
+    freed = tenant.client.of_class(0xC86F)[3]
+    tenant.client.free(freed)
+    tenant.context.suspend()
+    assert (tenant.enabled(), tenant.context.channels) == ({False}, 19)
+    tenant.context.resume()
+    assert tenant.enabled() == {True}
+
+
+def test_a_handle_that_is_another_object_now_is_no_channel(tenant: Tenant) -> None:
+    taken = tenant.client.of_class(0xC86F)[3]
+    tenant.client.free(taken)
+    tenant.client.objects[taken] = Node(0x40, tenant.client.handle)
+    tenant.context.suspend()
+    assert (tenant.enabled(), tenant.context.channels) == ({False}, 19)
+
+
+def test_a_group_without_channels_is_dropped(tenant: Tenant) -> None:
+    group = tenant.client.of_class(0xA06C)[1]
+    for channel in tenant.client.of_class(0xC86F, group):
+        tenant.client.free(channel)
+    tenant.context.suspend()
+    assert group not in tenant.context.groups
+    assert tenant.enabled() == {False}
+
+
+def test_rousing_sets_the_slices_and_enables_group_by_group(tenant: Tenant) -> None:
+    tenant.context.set_timeslice(1)
+    for channel in tenant.client.of_class(0xC86F):
+        tenant.client.objects[channel].enabled = False
+    tenant.file.calls.clear()
+    tenant.context.rouse()
+    assert (tenant.enabled(), tenant.slices()) == ({True}, [1] * 4)
+    assert [struct.unpack_from("<B3xI", call.params) for call in tenant.file.sent(DISABLE)] == [
+        (0, len(group.channels)) for group in tenant.context.groups.values()
+    ]
+    assert len(tenant.file.sent(SET)) == 4
+
+
+def test_rousing_one_that_frees_something_meanwhile(tenant: Tenant) -> None:
+    tenant.client.free(tenant.client.of_class(0xC86F)[0])
+    tenant.client.free(tenant.client.of_class(0xA06C)[2])
+    tenant.context.suspend()
+    tenant.context.rouse()
+    assert tenant.enabled() == {True}

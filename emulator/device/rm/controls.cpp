@@ -92,7 +92,7 @@ std::uint32_t disable_channels(ControlCall& call) {
         const auto it = client->objects.find(asked.channels[i]);
         if (it == client->objects.end() || it->second.cls != rm_class::kHopperChannel ||
             it->second.gpu != call.object->gpu)
-            return status::kObjectNotFound;
+            return status::kInvalidChannel;
         const auto group = client->objects.find(it->second.parent);
         if (group == client->objects.end() || !group->second.group) continue;
         if (group->second.group->runlist) stops.push_back({*group->second.group->runlist, it->second.channel});

@@ -253,6 +253,7 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
             files = not told or count % TOLD_EVERY == 0
             slices = files and count % SLICES_EVERY == 0
             daemon.checks.check(files, slices)
+            daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()
             await daemon.checkpoints.look()

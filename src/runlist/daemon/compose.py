@@ -25,6 +25,7 @@ from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.revision import Revision
+from runlist.daemon.tree.rousing import Rousing
 from runlist.daemon.tree.search import Search
 from runlist.daemon.tree.sightings import Sightings
 from runlist.daemon.undo.link import KeeperLink
@@ -45,6 +46,7 @@ class Daemon(msgspec.Struct, frozen=True):
     processes: Processes
     adoption: Adoption
     checks: Checks
+    rousing: Rousing
     checkpoints: Checkpoints
     search: Search
     guard: MemoryGuard
@@ -113,7 +115,7 @@ def compose(
         kernel=kernel,
     )  # fmt: skip
     return Daemon(
-        plane, actuator, gpus, census, placement, keeper, processes, adoption, checks, Checkpoints(processes), search,
-        guard, descriptors, manager, opened, placement.take_drop_ins(drop_ins, revision.rules_changed), revision,
-        kernel, sightings,
+        plane, actuator, gpus, census, placement, keeper, processes, adoption, checks, Rousing(processes, gpus),
+        Checkpoints(processes), search, guard, descriptors, manager, opened,
+        placement.take_drop_ins(drop_ins, revision.rules_changed), revision, kernel, sightings,
     )  # fmt: skip

@@ -148,6 +148,9 @@ class Context(Protocol):
     def resume(self) -> None:
         """Let it run."""
 
+    def rouse(self) -> None:
+        """Let it run, by everything that might help one that should run already, and does not."""
+
     def prepared_suspend(self) -> Prepared | None:
         """What suspends it, for the daemon's actuator to send on its file: the same object until something changed.
         None where only `suspend` does.

@@ -143,6 +143,7 @@ class Count(StrEnum):
 
     SUSPENSIONS = "suspensions"
     SLICES_PUT_BACK = "slices_put_back"
+    ROUSED = "roused"
     MEMORY_REFUSALS = "memory_refusals"  # of trees: the library counts them
     CONTROLS_ASKED = "controls_asked"  # of processes: the kernel plane counts them
     REQUESTS_REFUSED = "requests_refused"  # likewise
@@ -274,9 +275,20 @@ class ManagedTask(msgspec.Struct):
 
     def take_in(self, context: Context) -> None:
         """Bring a context, or channels of one, that are new to what its share says."""
-        if not self.share.enabled and self.carrier is None:
+        if self.carrier is not None:
+            return
+        if not self.share.enabled:
             self.disabled = True
             context.suspend()
+        elif self.counts[Count.SUSPENSIONS]:  # what was made while its group was off may be off
+            context.resume()
+
+    def rouse(self) -> None:
+        """It waits for a GPU that should run it, and does not."""
+        self.settle()
+        if self.share.enabled and self.carrier is None:
+            self.each(lambda context: context.rouse())
+            self.counts[Count.ROUSED] += 1
 
     def suspend_again(self) -> None:
         """It may have enabled itself."""

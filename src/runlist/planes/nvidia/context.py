@@ -16,10 +16,10 @@ from runlist.planes.nvidia.controls import ROWS, RmControl
 from runlist.planes.nvidia.objects import GpuObjects, Group
 from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
-from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS
+from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, is_channel
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 from runlist.planes.nvidia.rm.transport import OpenFile
-from runlist.protocol.rm_autogen import MAX_DISABLE_CHANNELS, Target
+from runlist.protocol.rm_autogen import HANDLE_INFO_CLASS, MAX_DISABLE_CHANNELS, Target
 
 
 class GpuContext:
@@ -136,6 +136,17 @@ class GpuContext:
         """Enable all channels."""
         self._disable(False)
 
+    def rouse(self) -> None:
+        """Set every slice once more, and enable every channel, group by group: what `put_back` does to a process that
+        the GPU had forgotten.
+        """
+        for group in self._groups():
+            given = self._given_us.get(group.handle, self.original_us[group.handle])
+            self._on_group(group, "SET_TIMESLICE", timeslice_us=given)
+        self._drop_freed()
+        for control in self._disabling(False, [[group] for group in self._groups()]):
+            self._send(control)
+
     def prepared_suspend(self) -> Prepared:
         if self._at_once is None:
             on = self._disabling(False, [[group] for group in self._groups()])  # as in `undo_controls`
@@ -174,9 +185,9 @@ class GpuContext:
         troubles = []
         for control in self.undo_controls():
             try:
-                code, _ = self.rm.send(control)
-                if code not in (status.NV_OK, status.NO_PERMISSION, *status.MISSING):
-                    troubles.append(str(status.error_class(code)(code, f"undo of 0x{control.command:08x}")))
+                codes = set(undo.send(self.rm, control)) - {status.NV_OK, status.NO_PERMISSION, *status.MISSING}
+                call = f"undo of 0x{control.command:08x}"
+                troubles += [str(status.error_class(code)(code, call)) for code in codes]
             except OSError as error:
                 troubles.append(f"undo of 0x{control.command:08x}: {error.strerror}")
         return troubles
@@ -230,8 +241,26 @@ class GpuContext:
         try:
             send_all()
         except RmError:
-            self.timeslices()  # one freed channel fails the whole list: drop the groups that are gone, and try again
+            self._drop_freed()  # one freed channel fails the whole list
             send_all()
+
+    def _drop_freed(self) -> None:
+        """Drop the groups, and the channels of others, that their process has freed."""
+        self.timeslices()
+        for group in self._groups():
+            left = tuple(channel for channel in group.channels if self._is_there(channel))
+            if len(left) < len(group.channels):
+                self._drop(group)
+                if left:
+                    self.groups[group.handle] = Group(group.handle, group.engine, left)
+
+    def _is_there(self, channel: int) -> bool:
+        """Whether it is an object of the client, and a channel: handles are given out again."""
+        try:
+            reply = self.rm.control(self.rm.handle, "GET_HANDLE_INFO", object=channel, index=HANDLE_INFO_CLASS)
+        except ObjectNotFound:
+            return False
+        return is_channel(int(reply["result"]))  # type: ignore[arg-type]
 
     def _suspending(self, disable: bool) -> list[RawControl]:
         if disable not in self._prepared:

@@ -13,8 +13,10 @@ from runlist.protocol.rm_autogen import Status
 NV_OK = Status.OK
 NO_PERMISSION = Status.INSUFFICIENT_PERMISSIONS
 INVALID_ARGUMENT = Status.INVALID_ARGUMENT
-MISSING = (Status.INVALID_CLIENT, Status.OBJECT_NOT_FOUND, Status.INVALID_OBJECT_HANDLE)
-"""There is no such client or object; the last one is said of a client that is just being freed, too."""
+MISSING = (Status.INVALID_CLIENT, Status.OBJECT_NOT_FOUND, Status.INVALID_OBJECT_HANDLE, Status.INVALID_CHANNEL)
+"""There is no such client, object or, in a list, channel; INVALID_OBJECT_HANDLE is said of a client that is just being
+freed, too.
+"""
 
 _OTHER_PARAMETERS = "this driver takes other parameters: run `runlist doctor` and report the driver's version"
 _ADVICE = {

@@ -1,0 +1,124 @@
+"""Who is enabled once more because it waits for a GPU that does not turn to it: after how long, and how often."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runlist.daemon.gpu.accounting import Account
+from runlist.daemon.tasks.managed import Count, ManagedTask
+from runlist.daemon.tree.rousing import Rousing
+from runlist.errors import RunlistError
+from runlist.model import Share, Task, TaskClass, TaskKey, Usage
+from runlist.planes.process.region.activity import Activity
+
+
+class Context:
+    """Counts how often it was roused."""
+
+    def __init__(self) -> None:
+        self.roused = 0
+        self.fails = False
+
+    def rouse(self) -> None:
+        self.roused += 1
+        if self.fails:
+            raise RunlistError("no")
+
+
+class World:
+    """One task, its account, and a clock in seconds."""
+
+    def __init__(self, told: Activity | None) -> None:
+        self.context: Any = Context()
+        self.told = told
+        quota: Any = SimpleNamespace(activity=lambda pid: self.told)
+        root: Any = SimpleNamespace(quota=quota)
+        self.task = ManagedTask(Task(TaskKey(7, "GPU-0"), TaskClass.BATCH, "x", 0, 0.0), {1: self.context}, root=root)
+        self.account, self.all = Account(), Account()
+        accounting = SimpleNamespace(of=lambda pid: self.account, all=self.all)
+        gpus: Any = SimpleNamespace(scheduler=lambda gpu: SimpleNamespace(accounting=accounting))
+        processes: Any = SimpleNamespace(tasks=lambda: [self.task])
+        self.rousing = Rousing(processes, gpus)
+        self.now = 100.0
+
+    def look(self, seconds: int = 1) -> list[int]:
+        """Look once a second; after how many of them it was roused."""
+        found = []
+        for second in range(seconds):
+            before = self.context.roused
+            self.rousing.look(self.now)
+            self.now += 1
+            if self.context.roused > before:
+                found.append(second)
+        return found
+
+    def runs(self) -> None:
+        self.account.add(Usage(0.001, 1))
+
+
+WAITS = Activity(work=9, waiting=1)
+
+
+@pytest.fixture
+def world() -> World:
+    return World(WAITS)
+
+
+def test_one_that_waits_is_roused_ever_more_rarely(world: World) -> None:
+    assert world.look(40) == [2, 4, 8, 16, 32]
+    assert world.task.counts[Count.ROUSED] == 5
+
+
+def test_one_that_runs_now_and_then_is_not(world: World) -> None:
+    for _ in range(20):
+        assert world.look(2) == []
+        world.runs()
+    assert world.look(4) == [2]  # counted from its last turn
+
+
+def test_one_that_waits_for_nothing_is_not(world: World) -> None:
+    world.told = Activity(work=9)
+    assert world.look(40) == []
+
+
+def test_one_that_is_off_or_carried_is_not(world: World) -> None:
+    world.task.share = Share(enabled=False)
+    assert world.look(10) == []
+    world.task.share = Share()
+    world.task.carrier = World(None).task
+    assert world.look(10) == []
+    world.task.carrier = None
+    assert world.look(3) == [2]
+
+
+def test_while_the_gpu_is_busy_with_others_nobody_is_forgotten(world: World) -> None:
+    world.all.shares.append(0.95)
+    assert world.look(10) == []
+    world.all.shares.append(0.5)
+    assert world.look(1) == [0]
+
+
+def test_without_a_library_once_after_it_was_suspended() -> None:
+    world = World(None)
+    assert world.look(10) == []
+    world.task.counts[Count.SUSPENSIONS] += 1
+    assert world.look(40) == [0]
+    world.runs()
+    assert world.look(10) == []
+
+
+def test_a_driver_that_refuses_ends_nothing(world: World) -> None:
+    world.context.fails = True
+    assert world.look(10) == [2, 4, 8]
+    assert world.task.counts[Count.ROUSED] == 0
+
+
+def test_a_task_that_comes_again_begins_anew(world: World) -> None:
+    world.look(2)
+    world.task.share = Share(enabled=False)
+    world.look()
+    world.task.share = Share()
+    assert world.look(4) == [2]

@@ -41,7 +41,7 @@ def measure(seconds: float = 60.0) -> list[Figure]:
                 time.sleep(SETTLE_S)
                 found = _asked(seconds)
             details = {"status, ms": spread(found["there"]), "connect and status, ms": spread(found["new"])}
-            target = (AT_MOST, TARGET_MS) if attack is not None else ("", None)
+            target: tuple[str, float | None] = (AT_MOST, TARGET_MS) if attack is not None else ("", None)
             figures.append(Figure(f"status beside {name}: p99", p99(found["there"]), *target, "ms", details))
             figures.append(holds(f"beside {name} no request fails", not found["failed"], {"failed": found["failed"]}))
     return figures

@@ -149,7 +149,8 @@ def overhead(work: Work, how: str, turns: int, target: float | None) -> Figure:
 
 def stopped_here(work: Work, stops: int) -> list[Figure]:
     """Stops by the process itself, from asking until the stream is idle."""
-    pauses, took = random.Random(3), []  # noqa: S311 (no secret)
+    pauses = random.Random(3)  # noqa: S311 (no secret)
+    took: list[float] = []
     runs = 0
     with BLPExecutor(work.device) as executor, Stopper(executor.page) as stopper:
         work.add_to(executor)

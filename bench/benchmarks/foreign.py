@@ -66,7 +66,7 @@ def _rough(line: str) -> str:
 
 def _all(every: list[Foreign], within_s: float) -> dict[str, dict[str, Ended]]:
     """How they ended, by name and setup: many at once, then those that take what others need."""
-    found = {}
+    found: dict[str, dict[str, Ended]] = {}
     until = time.monotonic() + within_s
     for alone, at_once in ((False, AT_ONCE), (True, 1)):
         with ThreadPoolExecutor(at_once) as pool:

@@ -38,7 +38,7 @@ def measure(requests: int = 300) -> list[Figure]:
         beyond, control = (spread([pair[part] * 1e3 for pair in found[way]]) for part in (0, 1))
         details = {"beyond the control, ms": beyond, "the control, ms": control, "launches": ROUNDS * requests}
         name = f"launch to background off, beyond the control, by the {way}"
-        aim = ("", None) if target is None else (AT_MOST, target)
+        aim: tuple[str, float | None] = ("", None) if target is None else (AT_MOST, target)
         figures.append(Figure(f"{name}: p99", beyond["p99"], *aim, "ms", details))
         figures.append(Figure(f"{name}: p50", beyond["p50"], unit="ms"))
     return figures

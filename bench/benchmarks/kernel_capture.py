@@ -46,7 +46,7 @@ def measure(groups: int = GROUPS, processes: int = PROCESSES, rounds: int = ROUN
     ]  # fmt: skip
     for name, runs in costs.items():
         added = [one - other for one, other in zip(runs["with"], runs["without"], strict=True)]
-        target = (AT_MOST, 300.0) if name != "a captured allocation" else ("", None)
+        target: tuple[str, float | None] = (AT_MOST, 300.0) if name != "a captured allocation" else ("", None)
         figures.append(Figure(f"the programs add to {name}", median(added), *target, "ns", {**runs, **spread(added)}))
     return figures
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.harness import daemon, jobs, pods
@@ -54,7 +55,7 @@ def measure(seconds: float = SECONDS, rounds: int = ROUNDS) -> list[Figure]:
                 stack.callback(_leave, process.pid)
                 began = time.perf_counter()
                 (container / "cgroup.procs").write_text(str(process.pid))
-                _until(lambda pid=process.pid, label=name: _label(client, pid) == label)
+                _until(partial(_is_labelled, client, process.pid, name))
                 took.append(time.perf_counter() - began)
             time.sleep(SETTLE_S)
             spans = [jobs.measured(batches, lambda: log.watch(seconds))[1] for _ in range(rounds)]
@@ -69,8 +70,8 @@ def measure(seconds: float = SECONDS, rounds: int = ROUNDS) -> list[Figure]:
     ]
 
 
-def _label(client: Client, pid: int) -> str:
-    return next((task.labels.get("pod", "") for task in client.ps() if task.pid == pid), "")
+def _is_labelled(client: Client, pid: int, name: str) -> bool:
+    return any(task.pid == pid and task.labels.get("pod", "") == name for task in client.ps())
 
 
 def _leave(pid: int) -> None:

@@ -230,7 +230,17 @@ def held_by(pids: set[int]) -> int:
 def carried_out(attack: Attack, program: Path, client: Client, limit: int) -> Outcome:
     """Have an attack carried out, and watch."""
     outcome = Outcome()
-    run = [sys.executable, "-m", "runlist.cli", "run", "--memory", str(limit), "--", *attack.words, program]
+    run: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "runlist.cli",
+        "run",
+        "--memory",
+        str(limit),
+        "--",
+        *attack.words,
+        program,
+    ]
     with Child(run, environment()) as child:
         tenant = Tenant(child)
         try:

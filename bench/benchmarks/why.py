@@ -125,7 +125,7 @@ def added_percent(without: float, watched: float) -> float:
 
 
 def _request_us(program: WorkloadProcess, seconds: float) -> float:
-    return median(program.measure(seconds)["latency_us"])
+    return float(median(program.measure(seconds)["latency_us"]))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ _WIDER = 4
 
 def resnet50(torch: Any) -> Any:
     """(batch, 3, 224, 224) to (batch, 1000)."""
-    nn = torch.nn
+    nn: Any = torch.nn
 
     class Bottleneck(nn.Module):
         def __init__(self, inputs: int, width: int, stride: int) -> None:

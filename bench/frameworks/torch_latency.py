@@ -83,7 +83,7 @@ def _compiled(arguments: argparse.Namespace) -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes takes longer than these kernels
     torch = torch_of(arguments.device)
     wait = waiter(torch, arguments.device)
-    nn = torch.nn
+    nn: Any = torch.nn
     width = WIDTH if arguments.device == "cuda" else 64
 
     class Block(nn.Module):

@@ -135,7 +135,7 @@ def unread(folder: Path) -> None:
 
 def half_frames(folder: Path) -> None:
     """A hundred connections with most of a frame of 15 MiB each."""
-    held = []
+    held: list[socket.socket] = []
     while True:
         while len(held) < 100:
             sock = connected(folder)

@@ -64,7 +64,7 @@ _ALLOCATORS = {"expandable": "expandable_segments:True", "asynchronous": "backen
 
 def programs(features: Path) -> list[Foreign]:
     """All of them that this machine has."""
-    runs = [(name, (str(features), name)) for name in _words([str(features)])]
+    runs: list[tuple[str, tuple[str, ...]]] = [(name, (str(features), name)) for name in _words([str(features)])]
     for script in ("torch_ways", "other_ways"):
         runs += [(name, (sys.executable, str(FOLDER / f"{script}.py"), name)) for name in _ways(script)]
     runs.append(("triton_kernel", (sys.executable, str(FOLDER / "triton_kernel.py"))))

@@ -19,7 +19,8 @@ LONGEST_S = 5.0
 def main() -> None:
     """Returns when all stops were made, or one took too long."""
     path, times = Path(sys.argv[1]), int(sys.argv[2])
-    page, pauses, took = Page(path), random.Random(5), []  # noqa: S311 (no secret)
+    page, pauses = Page(path), random.Random(5)  # noqa: S311 (no secret)
+    took: list[float] = []
     with Stopper(page) as stopper:
         while len(took) < times:
             ends = time.perf_counter() + LONGEST_S

@@ -79,6 +79,11 @@ class Actor:
         return got
 
 
+def _an_actor(part: str) -> Any:
+    actor: Any = Actor
+    return actor.options(num_gpus=float(part)).remote()
+
+
 class Script:
     """The lines."""
 
@@ -89,10 +94,10 @@ class Script:
         """Answer one."""
         word, *parts = line.split()
         if word == "start":
-            self._actors = [Actor.options(num_gpus=float(part)).remote() for part in parts]
+            self._actors = [_an_actor(part) for part in parts]
             return {"pids": ray.get([actor.start.remote() for actor in self._actors], timeout=START_S)}
         if word == "take":
-            actor = Actor.options(num_gpus=float(parts[0])).remote()
+            actor = _an_actor(parts[0])
             got = ray.get(actor.take.remote(float(parts[0])), timeout=START_S)
             ray.kill(actor)
             return {"more": got[0], "less": got[1]}

@@ -29,7 +29,7 @@ def _stamp(stamps: list[tuple[float, float]]) -> None:
             stamps.extend((result.began, result.ended) for result in heard.results if result.done)
         return heard
 
-    GpuContext.suspend = stamped_suspend  # type: ignore[method-assign]
+    GpuContext.suspend = stamped_suspend  # type: ignore[assignment, method-assign]
     messages.said = stamped_said
 
 
@@ -43,7 +43,7 @@ def main() -> int:
     stamps: list[tuple[float, float]] = []
     _stamp(stamps)
     if way == "loop":
-        link.program = _nothing  # type: ignore[assignment]
+        link.program = _nothing  # type: ignore[assignment, attr-defined]
     try:
         return daemon.main()
     finally:

@@ -32,6 +32,8 @@ class Inference(serving.Program):
         self._gpu = options.device == "cuda"
         if options.graph and options.blocks is not None and not options.urgent:
             raise UsageError("a CUDA graph is one piece of work, with no layers to stop between: leave out --graph")
+        self._stream: Any
+        self._aside: Any
         self._stream, self._aside = self._streams(options) if self._gpu else (None, None)
         torch.set_num_threads(1)  # else an input is prepared by as many threads as cores, which other programs' spin on
         torch.backends.cudnn.benchmark = False  # what it chooses would depend on what else runs now
@@ -54,7 +56,7 @@ class Inference(serving.Program):
         if options.blocks is not None and not options.urgent:
             self._stop_between_layers(Page(options.blocks))
         layers = () if options.graph else ("blocks",)
-        self.ways = frozenset(("hint", *layers) if self._gpu else layers)  # type: ignore[misc]
+        self.ways = frozenset(("hint", *layers) if self._gpu else layers)
         self._facts = {
             "repeats": True,
             "network": options.network,

@@ -24,7 +24,7 @@ class GraphProgram(serving.Program):
 
     def __init__(self, options: argparse.Namespace) -> None:
         make = ALGORITHMS[options.algorithm]
-        self.ways = frozenset({"blocks", "reset"} if make.idempotent else {"blocks"})  # type: ignore[misc]
+        self.ways = frozenset({"blocks", "reset"} if make.idempotent else {"blocks"})
         graph = (
             graphs.read(options.graph) if options.graph else graphs.rmat(options.scale, options.degree, options.seed)
         )

@@ -43,7 +43,7 @@ class Weather(serving.Program):
             self._model.close()
             del self._model  # there may not be room for two
             self._model = made(Stoppable(self._device, Page(options.blocks)))
-        self.ways = frozenset({"blocks"})  # type: ignore[misc]
+        self.ways = frozenset({"blocks"})
         self._facts = {
             "repeats": False,  # which step a request is depends on those before it; `correct` has compared it
             "case": options.case,

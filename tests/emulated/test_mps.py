@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import Commands, Daemon, Worker, task_of, wait_for
+from tests.fixtures.daemon import Commands, Daemon, Slices, Worker, task_of, wait_for
 
 Start = Callable[..., Worker]
 
@@ -88,6 +88,27 @@ def test_one_stays_suspended_when_the_client_goes_by_which_it_is(
     second.assert_stopped()
     daemon.client.resume(second.pid)
     second.wait_for_progress()
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="a server of MPS ends with a client that is killed")
+def test_one_stays_suspended_also_when_somebody_holds_the_clients_file(daemon: Daemon, clients: list[Worker]) -> None:
+    """As the keeper does for a moment: the client ends when the last copy of its file is closed."""
+    first, second, _ = clients
+    for one in clients:
+        daemon.client.attach(one.pid)
+    daemon.client.suspend(second.pid)
+    slices = Slices()
+    held = slices.contexts(first.pid)
+    first.kill()
+    wait_for(lambda: task_of(daemon, second.pid).together == [])
+    wait_for(lambda: not task_of(daemon, second.pid).enabled)
+    second.assert_stopped()
+    for context in held:
+        context.handle.close()
+    second.assert_stopped(1.5)
+    daemon.client.resume(second.pid)
+    second.wait_for_progress()
+    slices.close()
 
 
 def test_nobody_is_left_suspended_when_the_daemon_and_the_keeper_go(daemon: Daemon, clients: list[Worker]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
@@ -135,6 +136,8 @@ class SuspendedBy(StrEnum):
     POLICY = "policy"  # it did what the policy map forbids
 
 
+UNSURE_S = 5.0
+"""For how long a task is looked after whose group others have left."""
 GAVE_WAY = "off at once: another task began to work"
 
 
@@ -184,6 +187,7 @@ class ManagedTask(msgspec.Struct):
     gave_way: bool = False  # it is off before the policy could decide
     carrier: ManagedTask | None = None  # whose suspension takes it off the GPU, too: its own channels stay enabled
     disabled: bool = False  # its own channels are, or some of them
+    unsure_until: float = 0.0  # until then (monotonic clock) others who share its group may end, and change it by that
 
     def take_rule(
         self, rule: str, labels: Mapping[str, str], notes: tuple[str, ...], shared_memory: int | None
@@ -270,6 +274,7 @@ class ManagedTask(msgspec.Struct):
         """
         self.settle()
         self.carrier = carrier
+        self.unsure_until = time.monotonic() + UNSURE_S
         if not self.is_off:
             self.share = replace(self.share, enabled=True)
 

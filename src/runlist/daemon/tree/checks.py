@@ -41,6 +41,18 @@ class Checks:
                 self.check_files(process.pid)
             if slices:
                 self.correct(process.pid)
+            self._assert_unsure(process)
+
+    def _assert_unsure(self, process: ManagedProcess) -> None:
+        """A client of MPS ends when the last of those who have its file closes that, the keeper maybe; and only then is
+        what was disabled by it no more.
+        """
+        for task in process.tasks.values():
+            if time.monotonic() < task.unsure_until and not task.share.enabled:
+                try:
+                    task.assert_enabled()
+                except (RunlistError, OSError) as error:
+                    _log.warning("a task could not be suspended once more", pid=process.pid, reason=str(error))
 
     def check_files(self, pid: int) -> None:
         """Forget the contexts of a process on files that it has closed."""

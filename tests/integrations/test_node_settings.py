@@ -136,6 +136,8 @@ def test_hami_with_several_containers_goes_by_their_order() -> None:
     assert settings(text, container="idle", order=order) == {"group": POD}
     assert settings(text, container="first", names=order)["weight"] == "10"
     assert settings(text, container="last", order=("init", *order))["weight"] == "30", "older ones leave init ones out"
+    debugger = of(text, container="debugger-1", order=order, names=(*order, "debugger-1"))
+    assert (debugger.settings, debugger.notes) == ({"group": POD}, ()), "it was added to a pod that ran"
     for names in (("last",), ("init", *order)):  # which ones run before the others is not known either
         assert "cannot be told" in of(text, container="last", names=names).notes[0]
 

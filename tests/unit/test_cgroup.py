@@ -67,6 +67,32 @@ def test_only_a_weight_follows_a_cgroup(words: str, tmp_path: Path) -> None:
         Rules.load(file)
 
 
+NODE, POD, OURS, OTHER = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+NESTED = f"/docker/{NODE}/kubelet/kubepods/burstable"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "container"),
+    [
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}", POD),
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}/{OTHER}", POD),  # what it makes below its own is not believed
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}/{OURS}", POD),
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod1/{OURS}", OURS),
+        (f"{NESTED}/pod1/{OURS}", f"/docker/{OTHER}/pod2/{POD}", OTHER),
+        (f"/docker/{NODE}/system.slice/runlist.service", f"{NESTED}/pod2/{POD}", POD),
+        ("/system.slice/runlist.service", f"{NESTED}/pod2/{POD}", NODE),
+        (f"/docker/{NODE}", f"/docker/{NODE}", NODE),
+    ],
+)
+def test_a_node_that_is_a_container_is_none_of_its_pods(
+    ours: str, theirs: str, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kind's, under older hierarchies: there a path shows the containers that the daemon is in itself."""
+    paths = {os.getpid(): ours, 1: theirs}
+    monkeypatch.setattr(cgroup, "read", lambda pid, *_: f"4:memory:{paths[pid]}\n0::/\n")
+    assert cgroup.cgroup_of(1) == ("/", container)
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

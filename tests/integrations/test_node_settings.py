@@ -48,7 +48,7 @@ def test_our_own_keys_for_the_pod_and_for_a_container() -> None:
         "runlist.dev/p99": "5ms",
         "side.runlist.dev/weight": "3",
     }
-    whole = {"class": "latency", "weight": "20", "cap": "50%", "memory": "8GiB", "p99": "5ms"}
+    whole = {"class": "latency", "weight": "20", "cap": "50%", "memory": "8Gi", "p99": "5ms"}
     assert settings(annotations) == {**whole, "group": POD}
     assert settings(annotations, container="side") == {**whole, "weight": "3", "group": "container"}
 

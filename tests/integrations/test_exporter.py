@@ -428,7 +428,10 @@ def test_a_daemon_that_says_nothing_is_none_soon(fake: FakeDaemon, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("127.0.0.1:9878", ("127.0.0.1", 9878)), (":1", ("", 1)), ("[::1]:80", ("::1", 80)), ("host:0", ("host", 0))],
+    [
+        ("127.0.0.1:9878", ("127.0.0.1", 9878)), (":1", ("", 1)), ("[::1]:80", ("::1", 80)), ("host:0", ("host", 0)),
+        ("[127.0.0.1]:9878", ("127.0.0.1", 9878)),
+    ],
 )
 def test_addresses(text: str, expected: tuple[str, int]) -> None:
     assert serve.parse_address(text) == expected

@@ -18,8 +18,7 @@ _TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a number and a unit, or None for another text: 8G, 8Gi and 8GiB are 8 × 1024³ bytes, 8GB is 8 × 1000³.
-    """
+    """Bytes of a number and a unit, or None for another text: 8G, 8Gi and 8GiB are 8 × 1024³, 8GB is 8 × 1000³."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

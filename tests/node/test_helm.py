@@ -29,8 +29,8 @@ pytestmark = [
 
 EVERYTHING = (
     "serviceMonitor.enabled=true", "plugin.cdi.enabled=true", "plugin.resources=share\\,memory",
-    "exporter.names={dcgm,kai}", "exporter.passwordSecret=metrics", "node.priorityClasses.inference=latency", "daemon.options={floor=5}",
-    "daemon.rules=[limits]",
+    "exporter.names={dcgm,kai}", "node.priorityClasses.inference=latency", "daemon.options={floor=5}",
+    "daemon.rules=[limits]", "exporter.passwordSecret=metrics",
     "podLabels.team=gpu", "serviceMonitor.labels.release=prometheus",
 )  # fmt: skip
 NOTHING = (

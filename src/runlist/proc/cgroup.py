@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from runlist.proc.process import read
@@ -26,6 +28,7 @@ def cgroup_of(pid: int) -> tuple[str, str]:
     """
     lines = [line.split(":", 2) for line in read(pid, "cgroup", _MAX_BYTES).split("\n")]  # names may have other breaks
     paths = [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == _PARTS)]
+    paths = [(controllers, path if controllers else _whole(path)) for controllers, path in paths]
     path = next((path for controllers, path in paths if not controllers), "")
     path = next((path for _, path in paths if _SLURM.match(path)), path)
     for controllers, found in paths:
@@ -33,6 +36,27 @@ def cgroup_of(pid: int) -> tuple[str, str]:
             owner = _owner_above(controllers, found, container)
             return path, f"{owner}:{container}" if owner else container
     return path, ""
+
+
+def _whole(path: str) -> str:
+    """A path of the unified hierarchy from its root on. One that lies outside of our own namespace of cgroups, as for a
+    daemon in a pod, begins with `/..`; it stays so where the machine's own hierarchy is not mounted here.
+    """
+    begin = _namespace(os.getpid()) if path.startswith("/..") else ""
+    return posixpath.normpath(begin + path) if begin else path
+
+
+@lru_cache(1)
+def _namespace(pid: int) -> str:
+    """Where our own namespace of cgroups begins, found by who is in which; empty where that is not seen."""
+    lines = read(pid, "cgroup", _MAX_BYTES).split("\n")
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    for top in (MOUNT / "unified", MOUNT):
+        for folder, _, _ in os.walk(top) if (top / "cgroup.controllers").exists() else ():
+            with contextlib.suppress(OSError):
+                if str(pid) in Path(folder, "cgroup.procs").read_text().split():
+                    return folder.removeprefix(str(top)).removesuffix(own.rstrip("/"))
+    return ""
 
 
 def _container_below_us(path: str) -> str:

@@ -160,7 +160,8 @@ def test_rights_are_the_least_that_work() -> None:
     assert not pod.keys() & {"hostNetwork", "hostIPC"}
     for name, one in containers(found).items():
         rights = one["securityContext"]
-        assert rights["capabilities"].get("add", []) == (["SYS_PTRACE", "SYS_NICE"] if name == "daemon" else [])
+        adds = ["SYS_PTRACE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_NICE"] if name == "daemon" else []
+        assert rights["capabilities"].get("add", []) == adds
         assert rights["capabilities"]["drop"] == ["ALL"]
         assert rights["readOnlyRootFilesystem"] is True
         assert rights["allowPrivilegeEscalation"] is False

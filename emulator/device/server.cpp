@@ -161,7 +161,7 @@ void Server::read_control(Connection& connection) {
             continue;
         const Time now = clock_now();
         const std::span<std::byte> body(buffer.data() + sizeof request, bytes - sizeof request);
-        const RmCaller caller{connection.id, received.sender.uid};
+        const RmCaller caller{connection.id, received.sender.uid, received.sender.pid};
         const RmAnswer answer = service_.call(caller, request.number, body.first(request.argument_size),
                                               body.subspan(request.argument_size), now);
         if (request.number == rm::number::kRmFree) close_orphans();

@@ -27,6 +27,8 @@ from runlist.text import counted
 from runlist.views.finding import Finding
 
 _CAP_SYS_PTRACE = 19
+_CAPS_DAC = (1, 2)
+"""DAC_OVERRIDE, DAC_READ_SEARCH: /proc/PID/fd of other users is closed even to root without either."""
 _RECORD_BYTES = 64  # at least as long as a tenant's message
 
 
@@ -132,6 +134,10 @@ def _ptrace() -> str:
     with contextlib.suppress(OSError):
         scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
     if capable(_CAP_SYS_PTRACE) and scope != "3":
+        if not any(map(capable, _CAPS_DAC)):
+            raise Limited(
+                "only your own user's processes can be attached: those of others need CAP_DAC_READ_SEARCH, too"
+            )
         return "processes of every user can be attached"
     if scope == "0":
         return "your own processes can be attached"

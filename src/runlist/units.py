@@ -8,7 +8,7 @@ from fractions import Fraction
 MAX_SIZE = 1 << 50
 """A pebibyte: more than any GPU has."""
 
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?(?:([KMGT])(i?B)?|B)?", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?) ?(?:([KMGT])(i?B?)|B)?", re.ASCII | re.IGNORECASE)
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:_?\d{1,3}){0,4}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][+-]?\d{1,2})?", re.ASCII)
@@ -18,7 +18,7 @@ _TIMES = ((1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a number and a unit, or None for another text: 8G and 8GiB are 8 × 1024³ bytes, 8GB is 8 × 1000³."""
+    """Bytes of a number and a unit, or None for another text: 8G, 8Gi and 8GiB are 8 × 1024³, 8GB is 8 × 1000³."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

@@ -23,7 +23,7 @@ SETTINGS = [
 ]  # fmt: skip
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-zµμ]*)")
 _SIZES = {"": 1, "b": 1, **{f"{letter}{rest}": (1000 if rest == "b" else 1024) ** (power + 1)
-          for power, letter in enumerate("kmgt") for rest in ("", "b", "ib")}}  # fmt: skip
+          for power, letter in enumerate("kmgt") for rest in ("", "b", "i", "ib")}}  # fmt: skip
 _TIMES = {"us": 1, "µs": 1, "μs": 1, "ms": 1000, "s": 1_000_000}
 
 

@@ -156,6 +156,7 @@ def test_every_name_that_a_group_may_have_is_written_so_that_the_daemon_reads_it
         ({"weight": "-3"}, {}), ({"class": "gold"}, {}), ({"memory": "2 parsecs"}, {}), ({"burst": "1s"}, {}),
         ({"cap": "10", "class": "x"}, {"cap": "10"}), ({"class": 'batch" }\n[[rule]]\n#'}, {}),
         ({"group": "a\x00b"}, {}), ({"unknown": "x"}, None), ({"weight": "9" * 10_000}, {}),
+        ({"memory": "8Gi", "weight": "1e3"}, {"memory": "8Gi"}),
     ],
 )  # fmt: skip
 def test_an_annotation_that_is_wrong_is_left_out_and_said(
@@ -163,6 +164,7 @@ def test_an_annotation_that_is_wrong_is_left_out_and_said(
 ) -> None:
     said = hook.run(state("created", **annotations), tmp_path)
     assert bool(said) == (left is not None)
+    assert all(len(line) < 500 for line in said)
     (path,) = tmp_path.iterdir()
     assert tomllib.loads(path.read_text())["rule"][0]["set"] == {"group": "container", **(left or {})}
     assert Rules.of_drop_in(path, path.read_bytes())

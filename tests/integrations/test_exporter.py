@@ -428,7 +428,13 @@ def test_a_daemon_that_says_nothing_is_none_soon(fake: FakeDaemon, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("127.0.0.1:9878", ("127.0.0.1", 9878)), (":1", ("", 1)), ("[::1]:80", ("::1", 80)), ("host:0", ("host", 0))],
+    [
+        ("127.0.0.1:9878", ("127.0.0.1", 9878)),
+        (":1", ("", 1)),
+        ("[::1]:80", ("::1", 80)),
+        ("host:0", ("host", 0)),
+        ("[127.0.0.1]:9878", ("127.0.0.1", 9878)),
+    ],
 )
 def test_addresses(text: str, expected: tuple[str, int]) -> None:
     assert serve.parse_address(text) == expected
@@ -466,9 +472,38 @@ def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None
         serve.read_password(path)
     path.chmod(0o600)
     assert serve.read_password(path).allows("Basic cHJvbWV0aGV1czpzZWNyZXQ=")
-    path.write_text("no colon")
-    with pytest.raises(UsageError, match="name:password"):
-        serve.read_password(path)
+    for wrong in (b"no colon", b":secret", b"prometheus:", b"", b"\xff\xfe:secret"):
+        path.write_bytes(wrong)
+        with pytest.raises(UsageError, match="name:password"):
+            serve.read_password(path)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "why"),
+    [
+        ("certificate", "locked", "the key asks for a password"),
+        ("certificate", "other", "KEY_VALUES_MISMATCH"),
+        ("certificate", "text", "no PEM"),
+        ("text", "text", "no PEM"),
+        ("certificate", "missing", "No such file or directory"),
+        ("certificate", ".", "Is a directory"),
+    ],
+)
+def test_what_is_no_certificate_with_its_key_is_one_line(certificate: str, key: str, why: str, tmp_path: Path) -> None:
+    """And nobody is asked for a password: a service has no terminal."""
+    for name in ("key", "other"):
+        subject = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=x"]
+        openssl(tmp_path, *subject, "-keyout", name, "-out", "certificate" if name == "key" else "its")
+    openssl(tmp_path, "pkcs8", "-topk8", "-in", "key", "-out", "locked", "-passout", "pass:secret")
+    (tmp_path / "text").write_text("a:b\n")
+    serve.tls_context(tmp_path / "certificate", tmp_path / "key")
+    with pytest.raises(UsageError, match=why) as refused:
+        serve.tls_context(tmp_path / certificate, tmp_path / key)
+    assert str(tmp_path / certificate) in str(refused.value)
+
+
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL)
 
 
 def test_only_this_command_needs_the_library() -> None:

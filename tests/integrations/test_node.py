@@ -239,6 +239,21 @@ def test_a_kubelet_that_speaks_of_another_pod_is_not_heard(
     wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
 
 
+def test_a_container_for_debugging_takes_nothing_from_the_others(
+    runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet
+) -> None:
+    """`kubectl debug` adds one: the kubelet's pod-resources do not tell of it."""
+    kubelet.containers = [Container("shop", "web-0", name) for name in ("small", "big")]
+    pod = runtime.pod("web-0", HAMI, namespace="shop")
+    for name in ("small", "big"):
+        runtime.container(pod, name)
+    agent.start("--pod-resources", str(kubelet.pod_resources))
+    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    runtime.container(pod, "debugger-x7k2p")
+    wait_for(lambda: "debugger-x7k2p" in weights(agent))
+    assert weights(agent) == {"small": "10", "big": "90", "debugger-x7k2p": ""}
+
+
 @pytest.mark.parametrize("there", ["nothing", "a file", "a kubelet that ended"])
 def test_without_a_kubelet_it_goes_by_what_it_saw(
     runtime: FakeRuntime, agent: NodeAgent, short_path: Path, there: str

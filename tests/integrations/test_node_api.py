@@ -81,6 +81,24 @@ def test_no_pod_hides_its_specification(runtime: FakeRuntime, server: ApiServer,
     assert asking.rules[one]["set"]["group"] == "pod:shop/web-0/u1"
 
 
+def test_a_pod_that_is_deleted_while_it_runs_keeps_what_it_had(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """By force: its containers may go on for its grace period, and another of its name may begin meanwhile."""
+    one = runtime.run("web-0", {"runlist.dev/weight": "1"}, uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"}, priority=-5)
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "20"))
+    server.delete("u1")
+    again = runtime.run("web-0", uid="u2")
+    server.put("web-0", "u2", {"runlist.dev/weight": "30"})
+    wait_for(partial(_has, asking, again, "weight", "30"))
+    other = runtime.run("web-1")
+    wait_for(partial(asking.has, other))
+    assert _has(asking, one, "weight", "20")
+    assert _has(asking, one, "class", "batch")
+
+
 def test_nonsense_is_one_event_on_the_pod(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
     one = runtime.run("web-0", {"runlist.dev/weight": "ten\x1b[2J"}, uid="u1")
     asking.start()

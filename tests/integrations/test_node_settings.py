@@ -48,7 +48,7 @@ def test_our_own_keys_for_the_pod_and_for_a_container() -> None:
         "runlist.dev/p99": "5ms",
         "side.runlist.dev/weight": "3",
     }
-    whole = {"class": "latency", "weight": "20", "cap": "50%", "memory": "8GiB", "p99": "5ms"}
+    whole = {"class": "latency", "weight": "20", "cap": "50%", "memory": "8Gi", "p99": "5ms"}
     assert settings(annotations) == {**whole, "group": POD}
     assert settings(annotations, container="side") == {**whole, "weight": "3", "group": "container"}
 
@@ -136,6 +136,8 @@ def test_hami_with_several_containers_goes_by_their_order() -> None:
     assert settings(text, container="idle", order=order) == {"group": POD}
     assert settings(text, container="first", names=order)["weight"] == "10"
     assert settings(text, container="last", order=("init", *order))["weight"] == "30", "older ones leave init ones out"
+    debugger = of(text, container="debugger-1", order=order, names=(*order, "debugger-1"))
+    assert (debugger.settings, debugger.notes) == ({"group": POD}, ()), "it was added to a pod that ran"
     for names in (("last",), ("init", *order)):  # which ones run before the others is not known either
         assert "cannot be told" in of(text, container="last", names=names).notes[0]
 

@@ -280,7 +280,7 @@ def test_commands_write_and_remove_the_rule_beside_the_daemons_socket(commands: 
 def test_words_of_an_administrator_that_cannot_be_meant_are_told(commands: Commands, words: tuple[str, ...]) -> None:
     done = commands.run("slurm", "prolog", *words)
     assert done.returncode == 2
-    assert done.stderr.startswith("runlist slurm: ")
+    assert len(done.stderr.splitlines()) == 1  # which the script puts into the system's log
     assert words[1] in done.stderr.splitlines()[0]
     assert not (commands.folder / "rules.d").exists()
 
@@ -323,6 +323,32 @@ def test_the_prolog_goes_on_when_slurmd_has_gone_on(prolog: Script, tmp_path: Pa
     assert said.read_text() == f"slurm prolog --cap --memory 80G {prolog.rules}/.slurm-7\n"
     assert (prolog.rules / ".slurm-7").stat().st_mode & 0o777 == 0o600
     assert prolog.rules.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("program", "defaults", "line"),
+    [
+        (None, "", "No such file or directory"),
+        ("echo 'runlist: --shards many: take a whole number' >&2; exit 2", "", "--shards many: take a whole number"),
+        ("echo first >&2; echo; echo last >&2; exit 1", "", "exit code 1: last"),
+        ("exit 124", "", "exit code 124"),  # as of one that took too long
+        ("exit 0", "RUNLIST_RULES=/proc/x", "/proc/x cannot be written"),
+    ],
+)
+def test_what_keeps_the_prolog_from_its_work_is_one_line_in_the_systems_log(
+    program: str | None, defaults: str, line: str, prolog: Script, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "bin").mkdir()
+    writes(tmp_path / "bin" / "logger", f'echo "$@" >>{log}.new; mv {log}.new {log}')
+    if program is not None:
+        writes(prolog.runlist, program)
+    prolog.defaults.write_text(f"PATH={tmp_path}/bin:$PATH\n{defaults}\n")
+    assert prolog.run() == 0
+    wait_for(log.exists, "the line")
+    (said,) = log.read_text().splitlines()
+    assert said.startswith("-t runlist-slurm -p daemon.warning -- job 7: ")
+    assert line in said
 
 
 @pytest.mark.parametrize("defaults", ["if (\n", "exit 3\n", "nonsense\n", "RUNLIST_RULES=/proc/x\n", "\0\xff"])

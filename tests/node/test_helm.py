@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from runlist import __version__
 from runlist.cli import application
 from runlist.daemon.placement.rules import Rules
+from runlist.integrations.exporter.serve import parse_address
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.helm import program
 from tests.fixtures.node import needs_modules
@@ -29,7 +30,7 @@ pytestmark = [
 EVERYTHING = (
     "serviceMonitor.enabled=true", "plugin.cdi.enabled=true", "plugin.resources=share\\,memory",
     "exporter.names={dcgm,kai}", "node.priorityClasses.inference=latency", "daemon.options={floor=5}",
-    "daemon.rules=[limits]",
+    "daemon.rules=[limits]", "exporter.passwordSecret=metrics",
     "podLabels.team=gpu", "serviceMonitor.labels.release=prometheus",
 )  # fmt: skip
 NOTHING = (
@@ -159,7 +160,8 @@ def test_rights_are_the_least_that_work() -> None:
     assert not pod.keys() & {"hostNetwork", "hostIPC"}
     for name, one in containers(found).items():
         rights = one["securityContext"]
-        assert rights["capabilities"].get("add", []) == (["SYS_PTRACE", "SYS_NICE"] if name == "daemon" else [])
+        adds = ["SYS_PTRACE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_NICE"] if name == "daemon" else []
+        assert rights["capabilities"].get("add", []) == adds
         assert rights["capabilities"]["drop"] == ["ALL"]
         assert rights["readOnlyRootFilesystem"] is True
         assert rights["allowPrivilegeEscalation"] is False
@@ -228,6 +230,30 @@ def test_metrics_are_found_by_their_labels() -> None:
     (port,) = containers(found)["exporter"]["ports"]
     assert port["name"] == found["Service"]["spec"]["ports"][0]["targetPort"]
     assert found["ServiceMonitor"]["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_whoever_reaches_the_metrics_can_be_asked_for_a_password() -> None:
+    found = manifests("serviceMonitor.enabled=true", "exporter.passwordSecret=metrics")
+    exporter = containers(found)["exporter"]
+    (mount,) = [one for one in exporter["volumeMounts"] if one["name"] == "metrics-password"]
+    assert f"--password-file={mount['mountPath']}/file" in exporter["args"]
+    volumes = found["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    (volume,) = [one["secret"] for one in volumes if one["name"] == "metrics-password"]
+    assert volume["secretName"] == "metrics"
+    assert volume["defaultMode"] & 0o077 == 0, "the exporter refuses a file that others can read"
+    (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["basicAuth"] == {
+        "username": {"name": "metrics", "key": "username"}, "password": {"name": "metrics", "key": "password"},
+    }  # fmt: skip
+    for container in containers(found).values():
+        is_exporters = container["name"] == "exporter"
+        assert is_exporters or all(one["name"] != "metrics-password" for one in container["volumeMounts"])
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7"])
+def test_the_exporter_listens_on_either_kind_of_address(address: str) -> None:
+    (listen,) = [word for word in containers(manifests())["exporter"]["args"] if word.startswith("--listen=")]
+    assert parse_address(listen.removeprefix("--listen=").replace("$(POD_IP)", address)) == (address, 9878)
 
 
 def test_the_chart_is_of_this_version_and_can_be_packed(tmp_path: Path) -> None:

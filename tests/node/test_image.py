@@ -20,6 +20,7 @@ from tests.conftest import ON_NVIDIA
 from tests.fixtures import image as building
 from tests.fixtures.daemon import (
     DEFAULT_SLICES,
+    NOBODY,
     ROOT,
     Commands,
     Slices,
@@ -120,6 +121,8 @@ def test_a_daemon_with_the_charts_rights_manages_programs_outside(
     log = (tmp_path / "log").open("wb")
     daemon = subprocess.Popen(words(engine, "daemon", chart["daemon"], commands), stdout=log, stderr=log)
     tenant = Worker(commands.environment, tmp_path)
+    (tmp_path / "stranger").mkdir()
+    stranger = _of_another_user(commands, tmp_path / "stranger")
     try:
         wait_for((commands.folder / "daemon.sock").is_socket, (tmp_path / "log").read_text(), 60)
         drop_in = commands.folder / "rules.d" / "test.toml"
@@ -130,9 +133,8 @@ def test_a_daemon_with_the_charts_rights_manages_programs_outside(
         def managed() -> bool:
             try:
                 with Client.open() as client:
-                    return [(one.pid, one.weight, one.reached_by) for one in client.ps()] == [
-                        (tenant.pid, 30, "own right")
-                    ]
+                    found = {(one.pid, one.weight, one.reached_by) for one in client.ps()}
+                    return found == {(one.pid, 30, "own right") for one in (tenant, stranger)}
             except RunlistError:
                 return False
 
@@ -142,6 +144,7 @@ def test_a_daemon_with_the_charts_rights_manages_programs_outside(
         tenant.assert_stopped()
         commands.ok("resume", str(tenant.pid))
         tenant.wait_for_progress()
+        wait_for(lambda: _seconds(stranger.pid) > 0, "the seconds of another user's program")
         engine.ask("exec", "daemon", *chart["daemon"]["readinessProbe"]["exec"]["command"])
         engine.ask("stop", "--time", "20", "daemon")
         assert daemon.wait(30) == 0, (tmp_path / "log").read_text()
@@ -149,10 +152,22 @@ def test_a_daemon_with_the_charts_rights_manages_programs_outside(
         assert tenant.quit()
     finally:
         tenant.kill()
+        stranger.kill()
         if daemon.poll() is None:
             engine.ask("kill", "daemon")
             daemon.wait(30)
         log.close()
+
+
+def _of_another_user(commands: Commands, folder: Path) -> Worker:
+    """A program of another user's, who may open the test's own files."""
+    reaches = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    return Worker(commands.environment, folder, before=("setpriv", f"--reuid={NOBODY}", "--clear-groups", *reaches))
+
+
+def _seconds(pid: int) -> float:
+    with Client.open() as client:
+        return sum(one.gpu_seconds_held for one in client.ps() if one.pid == pid)
 
 
 def test_a_plugin_with_the_charts_rights_serves_the_kubelet(

@@ -120,3 +120,33 @@ def test_what_is_lowered_to_a_bound_is_told(
     assert (event["reason"], event["involvedObject"]["name"]) == ("RunlistLowered", "greedy")
     assert "weight = 9999 is beyond rules.toml:1" in event["message"]
     assert "kubernetes-" not in event["message"]
+
+
+def test_what_is_taken_away_or_lowered_counts_for_what_runs(
+    commands: Commands, start_daemon: Callable[..., Daemon], runtime: FakeRuntime, agent: NodeAgent, tenant: Tenant,
+    place: Place, server: ApiServer, tmp_path: Path,
+) -> None:  # fmt: skip
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[bound]]\nlabels = { namespace = "shop" }\nweight = 500\n')
+    daemon = start_daemon("--rules", str(rules))
+    process = tenant("batch", "--kernel-ms", "5", environment=commands.environment)
+    process.run()
+    asked = {"weight": "400", "class": "latency", "cap": "40", "memory": "8Gi"}
+    server.put("web-0", "u1", {f"runlist.dev/{key}": value for key, value in asked.items()})
+    agent.start()
+    place(runtime.run("web-0", uid="u1"), process.pid)
+    wait_for(lambda: _settings(daemon) == [(400, "latency", 40.0, 8 << 30)])
+    rules.write_text(
+        '[[bound]]\nlabels = { namespace = "shop" }\nweight = 50\ncap = 20\nmemory = "4G"\nclass = "batch"\n'
+    )
+    assert commands.run("rules", "reload").returncode == 0
+    wait_for(lambda: _settings(daemon) == [(50, "batch", 20.0, 4 << 30)])
+    rules.write_text("")
+    assert commands.run("rules", "reload").returncode == 0
+    wait_for(lambda: _settings(daemon) == [(400, "latency", 40.0, 8 << 30)])
+    server.put("web-0", "u1", {})
+    wait_for(lambda: _settings(daemon) == [(100, "normal", None, None)])
+
+
+def _settings(daemon: Daemon) -> list[tuple[object, ...]]:
+    return [(one.weight, one.task_class, one.cap_percent, one.memory_limit_bytes) for one in daemon.client.ps()]

@@ -67,6 +67,61 @@ def test_only_a_weight_follows_a_cgroup(words: str, tmp_path: Path) -> None:
         Rules.load(file)
 
 
+NODE, POD, OURS, OTHER = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+NESTED = f"/docker/{NODE}/kubelet/kubepods/burstable"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "container"),
+    [
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}", POD),
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}/{OTHER}", POD),  # what it makes below its own is not believed
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod2/{POD}/{OURS}", POD),
+        (f"{NESTED}/pod1/{OURS}", f"{NESTED}/pod1/{OURS}", OURS),
+        (f"{NESTED}/pod1/{OURS}", f"/docker/{OTHER}/pod2/{POD}", OTHER),
+        (f"/docker/{NODE}/system.slice/runlist.service", f"{NESTED}/pod2/{POD}", POD),
+        ("/system.slice/runlist.service", f"{NESTED}/pod2/{POD}", NODE),
+        (f"/docker/{NODE}", f"/docker/{NODE}", NODE),
+    ],
+)
+def test_a_node_that_is_a_container_is_none_of_its_pods(
+    ours: str, theirs: str, container: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kind's, under older hierarchies: there a path shows the containers that the daemon is in itself."""
+    paths = {os.getpid(): ours, 1: theirs}
+    monkeypatch.setattr(cgroup, "read", lambda pid, *_: f"4:memory:{paths[pid]}\n0::/\n")
+    assert cgroup.cgroup_of(1) == ("/", container)
+
+
+def _pod(name: str, container: str) -> str:
+    return f"/kubepods.slice/kubepods-{name}.slice/cri-containerd-{container}.scope"
+
+
+@pytest.mark.parametrize(
+    ("top", "own"),
+    [("", "/"), ("unified", "/"), ("", "/inner"), ("nowhere", "/")],
+    ids=["v2", "hybrid", "below", "unseen"],
+)
+def test_a_daemon_in_a_pod_knows_paths_from_the_root_on(
+    top: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own namespace of cgroups the kernel shows it others' paths from its own on."""
+    theirs = f"/../../kubepods-pod2.slice/cri-containerd-{POD}.scope"
+    monkeypatch.setattr(
+        cgroup, "read", lambda pid, *_: f"0::{own if pid == os.getpid() else theirs if pid == 2 else '/../../..'}\n"
+    )
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    cgroup._namespace.cache_clear()
+    if top != "nowhere":
+        write(tmp_path / top / "cgroup.controllers", "cpu\n")
+        write(tmp_path / top / f".{_pod('pod1', OURS)}{own}" / "cgroup.procs", f"1\n{os.getpid()}\n")
+        write(tmp_path / top / f".{_pod('pod2', POD)}" / "cgroup.procs", "2\n")
+    seen = top != "nowhere"
+    assert cgroup.cgroup_of(2) == (_pod("pod2", POD) if seen else theirs, POD)
+    assert cgroup.cgroup_of(3) == ("/" if seen else "/../../..", "")
+    cgroup._namespace.cache_clear()
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from runlist.errors import ExitCode, NoPermissionError, NotSupportedError, Runli
 from runlist.planes.interface import GpuInfo, Limited
 from runlist.planes.nvidia import checks, nvml
 from runlist.planes.nvidia.plane import NvidiaPlane
+from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.fake_rm import FakeFile, FakeRm
 
 FINE, LIMITED = "", Limited("only by half")
@@ -114,3 +118,33 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(said["GPUs"], NotSupportedError)
     assert isinstance(said["privileged controls"], Limited)
     assert str(said["privileged controls"]).startswith("interleave cannot be set without root or CAP_SYS_NICE")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ("+sys_ptrace,+dac_read_search", "processes of every user can be attached"),
+        ("+sys_ptrace", "those of others need CAP_DAC_READ_SEARCH, too"),
+    ],
+)
+def test_root_in_a_container_may_lack_what_it_takes_to_look_into_others(kept: str, said: str) -> None:
+    """Neither does what a list of rights alone says: whether descriptors of another user's process can be listed."""
+    code = (
+        "import os, sys\nfrom runlist import doctor\n"
+        "try:\n    print(doctor._ptrace())\nexcept Exception as error:\n    print(error)\n"
+        "try:\n    os.listdir(f'/proc/{sys.argv[1]}/fd')\n    print('open')\n"
+        "except PermissionError:\n    print('closed')\n"
+    )
+    other = subprocess.Popen(["setpriv", f"--reuid={NOBODY}", "--clear-groups", "sleep", "60"])
+    try:
+        wait_for(lambda: b"sleep" in Path(f"/proc/{other.pid}/comm").read_bytes())
+        few = ["setpriv", f"--bounding-set=-all,{kept}", "--inh-caps=-all"]
+        words = [*few, sys.executable, "-c", code, str(other.pid)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        other.kill()
+        other.wait()
+    line, files = done.stdout.splitlines()
+    assert said in line
+    assert files == ("open" if "dac" in kept else "closed")

@@ -26,6 +26,26 @@ def test_anything_is_a_size_or_none(text: str) -> None:
     assert found is None or 0 <= found <= MAX_SIZE
 
 
+@pytest.mark.parametrize(
+    ("texts", "octets"),
+    [
+        (("8G", "8Gi", "8GiB", "8 gib", "8gi", "8192M"), 8 << 30),
+        (("8GB", "8gb", "8000MB"), 8 * 1000**3),
+        (("1B", "1"), 1),
+    ],
+)
+def test_units_of_sizes(texts: tuple[str, ...], octets: int) -> None:
+    """As RUNLIST_MEMORY and annotations have them, too."""
+    assert {text: parse_size(text) for text in texts} == dict.fromkeys(texts, octets)
+
+
+@pytest.mark.parametrize(
+    "text", ["8i", "8iB", "8Q", "8Gib B", "8 G i", "8e3", "0x10", "\uff18G", "-5", "nan", "", "G", "8GiBi"]
+)
+def test_what_is_no_size(text: str) -> None:
+    assert parse_size(text) is None
+
+
 @given(st.integers(0, MAX_SIZE))
 def test_bytes_are_themselves(octets: int) -> None:
     assert parse_size(str(octets)) == parse_size(f" {octets} B ") == octets

@@ -5,7 +5,7 @@
 
 namespace emulator {
 void EventBuffer::write(const Switch& record, Time wall_offset) {
-    const bool hidden = reader_.uid != 0 && reader_.uid != record.owner.uid;
+    const bool hidden = !reader_.admin && reader_.uid != record.owner.uid;
     if (hidden && !reader_.all_users) return;
     const std::uint16_t sequence = sequence_++;
     if (!enabled_) return;

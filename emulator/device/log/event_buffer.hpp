@@ -26,9 +26,10 @@ struct Switch {
     ContextOwner owner;
 };
 
-// Who reads: root sees everybody's processes, others see that there are some.
+// Who reads: an administrator sees everybody's processes, others see that there are some.
 struct LogReader {
     uid_t uid;
+    bool admin;
     bool all_users;  // asked for other users' records too
 };
 

@@ -1,8 +1,30 @@
 #include "device/rm/log_controls.hpp"
 
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+
 #include "shared/clock.hpp"
 
 namespace emulator {
+
+namespace {
+
+// As the driver asks: for CAP_SYS_ADMIN, which root in a container seldom has. Of a process that cannot be seen root
+// is.
+bool is_admin(const RmCaller& caller) {
+    constexpr int kSysAdmin = 21;
+    std::ifstream file("/proc/" + std::to_string(caller.pid) + "/status");
+    for (std::string line; std::getline(file, line);) {
+        constexpr std::string_view kEffective = "CapEff:\t";
+        if (line.starts_with(kEffective))
+            return std::strtoull(line.c_str() + kEffective.size(), nullptr, 16) >> kSysAdmin & 1;
+    }
+    return caller.uid == 0;
+}
+
+}  // namespace
 
 std::uint32_t get_time(ControlCall& call) {
     call.put(rm::TimerGetTime{static_cast<std::uint64_t>(wall_now())});
@@ -22,7 +44,7 @@ std::uint32_t bind_event_buffer(ControlCall& call) {
         return status::kInvalidArgument;
     Gpu& gpu = call.gpus[call.object->gpu];
     gpu.reach(call.now);  // what happened before is not for it
-    if (gpu.switch_log.attach(events)) events->bind({call.caller.uid, asked.all_users != 0});
+    if (gpu.switch_log.attach(events)) events->bind({call.caller.uid, is_admin(call.caller), asked.all_users != 0});
     return status::kOk;
 }
 

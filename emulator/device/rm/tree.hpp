@@ -20,6 +20,7 @@ namespace rm_class = rm::class_number;
 struct RmCaller {
     std::uint64_t open_file;
     uid_t uid;
+    pid_t pid;
 
     // What the driver asks CAP_SYS_NICE for.
     bool privileged() const { return uid == 0; }

@@ -38,13 +38,9 @@ def register(app: typer.Typer) -> None:
         from runlist.settings.table import parse_settings
 
         wanted = {"class": task_class, "memory": memory}
-        try:
-            parse_settings({key: value for key, value in wanted.items() if value})
-            if by not in ("cgroup", "environment"):
-                raise UsageError(f"--by {by}: take cgroup or environment")
-        except UsageError as error:
-            hooks.say(str(error))  # for slurmd, nobody reads what is printed
-            raise
+        parse_settings({key: value for key, value in wanted.items() if value})
+        if by not in ("cgroup", "environment"):
+            raise UsageError(f"--by {by}: take cgroup or environment")
         wishes = Wishes(task_class, cap, memory, by == "environment")
         hooks.prolog(_folder(device), os.environ, wishes, shards)
 

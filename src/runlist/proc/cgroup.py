@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from runlist.proc.process import read
@@ -26,13 +28,47 @@ def cgroup_of(pid: int) -> tuple[str, str]:
     """
     lines = [line.split(":", 2) for line in read(pid, "cgroup", _MAX_BYTES).split("\n")]  # names may have other breaks
     paths = [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == _PARTS)]
+    paths = [(controllers, path if controllers else _whole(path)) for controllers, path in paths]
     path = next((path for controllers, path in paths if not controllers), "")
     path = next((path for _, path in paths if _SLURM.match(path)), path)
     for controllers, found in paths:
-        if container := container_of(found):
+        if container := _container_below_us(found):
             owner = _owner_above(controllers, found, container)
             return path, f"{owner}:{container}" if owner else container
     return path, ""
+
+
+def _whole(path: str) -> str:
+    """A path of the unified hierarchy from its root on. One that lies outside of our own namespace of cgroups, as for a
+    daemon in a pod, begins with `/..`; it stays so where the machine's own hierarchy is not mounted here.
+    """
+    begin = _namespace(os.getpid()) if path.startswith("/..") else ""
+    return posixpath.normpath(begin + path) if begin else path
+
+
+@lru_cache(1)
+def _namespace(pid: int) -> str:
+    """Where our own namespace of cgroups begins, found by who is in which; empty where that is not seen."""
+    lines = read(pid, "cgroup", _MAX_BYTES).split("\n")
+    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    for top in (MOUNT / "unified", MOUNT):
+        for folder, _, _ in os.walk(top) if (top / "cgroup.controllers").exists() else ():
+            with contextlib.suppress(OSError):
+                if str(pid) in Path(folder, "cgroup.procs").read_text().split():
+                    return folder.removeprefix(str(top)).removesuffix(own.rstrip("/"))
+    return ""
+
+
+def _container_below_us(path: str) -> str:
+    """The container of a process that counts here: the outermost one that we are not in ourselves, since a node of
+    Kubernetes may be a container, too (kind, and older hierarchies show what is above). Of who is in all that we are in
+    it is the innermost.
+    """
+    found = _containers(path)
+    if len(found) < 2:
+        return "".join(found)
+    around = read(os.getpid(), "cgroup", _MAX_BYTES)
+    return next((one for one in found if one not in around), found[-1])
 
 
 def _owner_above(controllers: str, path: str, container: str) -> int:
@@ -74,8 +110,8 @@ def granted(cgroup: str) -> str:
     """The part of a cgroup v2 path that its administrator made: below a container, and below a cgroup that was given to
     a user, they make and weigh others as they like.
     """
-    parts = cgroup.split("/")[1:]
-    inner = next((place for place, part in enumerate(parts, 1) if container_of(part)), len(parts))
+    parts, container = cgroup.split("/")[1:], _container_below_us(cgroup)
+    inner = next((place for place, part in enumerate(parts, 1) if container and container in part), len(parts))
     place, _ = _delegated(parts[:inner], [MOUNT / "systemd", *(above for above, _ in hierarchies(MOUNT))])
     return "".join(f"/{part}" for part in parts[:place])
 
@@ -83,13 +119,16 @@ def granted(cgroup: str) -> str:
 def container_of(cgroup: str) -> str:
     """The container id in a cgroup path, as Docker, containerd, CRI-O and Podman name cgroups; empty without one.
 
-    The outermost one counts: below it, a process may make and name cgroups as it likes.
+    The outermost one: below it, a process may make and name cgroups as it likes.
     """
-    for component in cgroup.split("/"):
-        match = _CONTAINER.fullmatch(component)
-        if match is not None and not (match[1] or "").endswith("conmon"):  # conmon watches the container from outside
-            return match[2]
-    return ""
+    return next(iter(_containers(cgroup)), "")
+
+
+def _containers(cgroup: str) -> list[str]:
+    """All ids in a path, the outermost first."""
+    matches = map(_CONTAINER.fullmatch, cgroup.split("/"))
+    # conmon watches the container from outside
+    return [match[2] for match in matches if match is not None and not (match[1] or "").endswith("conmon")]
 
 
 def units_of(cgroup: str) -> list[str]:

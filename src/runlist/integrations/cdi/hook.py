@@ -21,6 +21,7 @@ from runlist.log import say
 from runlist.settings.table import parse_request
 
 MOST_STATE = 1 << 20
+MOST_SHOWN = 200
 _ID = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
 SETTINGS = ("class", "weight", "cap", "burst", "deadline", "p99", "group", "memory", "timeslice")
 
@@ -42,7 +43,7 @@ def rule(identity: str, annotations: Mapping[str, str]) -> tuple[str, list[str]]
         try:
             parse_request({**settings, name: value})
         except RunlistError as error:
-            wrong.append(f"{key}={value}: {error}")
+            wrong.append(f"{key}={value[:MOST_SHOWN]}: {str(error)[:MOST_SHOWN]}")
         else:
             settings[name] = value
     head = "Written by Runlist's hook of this container, which also removes it."

@@ -69,21 +69,31 @@ def read_password(path: Path) -> Password:
     """The name and password in a file: one line `name:password`. Raises UsageError, NoPermissionError or OSError."""
     if path.stat().st_mode & 0o077:
         raise NoPermissionError(f"{path} can be read by others: chmod 600 {path}")
-    name, colon, password = path.read_text().strip().partition(":")
-    if not (name and colon and password):
+    name, colon, password = path.read_text(errors="replace").strip().partition(":")
+    if not (name and colon and password) or "\ufffd" in name + password:
         raise UsageError(f"{path}: write one line, name:password")
     return Password(name, password)
 
 
+def _no_password() -> str:
+    raise ValueError("the key asks for a password: take one without")
+
+
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server's context. Raises UsageError or OSError."""
+    """A server's context. Raises UsageError. A key that is locked asks nobody: a service has no terminal."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=_no_password)
     except ssl.SSLError as error:
-        raise UsageError(f"{certificate} and {key} are no certificate with its key: {error.reason}") from None
-    return context
+        why = error.reason or "no PEM"
+    except OSError as error:
+        why = error.strerror or str(error)
+    except ValueError as error:
+        why = str(error)
+    else:
+        return context
+    raise UsageError(f"{certificate} and {key} are no certificate with its key: {why}")
 
 
 class Exporter:

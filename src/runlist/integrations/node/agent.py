@@ -98,6 +98,7 @@ class Agent:
         self._absent: dict[str, float] = {}
         self._orders = Orders()
         self._known: dict[str, tuple[object, Result]] = {}
+        self._told: dict[str, Pod] = {}  # by the API server, of each container's pod
         self._answered: dict[str, tuple[str, ...]] = {}
         self._ask_daemon_at = time.monotonic() + ANSWERS_AFTER_S
 
@@ -145,7 +146,9 @@ class Agent:
 
     def _result(self, container: Container, pod: Pod, names: tuple[str, ...]) -> Result:
         """What a container gets; worked out anew when something that it depends on changed."""
-        told = self._api.pod(pod) if self._api is not None else None
+        if self._api is not None and (newer := self._api.pod(pod)) is not None:
+            self._told[container.id] = newer
+        told = self._told.get(container.id)  # also of a pod that was deleted, while it runs
         newest = told or self._with_order(pod, names)
         depends = (newest, names, container.annotations, self._gpu_memory() if _is_part(newest) else None)
         before = self._known.get(container.id)
@@ -164,7 +167,7 @@ class Agent:
         """A pod with the order of its containers, where that decides who gets what, and the kubelet tells."""
         if not names_no_containers(pod):
             return pod
-        order = self._kubelet.names(pod.namespace, pod.name, frozenset(names))
+        order = self._kubelet.names(pod.namespace, pod.name, names)
         self._said.say("the kubelet's pod-resources", self._kubelet.trouble)
         return replace(pod, order=order)
 
@@ -177,6 +180,7 @@ class Agent:
     def _forget(self, container: str) -> None:
         _, result = self._known.pop(container)
         self._answered.pop(container, None)
+        self._told.pop(container, None)
         name = f"{printable(str(result.pod))}, container {printable(result.name)}"
         self._said.forget([f"{name}, {about} ({container[:12]})" for about in ("annotations", "the daemon")])
 

@@ -151,7 +151,7 @@ class Api:
         try:
             return _told(pod)
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # the others are told all the same
-            self._say("a pod of the API server", f"cannot be read, and is as it was made: {_reason(error)}")
+            self._say("a pod of the API server", f"cannot be read, and is as it was before: {_reason(error)}")
             return None
 
     def _write(self) -> None:

@@ -219,6 +219,8 @@ def _hami_segment(asked: Asked, text: str) -> tuple[str, bool]:
     filled = [one for one in segments if one]
     if len(filled) <= 1:  # the other containers of the pod have no GPU
         return "".join(filled), False
+    if asked.pod.order and asked.container not in asked.pod.order:
+        return "", False  # for debugging: it was added to a pod that ran
     order = asked.pod.order or asked.names
     if asked.pod.order and len(segments) < len(order):
         order = order[-len(segments) :]  # older ones leave out those that run before the others

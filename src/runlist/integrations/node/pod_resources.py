@@ -5,6 +5,7 @@ started. It is asked only where that decides something and no API server tells.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ class PodResources:
         self._ask_at = float("-inf")
         self._pause = AGAIN_S[0]
 
-    def names(self, namespace: str, pod: str, there: frozenset[str]) -> tuple[str, ...]:
-        """The containers of a pod: its sidecars that run from the beginning, then the others. Those that are `there`
-        are among them, or the kubelet speaks of an older pod of that name.
+    def names(self, namespace: str, pod: str, there: Sequence[str]) -> tuple[str, ...]:
+        """The containers of a pod: its sidecars that run from the beginning, then the others. Those that are `there`,
+        as they were started, are among them, but for those that came last, which are for debugging: of these the
+        kubelet does not tell. Otherwise it speaks of an older pod of that name.
         """
         known = self._names.get((namespace, pod), ())
-        if not there <= set(known) and time.monotonic() >= self._ask_at:
+        if not set(there) <= set(known) and time.monotonic() >= self._ask_at:
             self._ask()
             if not self.trouble:
                 self._pause = AGAIN_S[0]
@@ -47,7 +49,8 @@ class PodResources:
             if self.trouble:
                 self._pause = min(2 * self._pause, AGAIN_S[1])
             known = self._names.get((namespace, pod), ())
-        return known if there <= set(known) else ()
+        told = [one in known for one in there]
+        return known if told == sorted(told, reverse=True) and any(told or [True]) else ()
 
     def _ask(self) -> None:
         import grpc

@@ -58,12 +58,10 @@ def fraction(text: str) -> Fraction:
 
 
 def our_size(text: str) -> str:
-    """A size as `runlist set memory=` takes it; 8Gi, as Kubernetes writes it, is 8GiB."""
-    longer = f"{text}B" if text.endswith("i") else text
-    size = parse_size(longer)
-    if size == 0:
+    """A size as `runlist set memory=` takes it, but 0, which is no limit there."""
+    if parse_size(text) == 0:
         raise ValueError("take more than 0, or max")
-    return longer if size is not None else text
+    return text
 
 
 def _possible(size: int) -> int:

@@ -60,18 +60,19 @@ ALWAYS void enter_below(ObjectKey key, const Object& object) {
     if (object.kind == Kind::kCopy) __sync_fetch_and_add(&group->copy, 1);
 }
 
-ALWAYS void enter(const ObjectKey& key, Object& object, std::int32_t fd, Process& process) {
+ALWAYS void enter(const ObjectKey& key, Object& object, const Request& request, Process& process) {
     object.owner = current_owner();
     keep_of<&Owner::objects>(kMostObjects, &objects, key, object);
     FileKey file{};
     file.pid = key.pid;
-    file.fd = fd;
+    file.fd = request.fd;
     File of{};
     of.owner = object.owner;
     of.client = key.client;
+    of.file = request.file;
     keep_of<&Owner::files>(kMostFiles, &files, file, of);
     if (object.kind == Kind::kGroup) {
-        enter_group(key, fd, process);
+        enter_group(key, request.fd, process);
         count_group(key, object.parent, 1);
     }
     if (object.kind > Kind::kGroup) enter_below(key, object);
@@ -97,7 +98,7 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
         forbidden({What::kForbidden, kind, request.fd, key.client, static_cast<std::uint32_t>(Refusal::kGroups),
                    key.object, class_, entry->number});
     if (!process) return;
-    enter(key, object, request.fd, *process);
+    enter(key, object, request, *process);
     tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0});
 }
 
@@ -135,7 +136,7 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     const std::uint32_t first = key.object;
     key.client = Request::at(request, shape.client_at);
     key.object = Request::at(request, shape.object_at);
-    enter(key, object, request.fd, *process);
+    enter(key, object, request, *process);
     tell({What::kDuplicated, object.kind, request.fd, key.client, first, key.object, 0, 0});
 }
 
@@ -184,6 +185,7 @@ ALWAYS void remember(const Call& call) {
         place->request = call.request;
         place->fd = call.fd;
         place->began_ns = call.began_ns;
+        place->file = call.file;
         return;
     }
     auto* count = spilled_calls();
@@ -220,7 +222,10 @@ PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
     call.who = current_process_and_thread();
     if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return 0;
     call.fd = static_cast<std::int32_t>(entering->arguments[0]);
-    if (set->files != 0 && !is_drivers(*set, file_of(call.fd))) return 0;
+    if (set->files != 0) {
+        call.file = file_of(call.fd);
+        if (!is_drivers(*set, call.file)) return 0;
+    }
     call.argument = entering->arguments[2];
     call.began_ns = now_ns();
     if (shape->verb == Verb::kTransfer) {
@@ -242,6 +247,7 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     request.shape = find<Shape>(&shapes, call.request);
     if (!request.shape) return 0;
     request.fd = call.fd;
+    request.file = call.file;
     request.began_ns = call.began_ns;
     const std::uint32_t bytes = request.shape->bytes;
     if (bytes == 0 || bytes > kArgumentBytes ||
@@ -283,7 +289,7 @@ PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     ObjectKey object{};
     object.pid = key.pid;
     object.client = object.object = of.client;
-    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd))
+    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd, of.file))
         fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));
     tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
     return 0;
@@ -304,9 +310,9 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     Call unfinished;
     recall(who, unfinished);
     const auto pid = static_cast<std::uint32_t>(who >> 32);
-    if (pid != static_cast<std::uint32_t>(who)) return 0;
     const auto* process = find<Process>(&processes, pid);
-    if (!process) return 0;
+    const Settings* set = configured();
+    if (!process || !set || !is_last_thread(*set, who)) return 0;
     MemberKey member{};
     member.cgroup = process->cgroup;
     member.pid = pid;

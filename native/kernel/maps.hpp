@@ -13,5 +13,6 @@ extern char owners, swept;                                           // what eac
 // Not maps but numbers, which the loader finds in the running kernel's types: where in a structure a field is.
 extern "C" {
 extern char at_task_struct_files, at_files_struct_fdt, at_fdtable_max_fds, at_fdtable_fd;
+extern char at_task_struct_signal, at_signal_struct_live;
 extern char at_file_f_inode, at_file_references, at_inode_i_rdev, at_inode_i_ino, at_inode_i_sb, at_super_block_s_dev;
 }

@@ -174,6 +174,9 @@ ALWAYS Call* place_of(std::uint64_t who) {
     return find<Call>(&places, static_cast<std::uint32_t>(who) & (kPlaces - 1));
 }
 
+// EFAULT: the caller's memory took no answer. What was asked for is done by then, whatever stands there.
+constexpr std::int64_t kNotTaken = -14;
+
 ALWAYS std::uint64_t* spilled_calls() { return find<std::uint64_t>(&spilled, std::uint32_t{0}); }
 
 // The kernel leaves a program out where another has its core: the end of what this thread began before may be unknown.
@@ -211,6 +214,14 @@ ALWAYS bool recall(std::uint64_t who, Call& call) {
     return true;
 }
 
+// In what a process asked much may be hidden: that it asked is known.
+ALWAYS void count_asked(std::uint32_t pid) {
+    if (auto* known = find<std::uint64_t>(&asked, pid))
+        __sync_fetch_and_add(known, 1);
+    else
+        keep(&asked, pid, std::uint64_t{1});
+}
+
 }  // namespace
 
 PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
@@ -241,8 +252,10 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     const std::uint64_t who = current_process_and_thread();
     Call call;
     if (!recall(who, call)) return 0;
-    if (leaving->result != 0) return 0;
+    if (leaving->result != 0 && leaving->result != kNotTaken) return 0;
     count(Counter::kSeen);
+    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    count_asked(pid);
     Request request{};
     request.shape = find<Shape>(&shapes, call.request);
     if (!request.shape) return 0;
@@ -255,8 +268,7 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
         count(Counter::kUnread);
         return 0;
     }
-    if (Request::at(request, request.shape->status_at) != 0) return 0;
-    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    if (leaving->result == 0 && Request::at(request, request.shape->status_at) != 0) return 0;
     switch (request.shape->verb) {
         case Verb::kAllocate:
             allocated(request, pid);

@@ -5,7 +5,7 @@ extern "C" {
 extern char shapes, rules, watched, settings;                        // what is captured
 extern char policy, force, exempt;                                   // what is refused, and to whom never anything
 extern char refusals;                                                // and how often it was
-extern char places, calls, spilled, objects, files;                  // the programs' own
+extern char places, calls, spilled, asked, objects, files;           // the programs' own
 extern char groups, processes, members, controls, counters, events;  // what people and the daemon read
 extern char owners, swept;                                           // what each user has in them
 }

@@ -91,6 +91,8 @@ class KernelLink:
         self._ring: Ring | None = None
         self._dropped = 0
         self._requests: list[int] = []  # seen and refused
+        self._seen = 0
+        self._asked: dict[int, int] = {}  # how many requests each process had made
         self._said = ""
         self._started = 0.0
         self._rest_s = RETRY_S
@@ -205,6 +207,19 @@ class KernelLink:
         before, self._requests = self._requests, [self.counter(which) for which in _COUNTED] if self.works else []
         return self._requests != before
 
+    def asking(self, pids: Iterable[int]) -> set[int]:
+        """Those of these processes that have asked the driver for anything since the last call. What it was may be held
+        back, or hidden by the memory or a second thread of a process that is written for it.
+        """
+        if not self.works or (seen := self.counter(Counter.SEEN)) == self._seen:
+            return set()
+        self._seen = seen
+        before, self._asked = self._asked, {}
+        with contextlib.suppress(OSError):
+            for pid in pids:
+                (self._asked[pid],) = _LONG.unpack(self.maps["asked"].get(_NUMBER.pack(pid)) or bytes(_LONG.size))
+        return {pid for pid, number in self._asked.items() if number != before.get(pid)}
+
     def counted(self, name: str) -> collections.Counter[int]:
         """What a map counts of each process, by its pid: "controls" of groups and channels that it sent, "refusals" of
         requests that it may not send.
@@ -289,7 +304,7 @@ class KernelLink:
         named = dict(zip(messages.SHARED, fds, strict=True))
         self._ring = Ring(named["events"], RING_BYTES)
         self.maps = {name: open_map(name, fd) for name, fd in named.items()}
-        self._dropped = self._full = 0
+        self._dropped = self._full = self._seen = 0
         self.policy.attach(self.maps["policy"], self.maps["force"])
         self._exempt_helpers()
         self._loop.add_reader(self._ring, self._read)

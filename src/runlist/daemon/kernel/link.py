@@ -31,7 +31,6 @@ from runlist.planes.kernel.forgetting import NEEDED, take_out
 from runlist.planes.kernel.loading import Wanted, open_map
 from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
-from runlist.proc.process import capable, pid_namespace
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 
@@ -46,7 +45,6 @@ RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 LONG_LIFE_S = 10.0
 _ENDS_WELL = b"."
 ANSWER_S = 20.0
-_FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 SETTLE_MS = 1500
 """So long a program may set the slices of a group that it has just made: CUDA does."""
 SWEEP_S, SWEEP_REST = 0.2, 20
@@ -122,11 +120,8 @@ class KernelLink:
         if os.environ.get(names.KERNEL_PLANE) != "on":
             self.state = f"off: {names.KERNEL_PLANE}=on switches it on"
             return
-        if pid_namespace() != _FIRST_NAMESPACE:
-            self.state = "the daemon runs in a pid namespace: the kernel's process ids are others"
-            return
-        if not (capable(rights.BPF) and capable(rights.PERFMON)):  # as most private daemons
-            self.state = "the daemon has no right to load programs (CAP_BPF, CAP_PERFMON)"
+        if why := rights.hindered():  # as most private daemons are
+            self.state = why
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)

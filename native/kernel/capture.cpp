@@ -228,37 +228,37 @@ PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
     Call call{};
     call.request = static_cast<std::uint32_t>(entering->arguments[1]);
     const Settings* set = configured();
-    if (!set || (call.request & set->mask) != set->value) return 0;
+    if (!set || (call.request & set->mask) != set->value) return kOthersToo;
     const auto* shape = find<Shape>(&shapes, call.request);
     call.who = current_process_and_thread();
-    if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return 0;
+    if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return kOthersToo;
     call.fd = static_cast<std::int32_t>(entering->arguments[0]);
     if (set->files != 0) {
         call.file = file_of(call.fd);
-        if (!is_drivers(*set, call.file)) return 0;
+        if (!is_drivers(*set, call.file)) return kOthersToo;
     }
     call.argument = entering->arguments[2];
     call.began_ns = now_ns();
     if (shape->verb == Verb::kTransfer) {
-        if (!unwrap(call, *shape, read_user)) return 0;
+        if (!unwrap(call, *shape, read_user)) return kOthersToo;
         const auto* inner = find<Shape>(&shapes, call.request);
-        if (!inner || inner->verb == Verb::kTransfer) return 0;
+        if (!inner || inner->verb == Verb::kTransfer) return kOthersToo;
     }
     remember(call);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     const std::uint64_t who = current_process_and_thread();
     Call call;
-    if (!recall(who, call)) return 0;
-    if (leaving->result != 0 && leaving->result != kNotTaken) return 0;
+    if (!recall(who, call)) return kOthersToo;
+    if (leaving->result != 0 && leaving->result != kNotTaken) return kOthersToo;
     count(Counter::kSeen);
     const auto pid = static_cast<std::uint32_t>(who >> 32);
     count_asked(pid);
     Request request{};
     request.shape = find<Shape>(&shapes, call.request);
-    if (!request.shape) return 0;
+    if (!request.shape) return kOthersToo;
     request.fd = call.fd;
     request.file = call.file;
     request.began_ns = call.began_ns;
@@ -266,9 +266,9 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     if (bytes == 0 || bytes > kArgumentBytes ||
         read_user(request.words, bytes, reinterpret_cast<const void*>(call.argument)) != 0) {
         count(Counter::kUnread);
-        return 0;
+        return kOthersToo;
     }
-    if (leaving->result == 0 && Request::at(request, request.shape->status_at) != 0) return 0;
+    if (leaving->result == 0 && Request::at(request, request.shape->status_at) != 0) return kOthersToo;
     switch (request.shape->verb) {
         case Verb::kAllocate:
             allocated(request, pid);
@@ -285,17 +285,17 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
         case Verb::kTransfer:
             break;
     }
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     FileKey key{};
     key.pid = current_pid();
-    if (!find<Process>(&processes, key.pid)) return 0;
+    if (!find<Process>(&processes, key.pid)) return kOthersToo;
     key.fd = static_cast<std::int32_t>(entering->arguments[0]);
     const auto* file = find<File>(&files, key);
     const Settings* set = configured();
-    if (!file || !set) return 0;
+    if (!file || !set) return kOthersToo;
     const File of = *file;
     take_of<&Owner::files>(of.owner, &files, key);
     ObjectKey object{};
@@ -304,17 +304,17 @@ PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd, of.file))
         fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));
     tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_process_exec") executed(const void*) {
     const std::uint32_t pid = current_pid();
     auto* process = find<Process>(&processes, pid);
-    if (!process) return 0;
+    if (!process) return kOthersToo;
     const Settings* set = configured();
     if (set && !has_drivers(*set)) process->groups = 0;
     tell({What::kExecuted, Kind::kOther, -1, 0, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_process_exit") ended(const void*) {
@@ -324,7 +324,7 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     const auto pid = static_cast<std::uint32_t>(who >> 32);
     const auto* process = find<Process>(&processes, pid);
     const Settings* set = configured();
-    if (!process || !set || !is_last_thread(*set, who)) return 0;
+    if (!process || !set || !is_last_thread(*set, who)) return kOthersToo;
     MemberKey member{};
     member.cgroup = process->cgroup;
     member.pid = pid;
@@ -332,7 +332,7 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     erase(&members, &member);
     take_of<&Owner::processes>(owner, &processes, pid);
     tell({What::kEnded, Kind::kOther, -1, 0, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 }  // namespace runlist::kernel

@@ -162,3 +162,24 @@ def test_a_tenant_in_a_pid_namespace_is_itself(
     assert (task.pid, task.task_class, task.weight, task.rule) == (pid, "batch", 50, "rules.toml:1")
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not daemon.client.ps())
+
+
+def test_a_cgroup_that_the_map_does_not_know_yet_is_that_of_its_rule(
+    ruled: Callable[[str], Daemon], own_cgroup: Path, worker: Start
+) -> None:
+    """The kernel's programs find the other entry for it, by which no process of that cgroup goes."""
+    daemon = ruled(
+        f'[[rule]]\ncgroup = "/{own_cgroup.name}/new"\nset = {{ class = "latency" }}\n'
+        '[[rule]]\nuser = 0\nset = { class = "batch" }\n'
+    )
+    tenant = worker(idle=True)
+    new = own_cgroup / "new"
+    new.mkdir()
+    (new / "cgroup.procs").write_text(str(tenant.pid))
+    tenant.do("context")
+    wait_for(partial(managed, daemon, tenant.pid))
+    (task,) = managed(daemon, tenant.pid)
+    assert (task.task_class, task.rule) == ("latency", "rules.toml:1")
+    tenant.kill()
+    wait_for(lambda: not (new / "cgroup.procs").read_text())
+    new.rmdir()

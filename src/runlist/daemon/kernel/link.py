@@ -15,6 +15,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -132,8 +133,10 @@ class KernelLink:
             self._rest()
             return
         given = Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
+        if (left := given.left()) is not None:
+            inheriting.take_out_reused(left)
         if not self._inherited:
-            self._inherit(given)
+            self._inherit(left)
         self._exempt = set(self._helpers())
         wanted = Wanted(
             capture, os.getpid(), BUDGET, given if FOLDER.parent.is_dir() else None, SETTLE_MS, tuple(self._exempt),
@@ -143,10 +146,10 @@ class KernelLink:
             ours.send(messages.ask(wanted))
         self._loop.add_reader(ours, self._heard)
 
-    def _inherit(self, given: Names) -> None:
+    def _inherit(self, left: Path | None) -> None:
         """Begin with what the kernel told a daemon before us, which was killed."""
         self._inherited = True
-        if (left := given.left()) is not None and (made := inheriting.made_before(left)):
+        if left is not None and (made := inheriting.made_before(left)):
             self._begin(
                 [
                     msgspec.structs.replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))

@@ -17,7 +17,7 @@ _IOCTL = 39
 
 
 def ioctl_file(path: Path, before: Callable[[], object] | None = None) -> AbstractContextManager[Path]:
-    """Such a file at `path`, served by two threads of a process of its own, which call `before` ahead of each answer."""
+    """Such a file at `path`, served by two threads of a process of its own; each calls `before` ahead of an answer."""
 
     def answer(code: int, body: bytes) -> bytes | None:
         if before is not None and code == _IOCTL:

@@ -6,11 +6,9 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -139,7 +137,9 @@ def contained(commands: Commands, own_cgroup: Path) -> Iterator[Callable[..., in
         def start(*extra: str) -> int:
             words = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec unshare --cgroup "$@"', str(own_cgroup), *extra]
             batch = ["--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "runlist.workloads.batch"]
-            process = stack.enter_context(subprocess.Popen([*words, *batch, "--seconds", "600"], env=commands.environment))
+            process = stack.enter_context(
+                subprocess.Popen([*words, *batch, "--seconds", "600"], env=commands.environment)
+            )
             stack.callback(process.kill)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             wait_for(lambda: children.read_text().split())

@@ -50,8 +50,8 @@ def test_what_ended_processes_had() -> None:
 
 
 def test_what_an_earlier_process_of_the_same_number_had() -> None:
-    """Its number was used again before anybody looked. Of the groups of one that has a record those are its own that are
-    no older.
+    """Its number was used again before anybody looked. Of the groups of one that has a record those are its own that
+    are no older.
     """
     process = subprocess.Popen(["sleep", "60"])
     pid = process.pid

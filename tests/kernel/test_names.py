@@ -136,7 +136,9 @@ def test_a_strangers_folder_is_left_alone(mounted: Path, tmp_path: Path, own: bo
 
 
 def test_who_has_the_number_of_one_that_ended_meanwhile_is_not_it(file: int, mounted: Path, ended: int) -> None:
-    """While no programs run, nobody hears that a process ends. Who has its number then would have its groups counted."""
+    """While no programs run, nobody hears that a process ends. Who has its number then would have its groups counted
+    for it.
+    """
     killed = kill(Names(mounted / "runlist", ended, OURS), file)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as later:  # it ends with its input
         pid, cgroup, owner = later.pid, 77, 5

@@ -28,7 +28,7 @@ def pid_namespace() -> int:
 
 
 def has_the_kernels_pids() -> bool:
-    """Whether processes have the numbers here by which the kernel itself knows them: in no pid namespace but the first."""
+    """Whether processes have the numbers here by which the kernel itself knows them, as in the first pid namespace."""
     return pid_namespace() == _FIRST_PID_NAMESPACE
 
 

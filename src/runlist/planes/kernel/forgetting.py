@@ -26,8 +26,8 @@ _Gone = Counter[tuple[int, str]]
 
 
 def take_out(maps: Mapping[str, Map], of: Collection[int] | None = None) -> None:
-    """Take out what processes had that have ended, or else all `of` these, and close the maps, which are those NEEDED. A
-    number may be used again: what the process has that has it now stays. It takes a second where the maps are full.
+    """Take out what processes had that have ended, or else all `of` these, and close the maps, which are those NEEDED.
+    A number may be used again: what the process has that has it now stays. It takes a second where the maps are full.
     """
     gone: _Gone = Counter()
     lives = _Lives(maps["processes"])

@@ -1,5 +1,6 @@
 """Where the running kernel has what the programs read of its structures: the files of a process, what they are, and
-how many of its threads live."""
+how many of its threads live.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def _load(wanted: loading.Wanted) -> loading.Loaded:
     try:
         tracing = rights.open_tracing()
     except OSError as error:
-        why = f"tracepoints cannot be reached ({error.strerror}): mount tracefs, or run the daemon as the machine's root"
+        why = (
+            f"tracepoints cannot be reached ({error.strerror}): mount tracefs, or run the daemon as the machine's root"
+        )
         raise RunlistError(why) from None
     rights.keep_two()
     loaded = loading.load(wanted, data, tracing)

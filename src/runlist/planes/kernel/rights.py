@@ -37,7 +37,7 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def hindered() -> str:
-    """Why what the kernel's programs tell would be of no use to this process, or why it may not load them; or nothing."""
+    """Why the kernel's programs would be of no use to this process, or why it may not load them; or nothing."""
     if not has_the_kernels_pids():
         return "runlist is in a pid namespace, where the kernel's process ids are others: run its daemon outside"
     if not (capable(BPF) and capable(PERFMON)):

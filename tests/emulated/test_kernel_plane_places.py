@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from runlist.planes.kernel import btf
+from runlist.proc import cgroup
 from runlist.proc.process import names_of
-from tests.emulated.test_kernel_plane import WAITS, finding, managed, own_cgroup, ruled, twin
+from tests.emulated.test_kernel_plane import (
+    WAITS, finding, loader_of, managed, names_for_maps, own_cgroup, ruled, twin,
+)  # fmt: skip
 from tests.fixtures.daemon import ROOT, Commands, Daemon, Slices, Worker, wait_for
 from tests.fixtures.kernel import needs_kernel
 
-__all__ = ["own_cgroup", "ruled", "twin"]
+__all__ = ["names_for_maps", "own_cgroup", "ruled", "twin"]
 pytestmark = needs_kernel
 Start = Callable[..., Worker]
 _CLONE_NEWNS, _MS_PRIVATE, _MS_BIND, _DROP = 0x20000, 1 << 18 | 1 << 14, 1 << 12, 24
@@ -45,6 +48,13 @@ def hide_types() -> None:
     assert _libc.unshare(_CLONE_NEWNS) == 0
     assert _libc.mount(None, b"/", None, _MS_PRIVATE, None) == 0
     assert _libc.mount(b"none", bytes(btf.KERNEL.parent), b"tmpfs", 0, None) == 0
+
+
+def hide_cgroups() -> None:
+    """It sees no unified hierarchy of cgroups, as on hosts that have the older ones alone."""
+    assert _libc.unshare(_CLONE_NEWNS) == 0
+    assert _libc.mount(None, b"/", None, _MS_PRIVATE, None) == 0
+    assert _libc.mount(b"none", bytes(cgroup.MOUNT), b"tmpfs", 0, None) == 0
 
 
 @pytest.mark.parametrize("lacks", ["BPF", "PERFMON"])
@@ -183,3 +193,69 @@ def test_a_cgroup_that_the_map_does_not_know_yet_is_that_of_its_rule(
     tenant.kill()
     wait_for(lambda: not (new / "cgroup.procs").read_text())
     new.rmdir()
+
+
+def test_without_the_unified_hierarchy_entries_by_cgroup_wait_and_others_count(
+    ruled: Callable[[str], Daemon], commands: Commands, worker: Start
+) -> None:
+    commands.options["preexec_fn"] = hide_cgroups
+    daemon = ruled(
+        '[[rule]]\ncgroup = "/"\nset = { class = "latency" }\n[[rule]]\nuser = 0\nset = { class = "batch" }\n'
+    )
+    assert [(entry.cgroup_id, entry.waits) for entry in daemon.client.policy_map().entries] == [
+        (None, True), (None, False),
+    ]  # fmt: skip
+    tenant = worker()
+    wait_for(partial(managed, daemon, tenant.pid))
+    assert managed(daemon, tenant.pid)[0].kernel_groups
+
+
+# -- process ids that are used again -----------------------------------------------------------------
+
+
+def again(pid: int, start: Callable[[], Worker]) -> Worker:
+    """A worker with the number of one that has ended."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not last.exists():
+        pytest.skip("this kernel lets nobody choose the next process id")
+    for _ in range(100):
+        last.write_text(str(pid - 1))
+        one = start()
+        if one.pid == pid:
+            return one
+        one.kill()
+    pytest.fail("others take every number")
+
+
+def test_one_that_has_the_number_of_another_is_not_it(ruled: Callable[[str], Daemon], worker: Start) -> None:
+    """All that the kernel tells of the first one is read only when the second one has its number, and groups."""
+    daemon = ruled('[[rule]]\nuser = 0\nset = { class = "batch" }\n')
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        first = worker()
+        first.kill()
+        second = again(first.pid, worker)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    wait_for(lambda: [(task.groups, task.kernel_groups) for task in managed(daemon, second.pid)] == [(4, 4)])
+    second.kill()
+    wait_for(lambda: not daemon.client.ps())
+
+
+def test_one_that_has_the_number_of_another_that_ended_unseen_is_not_it(
+    names_for_maps: None, ruled: Callable[[str], Daemon], worker: Start
+) -> None:
+    """No programs run while the loader is gone: the first one's record stays."""
+    daemon = ruled('[[rule]]\nuser = 0\nset = { class = "batch" }\n')
+    daemon.faults = ("its loader ended",)
+    first = worker()
+    wait_for(lambda: [task.kernel_groups for task in managed(daemon, first.pid)] == [4])
+    before = loader_of(daemon)
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: daemon.client.policy_map().enforced.startswith("nobody: its loader ended"))
+    first.kill()
+    second = again(first.pid, partial(worker, idle=True))
+    wait_for(lambda: loader_of(daemon) not in (0, before))
+    wait_for(lambda: not daemon.client.policy_map().enforced.startswith("nobody"))
+    second.do("open")
+    wait_for(lambda: [(task.groups, task.kernel_groups) for task in managed(daemon, second.pid)] == [(4, 4)])

@@ -70,7 +70,7 @@ def unified() -> Path | None:
             words = line.split()
             root, place, kind = words[3], Path(words[4]), words[words.index("-") + 1]
             if kind == "cgroup2" and place in (MOUNT / "unified", MOUNT):
-                return place if root == "/" else None
+                return place if root == "/" and (place / "cgroup.controllers").exists() else None
     return None
 
 

@@ -174,7 +174,7 @@ ALWAYS Call* place_of(std::uint64_t who) {
     return find<Call>(&places, static_cast<std::uint32_t>(who) & (kPlaces - 1));
 }
 
-// EFAULT: the caller's memory took no answer. What was asked for is done by then, whatever stands there.
+// EFAULT: the caller's memory took no answer. What was asked for may be done by then, whatever stands there.
 constexpr std::int64_t kNotTaken = -14;
 
 ALWAYS std::uint64_t* spilled_calls() { return find<std::uint64_t>(&spilled, std::uint32_t{0}); }
@@ -268,7 +268,10 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
         count(Counter::kUnread);
         return kOthersToo;
     }
-    if (leaving->result == 0 && Request::at(request, request.shape->status_at) != 0) return kOthersToo;
+    // Where there is no answer, what may have been made counts, and what may have been freed counts on.
+    const bool nothing =
+        leaving->result == 0 ? Request::at(request, request.shape->status_at) != 0 : request.shape->verb == Verb::kFree;
+    if (nothing) return kOthersToo;
     switch (request.shape->verb) {
         case Verb::kAllocate:
             allocated(request, pid);

@@ -16,10 +16,12 @@ from bench.harness.captured import Captured, captured
 from runlist.planes.kernel.events import Event
 from runlist.protocol.kernel_autogen import Kind, What
 from tests.fixtures.kernel import GROUP, SET_TIMESLICE, needs_kernel, number
+from tests.kernel.test_policy_map import counted
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
 ALLOC = struct.pack("<IIIIQQIII4x", CLIENT, 2, 0x15, GROUP, 0, 0, 0, 0, 0)
+FREE = struct.pack("<IIII", CLIENT, 2, 0x15, 0)
 CONTROL = struct.pack("<IIIIQII", CLIENT, 0x15, SET_TIMESLICE, 0, 0, 0, 0)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -62,6 +64,15 @@ def test_who_takes_no_answer_cannot_write_that_it_was_refused(file: int) -> None
     with captured() as kernel, argument(CONTROL[:-4] + b"\1\0\0\0", mmap.PROT_READ) as control:
         assert asked(file, number(0x2A, len(CONTROL)), control) == errno.EFAULT
         assert [event.what for event in told(kernel)] == [What.CONTROLLED]
+
+
+def test_who_takes_no_answer_has_freed_nothing(file: int) -> None:
+    """That may be, and then the group counts on; else a program would free what the driver keeps."""
+    with captured() as kernel, argument(FREE, mmap.PROT_READ) as free, argument(ALLOC, 3) as made:
+        assert asked(file, number(0x2B, len(ALLOC)), made) == 0
+        assert asked(file, number(0x29, len(FREE)), free) == errno.EFAULT
+        assert [event.what for event in told(kernel)] == [What.MADE]
+        assert counted(kernel, os.getpid()) == 1
 
 
 @pytest.mark.parametrize("hides", ["nothing", "in a flood", "behind a status"])

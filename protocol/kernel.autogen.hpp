@@ -350,12 +350,18 @@ struct Object {
     std::uint8_t reserved_12[4];
     // For whom it is counted.
     std::uint64_t owner;
+    // CLOCK_MONOTONIC: numbers of objects are used again.
+    std::uint64_t made_ns;
+    // When its parent was made, with which it goes; 0: nobody saw that.
+    std::uint64_t parent_ns;
 };
-static_assert(sizeof(Object) == 24 && alignof(Object) == 8);
+static_assert(sizeof(Object) == 40 && alignof(Object) == 8);
 static_assert(offsetof(Object, parent) == 0);
 static_assert(offsetof(Object, kind) == 4);
 static_assert(offsetof(Object, groups) == 8);
 static_assert(offsetof(Object, owner) == 16);
+static_assert(offsetof(Object, made_ns) == 24);
+static_assert(offsetof(Object, parent_ns) == 32);
 
 // What is told of a channel group: by whom, in which thread, for which cgroup and when (CLOCK_MONOTONIC) it was made.
 struct Group {

@@ -29,14 +29,33 @@ ALWAYS void enter_group(const ObjectKey& key, std::int32_t fd, Process& process)
     __sync_fetch_and_add(&process.groups, 1);
 }
 
+ALWAYS std::uint64_t made_at(ObjectKey key, std::uint32_t number) {
+    key.object = number;
+    const auto* object = find<Object>(&objects, key);
+    return object ? object->made_ns : 0;
+}
+
+// Is it what has this number now? It may have gone with its parent, and that with its own.
+ALWAYS bool is_there(ObjectKey key, const Object& object) {
+    if (object.kind == Kind::kClient) return true;
+    if (made_at(key, object.parent) != object.parent_ns) return false;
+    key.object = object.parent;
+    const auto* parent = find<Object>(&objects, key);
+    return !parent || parent->kind == Kind::kClient || made_at(key, parent->parent) == parent->parent_ns;
+}
+
+ALWAYS void count_in(Object& object, std::int32_t by) {
+    if (by > 0 || object.groups >= static_cast<std::uint32_t>(-by)) __sync_fetch_and_add(&object.groups, by);
+}
+
 // A group goes with its client and with its device: they count those that they take with them.
 ALWAYS void count_group(ObjectKey key, std::uint32_t parent, std::int32_t by) {
     key.object = key.client;
     auto* client = find<Object>(&objects, key);
-    if (client && client->kind == Kind::kClient) __sync_fetch_and_add(&client->groups, by);
+    if (client && client->kind == Kind::kClient) count_in(*client, by);
     key.object = parent;
     auto* device = find<Object>(&objects, key);
-    if (device && device->kind == Kind::kDevice) __sync_fetch_and_add(&device->groups, by);
+    if (device && device->kind == Kind::kDevice) count_in(*device, by);
 }
 
 ALWAYS void fewer_groups(std::uint32_t pid, std::uint32_t number) {
@@ -62,6 +81,8 @@ ALWAYS void enter_below(ObjectKey key, const Object& object) {
 
 ALWAYS void enter(const ObjectKey& key, Object& object, const Request& request, Process& process) {
     object.owner = current_owner();
+    object.made_ns = now_ns();
+    object.parent_ns = object.kind == Kind::kClient ? 0 : made_at(key, object.parent);
     keep_of<&Owner::objects>(kMostObjects, &objects, key, object);
     FileKey file{};
     file.pid = key.pid;
@@ -110,13 +131,19 @@ ALWAYS void freed(const Request& request, std::uint32_t pid) {
     const auto* object = find<Object>(&objects, key);
     if (!object) return;
     const Object was = *object;
+    const bool there = is_there(key, was);
     take_of<&Owner::objects>(was.owner, &objects, key);
     if (was.kind == Kind::kGroup) {
         take_of<&Owner::groups>(was.owner, &groups, key);
-        fewer_groups(pid, 1);
-        count_group(key, was.parent, -1);
+        if (there) {
+            fewer_groups(pid, 1);
+            count_group(key, was.parent, -1);
+        }
     }
-    if (was.groups != 0) fewer_groups(pid, was.groups);
+    if (there && was.groups != 0) {
+        fewer_groups(pid, was.groups);
+        if (was.kind == Kind::kDevice) count_group(key, was.parent, -static_cast<std::int32_t>(was.groups));
+    }
     tell({What::kFreed, was.kind, request.fd, key.client, was.parent, key.object, 0, 0});
 }
 

@@ -21,7 +21,7 @@ from runlist.planes.kernel import kernel_types
 from runlist.planes.kernel.events import Event
 from runlist.proc.process import start_of
 from runlist.protocol.kernel_autogen import What
-from tests.fixtures.kernel import DEVICE, GROUP, Asking, needs_kernel
+from tests.fixtures.kernel import DEVICE, GROUP, MEMORY, Asking, needs_kernel
 from tests.kernel.test_policy_map import counted
 
 pytestmark = [
@@ -150,3 +150,52 @@ def test_a_number_that_stands_for_another_file_when_the_driver_answers(tmp_path:
         os.close(kept)
     for end in (asked, says_asked, go_on, says_go_on):
         os.close(end)
+
+
+# -- what goes with what -------------------------------------------------------------------------------
+
+
+def device_with_groups(asking: Asking, device: int, *groups: int) -> None:
+    asking.made(asking.client, device, DEVICE)
+    for group in groups:
+        asking.made(device, group, GROUP)
+
+
+@pytest.mark.parametrize("then", ["the client is freed", "its file is closed"])
+def test_groups_that_went_with_their_device_do_not_go_once_more_with_their_client(answering: Path, then: str) -> None:
+    """Else others would go in their place."""
+    with captured(capture=of_file(answering)) as kernel:
+        fd, other = (os.open(answering, os.O_RDWR) for _ in range(2))
+        first, second = Asking(fd, CLIENT), Asking(other, CLIENT + 1)
+        for each in (first, second):
+            each.client_made()
+        device_with_groups(first, 2, 0x15, 0x16)
+        first.freed(2)
+        device_with_groups(second, 2, 0x15, 0x16)
+        assert counted(kernel, os.getpid()) == 2
+        if then == "the client is freed":
+            first.freed(CLIENT)
+        os.close(fd)
+        left = counted(kernel, os.getpid())
+        os.close(other)
+    assert left == 2
+
+
+@pytest.mark.parametrize("again", ["", "a device of the same number"])
+def test_whose_number_something_else_has_is_not_freed_with_it(answering: Path, again: str) -> None:
+    """Groups went with their device. Their numbers may be those of memory then, of which nothing is captured."""
+    with captured(capture=of_file(answering)) as kernel:
+        fd = os.open(answering, os.O_RDWR)
+        asking = Asking(fd, CLIENT)
+        asking.client_made()
+        device_with_groups(asking, 2, 0x15, 0x16)
+        asking.freed(2)
+        device_with_groups(asking, 2 if again else 3, 0x17, 0x18)
+        asking.made(2 if again else 3, 0x15, MEMORY)
+        asking.freed(0x15)
+        left = counted(kernel, os.getpid())
+        asking.freed(0x17)
+        assert counted(kernel, os.getpid()) == 1
+        os.close(fd)
+        assert counted(kernel, os.getpid()) == 0
+    assert left == 2

@@ -171,7 +171,7 @@ STRUCTS: dict[str, str] = {
     "REFUSAL_KEY": "pid:I why:I",
     "CALL": "who:Q argument:Q request:I fd:i began_ns:Q file:Q",
     "OBJECT_KEY": "pid:I client:I object:I",
-    "OBJECT": "parent:I kind:I groups:I 4x owner:Q",
+    "OBJECT": "parent:I kind:I groups:I 4x owner:Q made_ns:Q parent_ns:Q",
     "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s owner:Q",
     "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s owner:Q",
     "MEMBER_KEY": "cgroup:Q pid:I 4x",

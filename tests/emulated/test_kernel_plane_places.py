@@ -19,7 +19,14 @@ from runlist.planes.kernel import btf
 from runlist.proc import cgroup
 from runlist.proc.process import names_of
 from tests.emulated.test_kernel_plane import (
-    WAITS, finding, loader_of, managed, names_for_maps, own_cgroup, ruled, twin,
+    WAITS,
+    finding,
+    loader_of,
+    managed,
+    names_for_maps,
+    own_cgroup,
+    ruled,
+    twin,
 )  # fmt: skip
 from tests.fixtures.daemon import ROOT, Commands, Daemon, Slices, Worker, wait_for
 from tests.fixtures.kernel import needs_kernel

@@ -182,7 +182,7 @@ def test_one_user_cannot_take_the_room_of_others_processes(folder: Path) -> None
 
 
 def test_who_becomes_another_user_has_no_more_room_by_that(folder: Path) -> None:
-    """What is made under a number that is taken counts for whom it counted: else a user could have less than nothing."""
+    """What is made under a taken number counts for whom it counted: else a user could have less than nothing."""
     with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
         child = os.fork()
         if child == 0:

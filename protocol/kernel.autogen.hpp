@@ -114,7 +114,7 @@ enum class What : std::uint32_t {
     kClosed = 5,
     // A process with objects runs another program.
     kExecuted = 6,
-    // The first thread of a process with objects ends.
+    // A process with objects ends: its last thread does, or, where the kernel does not tell its types, its first one.
     kEnded = 7,
     // The kernel refused a request, for its policy map.
     kRefused = 8,
@@ -319,13 +319,16 @@ struct Call {
     std::int32_t fd;
     // CLOCK_MONOTONIC.
     std::uint64_t began_ns;
+    // Where the kernel has the file; 0: nobody knows.
+    std::uint64_t file;
 };
-static_assert(sizeof(Call) == 32 && alignof(Call) == 8);
+static_assert(sizeof(Call) == 40 && alignof(Call) == 8);
 static_assert(offsetof(Call, who) == 0);
 static_assert(offsetof(Call, argument) == 8);
 static_assert(offsetof(Call, request) == 16);
 static_assert(offsetof(Call, fd) == 20);
 static_assert(offsetof(Call, began_ns) == 24);
+static_assert(offsetof(Call, file) == 32);
 
 // An object, as a process knows it.
 struct ObjectKey {
@@ -347,12 +350,18 @@ struct Object {
     std::uint8_t reserved_12[4];
     // For whom it is counted.
     std::uint64_t owner;
+    // CLOCK_MONOTONIC: numbers of objects are used again.
+    std::uint64_t made_ns;
+    // When its parent was made, with which it goes; 0: nobody saw that.
+    std::uint64_t parent_ns;
 };
-static_assert(sizeof(Object) == 24 && alignof(Object) == 8);
+static_assert(sizeof(Object) == 40 && alignof(Object) == 8);
 static_assert(offsetof(Object, parent) == 0);
 static_assert(offsetof(Object, kind) == 4);
 static_assert(offsetof(Object, groups) == 8);
 static_assert(offsetof(Object, owner) == 16);
+static_assert(offsetof(Object, made_ns) == 24);
+static_assert(offsetof(Object, parent_ns) == 32);
 
 // What is told of a channel group: by whom, in which thread, for which cgroup and when (CLOCK_MONOTONIC) it was made.
 struct Group {
@@ -449,10 +458,13 @@ struct File {
     // The last one.
     std::uint32_t client;
     std::uint8_t reserved_12[4];
+    // Where the kernel has the file on which that was: its number may stand for another by now. 0: nobody knows.
+    std::uint64_t file;
 };
-static_assert(sizeof(File) == 16 && alignof(File) == 8);
+static_assert(sizeof(File) == 24 && alignof(File) == 8);
 static_assert(offsetof(File, owner) == 0);
 static_assert(offsetof(File, client) == 8);
+static_assert(offsetof(File, file) == 16);
 
 // What is told of one request, and nothing else of it.
 struct Event {

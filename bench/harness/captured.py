@@ -48,6 +48,10 @@ class Captured:
         found = self.map("counters").get(struct.pack("<I", which)) or b""
         return sum(value for (value,) in struct.iter_unpack("<Q", found))
 
+    def asked(self, pid: int) -> int:
+        """How many requests of a process were seen."""
+        return int.from_bytes(self.map("asked").get(struct.pack("<I", pid)) or b"", "little")
+
     def take(self) -> list[Event]:
         return [read(record) for record in self.ring.take(1 << 20)]
 

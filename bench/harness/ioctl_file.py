@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,9 +16,15 @@ _IN = struct.Struct("<QIIQII")
 _IOCTL = 39
 
 
-def ioctl_file(path: Path) -> AbstractContextManager[Path]:
-    """Such a file at `path`, served by two threads of a process of its own."""
-    return fuse.served(path, _answer, mode=0o666, flags=fuse.IOCTL_DIR, threads=2)
+def ioctl_file(path: Path, before: Callable[[], object] | None = None) -> AbstractContextManager[Path]:
+    """Such a file at `path`, served by two threads of a process of its own; each calls `before` ahead of an answer."""
+
+    def answer(code: int, body: bytes) -> bytes | None:
+        if before is not None and code == _IOCTL:
+            before()
+        return _answer(code, body)
+
+    return fuse.served(path, answer, mode=0o666, flags=fuse.IOCTL_DIR, threads=2)
 
 
 def _answer(code: int, body: bytes) -> bytes | None:

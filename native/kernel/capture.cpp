@@ -29,14 +29,33 @@ ALWAYS void enter_group(const ObjectKey& key, std::int32_t fd, Process& process)
     __sync_fetch_and_add(&process.groups, 1);
 }
 
+ALWAYS std::uint64_t made_at(ObjectKey key, std::uint32_t number) {
+    key.object = number;
+    const auto* object = find<Object>(&objects, key);
+    return object ? object->made_ns : 0;
+}
+
+// Is it what has this number now? It may have gone with its parent, and that with its own.
+ALWAYS bool is_there(ObjectKey key, const Object& object) {
+    if (object.kind == Kind::kClient) return true;
+    if (made_at(key, object.parent) != object.parent_ns) return false;
+    key.object = object.parent;
+    const auto* parent = find<Object>(&objects, key);
+    return !parent || parent->kind == Kind::kClient || made_at(key, parent->parent) == parent->parent_ns;
+}
+
+ALWAYS void count_in(Object& object, std::int32_t by) {
+    if (by > 0 || object.groups >= static_cast<std::uint32_t>(-by)) __sync_fetch_and_add(&object.groups, by);
+}
+
 // A group goes with its client and with its device: they count those that they take with them.
 ALWAYS void count_group(ObjectKey key, std::uint32_t parent, std::int32_t by) {
     key.object = key.client;
     auto* client = find<Object>(&objects, key);
-    if (client && client->kind == Kind::kClient) __sync_fetch_and_add(&client->groups, by);
+    if (client && client->kind == Kind::kClient) count_in(*client, by);
     key.object = parent;
     auto* device = find<Object>(&objects, key);
-    if (device && device->kind == Kind::kDevice) __sync_fetch_and_add(&device->groups, by);
+    if (device && device->kind == Kind::kDevice) count_in(*device, by);
 }
 
 ALWAYS void fewer_groups(std::uint32_t pid, std::uint32_t number) {
@@ -60,18 +79,21 @@ ALWAYS void enter_below(ObjectKey key, const Object& object) {
     if (object.kind == Kind::kCopy) __sync_fetch_and_add(&group->copy, 1);
 }
 
-ALWAYS void enter(const ObjectKey& key, Object& object, std::int32_t fd, Process& process) {
+ALWAYS void enter(const ObjectKey& key, Object& object, const Request& request, Process& process) {
     object.owner = current_owner();
+    object.made_ns = now_ns();
+    object.parent_ns = object.kind == Kind::kClient ? 0 : made_at(key, object.parent);
     keep_of<&Owner::objects>(kMostObjects, &objects, key, object);
     FileKey file{};
     file.pid = key.pid;
-    file.fd = fd;
+    file.fd = request.fd;
     File of{};
     of.owner = object.owner;
     of.client = key.client;
+    of.file = request.file;
     keep_of<&Owner::files>(kMostFiles, &files, file, of);
     if (object.kind == Kind::kGroup) {
-        enter_group(key, fd, process);
+        enter_group(key, request.fd, process);
         count_group(key, object.parent, 1);
     }
     if (object.kind > Kind::kGroup) enter_below(key, object);
@@ -97,7 +119,7 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
         forbidden({What::kForbidden, kind, request.fd, key.client, static_cast<std::uint32_t>(Refusal::kGroups),
                    key.object, class_, entry->number});
     if (!process) return;
-    enter(key, object, request.fd, *process);
+    enter(key, object, request, *process);
     tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0});
 }
 
@@ -109,13 +131,19 @@ ALWAYS void freed(const Request& request, std::uint32_t pid) {
     const auto* object = find<Object>(&objects, key);
     if (!object) return;
     const Object was = *object;
+    const bool there = is_there(key, was);
     take_of<&Owner::objects>(was.owner, &objects, key);
     if (was.kind == Kind::kGroup) {
         take_of<&Owner::groups>(was.owner, &groups, key);
-        fewer_groups(pid, 1);
-        count_group(key, was.parent, -1);
+        if (there) {
+            fewer_groups(pid, 1);
+            count_group(key, was.parent, -1);
+        }
     }
-    if (was.groups != 0) fewer_groups(pid, was.groups);
+    if (there && was.groups != 0) {
+        fewer_groups(pid, was.groups);
+        if (was.kind == Kind::kDevice) count_group(key, was.parent, -static_cast<std::int32_t>(was.groups));
+    }
     tell({What::kFreed, was.kind, request.fd, key.client, was.parent, key.object, 0, 0});
 }
 
@@ -135,7 +163,7 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     const std::uint32_t first = key.object;
     key.client = Request::at(request, shape.client_at);
     key.object = Request::at(request, shape.object_at);
-    enter(key, object, request.fd, *process);
+    enter(key, object, request, *process);
     tell({What::kDuplicated, object.kind, request.fd, key.client, first, key.object, 0, 0});
 }
 
@@ -173,6 +201,9 @@ ALWAYS Call* place_of(std::uint64_t who) {
     return find<Call>(&places, static_cast<std::uint32_t>(who) & (kPlaces - 1));
 }
 
+// EFAULT: the caller's memory took no answer. What was asked for may be done by then, whatever stands there.
+constexpr std::int64_t kNotTaken = -14;
+
 ALWAYS std::uint64_t* spilled_calls() { return find<std::uint64_t>(&spilled, std::uint32_t{0}); }
 
 // The kernel leaves a program out where another has its core: the end of what this thread began before may be unknown.
@@ -184,6 +215,7 @@ ALWAYS void remember(const Call& call) {
         place->request = call.request;
         place->fd = call.fd;
         place->began_ns = call.began_ns;
+        place->file = call.file;
         return;
     }
     auto* count = spilled_calls();
@@ -209,48 +241,64 @@ ALWAYS bool recall(std::uint64_t who, Call& call) {
     return true;
 }
 
+// In what a process asked much may be hidden: that it asked is known.
+ALWAYS void count_asked(std::uint32_t pid) {
+    if (auto* known = find<std::uint64_t>(&asked, pid))
+        __sync_fetch_and_add(known, 1);
+    else
+        keep(&asked, pid, std::uint64_t{1});
+}
+
 }  // namespace
 
 PROGRAM("syscalls/sys_enter_ioctl") enter_ioctl(const Entering* entering) {
     Call call{};
     call.request = static_cast<std::uint32_t>(entering->arguments[1]);
     const Settings* set = configured();
-    if (!set || (call.request & set->mask) != set->value) return 0;
+    if (!set || (call.request & set->mask) != set->value) return kOthersToo;
     const auto* shape = find<Shape>(&shapes, call.request);
     call.who = current_process_and_thread();
-    if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return 0;
+    if (!shape || set->own == static_cast<std::uint32_t>(call.who >> 32)) return kOthersToo;
     call.fd = static_cast<std::int32_t>(entering->arguments[0]);
-    if (set->files != 0 && !is_drivers(*set, file_of(call.fd))) return 0;
+    if (set->files != 0) {
+        call.file = file_of(call.fd);
+        if (!is_drivers(*set, call.file)) return kOthersToo;
+    }
     call.argument = entering->arguments[2];
     call.began_ns = now_ns();
     if (shape->verb == Verb::kTransfer) {
-        if (!unwrap(call, *shape, read_user)) return 0;
+        if (!unwrap(call, *shape, read_user)) return kOthersToo;
         const auto* inner = find<Shape>(&shapes, call.request);
-        if (!inner || inner->verb == Verb::kTransfer) return 0;
+        if (!inner || inner->verb == Verb::kTransfer) return kOthersToo;
     }
     remember(call);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
     const std::uint64_t who = current_process_and_thread();
     Call call;
-    if (!recall(who, call)) return 0;
-    if (leaving->result != 0) return 0;
+    if (!recall(who, call)) return kOthersToo;
+    if (leaving->result != 0 && leaving->result != kNotTaken) return kOthersToo;
     count(Counter::kSeen);
+    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    count_asked(pid);
     Request request{};
     request.shape = find<Shape>(&shapes, call.request);
-    if (!request.shape) return 0;
+    if (!request.shape) return kOthersToo;
     request.fd = call.fd;
+    request.file = call.file;
     request.began_ns = call.began_ns;
     const std::uint32_t bytes = request.shape->bytes;
     if (bytes == 0 || bytes > kArgumentBytes ||
         read_user(request.words, bytes, reinterpret_cast<const void*>(call.argument)) != 0) {
         count(Counter::kUnread);
-        return 0;
+        return kOthersToo;
     }
-    if (Request::at(request, request.shape->status_at) != 0) return 0;
-    const auto pid = static_cast<std::uint32_t>(who >> 32);
+    // Where there is no answer, what may have been made counts, and what may have been freed counts on.
+    const bool nothing =
+        leaving->result == 0 ? Request::at(request, request.shape->status_at) != 0 : request.shape->verb == Verb::kFree;
+    if (nothing) return kOthersToo;
     switch (request.shape->verb) {
         case Verb::kAllocate:
             allocated(request, pid);
@@ -267,36 +315,36 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
         case Verb::kTransfer:
             break;
     }
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("syscalls/sys_enter_close") enter_close(const Entering* entering) {
     FileKey key{};
     key.pid = current_pid();
-    if (!find<Process>(&processes, key.pid)) return 0;
+    if (!find<Process>(&processes, key.pid)) return kOthersToo;
     key.fd = static_cast<std::int32_t>(entering->arguments[0]);
     const auto* file = find<File>(&files, key);
     const Settings* set = configured();
-    if (!file || !set) return 0;
+    if (!file || !set) return kOthersToo;
     const File of = *file;
     take_of<&Owner::files>(of.owner, &files, key);
     ObjectKey object{};
     object.pid = key.pid;
     object.client = object.object = of.client;
-    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd))
+    if (auto* kept = find<Object>(&objects, object); kept && kept->groups != 0 && is_last(*set, key.fd, of.file))
         fewer_groups(key.pid, __sync_fetch_and_and(&kept->groups, 0));
     tell({What::kClosed, Kind::kOther, key.fd, of.client, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_process_exec") executed(const void*) {
     const std::uint32_t pid = current_pid();
     auto* process = find<Process>(&processes, pid);
-    if (!process) return 0;
+    if (!process) return kOthersToo;
     const Settings* set = configured();
     if (set && !has_drivers(*set)) process->groups = 0;
     tell({What::kExecuted, Kind::kOther, -1, 0, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_process_exit") ended(const void*) {
@@ -304,9 +352,9 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     Call unfinished;
     recall(who, unfinished);
     const auto pid = static_cast<std::uint32_t>(who >> 32);
-    if (pid != static_cast<std::uint32_t>(who)) return 0;
     const auto* process = find<Process>(&processes, pid);
-    if (!process) return 0;
+    const Settings* set = configured();
+    if (!process || !set || !is_last_thread(*set, who)) return kOthersToo;
     MemberKey member{};
     member.cgroup = process->cgroup;
     member.pid = pid;
@@ -314,7 +362,7 @@ PROGRAM("sched/sched_process_exit") ended(const void*) {
     erase(&members, &member);
     take_of<&Owner::processes>(owner, &processes, pid);
     tell({What::kEnded, Kind::kOther, -1, 0, 0, 0, 0, 0});
-    return 0;
+    return kOthersToo;
 }
 
 }  // namespace runlist::kernel

@@ -48,7 +48,9 @@ ALWAYS Owner* owner_for(std::uint64_t number) {
 template <auto kWhat, typename Key, typename Value>
 ALWAYS bool keep_of(std::uint32_t most, const void* map, const Key& key, const Value& value) {
     if (auto* known = find<Value>(map, key)) {
+        const auto counted_for = known->owner;
         *known = value;
+        known->owner = counted_for;
         return true;
     }
     Owner* owner = owner_for(value.owner);

@@ -54,10 +54,17 @@ ALWAYS bool is_drivers(const Settings& set, std::uint64_t file) {
     return read_at<std::uint32_t>(read_at<std::uint64_t>(inode, at_inode_i_sb), at_super_block_s_dev) == set.device;
 }
 
-// Does the file go with this descriptor? Where that cannot be known, it does.
-ALWAYS bool is_last(const Settings& set, std::int32_t fd) {
+// Does this file go with this descriptor? Where that cannot be known, it does.
+ALWAYS bool is_last(const Settings& set, std::int32_t fd, std::uint64_t file) {
     if (set.files == 0) return true;
-    return read_at<std::uint64_t>(file_of(fd), at_file_references) + 1 <= set.files;
+    return file_of(fd) == file && read_at<std::uint64_t>(file, at_file_references) + 1 <= set.files;
+}
+
+// Is the caller the last thread of its process, which ends? Where that cannot be known, the first one is.
+ALWAYS bool is_last_thread(const Settings& set, std::uint64_t who) {
+    if (set.files == 0) return static_cast<std::uint32_t>(who >> 32) == static_cast<std::uint32_t>(who);
+    const auto process = read_at<std::uint64_t>(current_task(), at_task_struct_signal);
+    return read_at<std::uint32_t>(process, at_signal_struct_live) == 0;
 }
 
 // Has the caller any of the driver's? One with very many is taken to have.

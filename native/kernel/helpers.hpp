@@ -26,6 +26,9 @@ HELPER(132, void, ring_submit, void* data, std::uint64_t flags);
 
 constexpr std::uint64_t kIfMissing = 1;  // a flag of `update`
 
+// What a program at a tracepoint answers. With 0, the kernel would tell nobody else there: not perf, of any user.
+constexpr int kOthersToo = 1;
+
 struct Entering {
     std::uint64_t common;
     std::uint64_t number;

@@ -10,6 +10,7 @@ struct Request {
     const Shape* shape;
     std::uint32_t words[kArgumentBytes / 4];  // the argument
     std::int32_t fd;
+    std::uint64_t file;
     std::uint64_t began_ns;
 
     // A number of the argument.

@@ -23,6 +23,7 @@ using kernel::current_name;
 using kernel::current_process_and_thread;
 using kernel::erase;
 using kernel::kIfMissing;
+using kernel::kOthersToo;
 using kernel::lookup;
 using kernel::now_ns;
 using kernel::read_user;
@@ -329,7 +330,7 @@ ALWAYS void tell_of_run(const Core& core, std::uint64_t now) {
 
 PROGRAM("sched/sched_switch") switched(const Switch* context) {
     const std::uint32_t pid = watched_pid();
-    if (pid == 0) return 0;
+    if (pid == 0) return kOthersToo;
     count(Counter::kSwitches);
     const std::uint32_t number = current_core(), next_tid = context->next_tid;
     const std::uint64_t now = now_ns();
@@ -338,21 +339,21 @@ PROGRAM("sched/sched_switch") switched(const Switch* context) {
     if (static_cast<std::uint32_t>(current_process_and_thread() >> 32) == pid) left(context);
     Thread* next = find<Thread>(&threads, next_tid);
     if (next) got(context, *next);
-    if (!core) return 0;
+    if (!core) return kOthersToo;
     core->tid = next_tid;
     core->since_ns = now;
     copy_name(core->name, context->next_name);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_wakeup") woke(const Wakeup* context) {
     woken(context);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_wakeup_new") woke_first(const Wakeup* context) {
     woken(context);
-    return 0;
+    return kOthersToo;
 }
 
 // Names of threads were parts of this tracepoint once, and are behind it since: the loader says where the child's
@@ -361,21 +362,21 @@ PROGRAM("sched/sched_wakeup_new") woke_first(const Wakeup* context) {
 constexpr std::uint64_t kChildWithNames = 44, kChild = 20;
 
 PROGRAM("sched/sched_process_fork") forked(const void* context) {
-    if (own_thread() == 0) return 0;
+    if (own_thread() == 0) return kOthersToo;
     std::uint64_t child = 0;
     if (reinterpret_cast<std::uint64_t>(&at_sched_process_fork_child_pid) == kChildWithNames)
         asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(child) : "r"(context), "i"(kChildWithNames));
     else
         asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(child) : "r"(context), "i"(kChild));
     thread_of(static_cast<std::uint32_t>(child));  // a process of its own is let go of where it first ends
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("sched/sched_process_exit") ended(const void*) {
     const auto tid = static_cast<std::uint32_t>(current_process_and_thread());
     if (auto* thread = find<Thread>(&threads, tid)) stop_waiting(*thread);
     erase(&threads, &tid);
-    return 0;
+    return kOthersToo;
 }
 
 struct Fault {
@@ -384,39 +385,39 @@ struct Fault {
 
 PROGRAM("exceptions/page_fault_user") faulted(const Fault* context) {
     const std::uint32_t tid = own_thread();
-    if (tid == 0) return 0;
+    if (tid == 0) return kOthersToo;
     if (auto* thread = thread_of(tid)) thread->fault = context->address;
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq/irq_handler_entry") device_entry(const Interrupt*) {
     interrupted(Source::kDevice);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq/irq_handler_exit") device_exit(const Interrupt* context) {
     went_on(Source::kDevice, context->number);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq/softirq_entry") soft_entry(const Interrupt*) {
     interrupted(Source::kSoft);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq/softirq_exit") soft_exit(const Interrupt* context) {
     went_on(Source::kSoft, context->number);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq_vectors/local_timer_entry") timer_entry(const Interrupt*) {
     interrupted(Source::kTimer);
-    return 0;
+    return kOthersToo;
 }
 
 PROGRAM("irq_vectors/local_timer_exit") timer_exit(const Interrupt* context) {
     went_on(Source::kTimer, context->number);
-    return 0;
+    return kOthersToo;
 }
 
 extern "C" __attribute__((section("uprobe/call"), used)) int call(const Registers* context) {

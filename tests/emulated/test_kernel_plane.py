@@ -136,6 +136,20 @@ def test_a_slice_that_a_process_sets_itself_is_put_back_at_once(seeing: Daemon, 
     assert seeing.client.ps()[0].corrections == 4
 
 
+def test_a_slice_is_put_back_that_was_not_told_of(seeing: Daemon, worker: Start, slices: Slices) -> None:
+    """Another thread may have made the request look like another one. But that there was one is known: the daemon asks
+    within three seconds, and not within thirty.
+    """
+    tenant = worker()
+    seeing.client.attach(tenant.pid, "batch")
+    ours = slices.compute(tenant.pid)
+    for _ in range(4):
+        slices.set(tenant.pid, 5000)  # on the emulated GPU the kernel sees no requests of the test's
+        assert tenant.do("ask")["refused"] == 0
+        wait_for(lambda: slices.compute(tenant.pid) == ours, timeout=6)
+    assert seeing.client.ps()[0].corrections == 4
+
+
 def test_the_loader_has_two_rights_and_no_more(seeing: Daemon) -> None:
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{loader_of(seeing)}/status").read_text().splitlines() if ":" in line

@@ -181,6 +181,29 @@ def test_one_user_cannot_take_the_room_of_others_processes(folder: Path) -> None
     assert left == MOST_PROCESSES - 1
 
 
+def test_who_becomes_another_user_has_no_more_room_by_that(folder: Path) -> None:
+    """What is made under a taken number counts for whom it counted: else a user could have less than nothing."""
+    with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
+        child = os.fork()
+        if child == 0:
+            fd = os.open(path, os.O_RDWR)
+            for uid in (FIRST, SECOND):
+                os.setresuid(uid, uid, 0)
+                Asking(fd, CLIENT).made(2, 0x15, GROUP)
+                os.setresuid(0, 0, 0)
+            os.setresuid(SECOND, SECOND, 0)
+            Asking(fd, CLIENT).freed(0x15)
+            os.close(fd)
+            os._exit(0)
+        os.waitpid(child, 0)
+        left = {
+            uid: STRUCTURES["OWNER"].unpack(kernel.map("owners").get(struct.pack("<Q", uid)) or bytes(16))
+            for uid in (FIRST, SECOND)
+        }
+    nothing = {"processes": 0, "groups": 0, "objects": 0, "files": 0}
+    assert left == {FIRST: nothing, SECOND: nothing}
+
+
 def test_roots_room_is_by_cgroup(folder: Path) -> None:
     with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
         fd = os.open(path, os.O_RDWR)

@@ -17,6 +17,7 @@ import pytest
 from bench.harness.captured import captured
 from bench.harness.group_makers import make_groups
 from runlist.planes.kernel.events import Event
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.protocol.kernel_autogen import PLACES, Counter, Kind, What
 from tests.fixtures.kernel import (
     CHANNEL,
@@ -200,11 +201,11 @@ def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
     with captured() as kernel:
         place = struct.pack("<I", threading.get_native_id() % PLACES)
         places = kernel.map("places")
-        places.put(place, struct.pack("<QQIiQ", 1 << 32 | 1, 0, 0, 0, 0))  # by a thread that is far away
+        places.put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))  # by a thread that is far away
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, GROUP)
         asking.made(2, 0x16, GROUP)
-        places.put(place, bytes(32))
+        places.put(place, bytes(STRUCTURES["CALL"].size))
         asking.made(2, 0x17, GROUP)
         assert [event.object for event in _mine(kernel.take())] == [0x15, 0x16, 0x17]
         assert list(kernel.map("calls").all_keys()) == []

@@ -10,6 +10,7 @@ import msgspec
 
 from bench.harness.captured import Captured, captured
 from runlist.planes.kernel.forgetting import NEEDED, OF_PROCESSES, take_out
+from runlist.planes.kernel.maps import STRUCTURES
 from tests.fixtures.kernel import needs_kernel
 
 pytestmark = needs_kernel
@@ -46,3 +47,38 @@ def test_what_ended_processes_had() -> None:
         sweep(kernel)
         found = left(kernel)
     assert all(own in pids and not {one, other} & pids for pids in found.values()), found
+
+
+def test_what_an_earlier_process_of_the_same_number_had() -> None:
+    """Its number was used again before anybody looked. Of the groups of one that has a record those are its own that
+    are no older.
+    """
+    process = subprocess.Popen(["sleep", "60"])
+    pid = process.pid
+    with captured(own=os.getpid()) as kernel:
+
+        def keys(name: str) -> list[bytes]:
+            """Of this process: others are at work, too."""
+            return [key for key in kernel.map(name).all_keys() if struct.unpack_from("<I", key)[0] == pid]
+
+        def group(number: int, made_ns: int) -> bytes:
+            key = struct.pack("<III", pid, 1, number)
+            kernel.map("groups").put(key, bytes(STRUCTURES["GROUP"].pack(made_ns=made_ns, owner=5)))
+            return key
+
+        group(1, 100)
+        kernel.map("objects").put(struct.pack("<III", pid, 1, 1), bytes(STRUCTURES["OBJECT"].pack(owner=5)))
+        kernel.map("files").put(struct.pack("<Ii", pid, 7), bytes(STRUCTURES["FILE"].pack(owner=5)))
+        sweep(kernel)
+        without = {name: keys(name) for name in ("groups", "objects", "files")}
+        gone = STRUCTURES["OWNER"].unpack(kernel.map("swept").get(struct.pack("<Q", 5)) or b"")
+        kernel.map("processes").put(struct.pack("<I", pid), bytes(STRUCTURES["PROCESS"].pack(first_ns=200)))
+        group(1, 100)
+        own = group(2, 200)
+        sweep(kernel)
+        with_record = keys("groups")
+        process.kill()
+        process.wait()
+    assert without == {"groups": [], "objects": [], "files": []}
+    assert gone == {"processes": 0, "groups": 1, "objects": 1, "files": 1}
+    assert with_record == [own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.harness.captured import captured
-from runlist.planes.kernel import inheriting
+from runlist.planes.kernel import bpf, inheriting
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.planes.kernel.names import FOREIGN_S, Names
-from runlist.protocol.kernel_autogen import What
+from runlist.protocol.kernel_autogen import Kind, What
 from tests.fixtures.daemon import NOBODY
 from tests.fixtures.kernel import GROUP, Asking, needs_kernel
 from tests.fixtures.node import needs_programs, program
@@ -131,3 +133,31 @@ def test_a_strangers_folder_is_left_alone(mounted: Path, tmp_path: Path, own: bo
     names.take_away()
     assert (victims / "precious").exists()
     assert [each.name for each in above.iterdir()] == [number]
+
+
+def test_who_has_the_number_of_one_that_ended_meanwhile_is_not_it(file: int, mounted: Path, ended: int) -> None:
+    """While no programs run, nobody hears that a process ends. Who has its number then would have its groups counted
+    for it.
+    """
+    killed = kill(Names(mounted / "runlist", ended, OURS), file)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as later:  # it ends with its input
+        pid, cgroup, owner = later.pid, 77, 5
+        record = STRUCTURES["PROCESS"].pack(first_ns=1, groups=3, cgroup=cgroup, owner=owner)
+        key = struct.pack("<III", pid, CLIENT, 0x15)
+        entered = {
+            "processes": (struct.pack("<I", pid), bytes(record)),
+            "groups": (key, bytes(STRUCTURES["GROUP"].pack(made_ns=1, owner=owner))),
+            "objects": (key, bytes(STRUCTURES["OBJECT"].pack(kind=Kind.GROUP, owner=owner))),
+            "files": (struct.pack("<Ii", pid, 9), bytes(STRUCTURES["FILE"].pack(client=CLIENT, owner=owner))),
+            "members": (bytes(STRUCTURES["MEMBER_KEY"].pack(cgroup=cgroup, pid=pid)), bytes(8)),
+        }
+        for name, (each, value) in entered.items():
+            fd = bpf.get(str(killed / name))
+            bpf.Map(fd, len(each), len(value)).put(each, value)
+            os.close(fd)
+        inheriting.take_out_reused(killed)
+        with captured(Names(mounted / "runlist", os.getpid(), OURS)) as kernel:
+            left = [name for name, (each, _) in entered.items() if kernel.map(name).get(each) is not None]
+            still = kernel.map("groups").get(struct.pack("<III", os.getpid(), CLIENT, 0x15))
+    assert left == []
+    assert still is not None

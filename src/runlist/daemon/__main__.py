@@ -242,6 +242,7 @@ async def _look(daemon: Daemon) -> None:
 async def _check(daemon: Daemon, limit: LogLimit) -> None:
     count = 0
     told = True  # by the kernel, of all that processes changed since they were looked at
+    asking: set[int] = set()  # who may have changed more than that
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
@@ -250,9 +251,12 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             told = daemon.kernel.check() and told
             daemon.sightings.count()
+            asking |= daemon.kernel.asking(daemon.processes.managed)
             files = not told or count % TOLD_EVERY == 0
             slices = files and count % SLICES_EVERY == 0
-            daemon.checks.check(files, slices)
+            daemon.checks.check(files, slices, asking if count % SLICES_EVERY == 0 else ())
+            if count % SLICES_EVERY == 0:
+                asking.clear()
             daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()

@@ -97,12 +97,28 @@ def _delegated(parts: list[str], tops: list[Path]) -> tuple[int, int]:
     return min(found, key=lambda one: (one[0], not one[1]))
 
 
-def number_of(cgroup: str) -> int | None:
-    """The number by which the kernel knows a cgroup v2 path; None where there is no such cgroup."""
-    for above in (MOUNT / "unified", MOUNT):
-        if (above / "cgroup.controllers").exists():
-            with contextlib.suppress(OSError, ValueError):
-                return above.joinpath(*(part for part in cgroup.split("/") if part)).stat().st_ino
+def unified() -> Path | None:
+    """Where the unified hierarchy is mounted as paths of cgroups name it: from the root of our own cgroup namespace on.
+    None where it is not, or where another part of it is there.
+    """
+    with contextlib.suppress(OSError):
+        for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
+            words = line.split()
+            root, place, kind = words[3], Path(words[4]), words[words.index("-") + 1]
+            if kind == "cgroup2" and place in (MOUNT / "unified", MOUNT):
+                return place if root == "/" and (place / "cgroup.controllers").exists() else None
+    return None
+
+
+def number_of(cgroup: str, above: Path | None) -> int | None:
+    """The number by which the kernel knows a cgroup v2 path, where `above` is `unified`; None where there is no such
+    cgroup.
+    """
+    parts = cgroup.split("/")
+    if above is None or not cgroup.startswith("/") or ".." in parts:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return above.joinpath(*(part for part in parts if part)).stat().st_ino
     return None
 
 

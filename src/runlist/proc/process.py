@@ -19,9 +19,17 @@ _MAX_COUNT = 10_000
 _DEAD = (b"Z", b"X")
 
 
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # the inode of the one that a machine begins with
+
+
 def pid_namespace() -> int:
     """The inode of our own pid namespace."""
     return os.stat("/proc/self/ns/pid").st_ino
+
+
+def has_the_kernels_pids() -> bool:
+    """Whether processes have the numbers here by which the kernel itself knows them, as in the first pid namespace."""
+    return pid_namespace() == _FIRST_PID_NAMESPACE
 
 
 NEAR = 32

@@ -116,7 +116,9 @@ class What(IntEnum):
     EXECUTED = 6
     """A process with objects runs another program."""
     ENDED = 7
-    """The first thread of a process with objects ends."""
+    """A process with objects ends: its last thread does, or, where the kernel does not tell its types, its first
+    one.
+    """
     REFUSED = 8
     """The kernel refused a request, for its policy map."""
     FORBIDDEN = 9
@@ -167,15 +169,15 @@ STRUCTS: dict[str, str] = {
     "POLICY_KEY": "cgroup:Q user:I which:I comm:16s generation:I 4x",
     "POLICY": "order:I number:I flags:I class_:I weight:I slice_us:I most_groups:I 4x gpus:Q",
     "REFUSAL_KEY": "pid:I why:I",
-    "CALL": "who:Q argument:Q request:I fd:i began_ns:Q",
+    "CALL": "who:Q argument:Q request:I fd:i began_ns:Q file:Q",
     "OBJECT_KEY": "pid:I client:I object:I",
-    "OBJECT": "parent:I kind:I groups:I 4x owner:Q",
+    "OBJECT": "parent:I kind:I groups:I 4x owner:Q made_ns:Q parent_ns:Q",
     "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s owner:Q",
     "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s owner:Q",
     "MEMBER_KEY": "cgroup:Q pid:I 4x",
     "CONTROL_KEY": "pid:I command:I",
     "FILE_KEY": "pid:I fd:i",
-    "FILE": "owner:Q client:I 4x",
+    "FILE": "owner:Q client:I 4x file:Q",
     "EVENT": (
         "what:I kind:I time_ns:Q cgroup:Q pid:I tid:I uid:I fd:i client:I parent:I object:I class_:I name:16s entry:I "
         "4x"

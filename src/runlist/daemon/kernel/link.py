@@ -15,6 +15,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -31,7 +32,6 @@ from runlist.planes.kernel.forgetting import NEEDED, take_out
 from runlist.planes.kernel.loading import Wanted, open_map
 from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
-from runlist.proc.process import capable, pid_namespace
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 
@@ -46,7 +46,6 @@ RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 LONG_LIFE_S = 10.0
 _ENDS_WELL = b"."
 ANSWER_S = 20.0
-_FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 SETTLE_MS = 1500
 """So long a program may set the slices of a group that it has just made: CUDA does."""
 SWEEP_S, SWEEP_REST = 0.2, 20
@@ -91,6 +90,8 @@ class KernelLink:
         self._ring: Ring | None = None
         self._dropped = 0
         self._requests: list[int] = []  # seen and refused
+        self._seen = 0
+        self._asked: dict[int, int] = {}  # how many requests each process had made
         self._said = ""
         self._started = 0.0
         self._rest_s = RETRY_S
@@ -120,11 +121,8 @@ class KernelLink:
         if os.environ.get(names.KERNEL_PLANE) != "on":
             self.state = f"off: {names.KERNEL_PLANE}=on switches it on"
             return
-        if pid_namespace() != _FIRST_NAMESPACE:
-            self.state = "the daemon runs in a pid namespace: the kernel's process ids are others"
-            return
-        if not (capable(rights.BPF) and capable(rights.PERFMON)):  # as most private daemons
-            self.state = "the daemon has no right to load programs (CAP_BPF, CAP_PERFMON)"
+        if why := rights.hindered():  # as most private daemons are
+            self.state = why
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -135,8 +133,10 @@ class KernelLink:
             self._rest()
             return
         given = Names(FOLDER, os.getpid(), str(daemon_socket(self._plane).absolute()))
+        if (left := given.left()) is not None:
+            inheriting.take_out_reused(left)
         if not self._inherited:
-            self._inherit(given)
+            self._inherit(left)
         self._exempt = set(self._helpers())
         wanted = Wanted(
             capture, os.getpid(), BUDGET, given if FOLDER.parent.is_dir() else None, SETTLE_MS, tuple(self._exempt),
@@ -146,10 +146,10 @@ class KernelLink:
             ours.send(messages.ask(wanted))
         self._loop.add_reader(ours, self._heard)
 
-    def _inherit(self, given: Names) -> None:
+    def _inherit(self, left: Path | None) -> None:
         """Begin with what the kernel told a daemon before us, which was killed."""
         self._inherited = True
-        if (left := given.left()) is not None and (made := inheriting.made_before(left)):
+        if left is not None and (made := inheriting.made_before(left)):
             self._begin(
                 [
                     msgspec.structs.replace(event, entry=self.policy.number_for(event.cgroup, event.uid, event.name))
@@ -204,6 +204,19 @@ class KernelLink:
         """Whether there may be more to learn by `counted` than at the last call of this."""
         before, self._requests = self._requests, [self.counter(which) for which in _COUNTED] if self.works else []
         return self._requests != before
+
+    def asking(self, pids: Iterable[int]) -> set[int]:
+        """Those of these processes that have asked the driver for anything since the last call. What it was may be held
+        back, or hidden by the memory or a second thread of a process that is written for it.
+        """
+        if not self.works or (seen := self.counter(Counter.SEEN)) == self._seen:
+            return set()
+        self._seen = seen
+        before, self._asked = self._asked, {}
+        with contextlib.suppress(OSError):
+            for pid in pids:
+                (self._asked[pid],) = _LONG.unpack(self.maps["asked"].get(_NUMBER.pack(pid)) or bytes(_LONG.size))
+        return {pid for pid, number in self._asked.items() if number != before.get(pid)}
 
     def counted(self, name: str) -> collections.Counter[int]:
         """What a map counts of each process, by its pid: "controls" of groups and channels that it sent, "refusals" of
@@ -289,7 +302,7 @@ class KernelLink:
         named = dict(zip(messages.SHARED, fds, strict=True))
         self._ring = Ring(named["events"], RING_BYTES)
         self.maps = {name: open_map(name, fd) for name, fd in named.items()}
-        self._dropped = self._full = 0
+        self._dropped = self._full = self._seen = 0
         self.policy.attach(self.maps["policy"], self.maps["force"])
         self._exempt_helpers()
         self._loop.add_reader(self._ring, self._read)

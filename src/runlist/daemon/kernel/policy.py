@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -108,15 +109,19 @@ class Entry(msgspec.Struct, frozen=True):
 def entries_of(book: RuleBook) -> list[Entry]:
     """The entries that rules make, in the order in which they count."""
     found: list[Entry] = []
+    above = cgroup.unified()
     first: dict[tuple[str | None, int | None, str | None], tuple[int, str]] = {}
-    sure = True
+    sure, by_cgroup = True, False
     for order, (rule, within) in enumerate(book.in_order()):
         if not rule.of_the_kernel:
             sure = False
             continue
         settings = rule.settings
         own = settings.get("group") in _BY_THE_PROCESS or settings.get("weight") == "cgroup"
-        for entry in _of_rule(rule, order, sure and within and not own):
+        # One by cgroup may have been left out for another number: a cgroup that is new, or that only a look knows.
+        names = "cgroup" in rule.conditions or not by_cgroup
+        by_cgroup = by_cgroup or "cgroup" in rule.conditions
+        for entry in _of_rule(rule, order, sure and within and not own and names, above):
             named = itertools.product(*({one, None} for one in entry.who))
             _, behind = min((first[who] for who in named if who in first), default=(0, ""))
             found.append(msgspec.structs.replace(entry, behind=behind) if behind else entry)
@@ -126,12 +131,12 @@ def entries_of(book: RuleBook) -> list[Entry]:
     return found
 
 
-def _of_rule(rule: Rule, order: int, sure: bool) -> Iterator[Entry]:
+def _of_rule(rule: Rule, order: int, sure: bool, above: Path | None) -> Iterator[Entry]:
     texts = [sorted(rule.conditions[name].exact) if name in rule.conditions else [None] for name in _NAMES]
     for path, user, comm in itertools.product(*texts):
         yield Entry(
             rule, order, sure, path, None if user is None else int(user), comm,
-            None if path is None else cgroup.number_of(path),
+            None if path is None else cgroup.number_of(path, above),
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 import structlog
 
@@ -29,9 +30,9 @@ class Checks:
         self._placement = placement
         self._lending = lending
 
-    def check(self, files: bool, slices: bool) -> None:
+    def check(self, files: bool, slices: bool, of: Container[int] = ()) -> None:
         """With `files`, forget contexts whose processes closed their files or ran exec; with `slices`, put slices back
-        that they changed.
+        that they changed, or else those of some processes.
         """
         self._admit_queued()
         self._lending.check()
@@ -39,7 +40,7 @@ class Checks:
         for process in list(self._processes.managed.values()):
             if files:
                 self.check_files(process.pid)
-            if slices:
+            if slices or process.pid in of:
                 self.correct(process.pid)
             self._assert_unsure(process)
 

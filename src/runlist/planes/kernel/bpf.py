@@ -17,6 +17,7 @@ _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(platform.machine())
 _PERF_TYPE_TRACEPOINT = 2
 _PERF_ATTRIBUTE_BYTES = 112
 _PERF_CLOSE_ON_EXEC = 8
+_COUNTS_NOTHING = 1  # an event that is off: a program runs all the same, and nothing else is done for it
 _ATTACH_PERF_EVENT = 41
 _ATTACH_MANY = 48
 _AT_RETURN = 1
@@ -228,7 +229,9 @@ def load_program(
 
 def attach(program: int, tracepoint: int) -> tuple[int, int]:
     """Attach a program to the tracepoint of this id; the two descriptors that keep it so."""
-    attributes = struct.pack("<IIQQ", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTE_BYTES, tracepoint, 1)
+    attributes = struct.pack(
+        "<IIQQQQQ", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTE_BYTES, tracepoint, 0, 0, 0, _COUNTS_NOTHING
+    )
     # of whichever process, on whichever CPU: one of them stands for all
     return _attach(program, attributes, pid=-1, cpu=0, cookie=0)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.maps import STRUCTURES
@@ -18,32 +18,56 @@ NEEDED = (*OF_PROCESSES, "members", "swept")
 
 _COUNTED = {"groups": "GROUP", "objects": "OBJECT", "files": "FILE", "processes": "PROCESS"}
 """What is in maps of which each owner may have so much: it is told what is gone, and may have as much again."""
+_BEHIND_A_RECORD = ("groups", "objects", "files")
 _PID, _NUMBER, _MEMBER = struct.Struct("<I"), struct.Struct("<Q"), STRUCTURES["MEMBER_KEY"].struct
 _OWNER = STRUCTURES["OWNER"]
 
 _Gone = Counter[tuple[int, str]]
 
 
-def take_out(maps: Mapping[str, Map]) -> None:
-    """Take out what processes had that have ended, and close the maps, which are those NEEDED. A number may be used
-    again: what such a process has stays. It takes a second where the maps are full.
+def take_out(maps: Mapping[str, Map], of: Collection[int] | None = None) -> None:
+    """Take out what processes had that have ended, or else all `of` these, and close the maps, which are those NEEDED.
+    A number may be used again: what the process has that has it now stays. It takes a second where the maps are full.
     """
     gone: _Gone = Counter()
-    alive: dict[int, bool] = {}
+    lives = _Lives(maps["processes"])
     try:
         for name in OF_PROCESSES:
             with contextlib.suppress(OSError):
                 for key, value in maps[name].entries():
                     (pid,) = _PID.unpack_from(key)
-                    if pid not in alive:
-                        alive[pid] = start_of(pid) is not None
-                    if not alive[pid]:
+                    if pid in of if of is not None else not lives.has(pid, name, value):
                         _take(maps, name, key, value, gone)
         with contextlib.suppress(OSError):
             _tell(maps["swept"], gone)
     finally:
         for entries in maps.values():
             os.close(entries.fd)
+
+
+class _Lives:
+    """Which processes live, and what is theirs: the kernel's programs make a record of a process before all else, and
+    take it away as it ends.
+    """
+
+    def __init__(self, records: Map) -> None:
+        self._records = records
+        self._alive: dict[int, bool] = {}
+        self._first_ns: dict[int, int] = {}
+
+    def has(self, pid: int, name: str, value: bytes) -> bool:
+        """Whether an entry of a map is of the process that has this number now."""
+        if pid not in self._alive:
+            self._alive[pid] = start_of(pid) is not None
+        if not self._alive[pid] or name not in _BEHIND_A_RECORD:
+            return self._alive[pid]
+        if pid not in self._first_ns:
+            record = self._records.get(_PID.pack(pid))
+            if record is None:
+                return False
+            (self._first_ns[pid],) = _NUMBER.unpack_from(record, STRUCTURES["PROCESS"].offsets["first_ns"])
+        made_at = STRUCTURES["GROUP"].offsets["made_ns"]
+        return name != "groups" or _NUMBER.unpack_from(value, made_at)[0] >= self._first_ns[pid]
 
 
 def _take(maps: Mapping[str, Map], name: str, key: bytes, value: bytes, gone: _Gone) -> None:

@@ -9,10 +9,12 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from runlist.planes.kernel import bpf, maps
+import msgspec
+
+from runlist.planes.kernel import bpf, forgetting, maps
 from runlist.planes.kernel.events import Event
 from runlist.proc.process import start_of
 from runlist.protocol.kernel_autogen import Kind, What
@@ -39,16 +41,39 @@ def open_left(folder: Path, described: maps.Described) -> int | None:
 
 def made_before(folder: Path) -> list[Event]:
     """What processes that live had made, as if it was told now: the groups of each before what is on them."""
+    with contextlib.suppress(OSError), _opened(folder, (each.name for each in maps.MAPS if each.inherited)) as opened:
+        if {"processes", "groups", "objects", "files"} <= opened.keys():
+            return sorted(_made(opened), key=lambda event: (event.pid, event.client, event.kind))
+    return []
+
+
+def take_out_reused(folder: Path) -> None:
+    """Take out what processes had whose numbers others have by now: while no programs run, nobody hears that a process
+    ends. It is for a moment when none run.
+    """
+    with contextlib.suppress(OSError), _opened(folder, forgetting.NEEDED) as opened:
+        if "processes" not in opened:
+            return
+        firsts = {
+            _NUMBER.unpack(key)[0]: _PROCESS.unpack(value)[1] / 1e9 for key, value in opened["processes"].entries()
+        }
+        reused = {pid for pid, first in firsts.items() if start_of(pid) is not None and not _is_same(pid, first)}
+        if reused and len(opened) == len(forgetting.NEEDED):
+            forgetting.take_out(
+                {name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in opened.items()}, reused
+            )
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, names: Iterable[str]) -> Iterator[dict[str, bpf.Map]]:
+    """Those of these maps that are in a folder, and of this version."""
+    wanted = set(names)
     opened: dict[str, bpf.Map] = {}
     try:
         for each in maps.MAPS:
-            if each.inherited and (fd := open_left(folder, each)) is not None:
+            if each.name in wanted and (fd := open_left(folder, each)) is not None:
                 opened[each.name] = bpf.Map(fd, *each.sizes)
-        if not {"processes", "groups", "objects", "files"} <= opened.keys():
-            return []
-        return sorted(_made(opened), key=lambda event: (event.pid, event.client, event.kind))
-    except OSError:
-        return []
+        yield opened
     finally:
         for entries in opened.values():
             os.close(entries.fd)

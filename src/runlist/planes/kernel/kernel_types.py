@@ -1,4 +1,6 @@
-"""Where the running kernel has what the programs read of its structures: the files of a process, and what they are."""
+"""Where the running kernel has what the programs read of its structures: the files of a process, what they are, and
+how many of its threads live.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ REFUSE = "bpf_lsm_file_ioctl"
 """The function at which the kernel asks whether a request may be."""
 
 _FIELDS = {
-    "task_struct": ("files",),
+    "task_struct": ("files", "signal"),
+    "signal_struct": ("live",),
     "files_struct": ("fdt",),
     "fdtable": ("max_fds", "fd"),
     "file": ("f_inode", "f_ref", "f_count"),

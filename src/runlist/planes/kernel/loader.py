@@ -14,7 +14,6 @@ import sys
 from runlist.errors import RunlistError
 from runlist.planes.kernel import loading, messages, rights
 from runlist.planes.kernel.messages import Answer
-from runlist.proc.process import capable
 
 
 def main() -> int:
@@ -40,12 +39,15 @@ def main() -> int:
 
 def _load(wanted: loading.Wanted) -> loading.Loaded:
     data = loading.read_object()
-    if not capable(rights.BPF) or not capable(rights.PERFMON):
-        raise RunlistError("no right to load programs into the kernel (CAP_BPF, CAP_PERFMON): run the daemon as root")
+    if why := rights.hindered():
+        raise RunlistError(why)
     try:
         tracing = rights.open_tracing()
     except OSError as error:
-        raise RunlistError(f"tracepoints cannot be reached ({error.strerror}): mount tracefs") from None
+        why = (
+            f"tracepoints cannot be reached ({error.strerror}): mount tracefs, or run the daemon as the machine's root"
+        )
+        raise RunlistError(why) from None
     rights.keep_two()
     loaded = loading.load(wanted, data, tracing)
     if wanted.names is not None:

@@ -52,6 +52,7 @@ MAPS = (
     Described("places", MapType.ARRAY, "u32", "CALL", protocol.PLACES),
     Described("spilled", MapType.ARRAY, "u32", "u64", 1),
     Described("calls", MapType.HASH, "u64", "CALL", 1 << 14),
+    Described("asked", MapType.LRU_HASH, "u32", "u64", 1 << 13),
     Described("owners", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
     Described("swept", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
     Described("objects", MapType.HASH, "OBJECT_KEY", "OBJECT", 1 << 17, pinned=True, inherited=True),

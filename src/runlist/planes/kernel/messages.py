@@ -14,7 +14,7 @@ from runlist.planes.kernel.names import Names
 MAX_BYTES = 1 << 16
 SHARED = (
     "events", "groups", "processes", "members", "controls", "objects", "files", "counters", "policy", "force", "exempt",
-    "refusals", "swept",
+    "refusals", "swept", "asked",
 )  # fmt: skip
 """The maps whose descriptors come with the answer, in this order."""
 

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from runlist.proc.process import capable, has_the_kernels_pids
+
 PERFMON, BPF = 38, 39
 _TRACING = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
@@ -32,6 +34,15 @@ def _call(number: int, *arguments: object) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def hindered() -> str:
+    """Why the kernel's programs would be of no use to this process, or why it may not load them; or nothing."""
+    if not has_the_kernels_pids():
+        return "runlist is in a pid namespace, where the kernel's process ids are others: run its daemon outside"
+    if not (capable(BPF) and capable(PERFMON)):
+        return "no right to load programs into the kernel (CAP_BPF, CAP_PERFMON): run the daemon as root"
+    return ""
 
 
 def keep_two() -> None:

@@ -19,14 +19,13 @@ from runlist.planes.kernel import bpf, functions, program, rights
 from runlist.planes.kernel.bpf import MapType
 from runlist.planes.kernel.ring import Ring
 from runlist.planes.process.library import program as built
-from runlist.proc.process import capable, pid_namespace
+from runlist.proc.process import capable, has_the_kernels_pids
 from runlist.protocol import why_autogen as protocol
 from runlist.structure import Structure
 
 OBJECT = "why.bpf.o"
 MOST_AT_ONCE = 1 << 16
 _MANY_SINCE = (6, 10)  # of that Linux on, many functions are watched by one link, in all threads of a process
-_FIRST_NAMESPACE = 0xEFFFFFFC  # the inode of the pid namespace that a machine begins with
 _NUMBER = struct.Struct("<I")
 _THREAD = Structure(protocol.STRUCTS["THREAD"])
 _EVENT = Structure(protocol.STRUCTS["EVENT"])
@@ -275,7 +274,7 @@ _NO_RIGHT = "no right to load programs into the kernel: run this as root, or wit
 
 
 def _may_watch() -> None:
-    if pid_namespace() != _FIRST_NAMESPACE:
+    if not has_the_kernels_pids():
         raise NotSupportedError("this is in a pid namespace, where the kernel's process ids are others: ask outside")
     if not (capable(rights.BPF) and capable(rights.PERFMON)):
         raise NoPermissionError(_NO_RIGHT)

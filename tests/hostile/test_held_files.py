@@ -133,7 +133,7 @@ def test_a_region_that_is_cut_short_under_a_mapping_is_an_error(folder: Path) ->
         region.set_memory(2 * MiB)
     os.truncate(path, 0)
     for _ in range(2):
-        with pytest.raises(RegionError, match="bytes, not|cannot be used"):
+        with pytest.raises(RegionError, match=r"bytes, not|cannot be used"):
             region.set_unseen(0, 1)
     with pytest.raises(RegionError):
         region.read()
@@ -141,7 +141,7 @@ def test_a_region_that_is_cut_short_under_a_mapping_is_an_error(folder: Path) ->
 
 
 def test_a_child_of_fork_writes_into_its_own_mapping(folder: Path) -> None:
-    path, region = create(folder, strict=True)
+    _, region = create(folder, strict=True)
     region.set_memory(MiB)
     child = os.fork()
     if child == 0:

@@ -1,5 +1,5 @@
-"""A region as the daemon and the launcher use it: by copies that the kernel makes, so that a file that is cut short is an
-error and no signal; and without the file's lock, which its owner may never let go of.
+"""A region as the daemon and the launcher use it: by copies that the kernel makes, so that a file that is cut short is
+an error and no signal; and without the file's lock, which its owner may never let go of.
 """
 
 from __future__ import annotations

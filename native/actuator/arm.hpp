@@ -11,8 +11,10 @@
 
 namespace runlist::actuator {
 
-// A word of a file that others can write, and cut short at any moment. It is read with pread, and waited for through a
-// mapping that nobody here looks into: what is missing is an error, no signal.
+// A word of a file that others can write, and cut short at any moment. It is waited for, and read by a copy that the
+// kernel makes, through a mapping that nobody here looks into: what is missing is an error, no signal. On some file
+// systems a read of the file itself would wait for its lock, which its owner may keep; it is made where such copies are
+// forbidden.
 class Watched {
   public:
     Watched(Descriptor file, std::uint64_t at);

@@ -7,7 +7,8 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ import pytest
 from runlist import __version__, wire
 from runlist.daemon.relay.channel import Peer
 from runlist.daemon.relay.relays import NO_ROOM, Relays
-from runlist.daemon.requests import connection
+from runlist.daemon.requests import connection, handlers
 from runlist.daemon.requests import server as module
 from runlist.errors import ExitCode, RunlistError
+from runlist.views.structs import TaskView
 from tests.fixtures.adoption import PID, child, own_usage, until
 from tests.fixtures.daemon import short_path
 from tests.fixtures.manager import NO_PROCESS
 from tests.fixtures.served import Client, Served, readable, serving
+from tests.unit.test_view import managed
+from tests.unit.test_view import one as seen_one
 
 pytestmark = pytest.mark.usefixtures("own_usage", "on_device")
 __all__ = ["own_usage", "short_path"]
@@ -264,6 +268,48 @@ def test_an_accept_that_fails_ends_nothing(short_path: Path, code: int) -> None:
     serving(short_path, test)
 
 
+def test_a_long_answer_is_made_in_pieces_and_others_come_between(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = asyncio.Event()
+
+    def many(*_: object) -> Iterator[TaskView]:
+        for _ in range(1000):
+            if heard.is_set():
+                return
+            time.sleep(handlers.PIECE_S)
+            yield seen_one(managed())
+
+    monkeypatch.setattr(handlers, "views", many)
+
+    async def test(world: Served) -> None:
+        one, other = world.client(), world.client()
+        one.send(wire.ListTasks())
+        await until(lambda: world.server.busy)
+        assert isinstance(await other.ask(wire.GetStatus()), wire.DaemonStatus)
+        heard.set()
+        answer = await one.answer()
+        assert isinstance(answer, wire.Tasks)
+        assert len(answer.tasks) < 1000
+
+    serving(short_path, test)
+
+
+def test_who_reads_no_answers_is_hung_up_on(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Served) -> None:
+        client = world.client()
+        await client.ask(wire.ListTasks())
+        (mine,) = world.server._connections
+        length = len(wire.encode(wire.Tasks([], [], __version__)))
+        monkeypatch.setattr(connection, "MOST_UNREAD", length)
+        for _ in range(3):  # what was read counts no more
+            assert isinstance(await client.ask(wire.ListTasks()), wire.Tasks)
+        mine._turns.unread += 1
+        assert await client.ask(wire.ListTasks()) is None
+
+    serving(short_path, test)
+
+
 # -- strangers -------------------------------------------------------------------------------------
 
 
@@ -271,7 +317,7 @@ def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "peer_of", lambda sock: Peer(0, STRANGER))
-    monkeypatch.setattr(connection, "_MAX_WAITING_OF_USER", 3)
+    monkeypatch.setattr(connection, "MOST_WAITING", 3)
 
     async def test(world: Served) -> None:
         messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -293,10 +293,21 @@ def test_command_lines_leave_room_for_one_another() -> None:
     tasks = [managed(key=TaskKey(pid, GPU)) for pid in range(1000)]
     for task in tasks:
         task.command_line = "x" * (32 << 10)
-    seen = views(tasks, Gpus(), NoNvml())  # type: ignore[arg-type]
+    seen = list(views(tasks, Gpus(), NoNvml()))  # type: ignore[arg-type]
     assert len(wire.encode(wire.Tasks(seen))) < MAX_FRAME / 2
     assert 4000 < len(seen[0].command_line) < 5000
     assert one(tasks[0]).command_line == tasks[0].command_line
+
+
+@pytest.mark.parametrize("letter", ["\U0001f600", '"', "é"])
+def test_command_lines_have_room_whatever_letters_they_are_of(letter: str) -> None:
+    """A frame is bounded in bytes: who has many processes could keep root from seeing any."""
+    tasks = [managed(key=TaskKey(pid, GPU)) for pid in range(600)]
+    for task in tasks:
+        task.command_line = letter * ((32 << 10) // len(letter.encode()))
+    seen = list(views(tasks, Gpus(), NoNvml()))  # type: ignore[arg-type]
+    assert len(wire.encode(wire.Tasks(seen))) < MAX_FRAME * 0.6
+    assert set(seen[0].command_line) == {letter}
 
 
 # -- memory ----------------------------------------------------------------------------------------

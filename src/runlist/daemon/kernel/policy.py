@@ -27,6 +27,9 @@ _log = structlog.get_logger()
 
 _KEY, _VALUE, _FORCE = (STRUCTURES[name] for name in ("POLICY_KEY", "POLICY", "FORCE"))
 _ORDER = list(TaskClass)
+MOST_LOOKED_AT = 2 * MOST_ENTRIES
+"""Entries, those behind others with them: a rule that names a thousand cgroups, users and threads makes 10⁹."""
+
 _BY_THE_PROCESS = ("cgroup", "container", "user")
 """Words of a setting that stand for something of the process."""
 _ONE = bytes(4)
@@ -107,7 +110,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def entries_of(book: RuleBook) -> list[Entry]:
-    """The entries that rules make, in the order in which they count."""
+    """The entries that rules make, in the order in which they count: the first MOST_LOOKED_AT."""
     found: list[Entry] = []
     above = cgroup.unified()
     first: dict[tuple[str | None, int | None, str | None], tuple[int, str]] = {}
@@ -127,6 +130,8 @@ def entries_of(book: RuleBook) -> list[Entry]:
             found.append(msgspec.structs.replace(entry, behind=behind) if behind else entry)
             if not behind:
                 first[entry.who] = order, rule.where
+            if len(found) >= MOST_LOOKED_AT:
+                return found
         sure = sure and within
     return found
 
@@ -184,14 +189,15 @@ class PolicyMap:
     def update(self) -> None:
         """Rules or cgroups may have changed: bring the map to them, at once or not at all."""
         every = entries_of(self._book)
-        self.unused = [entry for entry in every if entry.behind]
         wanted = [entry for entry in every if not entry.behind]
+        if len(wanted) > MOST_ENTRIES or len(every) >= MOST_LOOKED_AT:
+            many = f"more than {MOST_LOOKED_AT}" if len(every) >= MOST_LOOKED_AT else len(wanted)
+            self._say(f"{many} entries, and there is room for {MOST_ENTRIES}: name fewer; the map is as it was")
+            return
+        self.unused = [entry for entry in every if entry.behind]
         kept = {(entry.rule.where, entry.who): entry for entry in self.entries}
         wanted = [self._numbered(entry, kept.get((entry.rule.where, entry.who))) for entry in wanted]
         if wanted == self.entries and not self.trouble:
-            return
-        if len(wanted) > MOST_ENTRIES:
-            self._say(f"{len(wanted)} entries, and there is room for {MOST_ENTRIES}: name fewer; the map is as it was")
             return
         if self._maps is None or self._write(wanted, self.entries):
             self._before, self._known = self._known, {entry.number: entry for entry in wanted}

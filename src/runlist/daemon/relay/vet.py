@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import stat
 from typing import TYPE_CHECKING
 
 from runlist.planes.process.region import Region, RegionError
+from runlist.proc.file_system import file_system
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
@@ -26,7 +26,6 @@ LOCAL = {
 }
 """File systems on which no program and no other machine decides how long a call takes, by the kernel's numbers."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _REFUSAL = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 _MAX_REASON = 400
 
@@ -49,7 +48,7 @@ def _control_or_region(plane: Plane, fd: int, owner: int) -> int:
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH:  # whoever serves the file can say anything of it
             raise RegionError("it is not open")
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
-        if kind != stat.S_IFSOCK and _file_system(fd) not in LOCAL:
+        if kind != stat.S_IFSOCK and file_system(fd) not in LOCAL:
             raise RegionError("it is on a file system that a program or another machine serves")
     except BaseException:
         os.close(fd)
@@ -75,13 +74,6 @@ def _region(fd: int, owner: int) -> int:
     region = Region.adopt(fd, owner)
     region.reopen()
     return region.fileno()
-
-
-def _file_system(fd: int) -> int:
-    statfs = (ctypes.c_long * 32)()  # struct statfs begins with its type
-    if _libc.fstatfs(fd, statfs):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(statfs[0])
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -16,26 +16,18 @@ from runlist import wire
 from runlist.daemon.relay.channel import Peer
 from runlist.daemon.requests.handlers import Handlers
 from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.turns import MOST_UNREAD, MOST_WAITING, Turns
 from runlist.frames import MAX_REQUEST_BODY, Inbox
 
 _log = structlog.get_logger()
 _BORROW_PATIENCE_S = 5.0
 _SEND_PATIENCE_S = 30.0
 _MAX_WAITING_REQUESTS = 64
-_MAX_WAITING_OF_USER = 256
-
-
-class Turns:
-    """The requests of one stranger, on all their connections."""
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.turn = asyncio.Lock()
 
 
 class Connection:
     """One connection of a `peer`. Requests of a connection are served one after the other; those of a stranger's
-    connections begin one after the other, too, so that others come between. `on_end` is called at the end.
+    connections begin, and go on, one after the other, too, so that others come between. `on_end` is called at the end.
     """
 
     def __init__(
@@ -45,13 +37,13 @@ class Connection:
         manager: Manager,
         status: Callable[[int], wire.DaemonStatus],
         stop: asyncio.Event,
-        turns: Turns | None,
+        turns: Turns,
         on_end: Callable[[Connection], None],
     ) -> None:
         self._sock = sock
         self._manager = manager
         self._loop = asyncio.get_running_loop()
-        self._handlers = Handlers(peer, manager, _Launcher(self, self._loop), status, stop)
+        self._handlers = Handlers(peer, manager, _Launcher(self, self._loop), status, stop, turns)
         self._inbox = Inbox(MAX_REQUEST_BODY)
         self._decoder = msgspec.json.Decoder(wire.Request)
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
@@ -96,10 +88,9 @@ class Connection:
     def _enqueue(self, message: wire.Message) -> None:
         if self._queue.qsize() >= _MAX_WAITING_REQUESTS:
             raise ValueError("too many requests at once")
-        if self._turns is not None:
-            if self._turns.waiting >= _MAX_WAITING_OF_USER:
-                raise ValueError("too many requests of one user at once")
-            self._turns.waiting += 1
+        if self._turns.waiting >= MOST_WAITING:
+            raise ValueError("too many requests of one user at once")
+        self._turns.waiting += 1
         self._queue.put_nowait(message)
 
     def _take_region(self) -> None:
@@ -124,10 +115,7 @@ class Connection:
     async def _serve(self) -> None:
         while (message := await self._next()) is not None:
             answer = await self._handlers.answer(message)
-            try:
-                async with asyncio.timeout(_SEND_PATIENCE_S):
-                    await self._loop.sock_sendall(self._sock, wire.encode(answer))
-            except (OSError, TimeoutError):
+            if not await self._send(wire.encode(answer)):
                 break
         if self._handlers.launched is not None:
             await self._manager.launches.hung_up(self._handlers.launched)
@@ -135,21 +123,34 @@ class Connection:
         self._manager.descriptors.discard([*self._handlers.regions, *self._inbox.fds])
         self._inbox.fds.clear()
         self._sock.close()
-        if self._turns is not None:
-            self._turns.waiting -= sum(left is not None for left in self._left())
+        self._turns.waiting -= sum(left is not None for left in self._left())
         self._on_end(self)
+
+    async def _send(self, answer: bytes) -> bool:
+        """Whether the other end took it."""
+        if self._turns.unread + len(answer) > MOST_UNREAD:
+            _log.warning("a client is hung up on: its user reads no answers", user=self._uid)
+            return False
+        self._turns.unread += len(answer)
+        try:
+            async with asyncio.timeout(_SEND_PATIENCE_S):
+                await self._loop.sock_sendall(self._sock, answer)
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            self._turns.unread -= len(answer)
+        return True
 
     def _left(self) -> Iterator[wire.Message | None]:
         while not self._queue.empty():
             yield self._queue.get_nowait()
 
     async def _next(self) -> wire.Message | None:
-        """The next request. Of a stranger's one begins in each round of the loop, whatever their number."""
+        """The next request, in its turn."""
         message = await self._queue.get()
-        if message is not None and self._turns is not None:
+        if message is not None:
             self._turns.waiting -= 1
-            async with self._turns.turn:
-                await asyncio.sleep(0)
+            await self._turns.next()
         return message
 
     async def borrow(self, pid: int, fd: int) -> int:

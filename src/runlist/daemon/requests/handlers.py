@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import structlog
 
 from runlist import wire
@@ -18,12 +20,16 @@ from runlist.daemon.requests.own import OwnSettings
 from runlist.daemon.requests.policy_map_view import policy_map_view
 from runlist.daemon.requests.rules_view import rules_view
 from runlist.daemon.requests.together import pids_together, together_notes
+from runlist.daemon.requests.turns import Turns
 from runlist.daemon.requests.view import views, workload_views
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.policies import PolicySpec
 from runlist.version import __version__
+
+PIECE_S = 0.001
+"""So long an answer is worked at before others come between."""
 
 _log = structlog.get_logger()
 
@@ -40,6 +46,7 @@ class Handlers:
         launcher: Borrower,
         status: Callable[[int], wire.DaemonStatus],
         stop: asyncio.Event,
+        turns: Turns,
     ) -> None:
         self.regions: deque[int] = deque()
         self.launched: int | None = None
@@ -49,6 +56,7 @@ class Handlers:
         self._launcher = launcher
         self._status_of = status
         self._stop_asked = stop
+        self._turns = turns
 
     async def answer(self, message: wire.Message) -> wire.Message:
         """Do what a request asks; never raises."""
@@ -62,10 +70,21 @@ class Handlers:
             _log.exception("a request failed in the daemon")
             return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 
-    def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
+    async def _tasks(self, tasks: list[ManagedTask], notes: list[str] | None = None) -> wire.Tasks:
         manager = self._manager
-        found = views(tasks, manager.gpus, manager.census, manager.kernel.made_by)
-        return wire.Tasks(found, notes or [], __version__)
+        made = views(tasks, manager.gpus, manager.census, manager.kernel.made_by)
+        return wire.Tasks(await self._in_pieces(made), notes or [], __version__)
+
+    async def _in_pieces(self, made: Iterator[Any]) -> list[Any]:
+        """What is made, encoded. There may be hundreds, each of which takes a while: others come between."""
+        async with self._turns.making:
+            found, began = [], time.monotonic()
+            for one in made:
+                found.append(msgspec.Raw(msgspec.json.encode(one)))
+                if time.monotonic() - began >= PIECE_S:
+                    await self._turns.next()
+                    began = time.monotonic()
+            return found
 
     async def _together(self, tasks: list[ManagedTask], kept_s: float = 0.0) -> list[str]:
         manager = self._manager
@@ -77,7 +96,7 @@ class Handlers:
 
     async def _attach(self, request: wire.Attach) -> wire.Message:
         outcome = await self._manager.attach(request.pid, dict(request.settings), request.wait, self._uid)
-        return self._tasks(outcome.tasks, [*outcome.notes, *await self._together(outcome.tasks)])
+        return await self._tasks(outcome.tasks, [*outcome.notes, *await self._together(outcome.tasks)])
 
     async def _launch(self, request: wire.Launch) -> wire.Message:
         region = self.regions.popleft() if request.region else None
@@ -85,35 +104,35 @@ class Handlers:
             request.pid, dict(request.settings), self._launcher, region, self._uid
         )
         self.launched = request.pid
-        return self._tasks([], notes)
+        return await self._tasks([], notes)
 
     async def _detach(self, request: wire.Detach) -> wire.Message:
-        return self._tasks([], self._manager.detach(request.pid, self._uid))
+        return await self._tasks([], self._manager.detach(request.pid, self._uid))
 
     async def _release(self, request: wire.Release) -> wire.Message:
         del request
-        return self._tasks([], self._manager.release(self._uid))
+        return await self._tasks([], self._manager.release(self._uid))
 
     async def _list(self, request: wire.ListTasks) -> wire.Message:
         del request
-        return self._tasks(self._manager.visible(self._uid))
+        return await self._tasks(self._manager.visible(self._uid))
 
     async def _change(self, request: wire.Change) -> wire.Message:
         outcome = self._manager.change(request.pid, request.settings, self._uid)
-        return self._tasks(outcome.tasks, outcome.notes)
+        return await self._tasks(outcome.tasks, outcome.notes)
 
     async def _manage(self, request: wire.Manage) -> wire.Message:
         region = self.regions.popleft() if request.region else None
         outcome = await self._own.manage(self._pid, dict(request.settings), region, self._uid)
-        return self._tasks(outcome.tasks, outcome.notes)
+        return await self._tasks(outcome.tasks, outcome.notes)
 
     async def _leave(self, request: wire.Leave) -> wire.Message:
         del request
-        return self._tasks([], self._own.leave(self._pid, self._uid))
+        return await self._tasks([], self._own.leave(self._pid, self._uid))
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
         tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
-        return self._tasks(tasks, await self._together(tasks, KEPT_S))
+        return await self._tasks(tasks, await self._together(tasks, KEPT_S))
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:
         self._only_owner("switch the policy")
@@ -141,7 +160,7 @@ class Handlers:
 
     async def _workloads(self, request: wire.ListWorkloads) -> wire.Message:
         del request
-        return wire.Workloads(workload_views(self._manager.gpus, self._uid))
+        return wire.Workloads(await self._in_pieces(workload_views(self._manager.gpus, self._uid)))
 
     async def _stop(self, request: wire.Stop) -> wire.Message:
         del request

@@ -16,8 +16,9 @@ import structlog
 from runlist import wire
 from runlist.daemon.relay.channel import Peer, peer_of
 from runlist.daemon.relay.relays import NO_ROOM, Relays
-from runlist.daemon.requests.connection import Connection, Turns
+from runlist.daemon.requests.connection import Connection
 from runlist.daemon.requests.manager import Manager
+from runlist.daemon.requests.turns import Turns
 from runlist.daemon.requests.view import gpu_views
 from runlist.proc.exhaustion import passes
 from runlist.proc.owners import user_behind
@@ -128,7 +129,7 @@ class Server:
             self._connections.discard(connection)
             on_end()
 
-        self._connections.add(Connection(sock, peer, self._manager, self.status, self.stop, turns, ended))
+        self._connections.add(Connection(sock, peer, self._manager, self.status, self.stop, turns or Turns(), ended))
 
     def _rest(self, seconds: float, reason: str = "") -> None:
         """Accept nobody for a while: those that are there go on."""

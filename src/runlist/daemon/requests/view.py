@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,21 +28,22 @@ MadeBy = Callable[[int, list[tuple[int, int]]], Made | None]
 
 _USAGE_KEPT_S = 0.05
 _COUNTERS = {name: field.of or name for name, field in fields(Counted).items() if field.kind is Kind.COUNTER}
-_ROOM = 4 << 20  # letters for all command lines of an answer: a frame is bounded
+_ROOM = 4 << 20  # bytes for all command lines of an answer: a frame is bounded
 _MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no larger one
 
 
 def views(
     tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus, made_by: MadeBy = lambda *_: None
-) -> list[TaskView]:
-    """One view per task, with usage of just now. `made_by` tells what the kernel saw a process make."""
+) -> Iterator[TaskView]:
+    """One view per task, with usage of just now, each made when it is taken. `made_by` tells what the kernel saw a
+    process make.
+    """
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
     ways = {gpu: gpus.scheduler(gpu).giving_way() for gpu in {task.task.key.gpu for task in tasks}}
-    return [
-        _view(task, gpus.scheduler(task.task.key.gpu), ways[task.task.key.gpu], census, room, _made(task, made_by))
-        for task in tasks
-    ]
+    for task in tasks:
+        gpu = task.task.key.gpu
+        yield _view(task, gpus.scheduler(gpu), ways[gpu], census, room, _made(task, made_by))
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -55,12 +56,13 @@ def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: s
     ]
 
 
-def workload_views(gpus: Gpus, uid: int) -> list[WorkloadView]:
-    """One view per workload and GPU that a user may see, with usage of just now."""
+def workload_views(gpus: Gpus, uid: int) -> Iterator[WorkloadView]:
+    """One view per workload and GPU that a user may see, with usage of just now, each made when it is taken."""
     gpus.read_usage(_USAGE_KEPT_S)
-    return [
+    every = [(scheduler.gpu, list(scheduler.ledger.workloads())) for scheduler in gpus.all()]
+    return (
         WorkloadView(
-            gpu=scheduler.gpu,
+            gpu=gpu,
             user=None if workload.who is None else workload.who.uid,
             container="" if workload.who is None else workload.who.container,
             labels={} if workload.who is None else dict(workload.who.labels),
@@ -68,10 +70,10 @@ def workload_views(gpus: Gpus, uid: int) -> list[WorkloadView]:
             tasks_ended=int(workload.counts.get(ENDED, 0)),
             **{name: _counted(name, workload.counts.get(of, 0.0)) for name, of in _COUNTERS.items()},
         )
-        for scheduler in gpus.all()
-        for workload in scheduler.ledger.workloads()
+        for gpu, workloads in every
+        for workload in workloads
         if uid == 0 or (workload.who is not None and workload.who.uid == uid)
-    ]
+    )
 
 
 def _counted(name: str, number: float) -> Any:
@@ -197,7 +199,7 @@ def _view(
         sms=sms.number,
         sms_percent=sms.percent,
         controls=dict(managed.controls),
-        command_line=managed.command_line[:room],
+        command_line=managed.command_line.encode()[:room].decode(errors="ignore"),
         cgroup=managed.cgroup,
         container=managed.container,
         labels=dict(managed.labels),

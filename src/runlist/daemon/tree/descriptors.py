@@ -123,24 +123,20 @@ class Descriptors:
             raise RegionError(reason)
         sent = Region.adopt(fd, owner)
         sent.reopen()
-        return _SentRegion(sent.fileno(), self._discard_later)
-
-    def _discard_later(self, fds: Sequence[int]) -> None:
-        """Close them from whatever thread, also when the loop has ended."""
-        self._closes.put(lambda: _close(fds))
+        return _SentRegion(sent.fileno(), self._closes.put)
 
 
 class _SentRegion(Region):
-    """A region that is closed by `discard`: the last close of a file that was removed takes as long as it is large."""
+    """A region that is closed in a thread, `later`, also when the loop has ended: the last close of a file that was
+    removed takes as long as it is large.
+    """
 
-    def __init__(self, fd: int, discard: Callable[[Sequence[int]], None]) -> None:
+    def __init__(self, fd: int, later: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(fd)
-        self._discard = discard
+        self._later = later
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._discard([self._fd])
-            self._fd = -1
+        self._later(self._let_go())
 
 
 def _thread() -> _Work:

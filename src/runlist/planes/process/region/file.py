@@ -1,13 +1,13 @@
-"""A region as the daemon and the launcher use it: by pread and pwrite, so that a file that is cut short is an error and
-no signal.
+"""A region as the daemon and the launcher use it: by copies that the kernel makes, so that a file that is cut short is
+an error and no signal; and without the file's lock, which its owner may never let go of.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 from typing import Self
 
 from runlist.planes.process.region.activity import Activities, Activity
@@ -25,12 +25,23 @@ from runlist.planes.process.region.format import (
     SLOTS_AT,
     Watch,
 )
+from runlist.planes.process.region.memory import Mapped
 from runlist.planes.process.region.operations import Operations, parse_operations
 from runlist.planes.process.region.reading import RegionError, is_settled, parse
 from runlist.planes.process.region.snapshot import Snapshot
+from runlist.proc.file_system import file_system
 from runlist.structure import Structure
 
 _ATTEMPTS = 16
+
+_READS_ASK_NOBODY = {
+    0x01021994: "tmpfs",
+    0x0000EF53: "ext4",
+    0x9123683E: "btrfs",
+    0xF2F52010: "f2fs",
+    0x858458F6: "ramfs",
+}
+"""File systems, by the kernel's numbers, on which a read takes no lock of the file. It fills no holes either."""
 
 
 class Region:
@@ -38,6 +49,8 @@ class Region:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._memory: Mapped | None = None
+        self._reads_ask: bool | None = None
         self._activities = Activities(self._pread)
 
     @classmethod
@@ -65,25 +78,38 @@ class Region:
         return region
 
     def reopen(self) -> None:
-        """Open it anew, where we may: one that was sent carries its sender's locks, which our copy would keep after the
-        sender's death.
+        """Open it anew. One that was sent carries its sender's locks, which our copy would keep after the sender's
+        death, and has the sender's flags, by which each call may wait for a disk or a lock.
         """
-        with contextlib.suppress(OSError):
+        try:
             ours = os.open(
                 f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
             )  # it waits for no lease
-            os.close(self._fd)
-            self._fd = ours
+        except OSError as error:
+            self.close()
+            raise RegionError(f"it cannot be opened anew: {error.strerror}") from None
+        self.close()
+        self._fd = ours
 
     def fileno(self) -> int:
         """The descriptor, for passing on."""
         return self._fd
 
     def close(self) -> None:
-        """Close the descriptor; the processes that mapped the file keep it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Let go of the file; the processes that mapped it keep it."""
+        self._let_go()()
+
+    def _let_go(self) -> Callable[[], None]:
+        """Forget the file; what lets go of it, in whatever thread."""
+        fd, memory, self._fd, self._memory = self._fd, self._memory, -1, None
+
+        def end() -> None:
+            if memory is not None:
+                memory.close()
+            if fd >= 0:
+                os.close(fd)
+
+        return end
 
     def read(self) -> Snapshot:
         """Its present content."""
@@ -170,7 +196,9 @@ class Region:
 
     def _pread(self, at: int, size: int) -> bytes:
         try:
-            data = os.pread(self._fd, size, at)
+            if self._reads_ask is None:
+                self._reads_ask = file_system(self._fd) not in _READS_ASK_NOBODY
+            data = self._mapped().read(at, size) if self._reads_ask else os.pread(self._fd, size, at)
         except OSError as error:
             raise _unusable(error) from None
         if len(data) != size:
@@ -179,9 +207,14 @@ class Region:
 
     def _pwrite(self, at: int, value: int) -> None:
         try:
-            os.pwrite(self._fd, value.to_bytes(8, "little"), at)
+            self._mapped().write(at, value.to_bytes(8, "little"))
         except OSError as error:
             raise _unusable(error) from None
+
+    def _mapped(self) -> Mapped:
+        if self._memory is None:
+            self._memory = Mapped(self._fd, FILE_BYTES)
+        return self._memory
 
 
 def _unusable(error: OSError) -> RegionError:

@@ -70,7 +70,7 @@ FLOW: dict[str, set[str]] = {
     "daemon.undo": {"daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.registry", "proc", "wire"},
     "daemon.relay": {
         "daemon.helper", "daemon.rate", "errors", "frames", "lean", "planes.interface", "planes.process",
-        "planes.registry", "version", "wire",
+        "planes.registry", "proc", "version", "wire",
     },
     "daemon.actuator": {"daemon.helper", "errors", "planes.interface", "planes.process", "protocol", "structure"},
     "daemon.tasks": {

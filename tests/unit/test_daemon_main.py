@@ -169,13 +169,14 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     async def nothing() -> None:
         said.append("looked")
 
-    processes = SimpleNamespace(forget_heirs=nothing, expected=set())
+    processes = SimpleNamespace(forget_heirs=nothing, expected=set(), managed={})
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: said.append(("usage", kept_s < module.CHECK_EVERY_S))),
-        checks=SimpleNamespace(check=lambda files, slices: said.append((files, slices))),
+        checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
+        rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
         checkpoints=SimpleNamespace(look=nothing),
-        kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1]),
+        kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
     )
@@ -190,7 +191,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 12
-    assert said.count("ring") == said.count("counts") == 6
+    assert said.count("ring") == said.count("counts") == said.count("roused") == 6
     assert "opened" not in said
     said.clear()
     processes.expected.add(7)
@@ -207,7 +208,9 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
 def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And those of who asked the driver for something, within three seconds, once."""
     checks: list[tuple[bool, bool]] = []
+    asked: list[set[int]] = []
 
     async def sleep(seconds: float) -> None:
         if len(checks) == 12:
@@ -218,10 +221,13 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
 
     daemon: Any = SimpleNamespace(
         gpus=SimpleNamespace(read_usage=lambda kept_s: None),
-        checks=SimpleNamespace(check=lambda files, slices: checks.append((files, slices))),
-        processes=SimpleNamespace(forget_heirs=nothing, expected=set()),
+        checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
+        processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
+        rousing=SimpleNamespace(look=lambda: None),
         checkpoints=SimpleNamespace(look=nothing),
-        kernel=SimpleNamespace(check=lambda: len(checks) != 4),
+        kernel=SimpleNamespace(
+            check=lambda: len(checks) != 4, asking=lambda managed: {7} if len(checks) == 6 else set()
+        ),
         sightings=SimpleNamespace(count=lambda: None),
     )
     limit: Any = SimpleNamespace(say_left_out=lambda: None)
@@ -229,6 +235,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit))
     assert checks == [(False, False)] * 4 + [(True, False), (True, True)] + [(False, False)] * 6
+    assert asked == [set()] * 8 + [{7}] + [set()] * 3
 
 
 class Watch:

@@ -19,7 +19,7 @@ import msgspec
 
 from runlist.daemon.relay.vet import refusal
 from runlist.planes.interface import Handle, Plane
-from runlist.planes.process.region import Region, RegionError
+from runlist.planes.process.region import Region, RegionError, ready
 
 MAX_WAITING = 64
 """This many may wait for a look; then no descriptors are received."""
@@ -55,6 +55,7 @@ class Descriptors:
         self._waiting = 0
         self._looks = _thread()
         self._closes = _thread()
+        ready()
 
     @property
     def room(self) -> bool:

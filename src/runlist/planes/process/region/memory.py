@@ -43,6 +43,11 @@ class Mapped:
         _libc.munmap(self._at, self._size)
 
 
+def ready() -> None:
+    """Open what copies need now: later there may be no descriptor left."""
+    _own(os.getpid())
+
+
 @lru_cache(1)
 def _own(pid: int) -> int:
     """A descriptor of this process' memory: a child of fork has another one."""

@@ -2,7 +2,7 @@
 
 Seen twice in 41 starts of a PyTorch program on an H100 (driver 580.159.04): a process that had been suspended and
 resumed while it made its context waited for a GPU that stood idle, enabled, until `release` sent the same controls once
-more. So whoever waits, and should run, and does not, has them sent to it after two seconds, and then ever more rarely.
+more. So whoever waits, and should run, and does not, has them sent to it after three seconds, then ever more rarely.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
 
-FIRST_S = 2.0
-"""How long a task waits before it is roused; each further time it is twice as long."""
+IDLE_S = 2.0
+"""How long a task was not on the GPU when it is asked whether it waits, and how often it is asked until it does. After
+it was roused it is twice as long each time.
+"""
+AGAIN_S = 1.0
+"""After so long it waits still, and has not just begun to."""
 BUSY = 0.9
 """A GPU that was at work for more of the last second has others to run."""
 
@@ -28,13 +32,14 @@ _log = structlog.get_logger()
 
 
 class _Still(msgspec.Struct):
-    """Since when a task has not been on the GPU: what it had used by then, and how often it had been suspended; how
-    often it was roused since.
+    """A task that is not on the GPU: what it had used and how often it had been suspended when that began, when it is
+    asked next, whether it waited when it was asked, and how often it was roused.
     """
 
     used: tuple[float, int]
     suspended: int
-    since: float
+    due: float
+    waited: bool = False
     roused: int = 0
 
 
@@ -55,12 +60,24 @@ class Rousing:
                 continue
             accounting = self._gpus.scheduler(task.task.key.gpu).accounting
             still = self._still[task.task.key] = _now(task, accounting, before.get(task.task.key), now)
-            if now - still.since < FIRST_S * 2**still.roused or not _waits(task, still):
-                continue
-            if accounting.all.history[-1:] > [BUSY]:
-                continue
-            still.roused += 1
-            _rouse(task, first=still.roused == 1)
+            if now >= still.due and not accounting.all.history[-1:] > [BUSY]:
+                _ask(task, still, now)
+
+
+def _ask(task: ManagedTask, still: _Still, now: float) -> None:
+    """Whether it waits; and rouse it if it did already."""
+    told = task.told()
+    if told is None:  # without a library nobody knows: once after it was suspended it may
+        waits = still.waited = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
+    else:
+        waits = told.waiting > 0
+    if waits and still.waited:
+        still.roused += 1
+        still.due = now + IDLE_S * 2**still.roused
+        _rouse(task, first=still.roused == 1)
+    else:
+        still.due = now + (AGAIN_S if waits else IDLE_S)
+    still.waited = waits
 
 
 def _rouse(task: ManagedTask, *, first: bool) -> None:
@@ -78,12 +95,6 @@ def _rouse(task: ManagedTask, *, first: bool) -> None:
 def _now(task: ManagedTask, accounting: Accounting, before: _Still | None, now: float) -> _Still:
     usage = accounting.of(task.task.key.pid).usage
     used = (usage.held_s, usage.turns)
-    return before if before is not None and before.used == used else _Still(used, task.counts[Count.SUSPENSIONS], now)
-
-
-def _waits(task: ManagedTask, still: _Still) -> bool:
-    """Whether its library says that it does. Of one without, nobody knows: once after it was suspended it may."""
-    told = task.told()
-    if told is not None:
-        return told.waiting > 0
-    return still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
+    if before is not None and before.used == used:
+        return before
+    return _Still(used, task.counts[Count.SUSPENSIONS], now + IDLE_S)

@@ -26,10 +26,9 @@ long enter(long parent, const char* name) {
     const long opened = call(SYS_openat, parent, word(name), long{O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, 0L);
     call(SYS_close, parent);
     if (opened < 0) return opened;
-    struct statx found{};
-    const bool ours =
-        call(SYS_statx, opened, word(""), long{AT_EMPTY_PATH}, long{STATX_BASIC_STATS}, word(&found)) == 0 &&
-        found.stx_uid == ::geteuid() && (found.stx_mode & (S_IWGRP | S_IWOTH)) == 0;
+    struct stat found{};
+    const bool ours = call(SYS_newfstatat, opened, word(""), word(&found), long{AT_EMPTY_PATH}) == 0 &&
+                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
     if (ours && (made != 0 || call(SYS_fchmod, opened, kPrivate) == 0)) return opened;
     call(SYS_close, opened);
     return -EPERM;
@@ -45,7 +44,8 @@ bool make(const char* parent, const char* name) {
     return true;
 }
 
-// The directory of regions that nobody named. False when it cannot be had, or is not this user's alone to write in.
+// The directory of regions that nobody named; the path also of one that is not to be had, or not this user's alone to
+// write in.
 bool make_directory(Path& path) {
     const char* runtime = ::secure_getenv(names::kRuntimeDir);
     if (runtime != nullptr && runtime[0] == '/' && make(runtime, names::kOwnFolder)) {
@@ -53,8 +53,8 @@ bool make_directory(Path& path) {
     }
     Text<32> own;
     own.add(names::kTemporaryPrefix).add(::geteuid());
-    return make(names::kTemporaryFolder, own.text) &&
-           path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder).fits;
+    path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder);
+    return make(names::kTemporaryFolder, own.text) && path.fits;
 }
 
 Fault open_or_create(const char* path, const Limits& limits, Region& out) {
@@ -64,7 +64,7 @@ Fault open_or_create(const char* path, const Limits& limits, Region& out) {
 
 // The region that this process begins, named to its children.
 Fault begin(const Limits& limits, Path& path, Region& out) {
-    if (!make_directory(path)) return Fault::kForeign;
+    if (!make_directory(path)) return Fault::kNowhere;
     const auto self = Self::look();
     sweep(path.text, self);
     path.add('/').add(own_name(self).text);
@@ -79,7 +79,7 @@ Fault agree(const char* named, const Limits& limits, Path& path, Region& out) {
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
     for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
     path = {};
-    if (!make_directory(path)) return Fault::kForeign;
+    if (!make_directory(path)) return Fault::kNowhere;
     path.add("/named-").add(hash);
     return open_or_create(path.text, limits, out);
 }

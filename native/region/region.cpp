@@ -42,6 +42,12 @@ Fault fault_of(long result) {
     }
 }
 
+// The same of one that is being made, in a directory that was found to be ours.
+Fault fault_of_making(long result) {
+    const Fault fault = fault_of(result);
+    return fault == Fault::kForeign ? Fault::kDenied : fault;
+}
+
 bool look_at(int fd, struct stat& found) {
     return call(SYS_newfstatat, long{fd}, word(""), word(&found), long{AT_EMPTY_PATH}) == 0;
 }
@@ -91,7 +97,7 @@ Fault check(int fd, const struct stat& found) {
 // Room on the disk, so that a full one is an error here and no SIGBUS later. What is there may become zeros.
 Fault reserve(long fd, std::uint64_t from, std::uint64_t until) {
     long result = call(SYS_fallocate, fd, 0L, static_cast<long>(from), static_cast<long>(until - from));
-    if (result == -EOPNOTSUPP) {
+    if (result < 0 && fault_of(result) != Fault::kNoSpace) {  // the file system has none of it, or a filter denies it
         static constexpr char kZeros[4096]{};
         for (std::uint64_t done = from; done < until; done += static_cast<std::uint64_t>(result)) {
             const std::uint64_t size = std::min<std::uint64_t>(sizeof(kZeros), until - done);
@@ -99,14 +105,14 @@ Fault reserve(long fd, std::uint64_t from, std::uint64_t until) {
             if (result <= 0) break;
         }
     }
-    return result >= 0 ? Fault::kNone : fault_of(result);
+    return result >= 0 ? Fault::kNone : fault_of_making(result);
 }
 
 // All that is used from the start; the rest has its length alone.
 Fault reserve(long fd) {
     if (!may_be_as_long(kFileBytes)) return Fault::kNoSpace;
     const long result = call(SYS_ftruncate, fd, long{kFileBytes});
-    return result == 0 ? reserve(fd, 0, offsetof(File, operations)) : fault_of(result);
+    return result == 0 ? reserve(fd, 0, offsetof(File, operations)) : fault_of_making(result);
 }
 
 // A path's directory and what is behind its last slash.
@@ -163,6 +169,10 @@ const char* describe(Fault fault) {
             return "is not a regular file";
         case Fault::kForeign:
             return "or its directory belongs to another user, or others may write to it";
+        case Fault::kDenied:
+            return "may not be made: its directory, the file system or a security profile denies it";
+        case Fault::kNowhere:
+            return "has no directory: it cannot be made, or it belongs to another user, or others may write to it";
         case Fault::kVersion:
             return "is of another version of Runlist";
         case Fault::kDamaged:
@@ -219,7 +229,7 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
                            long{O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC}, 0600L);
     if (made < 0) {
         region::close(static_cast<int>(directory));
-        return fault_of(made);
+        return fault_of_making(made);
     }
     const int fd = static_cast<int>(out_of_the_way(made));
     call(SYS_fchmod, fd, 0600L);  // whatever the umask took
@@ -243,7 +253,7 @@ Fault Region::create(const char* path, const Limits& limits, Region& out) {
         const long linked = call(SYS_linkat, directory, word(temporary.text), directory, word(place.name), 0L);
         exists = linked == -EEXIST;
         if (linked < 0) {
-            fault = fault_of(linked);
+            fault = fault_of_making(linked);
             region.close();
         }
     }
@@ -307,7 +317,7 @@ Locked Region::lock(int slot, void*& page) const {
         if (mapped >= 0 || mapped <= -4096) page = reinterpret_cast<void*>(mapped);
     }
     region::close(static_cast<int>(own));
-    if (result == -EAGAIN || result == -EACCES) return Locked::kTaken;
+    if (result == -EAGAIN) return Locked::kTaken;  // EACCES is a security profile's
     if (page == nullptr) return Locked::kUnknown;
     if (call(SYS_madvise, page, kPageBytes, long{MADV_DONTFORK}) == 0 && is_locked(slot)) return Locked::kOurs;
     unlock(page);

@@ -87,7 +87,10 @@ void refund(const Memory& memory) { quota.refund(memory.device, memory.bytes, me
 void remember(std::uint32_t client, std::uint32_t object, const Memory& memory) {
     const std::optional<Memory> before = objects.put(client, object, memory);
     if (!before) {
-        say(Level::kWarning, "no room to remember GPU memory: it counts as held until this process ends");
+        static constinit std::atomic<bool> said{false};
+        if (!said.exchange(true)) {
+            say(Level::kWarning, "no room to remember GPU memory: it counts as held until this process ends");
+        }
     } else if (before->bytes != 0) {
         refund(*before);
     }

@@ -25,11 +25,10 @@ const char* variable(const char* name) {
 // Of directories that nobody named only root's and our own are taken, where nobody else can write. Elsewhere, as in
 // /tmp, what is there could change between a look and the connection.
 bool trusted(const Path& directory) {
-    struct statx found{};
-    const long result =
-        call(SYS_statx, AT_FDCWD, directory.text, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID, &found);
-    const bool ours = found.stx_uid == 0 || found.stx_uid == static_cast<std::uint32_t>(call(SYS_geteuid));
-    return result == 0 && ours && S_ISDIR(found.stx_mode) && (found.stx_mode & (S_IWGRP | S_IWOTH)) == 0;
+    struct stat found{};
+    const long result = call(SYS_newfstatat, long{AT_FDCWD}, directory.text, &found, long{AT_SYMLINK_NOFOLLOW});
+    const bool ours = found.st_uid == 0 || found.st_uid == static_cast<uid_t>(call(SYS_geteuid));
+    return result == 0 && ours && S_ISDIR(found.st_mode) && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 }  // namespace

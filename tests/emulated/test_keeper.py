@@ -100,6 +100,20 @@ def test_a_killed_keeper_is_replaced_by_one_that_knows_everything(
     all_as_found(slices, tenants)
 
 
+def test_without_a_keeper_that_lives_the_daemon_fails_and_everything_is_put_back(
+    daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    """With an exit code that has a service manager start another."""
+    daemon.faults, daemon.ends_with = ("no keeper stays alive",), 1
+    tenant = worker()
+    daemon.client.attach(tenant.pid, "batch")
+    while daemon.process.poll() is None:
+        with contextlib.suppress(RunlistError, ProcessLookupError):
+            kill(daemon.keeper)
+    all_as_found(slices, [tenant])
+    assert tenant.quit()
+
+
 def test_a_stopped_keeper_still_does_its_work_later(daemon: Daemon, worker: Start, slices: Slices) -> None:
     tenant = worker()
     daemon.client.attach(tenant.pid, "batch")

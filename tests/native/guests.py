@@ -60,6 +60,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "caller": ("caller.c",),
     "variables.so": ("variables.c", *SHARED, "-ldl"),
     "leaves": ("leaves.c", CUDA),
+    "filtered": ("filtered.c", CUDA),
     "absent": ("absent.c", "-ldl"),
     "few/libcuda.so.1": ("stub.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "few/few": ("few.c",),

@@ -79,7 +79,7 @@ def main() -> int:
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd, manager)
     try:
-        asyncio.run(_run(arguments, ready, limit))
+        return asyncio.run(_run(arguments, ready, limit))
     except KeyboardInterrupt:  # before the loop took the signal
         return 128 + signal.SIGINT
     except (RunlistError, OSError) as error:
@@ -87,7 +87,6 @@ def main() -> int:
         ready.say(f"{int(code)} {error}")
         _log.error(str(error))
         return code
-    return 0
 
 
 class _Ready:
@@ -105,16 +104,17 @@ class _Ready:
             self._fd = None
 
 
-async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) -> None:
+async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) -> int:
+    """Serve until told to stop; the exit code: one that gives up has failed, and a service manager starts another."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `runlist daemon` until somebody takes it
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))
     with _listening(plane, arguments.group, ready.manager) as listener:
-        stop = asyncio.Event()
+        stop, hopeless = asyncio.Event(), asyncio.Event()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be taken
         rules_file = partial(_rules_file, arguments.rules)
-        daemon = compose(plane, spec, rules_file, paths.drop_ins(plane), _record(plane), stop.set)
+        daemon = compose(plane, spec, rules_file, paths.drop_ins(plane), _record(plane), hopeless.set)
         relays = Relays(plane.name)
         server = Server(
             listener, daemon.manager, relays, plane.name, arguments.private is not None, stop,
@@ -140,7 +140,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             jobs.append(loop.create_task(_say_alive(ready.manager, ready.manager.alive_every_s)))
         if arguments.private is not None:
             jobs.append(loop.create_task(_end_when_idle(server, arguments.private)))
-        jobs.append(loop.create_task(stop.wait()))
+        jobs += [loop.create_task(stop.wait()), loop.create_task(hopeless.wait())]
         daemon.kernel.start()
         sys.setswitchinterval(THREADS_TURN_S)
         lean.started()
@@ -151,6 +151,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
                 if error := job.exception():
+                    hopeless.set()
                     _log.error("the daemon failed; everything is put back", error=repr(error))
         finally:
             ready.manager.stopping()
@@ -162,6 +163,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             server.close()
             relays.close()
             daemon.close()
+    return ExitCode.FAILED if hopeless.is_set() else 0
 
 
 def _record(plane: Plane) -> Record:

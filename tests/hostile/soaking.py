@@ -82,15 +82,25 @@ class User:
 
 
 def descriptors(pid: int) -> Counter[str]:
-    """What a process has open, by kind, but for the connections to the processes that it started: a daemon starts its
-    actuator when the first latency task is watched, and a nursery when the first stranger asks.
+    """What a process has open, by kind, but for its links to the processes that it started: a daemon starts its
+    actuator when the first latency task is watched, a nursery when the first stranger asks, and by that a relay for
+    each user, with a channel and a pidfd.
     """
     found: Counter[str] = Counter()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             found[os.readlink(fd).partition(":")[0]] += 1
-    started = [name for task in Path(f"/proc/{pid}/task").iterdir() for name in (task / "children").read_text().split()]
-    return found - Counter(socket=len(started))
+    started = _children(pid)
+    relays = [relay for one in started for relay in _children(one)]
+    return found - Counter(socket=len(started) + len(relays), anon_inode=len(relays))
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def resident(pid: int) -> int:

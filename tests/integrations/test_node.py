@@ -228,27 +228,28 @@ def test_the_kubelet_tells_which_containers_a_pod_has(runtime: FakeRuntime, agen
     wait_for(lambda: weights(agent).get("main") == "3")
 
 
-def test_a_kubelet_that_speaks_of_another_pod_is_not_heard(
-    runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet
-) -> None:
-    kubelet.containers = [Container("shop", "web-0", name) for name in ("big", "old")]
+def two_parts(runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet, *told: str) -> str:
+    """A pod of two containers with parts of HAMi's, seen by an agent beside a kubelet that tells of these; its id."""
+    kubelet.containers = [Container("shop", "web-0", name) for name in told]
     pod = runtime.pod("web-0", HAMI, namespace="shop")
     for name in ("small", "big"):
         runtime.container(pod, name)
     agent.start("--pod-resources", str(kubelet.pod_resources))
     wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    return pod
+
+
+def test_a_kubelet_that_speaks_of_another_pod_is_not_heard(
+    runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet
+) -> None:
+    two_parts(runtime, agent, kubelet, "big", "old")
 
 
 def test_a_container_for_debugging_takes_nothing_from_the_others(
     runtime: FakeRuntime, agent: NodeAgent, kubelet: Kubelet
 ) -> None:
     """`kubectl debug` adds one: the kubelet's pod-resources do not tell of it."""
-    kubelet.containers = [Container("shop", "web-0", name) for name in ("small", "big")]
-    pod = runtime.pod("web-0", HAMI, namespace="shop")
-    for name in ("small", "big"):
-        runtime.container(pod, name)
-    agent.start("--pod-resources", str(kubelet.pod_resources))
-    wait_for(lambda: weights(agent) == {"small": "10", "big": "90"})
+    pod = two_parts(runtime, agent, kubelet, "small", "big")
     runtime.container(pod, "debugger-x7k2p")
     wait_for(lambda: "debugger-x7k2p" in weights(agent))
     assert weights(agent) == {"small": "10", "big": "90", "debugger-x7k2p": ""}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runlist.integrations.node.cgroups import mount
+from runlist.workloads.process import WorkloadProcess
 from tests.conftest import Tenant
 from tests.fixtures.api_server import ApiServer
 from tests.fixtures.cri import FakeRuntime
@@ -23,6 +24,7 @@ pytestmark = needs_root
 __all__ = ["commands", "runtime", "short_path", "start_daemon"]
 
 Place = Callable[[str, int], None]
+Bounded = Callable[[str], tuple[Daemon, WorkloadProcess]]
 
 
 @pytest.fixture
@@ -64,6 +66,25 @@ def agent(short_path: Path, runtime: FakeRuntime, server: ApiServer, commands: C
         one.process.wait()
 
 
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    return tmp_path / "rules.toml"
+
+
+@pytest.fixture
+def bounded(rules: Path, commands: Commands, start_daemon: Callable[..., Daemon], tenant: Tenant) -> Bounded:
+    """Starts a daemon with this bound in its rules, and a process at work."""
+
+    def start(bound: str) -> tuple[Daemon, WorkloadProcess]:
+        rules.write_text(f"[[bound]]\n{bound}")
+        daemon = start_daemon("--rules", str(rules))
+        process = tenant("batch", "--kernel-ms", "5", environment=commands.environment)
+        process.run()
+        return daemon, process
+
+    return start
+
+
 def _weights(daemon: Daemon) -> dict[int, int]:
     return {task.pid: task.weight for task in daemon.client.ps()}
 
@@ -101,14 +122,9 @@ def test_four_pods_have_what_their_annotations_say(
 
 
 def test_what_is_lowered_to_a_bound_is_told(
-    commands: Commands, start_daemon: Callable[..., Daemon], runtime: FakeRuntime, agent: NodeAgent, tenant: Tenant,
-    place: Place, server: ApiServer, tmp_path: Path,
-) -> None:  # fmt: skip
-    rules = tmp_path / "rules.toml"
-    rules.write_text('[[bound]]\nlabels = { namespace = "team-*" }\nclass = ["normal", "batch"]\nweight = 200\n')
-    daemon = start_daemon("--rules", str(rules))
-    process = tenant("batch", "--kernel-ms", "5", environment=commands.environment)
-    process.run()
+    bounded: Bounded, runtime: FakeRuntime, agent: NodeAgent, place: Place, server: ApiServer
+) -> None:
+    daemon, process = bounded('labels = { namespace = "team-*" }\nclass = ["normal", "batch"]\nweight = 200\n')
     asked = {"runlist.dev/weight": "9999", "runlist.dev/class": "latency"}
     place(runtime.run("greedy", asked, namespace="team-a", uid="u1"), process.pid)
     agent.start()
@@ -123,14 +139,10 @@ def test_what_is_lowered_to_a_bound_is_told(
 
 
 def test_what_is_taken_away_or_lowered_counts_for_what_runs(
-    commands: Commands, start_daemon: Callable[..., Daemon], runtime: FakeRuntime, agent: NodeAgent, tenant: Tenant,
-    place: Place, server: ApiServer, tmp_path: Path,
+    bounded: Bounded, commands: Commands, runtime: FakeRuntime, agent: NodeAgent, place: Place, server: ApiServer,
+    rules: Path,
 ) -> None:  # fmt: skip
-    rules = tmp_path / "rules.toml"
-    rules.write_text('[[bound]]\nlabels = { namespace = "shop" }\nweight = 500\n')
-    daemon = start_daemon("--rules", str(rules))
-    process = tenant("batch", "--kernel-ms", "5", environment=commands.environment)
-    process.run()
+    daemon, process = bounded('labels = { namespace = "shop" }\nweight = 500\n')
     asked = {"weight": "400", "class": "latency", "cap": "40", "memory": "8Gi"}
     server.put("web-0", "u1", {f"runlist.dev/{key}": value for key, value in asked.items()})
     agent.start()

@@ -254,10 +254,10 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
             told = daemon.kernel.check() and told
             daemon.sightings.count()
             asking |= daemon.kernel.asking(daemon.processes.managed)
-            files = not told or count % TOLD_EVERY == 0
-            slices = files and count % SLICES_EVERY == 0
-            daemon.checks.check(files, slices, asking if count % SLICES_EVERY == 0 else ())
-            if count % SLICES_EVERY == 0:
+            files, due = not told or count % TOLD_EVERY == 0, count % SLICES_EVERY == 0
+            slices = files and due
+            daemon.checks.check(files, slices, asking if due else ())
+            if due:
                 asking.clear()
             daemon.rousing.look()
             told = told or slices

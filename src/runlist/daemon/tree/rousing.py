@@ -60,7 +60,8 @@ class Rousing:
                 continue
             accounting = self._gpus.scheduler(task.task.key.gpu).accounting
             still = self._still[task.task.key] = _now(task, accounting, before.get(task.task.key), now)
-            if now >= still.due and not accounting.all.history[-1:] > [BUSY]:
+            shares = accounting.all.shares
+            if now >= still.due and not (shares and shares[-1] > BUSY):
                 _ask(task, still, now)
 
 

@@ -144,13 +144,13 @@ class GpuContext:
             given = self._given_us.get(group.handle, self.original_us[group.handle])
             self._on_group(group, "SET_TIMESLICE", timeslice_us=given)
         self._drop_freed()
-        for control in self._disabling(False, [[group] for group in self._groups()]):
+        for control in self._enabling():
             self._send(control)
 
     def prepared_suspend(self) -> Prepared:
         if self._at_once is None:
-            on = self._disabling(False, [[group] for group in self._groups()])  # as in `undo_controls`
-            self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in (self._suspending(True), on)))
+            both = self._suspending(True), self._enabling()
+            self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in both))
         return self._at_once
 
     def preempt(self) -> None:
@@ -194,16 +194,14 @@ class GpuContext:
 
     def undo_controls(self) -> list[RawControl]:
         """The controls that put everything back, in the order to send them."""
-        groups = self._groups()
         controls = [
             raw(COMMANDS["SET_TIMESLICE"], group.handle, timeslice_us=self.original_us[group.handle])
-            for group in groups
+            for group in self._groups()
         ]
         for name, row in ROWS.items():
             if name in self._touched:
                 controls += self._controls(row)
-        # group by group, so that one freed group cannot keep the others suspended
-        return [*controls, *self._disabling(False, [[group] for group in groups])]
+        return [*controls, *self._enabling()]
 
     # ----------------------------------------------------------------------------------------------
 
@@ -266,6 +264,10 @@ class GpuContext:
         if disable not in self._prepared:
             self._prepared[disable] = self._disabling(disable, [self._groups()])
         return self._prepared[disable]
+
+    def _enabling(self) -> list[RawControl]:
+        """Group by group, so that one freed group cannot keep the others suspended."""
+        return self._disabling(False, [[group] for group in self._groups()])
 
     def _disabling(self, disable: bool, lists: list[list[Group]]) -> list[RawControl]:
         """FIFO_DISABLE_CHANNELS for each list of groups, in as many controls as their channels need."""

@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from runlist.emulated import EmulatedGpu
+from runlist.planes.process.region import ready
 from runlist.workloads.process import WorkloadProcess
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
@@ -34,6 +35,7 @@ def pytest_configure() -> None:
     # A shell that starts us in the background has SIGINT ignored, and so would all that the tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    ready()  # opens a descriptor for good: it is no test's that counts them
 
 
 LONG = (

@@ -34,7 +34,8 @@ _METHOD = """
 - **Systems**: LC only; NP (threads of one process, stream priorities); [Orion's rule](orion.md) (the same threads,
   their operations scheduled; for workloads with one LC program); SEQ (a lock, LC first); the driver's time slicing;
   MPS; WB (block-level preemption, for programs that offer it); a reset as REEF's (for kernels that may run twice);
-  GPreempt's rule without and with hint; Runlist. `--peer NAME=PATH` runs one that you built: `PATH lc|be COMMAND…`.
+  GPreempt's rule without and with hint; Runlist. An [earlier run of three workloads](gpreempt-systems.md) has all of
+  these. `--peer NAME=PATH` runs one that you built: `PATH lc|be COMMAND…`.
 - **Networks** have random weights by seed and batch 1. The latency-critical ones are CUDA graphs (`--eager`: kernel by
   kernel), the best-effort ones launch kernel by kernel.
 - **GPreempt's rule** here is Runlist's policy `gpreempt`, on processes. It allows one best-effort context: where a

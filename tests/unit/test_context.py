@@ -235,6 +235,18 @@ def test_suspending_when_a_group_was_freed_tries_again_without_it(tenant: Tenant
     assert [call.status for call in tenant.file.sent(DISABLE)] == [0x21, 0]
 
 
+@pytest.mark.parametrize("dying", [1, 20])
+def test_channels_that_are_just_being_freed_do_not_keep_the_others_running(tenant: Tenant, dying: int) -> None:
+    """Their handles are there until the driver has ended: seen on an H200, where it refused the list twice."""
+    channels = tenant.client.of_class(0xC86F)
+    for channel in channels[:dying]:
+        tenant.client.objects[channel].is_being_freed = True
+    tenant.context.suspend()
+    assert {tenant.client.objects[channel].enabled for channel in channels[dying:]} <= {False}
+    tenant.context.resume()
+    assert tenant.enabled() == {True}
+
+
 def test_undo_after_a_group_was_freed_still_resumes_the_others(tenant: Tenant) -> None:
     """The keeper's list is older than the freeing: it is sent group by group."""
     tenant.context.set_timeslice(1)

@@ -19,7 +19,7 @@ from runlist.planes.nvidia.rm.client import RawControl, RmClient, raw
 from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, is_channel
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 from runlist.planes.nvidia.rm.transport import OpenFile
-from runlist.protocol.rm_autogen import HANDLE_INFO_CLASS, MAX_DISABLE_CHANNELS, Target
+from runlist.protocol.rm_autogen import HANDLE_INFO_CLASS, MAX_DISABLE_CHANNELS, Status, Target
 
 
 class GpuContext:
@@ -229,18 +229,21 @@ class GpuContext:
 
     def _send(self, control: RawControl) -> None:
         code, _ = self.rm.send(control)
+        self._check(code, control)
+
+    def _check(self, code: int, control: RawControl) -> None:
         check(code, f"{COMMAND_NAMES[control.command]} on 0x{control.object:08x} of client 0x{self.rm.handle:08x}")
 
     def _disable(self, disable: bool) -> None:
-        def send_all() -> None:
+        try:
             for control in self._suspending(disable):
                 self._send(control)
-
-        try:
-            send_all()
         except RmError:
             self._drop_freed()  # one freed channel fails the whole list
-            send_all()
+            for control in self._suspending(disable):
+                for code in undo.send(self.rm, control):
+                    if code != Status.INVALID_CHANNEL:  # it is just being freed: its handle is still there
+                        self._check(code, control)
 
     def _drop_freed(self) -> None:
         """Drop the groups, and the channels of others, that their process has freed."""

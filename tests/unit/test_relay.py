@@ -17,6 +17,7 @@ from runlist.daemon.relay import channel, relay
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
 from runlist.daemon.relay.relay import CONNECTIONS_A_SECOND, CONNECTIONS_AT_ONCE, Relay
+from runlist.proc import process
 from tests.fixtures.daemon import PATIENCE_S, wait_for
 
 
@@ -35,8 +36,8 @@ class Seen:
         self.relay = Relay(self.birth, 7, lambda _, packet: self.packets.append(packet), self._ended)
         self.relay.on_gone = self._on_gone
 
-    def bear(self) -> None:
-        self.process = subprocess.Popen(["sleep", "60"])
+    def bear(self, *command: str) -> None:
+        self.process = subprocess.Popen(command or ("sleep", "60"))
         assert self.birth.on_born is not None
         self.birth.on_born(os.pidfd_open(self.process.pid))
 
@@ -189,6 +190,9 @@ def test_it_is_killed_where_it_gives_no_sign(answers: bool, monkeypatch: pytest.
             await turns()
             assert one.ends == []
         else:
+            assert one.process is not None
+            pid = one.process.pid
+            await until(lambda: not process.wants_processor(pid))
             one.relay.look(now + 6.0)
             assert one.ends == [True]
             await one.dies()
@@ -289,6 +293,46 @@ def test_a_datagram_that_takes_too_long_is_the_end_of_it(born: bool) -> None:
         assert done == [1]
 
     run(test, born=born)
+
+
+SPINS = ("sh", "-c", "while :; do :; done")
+
+
+def test_one_that_only_waits_for_a_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that paused for 0.3 s a user lost all connections, for nothing that anybody had done."""
+    looks: list[bool] = []
+    looked = process.wants_processor
+
+    def look(pid: int) -> bool:
+        looks.append(looked(pid))
+        return looks[-1]
+
+    monkeypatch.setattr(process, "wants_processor", look)
+    monkeypatch.setattr(relay, "STARVED_S", 60.0)
+
+    async def test(one: Seen) -> None:
+        one.bear(*SPINS)
+        assert one.relay.take(Say.TAKE, 0.01, lambda: None)
+        await until(lambda: looks.count(True) >= 5)
+        one.relay.look(time.monotonic())  # asks for a sign of life
+        await turns()
+        one.relay.look(time.monotonic() + relay._SIGN_S + 1.0)
+        assert not one.ends
+        one.relay.look(time.monotonic() + relay._STARVED_SIGN_S + 1.0)
+        assert one.ends == [True]
+
+    run(test, born=False)
+
+
+def test_a_datagram_waits_for_one_that_spins_for_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "STARVED_S", 0.1)
+
+    async def test(one: Seen) -> None:
+        one.bear(*SPINS)
+        assert one.relay.take(Say.TAKE, 0.01, lambda: None)
+        await until(lambda: one.ends == [True])
+
+    run(test, born=False)
 
 
 def test_a_taken_datagram_has_no_time_limit_any_more() -> None:

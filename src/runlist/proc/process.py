@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -164,6 +165,20 @@ def parent_of(pid: int) -> int | None:
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, as by Ctrl-Z."""
     return _stat(pid)[:1] == [b"T"]
+
+
+def wants_processor(pid: int) -> bool:
+    """Whether a process runs, or waits for nothing but a processor."""
+    return _stat(pid)[:1] == [b"R"]
+
+
+def behind(pidfd: int) -> int:
+    """The process id behind a pidfd; 0 where the process has ended, or is not seen in this namespace."""
+    try:
+        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return max(0, next((int(line[4:]) for line in lines if line.startswith("Pid:")), 0))
 
 
 def owner_of(pid: int) -> int | None:

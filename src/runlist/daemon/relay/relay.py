@@ -14,6 +14,7 @@ from runlist.daemon.rate import Rate
 from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
+from runlist.proc import process
 
 START_S = 10.0
 """How long a relay may take to start."""
@@ -21,7 +22,11 @@ START_S = 10.0
 CONNECTIONS_AT_ONCE, CONNECTIONS_A_SECOND = 1024, 1000
 """How many connections a user may make, however short they are."""
 
+STARVED_S = 1.0
+"""How long one that only waits for a processor may be late with a datagram, while those of others wait."""
+
 _SIGN_S = 0.9
+_STARVED_SIGN_S = 10.0
 _GRACE_S = 1.0
 
 
@@ -48,6 +53,7 @@ class Relay:
         self._on_packet = on_packet
         self._on_end = on_end
         self._pidfd: int | None = None
+        self._pid = 0
         self._given_up = self._going = False
         self._last = 0  # number of the last packet
         self._unanswered_since: float | None = None
@@ -119,15 +125,33 @@ class Relay:
         self._last = number
         self._taking = (number, patience_s, done)
         if self.is_running:
-            self._timer = self._loop.call_later(patience_s, self.hang)
+            self._time_it(patience_s)
         return True
+
+    def _time_it(self, patience_s: float) -> None:
+        """Give it so long for the datagram."""
+        end = time.monotonic() + max(patience_s, STARVED_S)
+        self._timer = self._loop.call_later(patience_s, self._late, patience_s, end)
+
+    def _late(self, patience_s: float, end: float) -> None:
+        if self._is_starved and time.monotonic() < end:
+            self._timer = self._loop.call_later(patience_s, self._late, patience_s, end)
+        else:
+            self.hang()
+
+    @property
+    def _is_starved(self) -> bool:
+        """Whether it is late for want of a processor, and waits for no stranger: nobody is to blame."""
+        return self._pid > 0 and process.wants_processor(self._pid)
 
     def look(self, now: float) -> None:
         """Every second: ask for a sign of life, or give up a relay that gave none."""
         waits_since = self._started if not self.is_running else self._unanswered_since
         patience = START_S if not self.is_running else _SIGN_S
-        if waits_since is not None and now - waits_since > patience:
-            self.hang()
+        late_s = 0.0 if waits_since is None else now - waits_since
+        if late_s > patience:
+            if not self._is_starved or late_s > _STARVED_SIGN_S:
+                self.hang()
         elif self.is_running:
             self.go()
 
@@ -145,12 +169,12 @@ class Relay:
             self._end(hung=False)
             self._release()
             return
-        self._pidfd = pidfd
+        self._pidfd, self._pid = pidfd, process.behind(pidfd)
         self._loop.add_reader(pidfd, self._died)
         if self._given_up:
             self._kill()
         elif self._taking is not None:
-            self._timer = self._loop.call_later(self._taking[1], self.hang)
+            self._time_it(self._taking[1])
 
     def _heard(self) -> None:
         try:
@@ -189,7 +213,7 @@ class Relay:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._pidfd = None
+        self._pidfd, self._pid = None, 0
         self.is_gone = True
         self._end(hung=True)
         self._release()

@@ -14,7 +14,7 @@ import pytest
 from runlist import doctor
 from runlist.errors import ExitCode, NoPermissionError, NotSupportedError, RunlistError
 from runlist.planes.interface import GpuInfo, Limited
-from runlist.planes.nvidia import checks, nvml
+from runlist.planes.nvidia import checks, nvml, switch_log
 from runlist.planes.nvidia.plane import NvidiaPlane
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.fake_rm import FakeFile, FakeRm
@@ -49,6 +49,9 @@ def test_the_first_failure_gives_the_exit_code_and_all_is_looked_at(
     assert [finding.state for finding in findings] == states
     assert found == code
     assert all("\n" not in finding.detail for finding in findings)
+
+
+_HIDDEN = "the driver's log names others' processes to CAP_SYS_ADMIN alone: shares and caps count none of their use"
 
 
 # -- of NVIDIA's driver ----------------------------------------------------------------------------
@@ -89,6 +92,7 @@ def test_a_driver_that_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
         "device": "fake: the driver answers",
         "GPUs": "3 × H100, H200, driver 580.159.04",
         "privileged controls": "interleave may be set",
+        "use of the GPU": "every turn of the processes that can be managed is in the driver's log",
         "memory limits": "by the driver: not supported (driver 580.159.04); librunlist.so keeps them",
     }
     (file,) = nvidia.files
@@ -118,6 +122,20 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(said["GPUs"], NotSupportedError)
     assert isinstance(said["privileged controls"], Limited)
     assert str(said["privileged controls"]).startswith("interleave cannot be set without root or CAP_SYS_NICE")
+    monkeypatch.setattr(switch_log, "capable", lambda capability: capability == 19)
+    said = nvidia.found()
+    assert isinstance(said["use of the GPU"], Limited)
+    assert str(said["use of the GPU"]) == _HIDDEN
+
+
+@needs_root
+@pytest.mark.parametrize(("kept", "whole"), [("+sys_ptrace", False), ("+sys_ptrace,+sys_admin", True), ("+kill", True)])
+def test_root_in_a_container_may_not_be_told_what_others_use(kept: str, whole: bool) -> None:
+    """Who cannot manage them need not know."""
+    code = "from runlist.planes.nvidia.switch_log import hides_others\nprint(hides_others())\n"
+    few = ["setpriv", f"--bounding-set=-all,{kept}", "--inh-caps=-all"]
+    done = subprocess.run([*few, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ("\n" if whole else f"{_HIDDEN}\n")
 
 
 @needs_root

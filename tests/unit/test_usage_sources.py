@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.gpu.choice import open_source
@@ -124,6 +125,16 @@ def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: 
     assert not utilisation.asked  # nobody held the GPU for long
     source.close()
     assert utilisation.closed == 1
+
+
+@pytest.mark.parametrize("why", ["", "it may not know"])
+def test_a_log_that_hides_others_is_said(
+    driver: Any, utilisation: FakeUtilisation, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(switch_log, "hides_others", lambda: why)
+    with capture_logs() as lines:
+        SwitchLogUsage(driver, UUIDS[0], at_once).close()
+    assert [(line["log_level"], line["reason"]) for line in lines] == ([("warning", why)] if why else [])
 
 
 def test_a_lone_holders_idle_time_is_corrected(driver: Any, utilisation: FakeUtilisation) -> None:

@@ -10,6 +10,7 @@ from runlist.planes.nvidia import nvml
 from runlist.planes.nvidia.controls import CONTROLS
 from runlist.planes.nvidia.rm.client import free_client, open_client
 from runlist.planes.nvidia.rm.transport import Driver
+from runlist.planes.nvidia.switch_log import hides_others
 from runlist.proc import cgroup
 from runlist.proc.process import capable
 
@@ -24,6 +25,7 @@ def checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "device", lambda: _device(driver)
     yield "GPUs", lambda: _gpus(driver)
     yield "privileged controls", _nice
+    yield "use of the GPU", _use
     yield "memory limits", lambda: _memory_limits(driver)
 
 
@@ -53,6 +55,12 @@ def _nice() -> str:
     if capable(_CAP_SYS_NICE):
         return f"{privileged} may be set"
     raise Limited(f"{privileged} cannot be set without root or CAP_SYS_NICE; classes, slices and suspension can")
+
+
+def _use() -> str:
+    if why := hides_others():
+        raise Limited(why)
+    return "every turn of the processes that can be managed is in the driver's log"
 
 
 def _memory_limits(driver: Driver) -> str:

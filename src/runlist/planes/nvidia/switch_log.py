@@ -18,6 +18,7 @@ from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RmClient, free_client, open_client, raw
 from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
+from runlist.proc.process import capable
 from runlist.protocol.rm_autogen import (
     EVENT_BUFFER_KEEP_NEWEST,
     MAX_GPUS,
@@ -50,6 +51,7 @@ _SEQUENCE_MASK = 0xFFFF
 _HEADER_SIZE = 4096
 _CLOCK_AGE_NS = 1_000_000_000
 
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
 _DEVICE, _SUBDEVICE, _HEADER, _RING, _BUFFER = range(0xA0000001, 0xA0000006)
 _FLUSH = raw(COMMANDS["EVENT_BUFFER_FLUSH"], _BUFFER)
 _REASONS = {
@@ -59,6 +61,15 @@ _REASONS = {
     4: "only root may read it",
     5: "a capability is missing",
 }
+
+
+def hides_others() -> str:
+    """Why the log tells less than what this process can manage, or nothing: the driver names no process of another user
+    to who has no CAP_SYS_ADMIN, which root in a container may lack.
+    """
+    if not capable(_CAP_SYS_PTRACE) or capable(_CAP_SYS_ADMIN):
+        return ""
+    return "the driver's log names others' processes to CAP_SYS_ADMIN alone: shares and caps count none of their use"
 
 
 class Batch(NamedTuple):

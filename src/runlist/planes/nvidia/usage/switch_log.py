@@ -7,14 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+import structlog
+
 from runlist.errors import RunlistError
 from runlist.model import Usage
 from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, Utilisation
 from runlist.planes.nvidia.rm.transport import Driver
-from runlist.planes.nvidia.switch_log import SwitchLog
+from runlist.planes.nvidia.switch_log import SwitchLog, hides_others
 from runlist.planes.nvidia.usage.idle import IdleTime, Sample
 from runlist.planes.nvidia.usage.residencies import Residencies
 from runlist.planes.usage import Reading
+
+_log = structlog.get_logger()
 
 
 class Submit(Protocol):
@@ -37,6 +41,8 @@ class SwitchLogUsage:
 
     def __init__(self, driver: Driver, gpu_uuid: str, submit: Submit | None = None) -> None:
         self._log = SwitchLog.open(driver, gpu_uuid)
+        if why := hides_others():
+            _log.warning("what others use of a GPU is not known", gpu=gpu_uuid, reason=why)
         self._residencies = Residencies(self._log.now_ns())
         self._idle = IdleTime()
         self._utilisation: Utilisation | None = None

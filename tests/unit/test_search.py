@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.daemon.tree import look_schedule, search
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
 from runlist.daemon.tree.search import TRIES
-from runlist.errors import RunlistError
+from runlist.errors import NoTargetError, RunlistError
 from runlist.model import TaskClass
 from runlist.proc import process
 from runlist.proc.borrow import OwnRight
@@ -199,6 +202,31 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
             assert world.processes.left == {one: f"process {one} is not managed: no room"}
         await world.search.scan()
         assert world.processes.left == {}
+
+    a_daemon(test)
+
+
+def test_nothing_is_said_of_one_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on an H200: a warning for every program that was short."""
+
+    async def test(world: Managed) -> None:
+        with child() as one, capture_logs() as lines:
+            world.tree([one])
+            world.root()
+            looked: list[int] = []
+
+            async def adopt(root: Root, pid: int, **_: object) -> None:
+                os.kill(pid, signal.SIGKILL)
+                await until(lambda: process.owner_of(pid) is None)
+                looked.append(pid)
+                raise NoTargetError(f"process {pid} does not exist")
+
+            monkeypatch.setattr(world.adoption, "adopt", adopt)
+            async with asyncio.timeout(PATIENCE_S):
+                while not looked:
+                    await scans(world)
+            assert (looked, world.processes.left) == ([one], {})
+        assert [line for line in lines if line["log_level"] == "warning"] == []
 
     a_daemon(test)
 

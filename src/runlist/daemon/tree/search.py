@@ -218,6 +218,8 @@ class Search:
             self._leave(pid, error)
 
     def _leave(self, pid: int, error: Exception) -> None:
+        if owner_of(pid) is None:  # it ended while it was looked at
+            return
         if self._processes.left.get(pid) != str(error):
             self._processes.left[pid] = str(error)
             _log.warning("a process is left to the driver's own scheduling", pid=pid, reason=str(error))

@@ -27,6 +27,9 @@ MODES = (NEWEST, OPEN)
 AHEAD_NS = 1_000_000
 """How long before it is due a request is told."""
 
+Selector = selectors.SelectSelector
+"""Those of poll and epoll wait for whole milliseconds, rounded up: a request was told when it was due, or later."""
+
 DRAIN_S = 5.0
 _DEPTH = 2
 """Requests that a program has at most in an open queue or a closed loop, so that it never waits for the next."""
@@ -178,7 +181,7 @@ def drive(tasks: Sequence[Task], servers: Mapping[str, Server], plan: Plan) -> d
     began_ns = time.monotonic_ns() + 3 * AHEAD_NS
     lanes = {task.name: _Lane(task, servers[task.name], plan, began_ns) for task in tasks}
     ends_ns = began_ns + round((plan.settle_s + plan.seconds) * 1e9)
-    with selectors.DefaultSelector() as selector:
+    with Selector() as selector:
         for server in {id(lane.server): lane.server for lane in lanes.values()}.values():
             selector.register(server, selectors.EVENT_READ)
         coming = [(due, name) for name, lane in lanes.items() if (due := next(lane.arrivals, None)) is not None]

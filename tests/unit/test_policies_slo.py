@@ -212,6 +212,16 @@ def test_without_reports_the_background_is_free_again() -> None:
     assert loop.below.seen[2].cap is None
 
 
+def test_after_a_silence_the_background_begins_with_all() -> None:
+    """What the service could bear before says nothing of what it does now."""
+    loop = Loop(task(2))
+    capped = loop.pass_quarters(12, 9.5, used=0.4)[2]
+    assert capped is not None
+    loop.now += 60.0
+    loop.layer.decide(loop.tasks, loop.now)
+    assert loop.pass_quarters(1, 5, used=0.4) == {1: None, 2: None}
+
+
 def test_a_smaller_cap_of_ones_own_holds_and_groups_and_idle_tasks_count_once() -> None:
     loop = Loop(task(2, cap=Cap(5_000)), task(3, group="a"), task(4, group="a"))
     loop.pass_quarters(8, 5, used=0.3)

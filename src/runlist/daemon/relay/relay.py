@@ -213,7 +213,7 @@ class Relay:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._pidfd, self._pid = None, 0
+        self._pidfd = None
         self.is_gone = True
         self._end(hung=True)
         self._release()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.daemon.placement.rules import Facts, Limits, Over, Rules, facts_of
-from runlist.errors import UsageError
+from runlist.errors import NoPermissionError, UsageError
 from runlist.proc.cgroup import container_of
 from tests.fixtures.daemon import wait_for
 
@@ -206,6 +206,9 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("[[rule]]\ncommand = ''", 2, "command = ''", "take a pattern"),
         ("[[rule]]\ncommand = 5", 2, "command = 5", "take a pattern"),
         ("[[rule]]\ncommand = ['a',\n'*[ab']", 3, "'*[ab']", "a [ without its ]"),
+        ("[[rule]]\ncomm = ''", 2, "comm = ''", "take a name as /proc/PID/comm has it, of up to 15 bytes"),
+        ("[[rule]]\ncomm = 5", 2, "comm = 5", "take a name as /proc/PID/comm has it"),
+        ("[[rule]]\ncomm = ['é1234567890123',\n'é12345678901234']", 3, "'é12345678901234']", "of up to 15 bytes"),
         ("[[rule]]\ncgroup = 'kubepods*'", 2, "cgroup = 'kubepods*'", "a cgroup path begins with /"),
         ("[[rule]]\nenvironment = 'X=1'", 2, "environment = 'X=1'", "take a table of variables and patterns"),
         ("[[rule]]\nenvironment = {}", 2, "environment = {}", "take a table of variables and patterns"),
@@ -248,6 +251,24 @@ def test_files_that_are_no_rules(tmp_path: Path, content: bytes, message: str) -
         Rules.load(path)
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_a_comm_is_a_whole_name(load: Load) -> None:
+    rules = load("[[rule]]\ncomm = ['trainer', 'é1234567890123']")
+    matched = [rules.match(Facts(1, comm=name)) is not None for name in ("trainer", "é1234567890123", "train", "", "*")]
+    assert matched == [True, True, False, False, False]
+
+
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    """A daemon of root goes by it."""
+    path = tmp_path / "rules.toml"
+    path.write_text("[limits]\ntasks = 3\n")
+    path.chmod(0o666)
+    with pytest.raises(NoPermissionError) as caught:
+        Rules.load(path)
+    assert str(caught.value).startswith(f"{path}: the rules are refused: others can write to {path}")
+    path.chmod(0o644)
+    assert Rules.load(path).limits.tasks == 3
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:

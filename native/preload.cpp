@@ -84,7 +84,7 @@ cap::Account account_of(const std::uint8_t (&uuid)[16]) {
 void limit(const Options& options) {
     if (!options.has_limits() && !options.in_tree()) return;
     region::Region region;
-    region::Path path;
+    static constinit region::Path path;
     const Fault fault = region::find(options, limits_of(options), path, region);
     if (fault != Fault::kNone) return fail(options, "region ", Quoted{path.text}, " ", region::describe(fault));
     region::Region::remember(path.text);
@@ -111,7 +111,7 @@ void hooked() {
 // Reads the options and opens the region, once.
 void start() {
     if (started.load(std::memory_order_relaxed) || started.exchange(true)) return;
-    Options options;
+    static constinit Options options;  // once in a process, and its stack may be small
     read_options(options);
     rm::watching.store(!options.disabled, std::memory_order_relaxed);
     if (options.disabled) return;

@@ -26,6 +26,7 @@ Attack = Callable[[Path], None]
 
 _JOIN = RECORD.pack(MAGIC, VERSION, Kind.JOIN, 0, 1, 7, 0)
 _STATUS = wire.encode(wire.GetStatus())
+_LISTS = [wire.encode(wire.ListTasks()), wire.encode(wire.ListWorkloads())]
 _peers: deque[socket.socket] = deque(maxlen=100)  # they do not read
 
 
@@ -167,9 +168,23 @@ def requests(folder: Path) -> None:
                 sock.recv(1 << 16)
 
 
+def lists(folder: Path) -> None:
+    """Requests for the lists of tasks and of workloads, which are the longest to make, on twenty connections."""
+    socks = [connected(folder) for _ in range(20)]
+    for sock in socks:
+        sock.setblocking(False)
+    for request in itertools.cycle(_LISTS):
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.send(request)
+            with contextlib.suppress(OSError):
+                while sock.recv(1 << 16):
+                    pass
+
+
 ATTACKS: dict[str, Attack] = {
     each.__name__: each
-    for each in (datagrams, joins, frames, halves, regions, unread, half_frames, connections, requests)
+    for each in (datagrams, joins, frames, halves, regions, unread, half_frames, connections, requests, lists)
 }
 
 

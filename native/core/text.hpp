@@ -15,6 +15,12 @@ struct Text {
     std::size_t length = 0;
     bool fits = true;
 
+    void clear() {
+        text[0] = '\0';
+        length = 0;
+        fits = true;
+    }
+
     Text& add(char character) {
         if (length + 1 < room) {
             text[length++] = character;

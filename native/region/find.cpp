@@ -78,7 +78,7 @@ Fault begin(const Limits& limits, Path& path, Region& out) {
 Fault agree(const char* named, const Limits& limits, Path& path, Region& out) {
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
     for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
-    path = {};
+    path.clear();
     if (!make_directory(path)) return Fault::kNowhere;
     path.add("/named-").add(hash);
     return open_or_create(path.text, limits, out);
@@ -105,7 +105,7 @@ Fault find(const Options& options, const Limits& limits, Path& path, Region& out
         if (fault != Fault::kMissing || !options.has_limits()) return fault;
         // Swept away while nobody used it: the name is made again, so that this tree goes on sharing it.
         if (Region::create(options.region, limits, out) == Fault::kNone) return Fault::kNone;
-        path = {};
+        path.clear();
     }
     return begin(limits, path, out);
 }

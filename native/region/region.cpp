@@ -117,7 +117,7 @@ Fault reserve(long fd) {
 
 // A path's directory and what is behind its last slash.
 struct Place {
-    char directory[4096];
+    static constinit inline char directory[4096]{};  // once in a process, whose stack may be small
     const char* name;
     bool fits;
 
@@ -278,8 +278,8 @@ bool Region::is_this(int fd) const {
 int Region::fd() const { return is_this(fd_) ? fd_ : -1; }
 
 void Region::remember(const char* path) {
-    Text<sizeof(own_path)> kept;
-    if (path[0] == '/' && kept.add(path).fits) std::memcpy(own_path, kept.text, kept.length + 1);
+    const std::size_t bytes = std::strlen(path) + 1;
+    if (path[0] == '/' && bytes <= sizeof(own_path)) std::memcpy(own_path, path, bytes);
 }
 
 // A descriptor of the same file that shares nothing with those of others: what one has from its parent has its locks.

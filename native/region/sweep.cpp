@@ -41,7 +41,7 @@ Name own_name(const Self& self) {
 void sweep(const char* directory, const Self& self) {
     const long opened = call(SYS_openat, long{AT_FDCWD}, word(directory), long{O_RDONLY | O_DIRECTORY | O_CLOEXEC}, 0L);
     if (opened < 0) return;
-    alignas(dirent64) char entries[4096];
+    alignas(dirent64) static char entries[4096];  // once in a process, whose stack may be small
     const long size = call(SYS_getdents64, opened, word(entries), long{sizeof(entries)});
     int looked = 0;
     for (long at = 0; at < size && looked < kMost;) {
@@ -49,7 +49,8 @@ void sweep(const char* directory, const Self& self) {
         at += entry->d_reclen;
         if (!is_orphan(entry->d_name, self)) continue;
         ++looked;
-        Text<4096> path;
+        static constinit Text<4096> path;
+        path.clear();
         path.add(directory).add('/').add(entry->d_name);
         if (path.fits && is_unused(path.text, self)) call(SYS_unlinkat, opened, word(entry->d_name), 0L);
     }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "core/guest.hpp"
 #include "core/pages.hpp"
@@ -124,16 +125,18 @@ void find_as(const void* caller, const char* name, Path& path) {
     all->dls_cnt = needed.dls_cnt;
     constexpr unsigned kOfAll = 0x40;  // LA_SER_DEFAULT
     const bool told = ask(object, RTLD_DI_SERINFO, all) == 0;
-    for (unsigned index = 0; told && index < all->dls_cnt; ++index) {
+    bool found = false;
+    for (unsigned index = 0; told && !found && index < all->dls_cnt; ++index) {
         const Dl_serpath& folder = all->dls_serpath[index];
         if ((folder.dls_flags & kOfAll) != 0) break;
-        Path candidate;
-        candidate.add(folder.dls_name).add('/').add(name);
-        if (!candidate.fits || !exists(candidate.text)) continue;
-        path = candidate;
-        break;
+        path.clear();
+        path.add(folder.dls_name).add('/').add(name);
+        found = path.fits && exists(path.text);
     }
     unmap_pages(all, needed.dls_size);
+    if (found) return;
+    path.clear();
+    path.add(name);
 }
 
 bool has_slash(const char* text) {
@@ -143,11 +146,7 @@ bool has_slash(const char* text) {
     return false;
 }
 
-}  // namespace
-
-void* open_deep(Open open, const char* file, int mode, const void* caller) {
-    if (void* there = open(file, mode | RTLD_NOLOAD)) return there;
-    Path path;
+void* open_by(Path& path, Open open, const char* file, int mode, const void* caller) {
     path.add(file);
     if (!has_slash(file)) find_as(caller, file, path);
     if (!path.fits) return open(file, mode);
@@ -160,6 +159,17 @@ void* open_deep(Open open, const char* file, int mode, const void* caller) {
     const Objects before;
     void* handle = open(path.text, mode);
     if (handle != nullptr) bind_new(before);
+    return handle;
+}
+
+}  // namespace
+
+void* open_deep(Open open, const char* file, int mode, const void* caller) {
+    if (void* there = open(file, mode | RTLD_NOLOAD)) return there;
+    void* pages = map_pages(sizeof(Path));  // whose thread it is may have a small stack
+    if (pages == nullptr) return open(file, mode);
+    void* handle = open_by(*std::construct_at(static_cast<Path*>(pages)), open, file, mode, caller);
+    unmap_pages(pages, sizeof(Path));
     return handle;
 }
 

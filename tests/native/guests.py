@@ -62,6 +62,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "leaves": ("leaves.c", CUDA),
     "filtered": ("filtered.c", CUDA),
     "absent": ("absent.c", "-ldl"),
+    "narrow": ("narrow.c", "-ldl"),
     "few/libcuda.so.1": ("stub.c", *SHARED, "-Wl,-soname,libcuda.so.1"),
     "few/few": ("few.c",),
     "left/libcuda.so.1": ("idle.c", *SHARED, "-Wl,-soname,libcuda.so.1"),

@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import needs_root
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests
+from tests.native.test_preload_quota import by_hand
 
 NASTY = {
     "answers": 0, "state": 21, "handlers": 0, "destructors": 4, "exit_race": 5, "forks": 0, "heirs": 0, "spawns": 0,
@@ -85,6 +86,23 @@ def test_few_descriptors(guests: Guests, descriptors: int) -> None:
 def test_little_address_space(guests: Guests) -> None:
     guests.same("manners", "state", 0, preexec_fn=limits(RLIMIT_AS=48 << 20))
     guests.same("manners", "quiet", preexec_fn=limits(RLIMIT_AS=16 << 20, RLIMIT_STACK=256 << 10))
+
+
+SMALL_STACK = 24 << 10
+"""Bytes, of which half may be spent before the first line of anything."""
+
+
+def test_a_small_stack(guests: Guests) -> None:
+    """The library takes no more of it when it comes than an empty one does."""
+    small = limits(RLIMIT_STACK=SMALL_STACK)
+    guests.same("nasty", "alone", preexec_fn=small)
+    for path in ("", str(guests.new_path())):
+        limited = by_hand(guests, RUNLIST_MEMORY="100M", **({"RUNLIST_REGION": path} if path else {}))
+        assert guests.run("manners", "quiet", env=limited, preexec_fn=small).code == 0
+
+
+def test_a_small_stack_of_a_thread(guests: Guests) -> None:
+    assert guests.same("narrow", "libresolv.so.2", 16).out == "opened\n"
 
 
 def test_no_files_may_grow(guests: Guests) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from runlist import log
 from runlist.daemon import __main__ as module
 from runlist.daemon.service import ServiceManager
 from runlist.errors import RunlistError, UsageError
+from runlist.proc import threads
 from tests.fixtures.daemon import PATIENCE_S
 
 
@@ -337,3 +339,34 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
 
     asyncio.run(main())
     assert watch.closed == 1
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), MemoryError(), OSError(errno.EMFILE, "full")]
+)
+def test_without_room_to_start_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    async def run(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(threads, "refuse_without_memory", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["runlist daemon"])
+    assert module.main() == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"there is no room for a daemon ({error or 'no memory'}): see `ulimit -a`" in line
+
+
+def test_without_room_to_end_its_loop_it_has_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(*_: object) -> int:
+        asyncio.get_running_loop().shutdown_default_executor = refuse  # type: ignore[method-assign]
+        return 0
+
+    async def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(threads, "refuse_without_memory", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["runlist daemon"])
+    assert module.main() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import time
@@ -450,6 +451,27 @@ def test_what_was_asked_anew_is_told_at_once(fake: FakeCensus, clock: SimpleName
     fake.held[GPU] = {9: 1}
     asyncio.run(memory.refresh())
     assert (memory.by_pid(GPU), memory.by_pid("GPU-2")) == ({9: 1}, {8: 1 << 20})
+    memory.close()
+
+
+def test_who_lives_is_asked_with_each_look_and_not_with_each_question(
+    fake: FakeCensus, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def start(pid: int) -> int | None:
+        asked.append(pid)
+        if pid == 9:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return None if pid == 8 else 1
+
+    monkeypatch.setattr("runlist.daemon.memory.census.start_of", start)
+    memory = MemoryCensus(fake)
+    fake.held[GPU], fake.beside = {7: 3 << 30, 8: 5 << 20, 9: 1 << 20}, 7 << 20
+    assert [memory.unowned(GPU) for _ in range(100)] == [12 << 20] * 100
+    assert asked == [7, 8, 9]
+    asyncio.run(memory.refresh())
+    assert asked[3:6] == [7, 8, 9]
     memory.close()
 
 

@@ -37,6 +37,7 @@ from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
 from runlist.policies import DEFAULT_POLICY, PolicySpec
+from runlist.proc import threads
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
 from runlist.protocol import environment_autogen as names
@@ -56,6 +57,7 @@ FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S = 30.0
 THREADS_TURN_S = 0.0005  # how long a thread that reads files may keep the interpreter from the loop, which answers
 _BACKLOG = 64
+_FEWEST_FILES = 128  # open at a time: half of them are no connection's
 
 
 def main() -> int:
@@ -73,20 +75,36 @@ def main() -> int:
     limit = LogLimit()
     log.to_standard_error(limit)
     manager = ServiceManager(os.environ)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each managed process takes some of ours
+    threads.refuse_without_memory()
     if arguments.private is not None and os.fork():
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd, manager)
+    ended: int | None = None
     try:
-        return asyncio.run(_run(arguments, ready, limit))
+        _may_open_files()
+        with asyncio.Runner() as runner:
+            ended = runner.run(_run(arguments, ready, limit))
     except KeyboardInterrupt:  # before the loop took the signal
         return 128 + signal.SIGINT
-    except (RunlistError, OSError) as error:
+    except Exception as error:
+        if ended is not None and passes(error):  # everything is put back: it is the loop that finds no room to end
+            return ended
+        if not isinstance(error, (RunlistError, OSError)) and not passes(error):
+            raise
         code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
-        ready.say(f"{int(code)} {error}")
-        _log.error(str(error))
+        reason = f"there is no room for a daemon ({error or 'no memory'}): see `ulimit -a`" if passes(error) else error
+        ready.say(f"{int(code)} {reason}")
+        _log.error(str(reason))
         return code
+    return ended
+
+
+def _may_open_files() -> None:
+    """Have as many as we may, since each managed process takes some of ours. Raises RunlistError for too few."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if 0 <= most < _FEWEST_FILES:
+        raise RunlistError(f"only {most} files may be open (`ulimit -Hn`): a daemon needs {_FEWEST_FILES} at least")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _Ready:

@@ -7,11 +7,12 @@ import errno
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN)
 """The errors of a call that found no descriptor, no memory, or no room for a process."""
 
-_NO_THREAD = "can't start new thread"  # a RuntimeError
+NO_THREAD = "can't start new thread"
+"""What a RuntimeError says where there is no room for a thread."""
 
 
 def passes(error: BaseException) -> bool:
     """Whether an error is of this kind."""
     if isinstance(error, OSError):
         return error.errno in EXHAUSTED
-    return isinstance(error, MemoryError) or str(error) == _NO_THREAD
+    return isinstance(error, MemoryError) or str(error) == NO_THREAD

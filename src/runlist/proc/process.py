@@ -1,6 +1,7 @@
 """Processes in /proc: their family, their owner, and which process an id means.
 
-A process id means little without the time at which the process began: ids are used again.
+A process id means little without the time at which the process began: ids are used again. Questions raise OSError
+where there is no descriptor or no memory to ask with: nobody counts as gone for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+
+from runlist.proc.exhaustion import passes
 
 _CHUNK = 1 << 16
 _MAX_STATUS = 1 << 20  # its line of groups may be long
@@ -117,7 +120,9 @@ def _stat(pid: int) -> list[bytes]:
             content = os.read(fd, _MAX_STAT)  # it comes in one piece
         finally:
             os.close(fd)
-    except OSError:
+    except OSError as error:
+        if passes(error):
+            raise
         return []
     return content.rpartition(b")")[2].split()
 
@@ -141,13 +146,16 @@ def read_bytes(pid: int, name: str, limit: int) -> bytes:
     process that opens the GPU. For `cmdline` and `environ` take `words.own_words`.
     """
     content = b""
-    with contextlib.suppress(OSError):
+    try:
         fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             while len(content) < limit and (more := os.read(fd, min(limit - len(content), _CHUNK))):
                 content += more
         finally:
             os.close(fd)
+    except OSError as error:
+        if passes(error):
+            raise
     return content
 
 

@@ -34,6 +34,8 @@ class _Look(msgspec.Struct, frozen=True):
     mps: frozenset[int] = frozenset()
     """Clients of an MPS server."""
     answered: bool = False
+    ended: frozenset[int] = frozenset()
+    """Those that held some and lived no more."""
 
 
 _NEVER = _Look(asked_at=-math.inf)
@@ -90,7 +92,8 @@ class MemoryCensus:
         used = self._look(gpu).used
         if used is None:
             return None
-        return max(0, used - sum(octets for pid, octets in self.by_pid(gpu).items() if start_of(pid) is not None))
+        ended = self._look(gpu).ended
+        return max(0, used - sum(octets for pid, octets in self.by_pid(gpu).items() if pid not in ended))
 
     def pids(self) -> set[int]:
         """Processes with work on any GPU."""
@@ -133,7 +136,8 @@ class MemoryCensus:
         held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)
         used: int | None = self._ask(lambda census: census.used(gpu), None)
         mps: set[int] = self._ask(lambda census: census.mps_clients(gpu), set())
-        return _Look(time.monotonic(), held or {}, used, frozenset(mps), held is not None)
+        ended = frozenset(filter(_has_ended, held or {}))
+        return _Look(time.monotonic(), held or {}, used, frozenset(mps), held is not None, ended)
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
         """The census' answer, or `nothing`. Opening it is tried once."""
@@ -144,3 +148,10 @@ class MemoryCensus:
             return nothing if self._census is None else question(self._census)
         except CensusError:
             return nothing
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return start_of(pid) is None
+    except OSError:  # there is no descriptor to ask with
+        return False

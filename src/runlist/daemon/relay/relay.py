@@ -142,7 +142,9 @@ class Relay:
     @property
     def _is_starved(self) -> bool:
         """Whether it is late for want of a processor, and waits for no stranger: nobody is to blame."""
-        return self._pid > 0 and process.wants_processor(self._pid)
+        with contextlib.suppress(OSError):  # there is no descriptor to ask with
+            return self._pid > 0 and process.wants_processor(self._pid)
+        return False
 
     def look(self, now: float) -> None:
         """Every second: ask for a sign of life, or give up a relay that gave none."""

@@ -26,6 +26,7 @@ from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import ExitCode, NoPermissionError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.policies import PolicySpec
+from runlist.proc.exhaustion import passes
 from runlist.version import __version__
 
 PIECE_S = 0.001
@@ -67,6 +68,9 @@ class Handlers:
         except OSError as error:
             return _failure(f"the driver could not be reached: {error.strerror or error}", ExitCode.FAILED)
         except Exception as error:
+            if passes(error):
+                _log.warning("there was no room for a request", reason=str(error) or "no memory")
+                return _failure(f"the daemon has no room for this ({error or 'no memory'}): try again", ExitCode.FAILED)
             _log.exception("a request failed in the daemon")
             return _failure(f"the daemon failed at this request ({error!r}): see its log", ExitCode.FAILED)
 

@@ -1,0 +1,28 @@
+"""Starting threads while memory is short."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+from runlist.proc.exhaustion import NO_THREAD
+
+ROOM = 2 << 20
+"""Bytes that a thread needs before its first line, besides its stack, and some more."""
+
+
+def refuse_without_memory() -> None:
+    """From now on `Thread.start` raises RuntimeError where there is no memory for one, as where the kernel has none for
+    its stack. The interpreter waits for a thread's first line without end, and one without memory has none: an event
+    loop would stand still for ever, with tenants suspended.
+    """
+    start = threading.Thread.start
+
+    def start_or_refuse(self: threading.Thread) -> None:
+        try:
+            mmap.mmap(-1, ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        except (OSError, MemoryError):
+            raise RuntimeError(NO_THREAD) from None
+        start(self)
+
+    threading.Thread.start = start_or_refuse  # type: ignore[method-assign]

@@ -1,0 +1,87 @@
+"""A daemon that has no room: few descriptors, no memory, no threads. It says so in one line, or goes on; it never
+stands still, takes nobody for gone, and puts everything back."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from runlist.client import Client
+from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, Worker, refusal, wait_for
+
+Start = Callable[..., Worker]
+_LEAVES = "import subprocess, sys; subprocess.Popen(sys.argv[1:], stdout=-3, stderr=-3)"
+_JOB = (sys.executable, "-m", "runlist.workloads.batch", "--seconds", "60")
+
+
+def at_most(kind: int, number: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(kind, (number, number))
+
+
+@contextlib.contextmanager
+def without(pid: int, kind: int, number: int) -> Iterator[None]:
+    """A process may have no more than so much of something, meanwhile."""
+    before = resource.prlimit(pid, kind)
+    resource.prlimit(pid, kind, (number, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, kind, before)
+
+
+@pytest.mark.parametrize("files", [20, 64, 127])
+def test_too_few_descriptors_to_start(commands: Commands, files: int) -> None:
+    few = at_most(resource.RLIMIT_NOFILE, files)
+    said = f"only {files} files may be open (`ulimit -Hn`): a daemon needs 128 at least"
+    started = commands.start("--private", module="runlist.daemon", preexec_fn=few)
+    assert said in started.communicate(timeout=PATIENCE_S)[1]
+    assert said in commands.fails(1, "run", "--", "true", preexec_fn=few)
+
+
+def test_just_enough_descriptors(commands: Commands, worker: Start) -> None:
+    one = worker()
+    started = commands.start(module="runlist.daemon", preexec_fn=at_most(resource.RLIMIT_NOFILE, 128))
+    wait_for(commands.socket.exists, "a socket")
+    with Client.open() as client:
+        assert [task.pid for task in client.attach(one.pid, "batch")] == [one.pid]
+        client.stop()
+    assert started.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+@pytest.mark.parametrize("attached", [True, False])
+def test_no_memory(daemon: Daemon, worker: Start, slices: Slices, kind: int, attached: bool) -> None:
+    """Also not where an ended thread has left its stack for another."""
+    one, two = worker(), worker()
+    for each in (one, two) if attached else (one,):
+        daemon.client.attach(each.pid, "batch")
+        daemon.client.suspend(each.pid)
+    resource.prlimit(daemon.pid, kind, (1 << 20, resource.prlimit(daemon.pid, kind)[1]))
+    if not attached:
+        assert refusal(lambda: daemon.client.attach(two.pid, "latency")).startswith("the daemon has no room for this")
+    wait_for(lambda: "a round of looking was left out" in daemon.log.read_text(), "a round without room")
+    daemon.client.set(one.pid, {"timeslice": "7000"})
+    daemon.client.resume(one.pid)
+    one.wait_for_progress()
+    daemon.client.suspend(one.pid)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(PATIENCE_S) == 0
+    wait_for(lambda: slices.of(one.pid) == DEFAULT_SLICES, "everything put back")
+    one.wait_for_progress()
+
+
+def test_nobody_is_gone_for_want_of_a_descriptor(daemon: Daemon, commands: Commands, worker: Start) -> None:
+    stranger = worker()
+    commands.ok("run", "--class", "batch", "--", sys.executable, "-c", _LEAVES, *_JOB)
+    wait_for(daemon.client.ps, "a process that was left behind")
+    (left,) = daemon.client.ps()
+    with without(daemon.pid, resource.RLIMIT_NOFILE, 10):
+        assert "does not exist" not in refusal(lambda: daemon.client.attach(stranger.pid, "normal"))
+        wait_for(lambda: "a round of looking was left out" in daemon.log.read_text(), "a round without room")
+    assert [task.pid for task in daemon.client.ps()] == [left.pid]
+    daemon.client.attach(stranger.pid, "normal")

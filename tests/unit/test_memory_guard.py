@@ -256,6 +256,16 @@ def test_without_a_limit_nothing_is_held(tree: World) -> None:
     assert not tree.task.task.suspended
 
 
+def test_what_was_held_is_let_go_where_nothing_is_limited_any_more() -> None:
+    tree = World(None)
+    tree.quota.follow(2 * GiB)
+    tree.look()
+    assert tree.task.task.suspended
+    tree.quota.follow(None)
+    tree.look()
+    assert (tree.task.task.suspended, tree.ran) == (False, [{GPU}, {GPU}])
+
+
 # -- out of reach -----------------------------------------------------------------------------------
 
 

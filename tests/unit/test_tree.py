@@ -21,6 +21,7 @@ from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey
 from runlist.planes.process.region import RegionError, create
 from runlist.proc.process import Program
+from runlist.protocol.rm_autogen import Status
 from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices, until
 from tests.fixtures.fake_rm import DEVICE, UUIDS
 from tests.fixtures.manager import NO_PROCESS, Managed, a_daemon
@@ -66,6 +67,29 @@ def test_a_task_that_closed_its_contexts_keeps_its_settings_until_it_has_others(
         assert world.task() is task
         assert (task.task.weight, task.task.contexts) == (200, 1)
         assert world.processes.expected == set()
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize("code", [Status.INVALID_CLIENT, Status.INVALID_OBJECT_HANDLE])
+def test_a_task_whose_client_is_freed_before_its_file_is_closed_keeps_its_settings_too(code: Status) -> None:
+    """A check may come between the two, and while the client is just being freed."""
+
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        world.manager.change(PID, {"weight": "200"}, 0)
+        task = world.task()
+        for copy in world.borrower.copies:
+            copy.on_control = lambda call: code
+        world.checks.correct(PID)
+        assert world.processes.managed == {}
+        assert world.processes.expected == {PID}
+        assert world.processes.away(PID) == [task]
+        world.tenant()
+        await world.adopt(root)
+        assert world.task().task.weight == 200
 
     a_daemon(test)
 

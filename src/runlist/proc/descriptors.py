@@ -22,6 +22,8 @@ _MASK = (1 << _SHIFT) - 1
 _MOST_THREADS = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.argtypes = [ctypes.c_long] * 6  # here, so that no call has to: every file is compared each second
+_libc.syscall.restype = ctypes.c_long
 
 
 def numbers(pid: int) -> Iterator[tuple[int, str]]:
@@ -102,8 +104,8 @@ def _kcmp(one: int, other: int, what: int, first: int = 0, second: int = 0) -> i
     return _syscall(_SYS_KCMP, one, other, what, first, second)
 
 
-def _syscall(number: int, *arguments: int) -> int:
-    result: int = _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments))
+def _syscall(number: int, one: int, other: int, what: int, first: int = 0, second: int = 0) -> int:
+    result: int = _libc.syscall(number, one, other, what, first, second)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -178,7 +178,7 @@ class KernelLink:
         """See whether the ring was too small since the last time, and bring what the kernel keeps for us up to date.
         Whether all that processes change themselves was told.
         """
-        self.policy.update()
+        self.policy.look()
         self._exempt_helpers()
         if self.works and (full := self.counter(Counter.FULL)) != self._full:
             self._full = full

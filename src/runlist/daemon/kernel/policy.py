@@ -186,6 +186,13 @@ class PolicyMap:
         """There are none now."""
         self._maps = None
 
+    def look(self) -> None:
+        """Cgroups may have come or gone: bring the map to those of now. What could not be done is tried again."""
+        named = [entry for entry in (*self.entries, *self.unused) if entry.cgroup is not None]
+        above = cgroup.unified() if named else None
+        if self.trouble or any(cgroup.number_of(entry.cgroup or "", above) != entry.cgroup_id for entry in named):
+            self.update()
+
     def update(self) -> None:
         """Rules or cgroups may have changed: bring the map to them, at once or not at all."""
         every = entries_of(self._book)

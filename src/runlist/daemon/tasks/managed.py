@@ -343,8 +343,9 @@ class ManagedTask(msgspec.Struct):
 
     def recount(self) -> None:
         """Tell the policy how many contexts compete now."""
-        competing = sum(context.competing for context in self.contexts.values())
-        self.task = replace(self.task, contexts=max(1, competing))
+        competing = max(1, sum(context.competing for context in self.contexts.values()))
+        if competing != self.task.contexts:
+            self.task = replace(self.task, contexts=competing)
 
 
 class ManagedProcess:

@@ -14,6 +14,7 @@ from runlist.daemon.tasks.managed import Count, ManagedProcess, ManagedTask, Sus
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
+from runlist.planes.interface import Context
 
 _log = structlog.get_logger()
 
@@ -77,15 +78,13 @@ class Checks:
                 return
 
     def _correct(self, process: ManagedProcess, task: ManagedTask) -> None:
-        wanted = task.share.timeslice_us
-        if any(context.wrong_timeslices(wanted) for context in task.contexts.values()):
+        if wrong := _with_wrong_slices(task):
             by_itself = time.monotonic() > task.settles_at
             if not by_itself:  # CUDA itself sets slices while it makes a context: those are the original ones
-                for key, context in task.contexts.items():
-                    if context.wrong_timeslices(wanted):  # an older context has ours, which is nobody's original
-                        context.take_as_original()
-                        self._keeper.renew(key)
-            task.set_timeslice(wanted)
+                for key in wrong:  # an older context has ours, which is nobody's original
+                    task.contexts[key].take_as_original()
+                    self._keeper.renew(key)
+            task.set_timeslice(task.share.timeslice_us)
             if by_itself:
                 task.counts[Count.SLICES_PUT_BACK] += 1
                 _log.info("a task had changed its own slice; put back", pid=process.pid, gpu=task.task.key.gpu)
@@ -102,3 +101,17 @@ class Checks:
                 task.let_go(SuspendedBy.ROOM)
                 admitted.add(task.task.key.gpu)
         self._gpus.run(admitted, set())
+
+
+def _with_wrong_slices(task: ManagedTask) -> list[int]:
+    """The keeper's keys of a task's contexts whose slice is not that of its share. One whose client was freed, although
+    its file is still open, is left without groups.
+    """
+    wrong: list[Context] = []
+
+    def ask(context: Context) -> None:
+        if context.wrong_timeslices(task.share.timeslice_us):
+            wrong.append(context)
+
+    task.each(ask)
+    return [key for key, context in task.contexts.items() if context in wrong]

@@ -144,7 +144,7 @@ class MemoryGuard:
             self._gpu_names(), lambda name, gpu: sure is None or (name, gpu) in sure, self._census.answers
         )
         self._unseen = {(root, gpu): past for (root, gpu), past in self._unseen.items() if root in stock}
-        changed = {gpu for process in list(self._processes.managed.values()) for gpu in self._hold(process, stock)}
+        changed = {gpu for process in self._concerned(stock) for gpu in self._hold(process, stock)}
         self._tell_unowned()
         self._gpus.run(changed, set())
 
@@ -277,6 +277,13 @@ class MemoryGuard:
                     limit=None if root.quota.limit is None else size(root.quota.limit),
                     processes=sorted(key.pid for key in held if key.gpu == gpu),
                 )
+
+    def _concerned(self, stock: Stock) -> list[ManagedProcess]:
+        """The processes that are to be held or let go: where nothing is limited, those that were held before."""
+        managed = list(self._processes.managed.values())
+        if stock or self._groups:
+            return managed
+        return [one for one in managed if any(SuspendedBy.MEMORY in task.suspended_by for task in one.tasks.values())]
 
     def _hold(self, process: ManagedProcess, stock: Stock) -> set[str]:
         """Suspend a process' tasks for their tree's memory, or let them go; returns the GPUs with a change."""

@@ -76,12 +76,24 @@ class ObjectNotFound(RmError):
     """The client has no such object (0x57)."""
 
 
+class InvalidObjectHandle(ObjectNotFound):
+    """The same, said of a client that is just being freed (0x33)."""
+
+
 def _class_name(status_name: str) -> str:
     return "".join(word.capitalize() for word in status_name.removeprefix("NV_ERR_").split("_"))
 
 
 _BY_NAME: dict[str, type[RmError]] = {
-    cls.__name__: cls for cls in (InsufficientPermissions, InvalidArgument, InvalidClient, NotSupported, ObjectNotFound)
+    cls.__name__: cls
+    for cls in (
+        InsufficientPermissions,
+        InvalidArgument,
+        InvalidClient,
+        InvalidObjectHandle,
+        NotSupported,
+        ObjectNotFound,
+    )
 }
 _CLASSES: dict[int, type[RmError]] = {
     number: _BY_NAME.get(_class_name(name)) or type(_class_name(name), (RmError,), {"__doc__": name})

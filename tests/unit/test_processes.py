@@ -178,7 +178,7 @@ def test_what_a_root_leaves_at_work_is_its_heir() -> None:
             await world.adopt(root, busy)
             os.kill(top, 9)
             await until(lambda: root.ended)
-            world.processes.release(busy)  # for now it has nothing on the GPU
+            world.processes.forget(world.processes.managed[busy], restore=True)  # for now it has nothing on the GPU
             assert world.processes.root_of(busy) is root
             world.processes.remove_root(root)
 
@@ -218,7 +218,7 @@ def test_whose_a_client_is_and_what_is_released_is_not_expected_back() -> None:
             assert world.processes.owner_of_client(mine.handle) == PID
             assert world.processes.owner_of_client(its.handle) == one
             assert world.processes.owner_of_client(its.handle + 1) is None
-            world.processes.release(one)
+            world.processes.forget(world.processes.managed[one], restore=True)
             assert world.processes.owner_of_client(its.handle) is None
             assert world.processes.expected == set()
 
@@ -268,7 +268,7 @@ def test_a_root_without_work_is_forgotten_when_it_ends_and_one_with_work_later()
             os.kill(working, 9)
             await until(lambda: busy.ended and idle not in world.processes.roots)
             assert (list(world.processes.roots), list(world.processes.managed)) == ([working], [PID])
-            world.processes.release(PID)
+            world.processes.forget(world.processes.managed[PID], restore=True)
             assert world.processes.roots == {}
 
     in_a_daemon(test)
@@ -287,7 +287,7 @@ def test_what_ends_is_forgotten_and_the_others_get_its_share_at_once() -> None:
             clients = world.tenant(other, OF_CHILD)
             await world.adopt(root, other)
             assert slices(clients) == [SLICES.safe_us] * 4  # only one may have a tiny slice
-            world.processes.release(PID)
+            world.processes.forget(world.processes.managed[PID], restore=True)
             os.kill(one, 9)
             await until(lambda: one not in world.processes.managed)
             assert slices(clients) == [5] * 4
@@ -297,9 +297,9 @@ def test_what_ends_is_forgotten_and_the_others_get_its_share_at_once() -> None:
     in_a_daemon(test)
 
 
-def test_a_process_that_is_not_managed_is_released_for_nothing() -> None:
+def test_a_process_that_is_not_managed_is_lost_for_nothing() -> None:
     async def test(world: World) -> None:
-        world.processes.release(PID)
+        world.processes.lose(PID)
         with pytest.raises(NoTargetError):
             world.root(1 << 22)
         assert world.processes.roots == {}
@@ -389,7 +389,7 @@ def test_a_policy_is_changed_on_every_gpu_or_on_none(tmp_path: Path) -> None:
             with pytest.raises(RunlistError, match=r"not you \(nothing changed\)"):
                 world.gpus.use(PolicySpec(str(own)))
             assert [scheduler.policy_name for scheduler in world.gpus.all()] == ["fair"] * 2
-            world.processes.release(one)
+            world.processes.forget(world.processes.managed[one], restore=True)
             world.gpus.use(PolicySpec(str(own)))
             assert {scheduler.policy_name for scheduler in world.gpus.all()} == {str(own)}
 

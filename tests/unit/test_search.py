@@ -409,7 +409,7 @@ def test_queued_tasks_come_in_when_there_is_room_the_longest_waiting_first(tmp_p
             assert world.task(two).share.enabled is world.task(three).share.enabled is False
             world.checks.check(files=True, slices=False)
             assert world.task(two).queued
-            world.processes.release(PID)
+            world.processes.forget(world.processes.managed[PID], restore=True)
             world.checks.check(files=True, slices=False)
             assert [world.task(pid).queued for pid in pids] == [False, False, True]
             assert world.task(two).share.enabled

@@ -16,6 +16,7 @@ from runlist.daemon.tasks.managed import Away, ManagedTask, Root
 from runlist.daemon.tree import adoption, look_schedule, processes
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.look_schedule import LookSchedule
+from runlist.daemon.tree.processes import MOST_LOSSES
 from runlist.daemon.tree.search import Search
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey
@@ -90,6 +91,29 @@ def test_a_task_whose_client_is_freed_before_its_file_is_closed_keeps_its_settin
         world.tenant()
         await world.adopt(root)
         assert world.task().task.weight == 200
+
+    a_daemon(test)
+
+
+def test_one_of_which_a_control_failed_is_found_again_and_not_for_ever() -> None:
+    """What failed was free for a moment, most likely. It was left for good, with what a user had set."""
+
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        world.manager.change(PID, {"weight": "200"}, 0)
+        world.manager.suspend(PID, True, 0)
+        task = world.task()
+        for loss in range(1, MOST_LOSSES + 2):
+            world.processes.lose(PID)
+            assert world.processes.managed == {}
+            assert world.borrower.copies[-1].clients  # its own client is untouched
+            assert world.processes.expected == ({PID} if loss <= MOST_LOSSES else set())
+            await world.adopt(root)
+            assert (world.task() is task) == (loss <= MOST_LOSSES)
+            assert world.task().task.suspended == (loss <= MOST_LOSSES)
+        world.processes.lose(NO_PROCESS)
 
     a_daemon(test)
 
@@ -383,7 +407,7 @@ def test_a_look_that_was_cut_short_goes_on_while_the_tree_is_wanted(monkeypatch:
         assert (looks, rest) == ([PID] * 3, [])
         for file in world.rm.processes[PID].values():
             file.clients.clear()
-        world.processes.release(PID)
+        world.processes.forget(world.processes.managed[PID], restore=True)
         rest[:] = [True, True, False]  # nothing was found yet
         await world.adopt(root)
         assert (looks, rest) == ([PID] * 6, [])

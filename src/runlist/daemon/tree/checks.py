@@ -73,7 +73,7 @@ class Checks:
                 self._correct(process, task)
             except (RunlistError, OSError) as error:
                 _log.warning("a task cannot be controlled any more; released", pid=pid, reason=str(error))
-                self._processes.forget(process, restore=True)
+                self._processes.lose(pid)
                 self._gpus.run_all()
                 return
 

@@ -39,6 +39,9 @@ MAX_HEIRS = 4096
 """How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
 every second.
 """
+MOST_LOSSES = 3
+"""So often a process is looked for again of which a control failed."""
+
 _MOST_ENDED = 4096
 
 
@@ -296,11 +299,19 @@ class Processes:
         self.drop(process, process.keys())
         return troubles
 
-    def release(self, pid: int) -> None:
-        """Put a process back, if it is managed, and stop managing it."""
+    def lose(self, pid: int) -> None:
+        """Put a process back of which a control failed, if it is managed. What failed was free in that moment, most
+        likely: it keeps its settings, and is looked for again, unless that happened often.
+        """
         process = self.managed.get(pid)
-        if process is not None:
+        if process is None:
+            return
+        losses = process.root.losses
+        losses[process.program] += 1
+        if losses[process.program] > MOST_LOSSES:
             self.forget(process, restore=True)
+        else:
+            self.drop(process, process.keys(), by_itself=True)
 
     def drop(self, process: ManagedProcess, keys: Iterable[int], *, by_itself: bool = False) -> None:
         """Forget contexts of a process, by the keeper's keys. With its last context a task goes, with its last task the

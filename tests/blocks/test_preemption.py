@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import struct
@@ -458,3 +459,41 @@ def test_places_are_bounded_and_come_back(page_path: Path) -> None:
     page.close()
     assert other.claim(STOPS) == held[0]
     other.close()
+
+
+_FORKS = """
+import os, sys, time
+from pathlib import Path
+from runlist.blocks import Stopper
+stopper = Stopper(Path(sys.argv[1]))
+stopper.stop()
+child = os.fork()
+if child == 0:
+    stopper.resume()  # it is the parent's
+    stopper.close()
+    with Stopper(Path(sys.argv[1])):
+        pass
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def test_who_dies_lets_go_though_its_child_lives(page_path: Path) -> None:
+    """Locks are of the open file, which a child has, too, and so has its copy of the mapping."""
+    page = blocks.Page(page_path)
+    parent = subprocess.Popen([sys.executable, "-c", _FORKS, str(page_path)], stdout=subprocess.PIPE, text=True)
+    child = 0
+    try:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert not page.until_free(0.05)  # what the child said changes nothing
+        parent.kill()
+        parent.wait()
+        assert page.until_free(30)
+        os.kill(child, 0)  # it lives
+    finally:
+        parent.kill()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        parent.communicate()

@@ -7,7 +7,8 @@
 
 A place among either belongs to whoever holds a lock of the file on its byte, so that it is free again when its process
 dies, however it dies; what a dead one asked for is then taken back by those who wait for it. Nobody writes a byte that
-is another's, so that none needs more than a plain store.
+is another's, so that none needs more than a plain store. The places of a process stay its own when it forks: in the
+child its pages are as newly opened.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import stat
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -41,6 +43,8 @@ _RECORD_BYTES = 64
 _LOCK = struct.Struct("@hhqqi4x")
 _NOTHING = bytes(PLACES)
 _POLL_S = 0.0002
+_LOST = -2
+"""In place of a descriptor, after a fork where there is no file, or none to be had: every place counts as another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,10 @@ class Page:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self._descriptor = -1 if path is None else _opened(path)
-        self._bytes = mmap.mmap(self._descriptor, SIZE)
+        self._bytes = mmap.mmap(-1, SIZE) if path is None else _mapped(self._descriptor)
         self._held: set[int] = set()
         self._lock = threading.Lock()
+        _pages.add(self)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         """Of the page, in this process."""
 
@@ -78,7 +83,7 @@ class Page:
         with self._lock:
             for byte in self._held:
                 self._bytes[byte] = 0
-                self._release(byte)  # the mapping has a descriptor of its own, which would keep the locks
+                self._release(byte)
             self._held.clear()
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -122,7 +127,8 @@ class Page:
 
     def write(self, byte: int, value: bool) -> None:
         """What the owner of a place says."""
-        self._bytes[byte] = int(value)
+        if byte in self._held:  # not those that came by fork
+            self._bytes[byte] = int(value)
 
     def tell(self, byte: int, progress: Progress) -> None:
         """How far the owner of a place among `RUNS` came."""
@@ -136,6 +142,17 @@ class Page:
             for place in range(PLACES)
             if self._taken(RUNS + place)
         ]
+
+    def opened_anew(self) -> None:
+        """In the child of a fork: locks are of the open file, which it must not keep, and has one of its own now."""
+        self._lock = threading.Lock()  # another thread of the parent may have had it
+        self._held = set()
+        inherited, self._descriptor = self._descriptor, _LOST
+        if inherited >= 0:
+            try:
+                self._descriptor = _another(inherited)
+            finally:
+                os.close(inherited)
 
     def _any_alive(self, kind: int) -> bool:
         """Whether a byte is set by somebody who lives; those of the dead are cleared. Whoever clears has the place
@@ -164,7 +181,7 @@ class Page:
 
     def _take(self, byte: int) -> bool:
         if self._descriptor < 0:
-            return True
+            return self._descriptor != _LOST
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
         except OSError as error:
@@ -176,6 +193,18 @@ class Page:
     def _release(self, byte: int) -> None:
         if self._descriptor >= 0:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+
+
+_pages: weakref.WeakSet[Page] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for page in list(_pages):
+        with contextlib.suppress(OSError):
+            page.opened_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Stopper:
@@ -262,6 +291,20 @@ def _opened(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _another(descriptor: int) -> int:
+    """Another open file of the same one, whose locks are others."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Its memory. By another open file: the mapping stays in children of this process, and would keep the locks."""
+    other = _another(descriptor)
+    try:
+        return mmap.mmap(other, SIZE)
+    finally:
+        os.close(other)
 
 
 def _check(descriptor: int, path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import os
 import re
 import time
@@ -19,8 +17,6 @@ import pytest
 from runlist import wire
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.gpus import Gpus as DaemonGpus
-from runlist.daemon.memory import census
-from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests import tenants, view
 from runlist.daemon.requests.messages import TenantMessage
@@ -29,7 +25,6 @@ from runlist.daemon.requests.view import gpu_views, views
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.frames import MAX_FRAME
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
-from runlist.planes.interface import CensusError, GpuInfo
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.discover import Discoverer
 from runlist.planes.nvidia.rm.client import RmClient
@@ -104,6 +99,19 @@ def test_a_task_of_which_nothing_is_known_yet() -> None:
     assert (seen.share_1s, seen.share_60s, seen.history, seen.turns_per_s, seen.memory_bytes) == (0, 0, [], 0, None)
     assert (seen.usage_source, seen.policy, seen.why) == ("switch log", "priority", "because of 7")
     assert (seen.groups, seen.channels) == (0, 0)
+
+
+def test_what_was_decided_is_told_of_one_moment() -> None:
+    """Each view is made when it is taken, and who has the tiny slice changes meanwhile: nobody sees two of them."""
+    tasks = [managed(), managed(key=TaskKey(8, GPU))]
+    tasks[0].share = Share(timeslice_us=1)
+    tasks[1].share = Share(timeslice_us=2048, enabled=False)
+    made = views(tasks, Gpus(), NoNvml())  # type: ignore[arg-type]
+    seen = [next(made)]
+    tasks[0].share, tasks[1].share = tasks[1].share, tasks[0].share
+    tasks[1].task = replace(tasks[1].task, weight=7)
+    seen += made
+    assert [(one.timeslice_us, one.enabled, one.weight) for one in seen] == [(1, True, 100), (2048, False, 100)]
 
 
 def test_what_was_asked_for() -> None:
@@ -311,188 +319,8 @@ def test_command_lines_have_room_whatever_letters_they_are_of(letter: str) -> No
     assert set(seen[0].command_line) == {letter}
 
 
-# -- memory ----------------------------------------------------------------------------------------
-
-
-class FakeCensus:
-    """Counts what it is asked."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, dict[int, int]] = {GPU: {7: 3 << 30}, "GPU-2": {8: 1 << 20}}
-        self.asked = self.opened = self.open = 0
-        self.error: CensusError | None = None
-        self.beside = 0
-        self.limits: list[tuple[str, Path, int | None]] = []
-
-    def __call__(self) -> Any:
-        self.opened += 1
-        self._fail()
-        self.open += 1
-        return self
-
-    def close(self) -> None:
-        self.open -= 1
-
-    def memory(self, gpu: str) -> dict[int, int]:
-        self.asked += 1
-        self._fail()
-        return dict(self.held[gpu])
-
-    def used(self, gpu: str) -> int:
-        self._fail()
-        return sum(self.held[gpu].values()) + self.beside
-
-    def gpus(self) -> list[GpuInfo]:
-        self._fail()
-        return [GpuInfo(GPU, "H200", 140 << 30), GpuInfo("GPU-2", "H200", 80 << 30)]
-
-    def mps_clients(self, gpu: str) -> set[int]:
-        self._fail()
-        return set(self.held[gpu])
-
-    def limits_memory(self, cgroup: Path) -> bool:
-        self._fail()
-        return cgroup == Path("/good")
-
-    def limit_memory(self, gpu: str, cgroup: Path, limit: int | None) -> None:
-        self._fail()
-        self.limits.append((gpu, cgroup, limit))
-
-    def pids(self) -> set[int]:
-        self._fail()
-        return {pid for held in self.held.values() for pid in held}
-
-    def _fail(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-@pytest.fixture
-def fake() -> FakeCensus:
-    return FakeCensus()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(census, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-def test_memory_is_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = MemoryCensus(fake)
-    assert fake.opened == 0  # nobody wanted to know
-    assert memory.by_pid(GPU) == {7: 3 << 30}
-    fake.held[GPU] = {}
-    clock.now += 0.5
-    assert memory.by_pid(GPU) == {7: 3 << 30}
-    assert memory.by_pid("GPU-2") == {8: 1 << 20}
-    assert fake.asked == 2
-    clock.now += 10
-    assert memory.by_pid(GPU) == {}
-    assert memory.pids() == {8}
-    assert (fake.opened, fake.open) == (1, 1)
-    memory.close()
-    assert fake.open == 0
-
-
-def test_without_a_census_nothing_is_known_and_nothing_fails(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    fake.error = CensusError("no driver")
-    memory = MemoryCensus(fake)
-    for _ in range(3):
-        assert memory.by_pid(GPU) == {}
-        assert memory.pids() == set()
-        clock.now += 10
-    assert (fake.opened, fake.asked) == (1, 0)  # tried once
-    memory.close()
-
-
-def test_a_census_that_fails_later_is_asked_again(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = MemoryCensus(fake)
-    assert memory.by_pid(GPU)
-    fake.error = CensusError("unknown error")
-    clock.now += 10
-    assert memory.by_pid(GPU) == {}
-    assert memory.pids() == set()
-    fake.error = None
-    clock.now += 10
-    assert memory.by_pid(GPU) == {7: 3 << 30}
-
-
-def test_clients_of_an_mps_server_are_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = MemoryCensus(fake)
-    assert [memory.mps_clients(gpu) for gpu in (GPU, "GPU-2", GPU)] == [{7}, {8}, {7}]
-    assert fake.asked == 2
-    fake.held[GPU] = {9: 1}
-    assert memory.mps_clients(GPU) == {7}
-    asyncio.run(memory.refresh())
-    assert memory.mps_clients(GPU) == {9}
-    clock.now += 10
-    fake.error = CensusError("unknown error")
-    assert memory.mps_clients(GPU) == set()
-
-
-def test_limits_of_the_driver_are_passed_on_where_there_is_a_census(fake: FakeCensus) -> None:
-    memory = MemoryCensus(fake)
-    with pytest.raises(CensusError, match="no census"):
-        memory.limit(GPU, Path("/good"), 1)
-    assert [memory.limits_supported(Path(name)) for name in ("/good", "/bad")] == [True, False]
-    memory.limit(GPU, Path("/good"), 1 << 30)
-    assert fake.limits == [(GPU, Path("/good"), 1 << 30)]
-    assert (memory.gpus(), memory.size_of("GPU-2"), memory.size_of("GPU-3")) == ([GPU, "GPU-2"], 80 << 30, None)
-    fake.error = CensusError("unknown error")
-    assert not memory.limits_supported(Path("/good"))
-
-
-def test_what_was_asked_anew_is_told_at_once(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = MemoryCensus(fake)
-    assert memory.by_pid(GPU) == {7: 3 << 30}
-    fake.held[GPU] = {9: 1}
-    asyncio.run(memory.refresh())
-    assert (memory.by_pid(GPU), memory.by_pid("GPU-2")) == ({9: 1}, {8: 1 << 20})
-    memory.close()
-
-
-def test_who_lives_is_asked_with_each_look_and_not_with_each_question(
-    fake: FakeCensus, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def start(pid: int) -> int | None:
-        asked.append(pid)
-        if pid == 9:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return None if pid == 8 else 1
-
-    monkeypatch.setattr("runlist.daemon.memory.census.start_of", start)
-    memory = MemoryCensus(fake)
-    fake.held[GPU], fake.beside = {7: 3 << 30, 8: 5 << 20, 9: 1 << 20}, 7 << 20
-    assert [memory.unowned(GPU) for _ in range(100)] == [12 << 20] * 100
-    assert asked == [7, 8, 9]
-    asyncio.run(memory.refresh())
-    assert asked[3:6] == [7, 8, 9]
-    memory.close()
-
-
-def test_memory_that_no_living_process_holds_is_nobodys(fake: FakeCensus, clock: SimpleNamespace) -> None:
-    memory = MemoryCensus(fake)
-    living, gone = os.getpid(), 1 << 30  # no process id is that large
-    fake.held[GPU], fake.beside = {living: 3 << 30, gone: 5 << 20}, 7 << 20
-    assert (memory.unowned(GPU), memory.answers(GPU)) == (12 << 20, True)
-    memory.heirs = {gone: living}  # it keeps what the other had
-    assert memory.by_pid(GPU) == {living: (3 << 30) + (5 << 20)}
-    assert memory.listed(GPU) == {living: 3 << 30, gone: 5 << 20}
-    assert memory.unowned(GPU) == 7 << 20
-    fake.beside = -(1 << 20)  # counted a moment apart
-    asyncio.run(memory.refresh())
-    assert memory.unowned(GPU) == 0
-    fake.error = CensusError("unknown error")
-    clock.now += 10
-    assert (memory.unowned(GPU), memory.answers(GPU)) == (None, False)
-
-
-def test_the_view_shows_the_memory_of_its_process(fake: FakeCensus) -> None:
-    memory = MemoryCensus(fake)
+def test_it_shows_the_memory_of_its_process() -> None:
+    memory: Any = NoNvml()
+    memory.by_pid = lambda gpu: {7: 3 << 30}
     assert one(managed(), memory=memory).memory_bytes == 3 << 30
     assert one(managed(key=TaskKey(9, GPU)), memory=memory).memory_bytes is None

@@ -19,7 +19,7 @@ from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.requests.clients import client_views
 from runlist.daemon.requests.together import pids_together, sms_of
 from runlist.daemon.tasks.managed import NO_SMS, Count, ManagedTask, Root
-from runlist.model import GivingWay
+from runlist.model import GivingWay, Share, Task
 from runlist.planes.process.region import Enforced, Use
 from runlist.views.fields import Kind, fields
 from runlist.views.structs import Counted, GpuView, TaskView, WorkloadView
@@ -35,15 +35,15 @@ _MOST = (1 << 63) - 1  # a tree may report any number, and JSON readers take no 
 def views(
     tasks: Collection[ManagedTask], gpus: Gpus, census: MemoryCensus, made_by: MadeBy = lambda *_: None
 ) -> Iterator[TaskView]:
-    """One view per task, with usage of just now, each made when it is taken. `made_by` tells what the kernel saw a
-    process make.
+    """One view per task, with usage of just now, each made when it is taken; what was decided is of one moment, so that
+    no two seem to have what only one may. `made_by` tells what the kernel saw a process make.
     """
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
     ways = {gpu: gpus.scheduler(gpu).giving_way() for gpu in {task.task.key.gpu for task in tasks}}
-    for task in tasks:
-        gpu = task.task.key.gpu
-        yield _view(task, gpus.scheduler(gpu), ways[gpu], census, room, _made(task, made_by))
+    for managed, task, share in [(managed, managed.task, managed.share) for managed in tasks]:
+        gpu = task.key.gpu
+        yield _view(managed, task, share, gpus.scheduler(gpu), ways[gpu], census, room, _made(managed, made_by))
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -147,13 +147,14 @@ def _made(managed: ManagedTask, made_by: MadeBy) -> dict[str, Any]:
 
 def _view(
     managed: ManagedTask,
+    task: Task,
+    share: Share,
     scheduler: Scheduler,
     way: GivingWay | None,
     census: MemoryCensus,
     room: int,
     made: Mapping[str, Any],
 ) -> TaskView:
-    task = managed.task
     refused = 0 if managed.root is None else managed.root.quota.refused(task.key.gpu)
     contexts = managed.contexts.values()
     inside = _inside(managed)
@@ -176,9 +177,9 @@ def _view(
         target_p99_us=task.target_p99_us,
         p99_us=None if p99_s is None else p99_s * 1e6,
         segment=task.segment,
-        timeslice_us=managed.share.timeslice_us,
+        timeslice_us=share.timeslice_us,
         timeslice_set_us=task.timeslice_us,
-        enabled=managed.share.enabled,
+        enabled=share.enabled,
         suspended=task.suspended,
         policy=scheduler.policy_name,
         rule=managed.rule,

@@ -47,7 +47,7 @@ class Root(msgspec.Struct):
     excluded: set[int] = set()  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = {}
-    losses: Counter[Program] = msgspec.field(default_factory=Counter)  # how often a control of each failed
+    losses: Counter[tuple[int, int | None]] = msgspec.field(default_factory=Counter)  # by process and its start
     heirs: dict[int, int] = {}
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work

@@ -306,9 +306,9 @@ class Processes:
         process = self.managed.get(pid)
         if process is None:
             return
-        losses = process.root.losses
-        losses[process.program] += 1
-        if losses[process.program] > MOST_LOSSES:
+        losses, which = process.root.losses, (pid, process.program.started)
+        losses[which] += 1
+        if losses[which] > MOST_LOSSES:
             self.forget(process, restore=True)
         else:
             self.drop(process, process.keys(), by_itself=True)

@@ -287,13 +287,11 @@ def test_a_look_puts_back_what_a_process_set_itself_meanwhile() -> None:
         with child() as one:
             client = world.tree([one])[one]
             world.root(one, timeslice="5000").borrowers = (world.borrower,)
-            await scans(world)
-            assert slices(client)[0] == 5_000
+            await scans_until(world, lambda: slices(client)[0] == 5_000)
             for node in client.objects.values():
                 node.slice_us = node.slice_us and 9_000
             world.search.look_anew(one)
-            await scans(world)
-            assert slices(client)[0] == 5_000
+            await scans_until(world, lambda: slices(client)[0] == 5_000)
 
     a_daemon(test)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -43,6 +43,11 @@ SLACK = 64 << 20
 LOOKS_AGAIN_S = (0.01, 0.03, 0.07, 0.13)
 """Pauses before a tree counts as over its limit. The driver's list is not of one moment: what one process gives and
 another takes may be in it twice, and what a process held before its end, or before exec, goes when we let go of it."""
+
+SEARCHES = 5
+"""How often a tree is looked at for who keeps the memory of a process that ended: a look may come before the kernel has
+let go of all that the process had.
+"""
 
 GONE_S = 0.02
 """How long the keeper and the driver take to let go of what we let go of."""
@@ -88,7 +93,7 @@ class MemoryGuard:
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
-        self._sought: set[int] = set()  # processes that ended, and whose memory somebody keeps
+        self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
 
     @property
@@ -219,9 +224,10 @@ class MemoryGuard:
                 guests = []
             if guests:
                 heirs[pid] = guests[0].pid
-            elif trees and pid not in self._sought:
+            elif trees and self._sought[pid] < SEARCHES:
+                self._sought[pid] += 1
                 self._look_again(trees[0])
-        self._sought = ended
+        self._sought = Counter({pid: times for pid, times in self._sought.items() if pid in ended})
         self._census.heirs = heirs
 
     def _breaking(self, stock: Stock) -> set[tuple[int | str, str]]:

@@ -20,17 +20,13 @@ from runlist.daemon.relay import channel, relay, relays
 from runlist.daemon.relay.channel import Datagram, Say
 from runlist.daemon.relay.relays import NO_ROOM, Relays
 from runlist.frames import Inbox
+from runlist.proc.process import behind
 from tests.fixtures.daemon import PATIENCE_S, running
 from tests.unit.test_relay import until
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
 ONE, OTHER = 1001, 1002
-
-
-def pid_of(pidfd: int) -> int:
-    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
 
 class World:
@@ -70,7 +66,7 @@ class World:
         assert one is not None
         await until(lambda: one.is_running)
         assert one._pidfd is not None
-        return pid_of(one._pidfd)
+        return behind(one._pidfd)
 
     def close(self) -> None:
         self.relays.close()
@@ -330,7 +326,7 @@ def test_a_relay_that_fails_says_why_and_leaves_nothing_behind() -> None:
         started = channel.receive(ours)
         assert started is not None
         assert (started.say, started.number, len(started.fds)) == (Say.STARTED, 7, 1)
-        process = pid_of(started.fds[0])
+        process = behind(started.fds[0])
         handed.close()
         channel.send(end, Say.CONNECT, 1, fds=[no_socket.fileno()])
         channel.send(end, Say.GO, 1)

@@ -53,7 +53,6 @@ class Relay:
         self._on_packet = on_packet
         self._on_end = on_end
         self._pidfd: int | None = None
-        self._pid = 0
         self._given_up = self._going = False
         self._last = 0  # number of the last packet
         self._unanswered_since: float | None = None
@@ -143,7 +142,7 @@ class Relay:
     def _is_starved(self) -> bool:
         """Whether it is late for want of a processor, and waits for no stranger: nobody is to blame."""
         with contextlib.suppress(OSError):  # there is no descriptor to ask with
-            return self._pid > 0 and process.wants_processor(self._pid)
+            return self._pidfd is not None and process.wants_processor(process.behind(self._pidfd))
         return False
 
     def look(self, now: float) -> None:
@@ -171,7 +170,7 @@ class Relay:
             self._end(hung=False)
             self._release()
             return
-        self._pidfd, self._pid = pidfd, process.behind(pidfd)
+        self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._died)
         if self._given_up:
             self._kill()

@@ -21,12 +21,11 @@ from runlist.planes.process.library import library
 from runlist.planes.registry import PLANES, choose_plane
 from runlist.proc import borrow
 from runlist.proc.inotify import OpenWatch
-from runlist.proc.process import capable
+from runlist.proc.process import CAP_SYS_PTRACE, capable
 from runlist.protocol import environment_autogen as names
 from runlist.text import counted
 from runlist.views.finding import Finding
 
-_CAP_SYS_PTRACE = 19
 _CAPS_DAC = (1, 2)
 """DAC_OVERRIDE, DAC_READ_SEARCH: /proc/PID/fd of other users is closed even to root without either."""
 _RECORD_BYTES = 64  # at least as long as a tenant's message
@@ -133,7 +132,7 @@ def _ptrace() -> str:
     scope = "0"
     with contextlib.suppress(OSError):
         scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    if capable(_CAP_SYS_PTRACE) and scope != "3":
+    if capable(CAP_SYS_PTRACE) and scope != "3":
         if not any(map(capable, _CAPS_DAC)):
             raise Limited(
                 "only your own user's processes can be attached: those of others need CAP_DAC_READ_SEARCH, too"

@@ -16,6 +16,9 @@ import msgspec
 
 from runlist.proc.exhaustion import passes
 
+CAP_SYS_PTRACE = 19
+"""What it takes to look into processes of others, for `capable`."""
+
 _CHUNK = 1 << 16
 _MAX_STATUS = 1 << 20  # its line of groups may be long
 _MAX_STAT = 1 << 12

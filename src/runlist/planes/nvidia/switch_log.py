@@ -18,7 +18,7 @@ from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RmClient, free_client, open_client, raw
 from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
-from runlist.proc.process import capable
+from runlist.proc.process import CAP_SYS_PTRACE, capable
 from runlist.protocol.rm_autogen import (
     EVENT_BUFFER_KEEP_NEWEST,
     MAX_GPUS,
@@ -51,7 +51,7 @@ _SEQUENCE_MASK = 0xFFFF
 _HEADER_SIZE = 4096
 _CLOCK_AGE_NS = 1_000_000_000
 
-_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
+_CAP_SYS_ADMIN = 21
 _DEVICE, _SUBDEVICE, _HEADER, _RING, _BUFFER = range(0xA0000001, 0xA0000006)
 _FLUSH = raw(COMMANDS["EVENT_BUFFER_FLUSH"], _BUFFER)
 _REASONS = {
@@ -67,7 +67,7 @@ def hides_others() -> str:
     """Why the log tells less than what this process can manage, or nothing: the driver names no process of another user
     to who has no CAP_SYS_ADMIN, which root in a container may lack.
     """
-    if not capable(_CAP_SYS_PTRACE) or capable(_CAP_SYS_ADMIN):
+    if not capable(CAP_SYS_PTRACE) or capable(_CAP_SYS_ADMIN):
         return ""
     return "the driver's log names others' processes to CAP_SYS_ADMIN alone: shares and caps count none of their use"
 

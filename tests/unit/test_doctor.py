@@ -51,10 +51,10 @@ def test_the_first_failure_gives_the_exit_code_and_all_is_looked_at(
     assert all("\n" not in finding.detail for finding in findings)
 
 
-_HIDDEN = "the driver's log names others' processes to CAP_SYS_ADMIN alone: shares and caps count none of their use"
-
-
 # -- of NVIDIA's driver ----------------------------------------------------------------------------
+
+
+_HIDDEN = "the driver's log names others' processes to CAP_SYS_ADMIN alone: shares and caps count none of their use"
 
 
 class Nvidia:
@@ -69,6 +69,7 @@ class Nvidia:
         monkeypatch.setattr(nvml, "gpus", lambda: [GpuInfo("GPU-0", name, 1) for name in self.names])
         monkeypatch.setattr(nvml, "memory_limits_supported", lambda cgroup: self.limits)
         monkeypatch.setattr(checks, "capable", lambda capability: self.nice and capability == 23)
+        monkeypatch.setattr(switch_log, "capable", lambda capability: True)
         self.rm.open = self.open  # type: ignore[method-assign]
 
     def open(self) -> FakeFile:

@@ -25,6 +25,8 @@ class Results:
     machine: Mapping[str, Any] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
     alone: Mapping[str, Standalone] = field(default_factory=dict)
+    remarks: str = ""
+    """What whoever kept the run says of it, in Markdown."""
 
     @classmethod
     def of(cls, store: Store) -> Results:
@@ -42,7 +44,7 @@ class Results:
         cells.sort(key=place)
         programs = {task.program for cell in cells for mode in cell.modes.values() for task in mode.values()}
         found = {name: one for name in programs if (one := store.standalone(name)) is not None}
-        return cls(machine, cells, found)
+        return cls(machine, cells, found, store.remarks())
 
     @property
     def real(self) -> bool:

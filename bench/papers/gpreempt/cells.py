@@ -59,6 +59,11 @@ class Store(Folder):
         """The length of the windows of the run that is there, if one is."""
         return float(self.machine()["window_s"]) if (self.folder / MACHINE).exists() else None
 
+    def remarks(self) -> str:
+        """What `remarks.md` in the folder says of the run, as a paragraph; empty where there is none."""
+        path = self.folder / _REMARKS
+        return f"\n{path.read_text(encoding='utf-8').strip()}\n" if path.exists() else ""
+
     def _path(self, workload: str, system: str, number: int) -> Path:
         return self.folder / workload / f"{system}-{number}.json"
 
@@ -94,3 +99,4 @@ class Store(Folder):
 
 
 _STANDALONE = "standalone"
+_REMARKS = "remarks.md"

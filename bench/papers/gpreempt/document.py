@@ -65,7 +65,7 @@ def text(results: Results) -> str:
 
     state = "No run on a GPU has been kept yet: nothing is judged.\n"
     if results.real:
-        state = f"{measured_on(results.machine)}.\n"
+        state = f"{measured_on(results.machine)}.\n{results.remarks}"
     verdicts = markdown(tables.verdict_table(results))
     parts = [_INTRODUCTION, "\n## Verdicts\n\n", state, "\n", verdicts]
     if results.real:

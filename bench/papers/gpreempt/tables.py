@@ -83,10 +83,17 @@ def disb(results: Results) -> Table:
 
 
 def left_out(results: Results) -> Table:
-    """What was not measured, and why."""
+    """What was not measured, and why: a row for all that were left out of the same workloads for the same reason."""
     refused = results.machine.get("refused", {})
-    rows = [(workload, system, why) for workload, systems in refused.items() for system, why in systems.items()]
-    rows += [(cell.workload, cell.system, note) for cell in results.cells for note in cell.notes]
+    found = [(workload, system, why) for workload, systems in refused.items() for system, why in systems.items()]
+    found += [(cell.workload, cell.system, note) for cell in results.cells for note in cell.notes]
     missing = [name for name in PUBLISHED if name not in results.workloads and name not in refused]
-    rows += [(name, "all", "not asked for in this run") for name in missing]
+    found += [(name, "all", "not asked for in this run") for name in missing]
+    workloads: dict[tuple[str, str], list[str]] = {}
+    for workload, system, why in found:
+        workloads.setdefault((system, why), []).append(workload)
+    systems: dict[tuple[str, str], list[str]] = {}
+    for (system, why), names in workloads.items():
+        systems.setdefault((", ".join(names), why), []).append(system)
+    rows = [(names, ", ".join(members), why) for (names, why), members in systems.items()]
     return Table("Left out, and why", ("workload", "system", "why"), rows)

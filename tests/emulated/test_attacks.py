@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runlist.client import Client
+from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import (
     DEFAULT_SLICES,
@@ -29,6 +30,10 @@ from tests.fixtures.daemon import (
 Start = Callable[..., Worker]
 
 
+def _of(daemon: Daemon, worker: Worker) -> TaskView:
+    return next(task for task in daemon.client.ps() if task.pid == worker.pid)
+
+
 def test_a_tenant_that_changes_its_own_slice_is_put_back_and_counted(
     daemon: Daemon, worker: Start, slices: Slices
 ) -> None:
@@ -38,6 +43,25 @@ def test_a_tenant_that_changes_its_own_slice_is_put_back_and_counted(
         slices.set(tenant.pid, 1_000_000)
         wait_for(lambda: slices.compute(tenant.pid) == 1, "the slice to be put back")
         assert daemon.client.ps()[0].corrections == count
+
+
+def test_a_tenant_that_enables_itself_is_suspended_again_and_counted(
+    daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    tenant, other = worker(), worker()
+    for one in (tenant, other):
+        daemon.client.attach(one.pid, "batch")
+    daemon.client.suspend(tenant.pid)
+    for count in (1, 2):
+        tenant.assert_stopped()
+        slices.enable(tenant.pid)
+        tenant.wait_for_progress()
+        wait_for(lambda count=count: _of(daemon, tenant).suspended_again == count, "that to be seen")
+    tenant.assert_stopped()
+    assert _of(daemon, tenant).suspensions == 1
+    assert _of(daemon, other).suspended_again == 0
+    daemon.client.resume(tenant.pid)
+    tenant.wait_for_progress()
 
 
 def test_under_the_drivers_default_slices_too(daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path) -> None:

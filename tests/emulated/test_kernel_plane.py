@@ -136,6 +136,25 @@ def test_a_slice_that_a_process_sets_itself_is_put_back_at_once(seeing: Daemon, 
     assert seeing.client.ps()[0].corrections == 4
 
 
+def _moves(worker: Worker) -> bool:
+    before = worker.count
+    time.sleep(0.1)
+    return worker.count != before
+
+
+def test_a_suspended_process_that_enables_itself_is_off_again_at_once(seeing: Daemon, worker: Start) -> None:
+    """By its use of the GPU that is seen within two seconds: eight times in a row sooner is no chance."""
+    tenant = worker()
+    seeing.client.attach(tenant.pid, "batch")
+    seeing.client.suspend(tenant.pid)
+    for _ in range(8):
+        assert tenant.do("enable")["refused"] == 0
+        time.sleep(0.1)
+        wait_for(lambda: not _moves(tenant), timeout=0.7)
+    seeing.client.resume(tenant.pid)
+    tenant.wait_for_progress()
+
+
 def test_a_slice_is_put_back_that_was_not_told_of(seeing: Daemon, worker: Start, slices: Slices) -> None:
     """Another thread may have made the request look like another one. But that there was one is known: the daemon asks
     within three seconds, and not within thirty.

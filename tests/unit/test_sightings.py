@@ -38,7 +38,7 @@ class World:
             cast("Any", SimpleNamespace(is_file=lambda pid, fd: (pid, fd) == (PID, FD))),
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
-            cast("Any", SimpleNamespace(correct=self.corrected.append)),
+            cast("Any", SimpleNamespace(correct=self._correct)),
             cast("Any", SimpleNamespace(root_of_new=lambda _: object(), rules_changed=self._noted)),
             cast("Any", None),
             cast("Any", SimpleNamespace(foretold={})),
@@ -50,6 +50,10 @@ class World:
         """All is looked at again: how many were managed by then."""
         del concerns
         self.gaps.append(len(self.managed))
+
+    def _correct(self, pid: int, *, off: bool) -> None:
+        assert off
+        self.corrected.append(pid)
 
     async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
         del root

@@ -60,7 +60,7 @@ class Store(Folder):
         return float(self.machine()["window_s"]) if (self.folder / MACHINE).exists() else None
 
     def remarks(self) -> str:
-        """What `remarks.md` in the folder says of the run, as a paragraph; empty where there is none."""
+        """What `remarks.txt` in the folder says of the run, as a paragraph; empty where there is none."""
         path = self.folder / _REMARKS
         return f"\n{path.read_text(encoding='utf-8').strip()}\n" if path.exists() else ""
 
@@ -99,4 +99,4 @@ class Store(Folder):
 
 
 _STANDALONE = "standalone"
-_REMARKS = "remarks.md"
+_REMARKS = "remarks.txt"

@@ -25,6 +25,9 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     switches: Annotated[int, counter("how often it was switched in, where the source sees that", of="turns")] = 0
     suspensions: Annotated[int, counter("how often the daemon took it off the GPU")] = 0
     slices_put_back: Annotated[int, counter("how often it had changed its own slice, and that was put back")] = 0
+    suspended_again: Annotated[
+        int, counter("how often it worked while it was suspended, as who enables itself does, and was suspended again")
+    ] = 0
     roused: Annotated[
         int, counter("how often it waited for a GPU that never turned to it, and was enabled once more")
     ] = 0

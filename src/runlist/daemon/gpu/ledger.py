@@ -88,6 +88,7 @@ class _Line(msgspec.Struct):
             "turns": usage.turns,
             Count.SUSPENSIONS: own[Count.SUSPENSIONS],
             Count.SLICES_PUT_BACK: own[Count.SLICES_PUT_BACK],
+            Count.SUSPENDED_AGAIN: own[Count.SUSPENDED_AGAIN],
             Count.ROUSED: own[Count.ROUSED],
             ENDED: self.ended is not None,
         }

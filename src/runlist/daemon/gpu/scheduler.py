@@ -15,6 +15,7 @@ from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.activity import ActivityWatch
 from runlist.daemon.gpu.arms import Arms, Fired
+from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.gpu.ledger import Ledger
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
@@ -53,6 +54,7 @@ class Scheduler:
         self._activity = ActivityWatch(self.tasks, self.tell, self.loop.read_usage)
         self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
+        self._escapes = Escapes(self.tasks)
         self._running = False
         self._carriers: set[TaskKey] = set()
         self._watchdog = watchdog
@@ -214,9 +216,11 @@ class Scheduler:
 
     def read_usage(self, kept_s: float) -> Mapping[TaskKey, float]:
         self._activity.refresh()
-        now = time.monotonic()
-        reading = self.accounting.read(now) if now - self.accounting.read_at >= kept_s else None
+        now, since = time.monotonic(), self.accounting.read_at
+        reading = self.accounting.read(now) if now - since >= kept_s else None
         usage = {} if reading is None else reading.usage
+        if reading is not None:
+            self._escapes.look(usage, since, now)
         self.ledger.used(usage)
         there = {key: managed for key, managed in self.tasks.items() if key.pid in usage}
         for key, managed in there.items():

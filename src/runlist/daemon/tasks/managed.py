@@ -147,6 +147,7 @@ class Count(StrEnum):
 
     SUSPENSIONS = "suspensions"
     SLICES_PUT_BACK = "slices_put_back"
+    SUSPENDED_AGAIN = "suspended_again"
     ROUSED = "roused"
     MEMORY_REFUSALS = "memory_refusals"  # of trees: the library counts them
     CONTROLS_ASKED = "controls_asked"  # of processes: the kernel plane counts them
@@ -268,6 +269,11 @@ class ManagedTask(msgspec.Struct):
     def is_off(self) -> bool:
         """Whether somebody's disabled channels keep it off the GPU: its own, or its carrier's."""
         return self.disabled or (self.carrier is not None and self.carrier.disabled)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its group is others', too: then they may keep each other on the GPU, or off it."""
+        return self.carrier is not None or self.task.together is not None
 
     def be_carried(self, carrier: ManagedTask | None) -> None:
         """From here on that one's suspension is this one's, too. Where nobody keeps it off now, its share says so, and

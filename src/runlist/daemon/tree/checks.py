@@ -63,14 +63,18 @@ class Checks:
             self._processes.drop(process, lost, by_itself=True)
             self._gpus.run_all()
 
-    def correct(self, pid: int) -> None:
-        """Put the slices that a process changed itself back, and forget the contexts that it closed."""
+    def correct(self, pid: int, *, off: bool = False) -> None:
+        """Put the slices that a process changed itself back, and forget the contexts that it closed. With `off` it may
+        also have enabled itself: what is suspended is suspended again.
+        """
         process = self._processes.managed.get(pid)
         if process is None:
             return
         for task in list(process.tasks.values()):
             try:
                 self._correct(process, task)
+                if off and not task.share.enabled and not task.is_shared:
+                    task.suspend_again()
             except (RunlistError, OSError) as error:
                 _log.warning("a task cannot be controlled any more; released", pid=pid, reason=str(error))
                 self._processes.lose(pid)

@@ -250,7 +250,9 @@ class Sightings:
             known.objects[event.client].pop(event.object, None)
 
     def _controlled(self, event: Event) -> None:
-        """Somebody who has the file of a managed process has changed its slice: that process, or a child of it."""
+        """Somebody who has the file of a managed process has changed its slice, or enabled it: that process, or a child
+        of it.
+        """
         owner = self._processes.owner_of_client(event.client)
         if owner is not None and owner not in self._correcting and self._finder.is_file(event.pid, event.fd):
             self._correct_soon(owner)
@@ -268,7 +270,7 @@ class Sightings:
     def _correct(self, pid: int) -> None:
         self._correcting.pop(pid, None)
         self._corrected[pid] = time.monotonic()
-        self._checks.correct(pid)
+        self._checks.correct(pid, off=True)
 
     def _closed(self, event: Event) -> None:
         if event.pid in self._processes.managed:

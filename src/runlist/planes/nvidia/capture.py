@@ -12,8 +12,10 @@ from runlist.structure import Structure
 
 _SHAPE, _RULE = (Structure(kernel.STRUCTS[name]) for name in ("SHAPE", "RULE"))
 _READ_AND_WRITE = 3
-_OWN = ("SET_TIMESLICE", "SET_INTERLEAVE_LEVEL", "MAKE_REALTIME", "RESTART_RUNLIST")
-"""By which a program changes how it is scheduled. Each group needs GPFIFO_SCHEDULE once: it is left out."""
+_TOLD = ("SET_TIMESLICE", "FIFO_DISABLE_CHANNELS")
+"""By which a program undoes what it was given."""
+_OWN = (*_TOLD, "SET_INTERLEAVE_LEVEL", "MAKE_REALTIME", "RESTART_RUNLIST")
+"""By which it changes how it is scheduled. Each group needs GPFIFO_SCHEDULE once: it is left out."""
 _ALL, _LAST_BYTE = 0xFFFFFFFF, 0xFF
 
 
@@ -67,7 +69,7 @@ CAPTURE = Capture(
         _rule(Kind.COPY, rm.COPY_BYTE, _LAST_BYTE, rm.ENGINES_FROM),
     ),
     watched={
-        command.number: (kernel.WATCH_EVENT if command.name == "SET_TIMESLICE" else 0)
+        command.number: (kernel.WATCH_EVENT if command.name in _TOLD else 0)
         | (kernel.WATCH_OWN if command.name in _OWN else 0)
         for command in COMMANDS.values()
         if command.target in (Target.GROUP, Target.CHANNEL) or command.name == "FIFO_DISABLE_CHANNELS"

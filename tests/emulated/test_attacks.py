@@ -64,6 +64,26 @@ def test_a_tenant_that_enables_itself_is_suspended_again_and_counted(
     tenant.wait_for_progress()
 
 
+def test_one_that_enables_itself_between_its_turns_is_suspended_again(
+    daemon: Daemon, worker: Start, slices: Slices
+) -> None:
+    """Two at tiny slices that run at once would stop each other for good."""
+    latency, cheat, other = worker(), worker(), worker()
+    daemon.client.attach(latency.pid, "latency")
+    for one in (cheat, other):
+        daemon.client.attach(one.pid, "batch")
+    wait_for(lambda: all(_of(daemon, one).suspensions > 10 for one in (cheat, other)), "turns")
+    assert [task.suspended_again for task in daemon.client.ps()] == [0, 0, 0]
+
+    def enable() -> bool:
+        slices.enable(cheat.pid)
+        return _of(daemon, cheat).suspended_again > 3
+
+    wait_for(enable, "that to be seen")
+    assert (_of(daemon, other).suspended_again, _of(daemon, latency).suspended_again) == (0, 0)
+    other.wait_for_progress()
+
+
 def test_under_the_drivers_default_slices_too(daemon: Daemon, worker: Start, slices: Slices, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(

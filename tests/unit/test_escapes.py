@@ -11,8 +11,11 @@ from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
+from runlist.planes.usage import Reading, Residency
 
 KEY = TaskKey(7, "GPU-0")
+REALTIME_S = 1000.0
+"""What the log's clock is ahead."""
 
 
 class Context:
@@ -39,11 +42,21 @@ class World:
         self.escapes = Escapes(self.tasks)
         self.now = 100.0
 
-    def read(self, usage: Usage | None = None, *, after_s: float = 0.5) -> int:
-        """A reading with so much usage of the task; how often it was suspended at that."""
+    def read(self, *turns: float, after_s: float = 0.5) -> int:
+        """A reading; the task was switched in so long before its end, each time. How often it was suspended at that."""
+        held = {KEY.pid: Usage(0.002 * len(turns), turns=len(turns))} if turns else {}
+        began = {KEY.pid: REALTIME_S + self.now + after_s - min(turns)} if turns else {}
+        return self._look(Reading(0.0, {**held, 8: Usage(0.1, 1)}, [Residency(8, 0, 0, 1)], began), after_s)
+
+    def read_without_a_switch(self) -> int:
+        """It has the GPU all along."""
+        return self._look(Reading(0.0, {KEY.pid: Usage(0.5)}, [Residency(KEY.pid, 0, 0, 1)]), 0.5)
+
+    def _look(self, reading: Reading, after_s: float) -> int:
         before, since = self.context.suspended, self.now
         self.now += after_s
-        self.escapes.look({} if usage is None else {KEY.pid: usage}, since, self.now)
+        reading.until = REALTIME_S + self.now
+        self.escapes.look(reading, since, self.now)
         return int(self.context.suspended - before)
 
     @property
@@ -51,67 +64,72 @@ class World:
         return self.task.counts[Count.SUSPENDED_AGAIN]
 
 
-WORK, NO_SWITCH = Usage(0.2, turns=3), Usage(0.5, turns=0)
-
-
 @pytest.fixture
 def world() -> World:
     return World()
 
 
-def test_one_that_works_while_it_is_off_is_suspended_again(world: World) -> None:
+def test_one_that_is_switched_in_while_it_is_off_is_suspended_again(world: World) -> None:
+    world.escapes.note(world.now)
     assert world.read() == 0
-    assert world.read() == 0
-    assert world.read(WORK) == 1
-    assert world.read(WORK) == 0  # its last work may be told late
-    assert world.read(WORK) == 1
-    assert world.count == 2
+    assert [world.read(0.4, 0.1) for _ in range(3)] == [1, 1, 1]
+    assert world.count == 3
 
 
-def test_what_ran_before_it_went_off_is_no_escape(world: World) -> None:
-    assert world.read(WORK) == 0  # it was seen off just now
-    assert world.read(WORK, after_s=0.05) == 0  # this reading began then
-    assert world.read(WORK, after_s=0.1) == 0
-    assert world.read(WORK) == 1
+def test_what_it_did_before_it_went_off_is_no_escape(world: World) -> None:
+    world.escapes.note(world.now + 0.495)
+    assert world.read(0.45, 0.2, 0.1) == 0
+    assert world.read(0.497) == 0  # clocks disagree a little
+    assert world.read(0.3) == 1
+
+
+def test_who_is_off_for_short_turns_is_seen_too(world: World) -> None:
+    """A reading begins before the suspension, by as long as others' controls took."""
+    for _ in range(3):
+        world.task.counts[Count.SUSPENSIONS] += 1
+        world.escapes.note(world.now + 0.003)
+        assert world.read(0.049, after_s=0.05) == 0
+        world.task.counts[Count.SUSPENSIONS] += 1
+        world.escapes.note(world.now + 0.003)
+        assert world.read(0.049, 0.02, after_s=0.05) == 1
+    assert world.count == 3
 
 
 def test_one_that_comes_on_and_goes_off_between_two_readings_is_off_anew(world: World) -> None:
     world.read()
     for _ in range(5):
         world.task.counts[Count.SUSPENSIONS] += 1
-        assert world.read(WORK) == 0
+        assert world.read(0.2) == 0
 
 
 def test_one_that_is_on_may_work(world: World) -> None:
     world.read()
     world.task.share = replace(world.task.share, enabled=True)
-    assert [world.read(WORK) for _ in range(4)] == [0] * 4
-
-
-def test_a_moment_is_nothing(world: World) -> None:
-    world.read()
-    world.read()
-    assert [world.read(Usage(0.0005, turns=1)) for _ in range(4)] == [0] * 4
+    assert [world.read(0.2) for _ in range(4)] == [0] * 4
 
 
 def test_who_stays_without_a_switch_is_suspended_ever_more_rarely_and_not_counted(world: World) -> None:
     world.read()
     world.read()
-    found = [number for number in range(200) if world.read(NO_SWITCH)]
+    found = [number for number in range(200) if world.read_without_a_switch()]
     assert found[:5] == [0, 3, 8, 17, 34]
     assert world.count == 0
 
 
+def test_a_source_that_sees_no_turns_tells_nothing(world: World) -> None:
+    world.read()
+    assert world._look(Reading(0.0, {KEY.pid: Usage(0.5)}), 0.5) == 0
+
+
 def test_one_that_shares_its_group_is_left_to_those_that_carry_it(world: World) -> None:
     world.task.task = replace(world.task.task, together=3)
-    assert [world.read(WORK) for _ in range(5)] == [0] * 5
+    assert [world.read(0.2) for _ in range(5)] == [0] * 5
 
 
 def test_a_control_that_fails_is_no_fault_of_the_reading(world: World) -> None:
     world.context.fails = True
     world.read()
-    world.read()
-    assert world.read(WORK) == 1
+    assert world.read(0.2) == 1
     assert world.count == 1
 
 
@@ -121,4 +139,4 @@ def test_one_that_is_gone_is_forgotten(world: World) -> None:
     del world.tasks[KEY]
     world.read()
     world.tasks[KEY] = world.task
-    assert world.read(WORK) == 0
+    assert world.read(0.2) == 0

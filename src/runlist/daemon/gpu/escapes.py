@@ -12,21 +12,22 @@ import structlog
 
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
-from runlist.model import TaskKey, Usage
+from runlist.model import TaskKey
+from runlist.planes.usage import Reading
 
 _log = structlog.get_logger()
 
-SETTLE_S = 0.1
-"""For so long after a suspension its task may still have work in the log: what ran then, told late."""
+SETTLE_S = 0.01
+"""For so long after a suspension its task may still be switched in: the clocks of GPU and machine disagree a little."""
 LEAST_S = 0.001
-"""Less work than this is none."""
+"""Less than this is no work of one that stays on the GPU."""
 LONGEST_REST_S = 64.0
-"""Whoever stays in the log without a switch is suspended again ever more rarely, up to this."""
+"""Who stays in the log without a switch is suspended again ever more rarely, up to this."""
 _SAY_EVERY_S = 60.0
 
 
 class _Off(msgspec.Struct):
-    """A task that is off. `until` is from when on what the log has of it was done while it was off."""
+    """A task that is off, and what happens after `until` happens while it is off."""
 
     suspensions: int
     until: float
@@ -35,33 +36,44 @@ class _Off(msgspec.Struct):
 
 
 class Escapes:
-    """Those of one GPU. Times are of the monotonic clock."""
+    """Those of one GPU, by a source of usage that sees turns. Times are of the monotonic clock."""
 
     def __init__(self, tasks: Mapping[TaskKey, ManagedTask]) -> None:
         self._tasks = tasks
         self._off: dict[TaskKey, _Off] = {}
 
-    def look(self, used: Mapping[int, Usage], since: float, now: float) -> None:
-        """Suspend those once more that used the GPU while they were off. `used` is what processes had since then."""
+    def note(self, now: float) -> None:
+        """Tasks may have come on, or gone off."""
         for key, managed in self._tasks.items():
             if managed.share.enabled or managed.is_shared:
                 self._off.pop(key, None)
-                continue
-            off = self._off.get(key)
-            if off is None or off.suspensions != managed.counts[Count.SUSPENSIONS]:
+            elif (off := self._off.get(key)) is None or off.suspensions != managed.counts[Count.SUSPENSIONS]:
                 self._off[key] = _Off(managed.counts[Count.SUSPENSIONS], now + SETTLE_S)
-            elif since >= off.until and key.pid in used and used[key.pid].held_s >= LEAST_S:
-                self._suspend(managed, off, used[key.pid], now)
         for key in self._off.keys() - self._tasks.keys():
             del self._off[key]
 
-    def _suspend(self, managed: ManagedTask, off: _Off, usage: Usage, now: float) -> None:
+    def look(self, reading: Reading, since: float, now: float) -> None:
+        """Suspend those once more that were switched in while they were off, by the reading of the time since then."""
+        self.note(now)
+        for key, off in self._off.items():
+            if key.pid not in reading.usage:
+                continue
+            began = reading.began.get(key.pid)
+            if began is not None:
+                if now - (reading.until - began) >= off.until:
+                    self._suspend(self._tasks[key], off, now)
+                    self._count(self._tasks[key], off, now)
+            elif since >= off.until and reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
+                # It came before it went off, and nobody came after it: the log may not have been told of its end.
+                self._suspend(self._tasks[key], off, now)
+                off.until, off.rest_s = now + off.rest_s, min(2 * off.rest_s, LONGEST_REST_S)
+
+    def _suspend(self, managed: ManagedTask, off: _Off, now: float) -> None:
+        off.until = now + SETTLE_S
         with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
             managed.suspend_again()
-        off.until = now + SETTLE_S
-        if not usage.turns:  # it was switched in before: the log may not have been told that it went off
-            off.until, off.rest_s = now + off.rest_s, min(2 * off.rest_s, LONGEST_REST_S)
-            return
+
+    def _count(self, managed: ManagedTask, off: _Off, now: float) -> None:
         managed.counts[Count.SUSPENDED_AGAIN] += 1
         if now - off.said_at >= _SAY_EVERY_S:
             off.said_at = now

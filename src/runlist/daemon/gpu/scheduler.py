@@ -164,6 +164,7 @@ class Scheduler:
             managed.gave_way = False
             if managed.on_segment is not None:
                 managed.on_segment(key in self.loop.segments)
+        self._escapes.note(self.now())
         return failures
 
     def close(self) -> None:
@@ -220,7 +221,7 @@ class Scheduler:
         reading = self.accounting.read(now) if now - since >= kept_s else None
         usage = {} if reading is None else reading.usage
         if reading is not None:
-            self._escapes.look(usage, since, now)
+            self._escapes.look(reading, since, now)
         self.ledger.used(usage)
         there = {key: managed for key, managed in self.tasks.items() if key.pid in usage}
         for key, managed in there.items():

@@ -76,9 +76,12 @@ class Residencies:
 
 def _reading(until_ns: int, parts: list[Residency], turns: dict[int, int], dropped: int) -> Reading:
     held: dict[int, int] = {}
+    last: dict[int, int] = {}
     for pid, _, start, end in parts:
         held[pid] = held.get(pid, 0) + end - start
-    reading = Reading(until_ns * _NS, residencies=parts, dropped=dropped)
+        last[pid] = start
+    began = {pid: last[pid] * _NS for pid in turns if pid in last}
+    reading = Reading(until_ns * _NS, residencies=parts, began=began, dropped=dropped)
     for pid in held | turns:
         reading.add(pid, Usage(held.get(pid, 0) * _NS, turns.get(pid, 0)))
     return reading

@@ -37,6 +37,9 @@ inline constexpr std::uint32_t kWatchEvent = 1;
 // Of a watched control: it changes how the caller itself is scheduled.
 inline constexpr std::uint32_t kWatchOwn = 2;
 
+// Of a watched control: it may change whether others run. An event has these flags.
+inline constexpr std::uint32_t kWatchOthers = 4;
+
 // Of an entry's key: its cgroup counts.
 inline constexpr std::uint32_t kByCgroup = 1;
 

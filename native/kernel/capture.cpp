@@ -187,7 +187,7 @@ ALWAYS void controlled(const Request& request, std::uint32_t pid) {
     object.client = Request::at(request, shape.client_at);
     object.object = Request::at(request, shape.object_at);
     if ((*flags & kWatchEvent) != 0)
-        tell({What::kControlled, Kind::kOther, request.fd, object.client, 0, object.object, command, 0});
+        tell({What::kControlled, Kind::kOther, request.fd, object.client, *flags, object.object, command, 0});
     if ((*flags & kWatchOwn) == 0) return;
     const Policy* entry = entry_of_caller();
     if (entry && judged(*entry, *flags, Kind::kOther, object, process, request.began_ns) != Refusal::kNone)

@@ -155,6 +155,18 @@ def test_a_suspended_process_that_enables_itself_is_off_again_at_once(seeing: Da
     tenant.wait_for_progress()
 
 
+def test_who_is_stopped_by_a_stranger_runs_again_at_once(seeing: Daemon, worker: Start, slices: Slices) -> None:
+    """Without the plane that is seen after three seconds at least."""
+    victim, stranger = worker(), worker()
+    seeing.client.attach(victim.pid, "latency")
+    (context,) = slices.contexts(victim.pid)
+    channels = [channel for group in context.groups.values() for channel in group.channels]
+    for _ in range(4):
+        assert stranger.do(f"stop {context.client} {' '.join(map(str, channels))}")["refused"] == 0
+        wait_for(lambda: _moves(victim), timeout=1)
+    context.handle.close()
+
+
 def test_a_slice_is_put_back_that_was_not_told_of(seeing: Daemon, worker: Start, slices: Slices) -> None:
     """Another thread may have made the request look like another one. But that there was one is known: the daemon asks
     within three seconds, and not within thirty.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +18,16 @@ from runlist.planes.process.region.activity import Activity
 
 
 class Context:
-    """Counts how often it was roused."""
+    """Counts how often it was roused, and how often enabled."""
 
     def __init__(self) -> None:
-        self.roused = 0
+        self.roused = self.enabled = 0
         self.fails = False
+
+    def resume(self) -> None:
+        self.enabled += 1
+        if self.fails:
+            raise RunlistError("no")
 
     def rouse(self) -> None:
         self.roused += 1
@@ -39,24 +46,40 @@ class World:
         self.task = ManagedTask(Task(TaskKey(7, "GPU-0"), TaskClass.BATCH, "x", 0, 0.0), {1: self.context}, root=root)
         self.account, self.all = Account(), Account()
         accounting = SimpleNamespace(of=lambda pid: self.account, all=self.all)
-        gpus: Any = SimpleNamespace(scheduler=lambda gpu: SimpleNamespace(accounting=accounting))
-        processes: Any = SimpleNamespace(tasks=lambda: [self.task])
+        self.ran: list[str] = []
+        gpus: Any = SimpleNamespace(
+            scheduler=lambda gpu: SimpleNamespace(accounting=accounting), run=lambda gpus, _: self.ran.extend(gpus)
+        )
+        self.tasks = [self.task]
+        processes: Any = SimpleNamespace(tasks=lambda: self.tasks)
         self.rousing = Rousing(processes, gpus)
         self.now = 100.0
 
     def look(self, seconds: int = 1) -> list[int]:
         """Look once a second; after how many of them it was roused."""
+        return self._look(seconds, lambda: self.context.roused)
+
+    def look_whether_enabled(self, seconds: int) -> list[int]:
+        """The same for when it was enabled."""
+        return self._look(seconds, lambda: self.context.enabled)
+
+    def _look(self, seconds: int, count: Callable[[], int]) -> list[int]:
         found = []
         for second in range(seconds):
-            before = self.context.roused
+            before = count()
             self.rousing.look(self.now)
             self.now += 1
-            if self.context.roused > before:
+            if count() > before:
                 found.append(second)
         return found
 
     def runs(self) -> None:
         self.account.add(Usage(0.001, 1))
+
+
+def replace_key(task: ManagedTask, pid: int) -> ManagedTask:
+    """Such a task of another process."""
+    return ManagedTask(replace(task.task, key=TaskKey(pid, "GPU-0")), task.contexts, root=task.root)
 
 
 WAITS = Activity(work=9, waiting=1)
@@ -103,21 +126,54 @@ def test_one_that_is_off_or_carried_is_not(world: World) -> None:
     assert world.look(4) == [3]
 
 
-def test_while_the_gpu_is_busy_with_others_nobody_is_forgotten(world: World) -> None:
+def test_while_the_gpu_is_busy_with_others_it_may_take_longer(world: World) -> None:
     world.all.shares.append(0.95)
-    assert world.look(10) == []
+    assert world.look(9) == []
     world.all.shares.append(0.5)
-    assert world.look(3) == [1]
+    assert world.look(3) == [2]
+    busy = World(WAITS)
+    busy.all.shares.append(0.95)
+    assert busy.look(40) == [11, 15, 23, 39]
 
 
 def test_without_a_library_once_after_it_was_suspended() -> None:
     world = World(None)
     assert world.look(10) == []
     world.task.counts[Count.SUSPENSIONS] += 1
-    (when,) = world.look(40)
-    assert when <= 2
+    world.runs()
+    world.look(1)
+    world.task.counts[Count.SUSPENSIONS] += 1
+    assert world.look(40) == [2]
     world.runs()
     assert world.look(10) == []
+
+
+def test_without_a_library_it_is_enabled_ever_more_rarely_since_a_stranger_may_have_stopped_it() -> None:
+    world = World(None)
+    world.all.shares.append(0.95)
+    assert world.look_whether_enabled(40) == [2, 6, 14, 30]
+    world.runs()
+    assert world.look_whether_enabled(5) == [2]
+    assert (world.task.counts[Count.ROUSED], world.context.roused) == (0, 0)
+
+
+def test_of_many_some_are_enabled_in_a_look_and_the_others_in_the_next() -> None:
+    world = World(None)
+    world.tasks = [replace_key(world.task, pid) for pid in range(25)]
+    counts = []
+    for _ in range(8):
+        before = world.context.enabled
+        world.look(1)
+        counts.append(world.context.enabled - before)
+    assert counts == [0, 0, 10, 10, 5, 0, 10, 10]
+
+
+def test_what_may_go_off_at_once_is_let_go_of_before_and_armed_again(world: World) -> None:
+    order: list[str] = []
+    world.task.on_settle = lambda: order.append(f"settled, roused {world.context.roused}")
+    world.look(4)
+    assert order == ["settled, roused 0"]
+    assert world.ran == ["GPU-0"]
 
 
 def test_a_driver_that_refuses_ends_nothing(world: World) -> None:

@@ -17,7 +17,7 @@ from runlist.daemon.tree import sightings
 from runlist.daemon.tree.sightings import Sightings
 from runlist.planes.interface import Seen
 from runlist.planes.kernel.events import Event
-from runlist.protocol.kernel_autogen import Kind, What
+from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, What
 
 PID, CLIENT, FD = os.getpid(), 0xC1D00001, 7
 
@@ -31,14 +31,15 @@ class World:
         self.clock = itertools.count(1)
         self.gaps: list[int] = []
         self.corrected: list[int] = []
+        self.asserted: list[int | None] = []
         processes = SimpleNamespace(
             managed=self.managed, is_ours=lambda _: False, roots={}, owner_of_client={CLIENT: PID}.get
         )
         self.sightings = Sightings(
-            cast("Any", SimpleNamespace(is_file=lambda pid, fd: (pid, fd) == (PID, FD))),
+            cast("Any", SimpleNamespace(is_file=lambda pid, fd: fd == FD)),
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
-            cast("Any", SimpleNamespace(correct=self._correct)),
+            cast("Any", SimpleNamespace(correct=self._correct, assert_all=self._assert_all)),
             cast("Any", SimpleNamespace(root_of_new=lambda _: object(), rules_changed=self._noted)),
             cast("Any", None),
             cast("Any", SimpleNamespace(foretold={})),
@@ -50,6 +51,10 @@ class World:
         """All is looked at again: how many were managed by then."""
         del concerns
         self.gaps.append(len(self.managed))
+
+    def _assert_all(self, but: int | None) -> None:
+        self.asserted.append(but)
+        time.sleep(0.002)
 
     def _correct(self, pid: int, *, off: bool) -> None:
         assert off
@@ -160,6 +165,39 @@ def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.1)
         assert world.corrected == [PID, PID]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("rest", [0, 10_000])
+def test_who_may_have_stopped_others_has_that_undone_and_not_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, rest: int
+) -> None:
+    monkeypatch.setattr(sightings, "ASSERT_REST", rest)  # times as long as it took
+
+    async def run() -> None:
+        world = World()
+        stop = msgspec.structs.replace(world.event(Kind.OTHER), what=What.CONTROLLED, parent=WATCH_OTHERS, client=99)
+        world.sightings.hear([stop] * 100)
+        while not world.asserted:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert world.asserted == [PID]  # what it did to itself stays
+        world.sightings.hear([stop, msgspec.structs.replace(stop, pid=PID + 1)])
+        await asyncio.sleep(0.1)
+        assert world.asserted == ([PID, None] if rest == 0 else [PID])  # of two nobody is passed over
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_others_on_files_of_their_own_or_by_other_controls_have_nothing_undone() -> None:
+    async def run() -> None:
+        world = World()
+        stop = msgspec.structs.replace(world.event(Kind.OTHER), what=What.CONTROLLED, parent=WATCH_OTHERS, client=99)
+        world.sightings.hear([msgspec.structs.replace(stop, fd=FD + 1), msgspec.structs.replace(stop, parent=1)])
+        await asyncio.sleep(0.02)
+        assert world.asserted == []
         world.sightings.close()
 
     asyncio.run(run())

@@ -80,25 +80,19 @@ std::uint32_t disable_channels(ControlCall& call) {
     const auto asked = call.get<rm::FifoDisableChannels>();
     const bool disable = asked.disable != 0;
     if (asked.count > rm::kMaxDisableChannels) return status::kInvalidArgument;
-    // All of them or none: the driver looks every channel up before it touches one.
-    struct Stop {
-        GroupId group;
-        std::uint32_t channel;
-    };
-    std::vector<Stop> stops;
+    const Time effective = call.now + (disable ? timing::kSuspendEffect : timing::kResumeEffect);
+    // As the driver does: whose clients they are is not asked, and those before one that is not there are done.
     for (std::uint32_t i = 0; i < asked.count; ++i) {
-        RmClient* client = call.tree.client(asked.clients[i], call.caller.open_file);
+        RmClient* client = call.tree.client(asked.clients[i]);
         if (!client) return status::kInvalidClient;
         const auto it = client->objects.find(asked.channels[i]);
         if (it == client->objects.end() || it->second.cls != rm_class::kHopperChannel ||
             it->second.gpu != call.object->gpu)
             return status::kInvalidChannel;
         const auto group = client->objects.find(it->second.parent);
-        if (group == client->objects.end() || !group->second.group) continue;
-        if (group->second.group->runlist) stops.push_back({*group->second.group->runlist, it->second.channel});
+        if (group == client->objects.end() || !group->second.group || !group->second.group->runlist) continue;
+        runlist(call).set_enabled(effective, *group->second.group->runlist, 1U << it->second.channel, !disable);
     }
-    const Time effective = call.now + (disable ? timing::kSuspendEffect : timing::kResumeEffect);
-    for (const Stop& stop : stops) runlist(call).set_enabled(effective, stop.group, 1U << stop.channel, !disable);
     if (!disable) call.delay = timing::kResume;
     return status::kOk;
 }

@@ -34,6 +34,9 @@ WATCH_EVENT = 1
 WATCH_OWN = 2
 """Of a watched control: it changes how the caller itself is scheduled."""
 
+WATCH_OTHERS = 4
+"""Of a watched control: it may change whether others run. An event has these flags."""
+
 BY_CGROUP = 1
 """Of an entry's key: its cgroup counts."""
 

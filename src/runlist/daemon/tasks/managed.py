@@ -302,6 +302,12 @@ class ManagedTask(msgspec.Struct):
             self.each(lambda context: context.rouse())
             self.counts[Count.ROUSED] += 1
 
+    def enable_again(self) -> None:
+        """Somebody may have disabled its channels."""
+        self.settle()
+        if self.share.enabled and self.carrier is None:
+            self.each(lambda context: context.resume())
+
     def suspend_again(self) -> None:
         """It may have enabled itself."""
         self.disabled = True

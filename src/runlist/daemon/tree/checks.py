@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Container
 
@@ -55,6 +56,19 @@ class Checks:
                     task.assert_enabled()
                 except (RunlistError, OSError) as error:
                     _log.warning("a task could not be suspended once more", pid=process.pid, reason=str(error))
+
+    def assert_all(self, but: int | None = None) -> None:
+        """Have all tasks run, or not, as their shares say, but those of one process: a stranger may have changed it."""
+        armed = set()
+        for process in self._processes.managed.values():
+            for task in process.tasks.values():
+                if process.pid == but or task.is_shared or task.outside:
+                    continue
+                armed |= set() if task.on_settle is None else {task.task.key.gpu}
+                task.settle()
+                with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
+                    task.assert_enabled()
+        self._gpus.run(armed, set())
 
     def check_files(self, pid: int) -> None:
         """Forget the contexts of a process on files that it has closed."""

@@ -1,12 +1,14 @@
-"""Tasks that wait for a GPU which has forgotten them.
+"""Tasks that wait for a GPU which has forgotten them, or from which a stranger has taken them.
 
 Seen twice in 41 starts of a PyTorch program on an H100 (driver 580.159.04): a process that had been suspended and
 resumed while it made its context waited for a GPU that stood idle, enabled, until `release` sent the same controls once
-more. So whoever waits, and should run, and does not, has them sent to it after three seconds, then ever more rarely.
+more. And any program on the GPU can disable the channels of any other: the driver asks only for a client of the
+caller's own. So whoever waits, and should run, and does not, is enabled once more, then ever more rarely.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
@@ -27,17 +29,22 @@ AGAIN_S = 1.0
 """After so long it waits still, and has not just begun to."""
 BUSY = 0.9
 """A GPU that was at work for more of the last second has others to run."""
+BUSY_S = 10.0
+"""So long it need not turn to a task for that: slices of several latency-critical programs are a second each."""
+MOST_AT_ONCE = 10
+"""Tasks in a look: a control takes 0.3 to 1 ms, for which others wait."""
 
 _log = structlog.get_logger()
 
 
 class _Still(msgspec.Struct):
-    """A task that is not on the GPU: what it had used and how often it had been suspended when that began, when it is
-    asked next, whether it waited when it was asked, and how often it was roused.
+    """A task that is not on the GPU: what it had used and how often it had been suspended when that began, and when
+    that was, when it is asked next, whether it waited when it was asked, and how often it was roused.
     """
 
     used: tuple[float, int]
     suspended: int
+    since: float
     due: float
     waited: bool = False
     roused: int = 0
@@ -55,30 +62,49 @@ class Rousing:
         """Rouse those that wait for too long."""
         now = time.monotonic() if now is None else now
         before, self._still = self._still, {}
+        left, unsettled = MOST_AT_ONCE, set()
         for task in self._processes.tasks():
             if not task.share.enabled or task.carrier is not None or task.outside:
                 continue
-            accounting = self._gpus.scheduler(task.task.key.gpu).accounting
+            gpu = task.task.key.gpu
+            accounting = self._gpus.scheduler(gpu).accounting
             still = self._still[task.task.key] = _now(task, accounting, before.get(task.task.key), now)
+            if now < still.due or not left:
+                continue
             shares = accounting.all.shares
-            if now >= still.due and not (shares and shares[-1] > BUSY):
-                _ask(task, still, now)
+            armed = task.on_settle is not None
+            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY):
+                left -= 1
+                unsettled |= {gpu} if armed else set()
+        self._gpus.run(unsettled, set())  # what was to go off at once is to do so again
 
 
-def _ask(task: ManagedTask, still: _Still, now: float) -> None:
-    """Whether it waits; and rouse it if it did already."""
+def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
+    """Whether it waits; and rouse it if it did already, which is returned."""
     told = task.told()
-    if told is None:  # without a library nobody knows: once after it was suspended it may
-        waits = still.waited = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
-    else:
-        waits = told.waiting > 0
+    if told is None:  # without a library nobody knows; a look that was too much costs one control
+        after_suspension = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
+        if after_suspension and not still.waited:
+            still.waited, still.due = True, now + AGAIN_S
+            return False
+        still.roused += 1
+        still.due = now + IDLE_S * 2**still.roused
+        _rouse(task, first=True) if after_suspension and not busy else _enable(task)
+        return True
+    waits = told.waiting > 0 and not (busy and now < still.since + BUSY_S)
     if waits and still.waited:
         still.roused += 1
         still.due = now + IDLE_S * 2**still.roused
         _rouse(task, first=still.roused == 1)
-    else:
-        still.due = now + (AGAIN_S if waits else IDLE_S)
+        return True
+    still.due = now + (AGAIN_S if waits else IDLE_S)
     still.waited = waits
+    return False
+
+
+def _enable(task: ManagedTask) -> None:
+    with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
+        task.enable_again()
 
 
 def _rouse(task: ManagedTask, *, first: bool) -> None:
@@ -98,4 +124,4 @@ def _now(task: ManagedTask, accounting: Accounting, before: _Still | None, now: 
     used = (usage.held_s, usage.turns)
     if before is not None and before.used == used:
         return before
-    return _Still(used, task.counts[Count.SUSPENSIONS], now + IDLE_S)
+    return _Still(used, task.counts[Count.SUSPENSIONS], now, now + IDLE_S)

@@ -28,7 +28,7 @@ from runlist.errors import RunlistError
 from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
-from runlist.protocol.kernel_autogen import Kind, Refusal, What
+from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, Refusal, What
 
 _log = structlog.get_logger()
 
@@ -47,6 +47,8 @@ LOOKS_A_SECOND = 20
 """At a process on hints alone. A program that makes and frees contexts on and on is left to the ordinary looks."""
 CORRECT_EVERY_S = 0.005
 """A process that changes its slices on and on has them put back so often."""
+ASSERT_REST = 50
+"""Who may have stopped others on and on has that undone all the time but for so many times as long as it took last."""
 
 _REFUSED: dict[int, str] = {
     Refusal.SLICES: "changed how it is scheduled itself",
@@ -117,6 +119,9 @@ class Sightings:
         self._beginning: asyncio.Task[None] | None = None
         self._correcting: dict[int, asyncio.TimerHandle] = {}
         self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
+        self._meddlers: set[int] = set()  # who may have stopped others since all were last set right
+        self._setting_right: asyncio.TimerHandle | None = None
+        self._set_right_at = 0.0  # not before
 
     def close(self) -> None:
         """Look no more."""
@@ -129,6 +134,8 @@ class Sightings:
         for timer in self._correcting.values():
             timer.cancel()
         self._correcting.clear()
+        if self._setting_right is not None:
+            self._setting_right.cancel()
 
     def gap(self) -> None:
         """Something was not told: everything is looked at, and what was seen is not relied on."""
@@ -256,6 +263,24 @@ class Sightings:
         owner = self._processes.owner_of_client(event.client)
         if owner is not None and owner not in self._correcting and self._finder.is_file(event.pid, event.fd):
             self._correct_soon(owner)
+        if event.parent & WATCH_OTHERS and event.pid not in self._meddlers:
+            self._set_others_right(event)
+
+    def _set_others_right(self, event: Event) -> None:
+        """The driver lets any client disable the channels of all, and enable them; of whom is not told."""
+        if len(self._meddlers) < MOST_PROCESSES and self._finder.is_file(event.pid, event.fd):
+            self._meddlers.add(event.pid)
+            if self._setting_right is None:
+                pause = max(0.0, self._set_right_at - time.monotonic())
+                self._setting_right = asyncio.get_running_loop().call_later(pause, self._set_right)
+
+    def _set_right(self) -> None:
+        self._setting_right = None
+        meddlers, self._meddlers = self._meddlers, set()
+        began = time.monotonic()
+        self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None)  # what it does to itself stays
+        ended = time.monotonic()
+        self._set_right_at = ended + max(CORRECT_EVERY_S, ASSERT_REST * (ended - began))
 
     def _correct_soon(self, pid: int) -> None:
         """Ask the driver what a process has now."""

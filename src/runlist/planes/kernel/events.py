@@ -14,8 +14,8 @@ _KIND = {int(kind): kind for kind in Kind}
 
 class Event(msgspec.Struct, frozen=True):
     """One request to a driver that was answered with success, or the end of what was captured. `class_` is the command
-    of a control; `parent` the first name of a duplicate, or why it is refused; `entry` that of the policy map which
-    names the process of a new group, or 0. Times are seconds of the monotonic clock.
+    of a control; `parent` the first name of a duplicate, why it is refused, or the flags of a control; `entry` that of
+    the policy map which names the process of a new group, or 0. Times are seconds of the monotonic clock.
     """
 
     what: What

@@ -86,14 +86,14 @@ def test_one_of_which_a_control_failed_is_found_again_and_not_for_ever() -> None
         world.manager.suspend(PID, True, 0)
         task = world.task()
         for loss in range(1, MOST_LOSSES + 2):
-            world.processes.lose(PID)
+            world.processes.lose(PID, OSError("gone"))
             assert world.processes.managed == {}
             assert world.borrower.copies[-1].clients  # its own client is untouched
             assert world.processes.expected == ({PID} if loss <= MOST_LOSSES else set())
             await world.adopt(root)
             assert (world.task() is task) == (loss <= MOST_LOSSES)
             assert world.task().task.suspended == (loss <= MOST_LOSSES)
-        world.processes.lose(NO_PROCESS)
+        world.processes.lose(NO_PROCESS, OSError("gone"))
 
     a_daemon(test)
 

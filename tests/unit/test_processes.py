@@ -299,7 +299,7 @@ def test_what_ends_is_forgotten_and_the_others_get_its_share_at_once() -> None:
 
 def test_a_process_that_is_not_managed_is_lost_for_nothing() -> None:
     async def test(world: World) -> None:
-        world.processes.lose(PID)
+        world.processes.lose(PID, OSError("gone"))
         with pytest.raises(NoTargetError):
             world.root(1 << 22)
         assert world.processes.roots == {}

@@ -178,7 +178,7 @@ def test_a_policy_file_that_never_ends_is_refused(
     bad = tmp_path / "bad.py"
     bad.write_text("while True:\n    pass\n")
     with pytest.raises(UsageError, match=r"bad\.py: loading it took longer than 0\.05 s"):
-        gpus.Gpus(FakeRm(), PolicySpec(str(bad)), lambda pid: None)  # type: ignore[arg-type]
+        gpus.Gpus(FakeRm(), PolicySpec(str(bad)), lambda pid, error: None)  # type: ignore[arg-type]
 
 
 def not_a_number() -> GivingWay:

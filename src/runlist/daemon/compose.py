@@ -85,7 +85,7 @@ def compose(
     managed safely any more. Raises RunlistError for a bad policy or bad rules, before anything starts.
     """
     actuator = ActuatorLink(plane.name)
-    gpus = Gpus(plane, spec, lambda pid: processes.lose(pid), actuator)  # noqa: PLW0108 (these are made below)
+    gpus = Gpus(plane, spec, lambda *lost: processes.lose(*lost), actuator)  # noqa: PLW0108 (these are made below)
     census = MemoryCensus(plane.census)
     placement = Placement(rules_file(), gpus, census)
     keeper = KeeperLink(plane.name, record, on_hopeless)

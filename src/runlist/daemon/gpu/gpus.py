@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.choice import open_source
@@ -18,8 +16,6 @@ from runlist.planes.interface import Plane
 from runlist.policies import STALL_S, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures
 
-_log = structlog.get_logger()
-
 USAGE_KEPT_S = 0.02
 """How old usage may be in a run that a request asked for: reading takes 0.1 ms."""
 
@@ -30,14 +26,14 @@ LOAD_S = 5.0
 class Gpus:
     """One scheduler per GPU that has tasks, all with the same policy.
 
-    `release` is called with the process id of a task that can no longer be controlled.
+    `release` is called with the process id of a task of which a control failed, and with why.
     """
 
     def __init__(
         self,
         plane: Plane,
         spec: PolicySpec,
-        release: Callable[[int], None],
+        release: Callable[[int, RunlistError | OSError], None],
         actuator: ActuatorLink | None = None,
     ) -> None:
         self._watchdog = Watchdog(STALL_S)
@@ -127,8 +123,7 @@ class Gpus:
 
     def _drop(self, failures: Failures) -> None:
         for key, error in failures.items():
-            _log.warning("a task cannot be controlled any more; released", pid=key.pid, gpu=key.gpu, reason=str(error))
-            self._release(key.pid)
+            self._release(key.pid, error)
             self.scheduler(key.gpu).remove(key)
         if failures:
             self.run_all()  # shares that were unsafe beside them may be safe now

@@ -62,7 +62,7 @@ class Checks:
         armed = set()
         for process in self._processes.managed.values():
             for task in process.tasks.values():
-                if process.pid == but or task.is_shared or task.outside:
+                if process.pid == but or task.carrier is not None or task.outside:
                     continue
                 armed |= set() if task.on_settle is None else {task.task.key.gpu}
                 task.settle()
@@ -90,8 +90,7 @@ class Checks:
                 if off and not task.share.enabled and not task.is_shared:
                     task.suspend_again()
             except (RunlistError, OSError) as error:
-                _log.warning("a task cannot be controlled any more; released", pid=pid, reason=str(error))
-                self._processes.lose(pid)
+                self._processes.lose(pid, error)
                 self._gpus.run_all()
                 return
 

@@ -299,8 +299,8 @@ class Processes:
         self.drop(process, process.keys())
         return troubles
 
-    def lose(self, pid: int) -> None:
-        """Put a process back of which a control failed, if it is managed. What failed was free in that moment, most
+    def lose(self, pid: int, error: Exception) -> None:
+        """Put a process back of which a control failed so, if it is managed. What failed was free in that moment, most
         likely: it keeps its settings, and is looked for again, unless that happened often.
         """
         process = self.managed.get(pid)
@@ -309,8 +309,10 @@ class Processes:
         losses, which = process.root.losses, (pid, process.program.started)
         losses[which] += 1
         if losses[which] > MOST_LOSSES:
+            _log.warning("a control failed once more; the process is released", pid=pid, reason=str(error))
             self.forget(process, restore=True)
         else:
+            _log.warning("a control failed; the process is put back, and looked for again", pid=pid, reason=str(error))
             self.drop(process, process.keys(), by_itself=True)
 
     def drop(self, process: ManagedProcess, keys: Iterable[int], *, by_itself: bool = False) -> None:

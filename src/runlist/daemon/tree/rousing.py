@@ -31,6 +31,10 @@ BUSY = 0.9
 """A GPU that was at work for more of the last second has others to run."""
 BUSY_S = 10.0
 """So long it need not turn to a task for that: slices of several latency-critical programs are a second each."""
+UNKNOWN_S, LONGEST_S = 30.0, 60.0
+"""One of which nobody knows whether it waits is enabled after `IDLE_S` if it ran before, then after the first of these,
+then every time after the second.
+"""
 MOST_AT_ONCE = 10
 """Tasks in a look: a control takes 0.3 to 1 ms, for which others wait."""
 
@@ -88,7 +92,9 @@ def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
             still.waited, still.due = True, now + AGAIN_S
             return False
         still.roused += 1
-        still.due = now + IDLE_S * 2**still.roused
+        still.due = now + (UNKNOWN_S if still.roused == 1 else LONGEST_S)
+        if not after_suspension and still.roused == 1 and still.used == (0.0, 0):
+            return False
         _rouse(task, first=True) if after_suspension and not busy else _enable(task)
         return True
     waits = told.waiting > 0 and not (busy and now < still.since + BUSY_S)

@@ -13,13 +13,13 @@ from runlist.daemon.actuator.link import MOST_WORDS
 from runlist.daemon.actuator.messages import Result
 from runlist.daemon.gpu import arms
 from runlist.daemon.gpu.arms import Arms
-from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedTask
+from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedTask, SuspendedBy
 from runlist.model import Busy, Share, TaskClass, TaskKey
 from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
 from tests.fixtures.fake_rm import UUIDS
-from tests.fixtures.scheduler import World
+from tests.fixtures.scheduler import DISABLE, World
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 IDLE_S = 0.002
@@ -226,6 +226,25 @@ def test_whoever_changes_a_task_has_it_disarmed_first(armed: World, actuator: Ac
     armed.do(acts[act])
     assert actuator.armed == {}
     assert managed.on_settle is None
+
+
+def test_who_went_off_at_once_is_off_whole_when_it_is_suspended_for_a_cause(armed: World, actuator: Actuator) -> None:
+    """The actuator left what it copies."""
+    tenant, managed = armed.tenants[2], armed.scheduler.tasks[key(2)]
+    armed.decide(decision(off=(2, 3), on=(1,)))
+    armed.do(lambda: actuator.fire(DONE, DONE))
+    armed.run()
+    assert tenant.file.sent(DISABLE) == []
+    managed.suspend_for(SuspendedBy.USER)
+    armed.run()
+    assert not tenant.enabled
+    assert tenant.count(DISABLE) == 1
+    armed.run()
+    assert tenant.count(DISABLE) == 1
+    managed.let_go(SuspendedBy.USER)
+    armed.decide(decision(off=(2, 3)))
+    armed.run()
+    assert tenant.enabled
 
 
 def test_when_the_actuator_is_lost_what_is_in_the_books_is_asserted(armed: World, actuator: Actuator) -> None:

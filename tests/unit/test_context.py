@@ -335,6 +335,39 @@ def test_controls_of_compute_work_are_sent_for_its_groups_alone(tenant: Tenant, 
     assert len(tenant.file.sent(INTERLEAVE, REALTIME, MODE)) == sent
 
 
+def test_at_once_its_compute_groups_go_off_and_what_it_copies_goes_on() -> None:
+    """Each channel takes the driver time, for which somebody's request waits."""
+    tenant = Tenant()
+    sent: list[RawControl] = []
+    tenant.context.rm.prepared = lambda control: sent.append(control) or b""  # type: ignore[method-assign, func-returns-value]
+    tenant.context.prepared_suspend()
+    off, *on = sent
+    tenant.replay([off])
+    compute, *others = tenant.client.of_class(0xA06C)
+    enabled = {
+        group: {
+            tenant.client.objects[channel].enabled
+            for channel in tenant.client.of_class(0xC86F)
+            if tenant.client.objects[channel].parent == group
+        }
+        for group in (compute, *others)
+    }
+    assert enabled == {compute: {False}, **{group: {True} for group in others}}
+    tenant.replay(on)
+    assert tenant.enabled() == {True}
+
+
+def test_at_once_one_without_a_compute_group_goes_off_whole() -> None:
+    tenant = Tenant()
+    for group in list(tenant.context.groups.values()):
+        tenant.context.groups[group.handle] = Group(group.handle, Engine.COPY, group.channels)
+    sent: list[RawControl] = []
+    tenant.context.rm.prepared = lambda control: sent.append(control) or b""  # type: ignore[method-assign, func-returns-value]
+    tenant.context.prepared_suspend()
+    tenant.replay(sent[:1])
+    assert tenant.enabled() == {False}
+
+
 def test_channels_that_a_group_gets_later_are_suspended_with_the_others() -> None:
     tenant = Tenant()
     group = tenant.client.of_class(0xA06C)[0]

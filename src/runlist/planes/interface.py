@@ -152,8 +152,8 @@ class Context(Protocol):
         """Let it run, by everything that might help one that should run already, and does not."""
 
     def prepared_suspend(self) -> Prepared | None:
-        """What suspends it, for the daemon's actuator to send on its file: the same object until something changed.
-        None where only `suspend` does.
+        """What has it compute no more, for the daemon's actuator to send on its file: the same object until something
+        changed. What it copies may go on until `suspend`. None where only that has it stop.
         """
 
     def preempt(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.gpu.ledger import Ledger
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
+from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Appear, SliceLimits, Task, TaskKey, Vanish
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.scheduling.apply import Failures
@@ -162,6 +164,9 @@ class Scheduler:
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
             managed.gave_way = False
+            if managed.copies and managed.task.suspended and not managed.share.enabled:
+                with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
+                    managed.suspend_again()
             if managed.on_segment is not None:
                 managed.on_segment(key in self.loop.segments)
         self._escapes.note(self.now())

@@ -187,6 +187,7 @@ class ManagedTask(msgspec.Struct):
     outside: str = ""  # why it cannot be managed: then it is only shown
     on_settle: Callable[[], None] | None = None  # it may be suspended at any moment, until this was called
     gave_way: bool = False  # it is off before the policy could decide
+    copies: bool = False  # it went off at once, which left what it copies
     carrier: ManagedTask | None = None  # whose suspension takes it off the GPU, too: its own channels stay enabled
     disabled: bool = False  # its own channels are, or some of them
     unsure_until: float = 0.0  # until then (monotonic clock) others who share its group may end, and change it by that
@@ -263,7 +264,7 @@ class ManagedTask(msgspec.Struct):
             return
         self.disabled = True  # also where it fails halfway
         self.each(lambda context: context.resume() if enabled else context.suspend())
-        self.disabled = not enabled
+        self.disabled, self.copies = not enabled, False
 
     @property
     def is_off(self) -> bool:
@@ -309,8 +310,8 @@ class ManagedTask(msgspec.Struct):
             self.each(lambda context: context.resume())
 
     def suspend_again(self) -> None:
-        """It may have enabled itself."""
-        self.disabled = True
+        """It may have enabled itself, or copy still."""
+        self.disabled, self.copies = True, False
         self.each(lambda context: context.suspend())
 
     def settle(self) -> None:
@@ -323,7 +324,7 @@ class ManagedTask(msgspec.Struct):
         self.counts[Count.SUSPENSIONS] += self.share.enabled
         self.share = replace(self.share, enabled=False)
         self.disabled |= self.carrier is None
-        self.gave_way = True
+        self.gave_way = self.copies = True
 
     def assert_enabled(self) -> None:
         """Suspend it or resume it once more, as its share says: somebody may have done the other."""

@@ -149,7 +149,8 @@ class GpuContext:
 
     def prepared_suspend(self) -> Prepared:
         if self._at_once is None:
-            both = self._suspending(True), self._enabling()
+            computing = self._groups(Engine.COMPUTE) or self._groups()  # each channel takes the driver time
+            both = self._disabling(True, [computing]), self._enabling()
             self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in both))
         return self._at_once
 

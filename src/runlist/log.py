@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, TextIO, cast
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from runlist.text import printable
 
@@ -30,6 +31,14 @@ class _StandardError:
         """Nothing is kept back."""
 
 
+def _shown(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """One line, and nothing that moves a terminal's cursor: strangers choose what is quoted."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value)
+    return event
+
+
 def to_standard_error(*first: Processor) -> None:
     """Have the log written there, by whoever logs. `first` may change lines, or drop them."""
     import logging  # not above, as structlog: who only says a line does without
@@ -40,6 +49,7 @@ def to_standard_error(*first: Processor) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[
             *first,
+            _shown,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,

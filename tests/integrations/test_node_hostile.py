@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runlist.daemon.placement.rules import Rules
 from tests.fixtures.cri import FakeRuntime
+from tests.fixtures.daemon import wait_for
 from tests.fixtures.effort import TIMES
 from tests.fixtures.node_agent import NodeAgent
 
@@ -71,6 +72,21 @@ def test_the_daemon_reads_what_is_written(runtime: FakeRuntime, agent: NodeAgent
     plain = path.with_name("plain.toml")
     plain.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("labels")))
     assert Rules.load(plain)
+
+
+def test_names_of_a_mebibyte_are_short_lines(runtime: FakeRuntime, agent: NodeAgent) -> None:
+    """A kubelet makes none, but whoever else speaks to the runtime may."""
+    named = runtime.container(
+        runtime.pod("p" * (1 << 20), {"runlist.dev/weight": "none"}, namespace="n" * (1 << 20)), "c" * (1 << 20)
+    )
+    good = runtime.run("web-0", {"runlist.dev/weight": "20"})
+    agent.start()
+    agent.wait_for(named, good)
+    wait_for(lambda: "runlist.dev/weight=none is not taken" in agent.said, "the wrong weight to be said")
+    assert max(map(len, agent.said.splitlines())) < 2000
+    assert max(path.stat().st_size for path in agent.folder.iterdir()) < 8192
+    runtime.remove(named)
+    agent.wait_for(good)
 
 
 def _descriptors(pid: int) -> int:

@@ -21,6 +21,8 @@ FLOW: dict[str, set[str]] = {
     "arrivals": set(),
     "errors": {"text"},
     "log": {"text"},
+    "rate": set(),
+    "log_limit": {"proc", "rate"},
     "files": set(),
     "interpreter": {"errors", "protocol", "trusted"},
     "lean": set(),
@@ -60,16 +62,15 @@ FLOW: dict[str, set[str]] = {
     "wire": {"frames", "views"},
     "paths": {"errors", "protocol", "trusted"},
     # the daemon, from the ground up
-    "daemon.rate": set(),
     "daemon.helper": {"interpreter", "protocol"},
-    "daemon.memory": {"daemon.rate", "errors", "planes.interface", "planes.process", "proc", "protocol"},
+    "daemon.memory": {"rate", "errors", "planes.interface", "planes.process", "proc", "protocol"},
     "daemon.kernel": {
         "daemon.helper", "daemon.placement", "model", "paths", "planes.interface", "planes.kernel", "proc", "protocol",
         "settings",
     },
     "daemon.undo": {"daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.registry", "proc", "wire"},
     "daemon.relay": {
-        "daemon.helper", "daemon.rate", "errors", "frames", "lean", "planes.interface", "planes.process",
+        "daemon.helper", "rate", "errors", "frames", "lean", "planes.interface", "planes.process",
         "planes.registry", "proc", "version", "wire",
     },
     "daemon.actuator": {"daemon.helper", "errors", "planes.interface", "planes.process", "protocol", "structure"},
@@ -85,7 +86,7 @@ FLOW: dict[str, set[str]] = {
         "trusted", "units",
     },
     "daemon.tree": {
-        "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "daemon.rate", "daemon.relay",
+        "daemon.gpu", "daemon.kernel", "daemon.memory", "daemon.placement", "rate", "daemon.relay",
         "daemon.tasks", "daemon.undo",
         "errors", "model", "planes.interface", "planes.kernel", "planes.process", "proc", "protocol", "units",
     },
@@ -100,10 +101,9 @@ FLOW: dict[str, set[str]] = {
         "daemon.tasks", "daemon.tree", "daemon.undo", "planes.interface", "policies",
     },
     "daemon.lean": {"lean"},
-    "daemon.log_limit": {"daemon.rate", "proc"},
     "daemon.service": {"errors"},
     "daemon.__main__": {
-        "daemon.compose", "daemon.lean", "daemon.log_limit", "daemon.placement", "daemon.relay", "daemon.requests",
+        "daemon.compose", "daemon.lean", "log_limit", "daemon.placement", "daemon.relay", "daemon.requests",
         "daemon.service", "daemon.tree", "daemon.undo", "errors", "lean", "log", "paths", "planes.interface",
         "planes.registry", "policies", "proc", "protocol",
     },
@@ -149,8 +149,8 @@ FLOW: dict[str, set[str]] = {
         "planes.interface", "planes.process", "planes.registry", "protocol", "settings", "trusted",
     },
     "integrations.plugin": {
-        "errors", "files", "integrations.cdi", "integrations.kubernetes", "log", "paths", "planes.interface",
-        "planes.process", "planes.registry", "protocol",
+        "errors", "files", "integrations.cdi", "integrations.kubernetes", "log", "log_limit", "paths",
+        "planes.interface", "planes.process", "planes.registry", "protocol", "text", "trusted",
     },
     "integrations.node": {
         "client", "errors", "integrations.drop_ins", "integrations.gpu_sizes", "integrations.kubernetes",

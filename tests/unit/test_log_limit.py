@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
-from runlist.daemon import log_limit
-from runlist.daemon.log_limit import BURST, LogLimit
+from runlist import log_limit
+from runlist.log_limit import BURST, LogLimit
 
 
 @pytest.fixture
@@ -69,3 +69,14 @@ def test_what_is_said_of_others_lines_is_not_limited(clock: list[float]) -> None
     limit = LogLimit()
     passing(limit, 1000)
     assert passing(limit, 10, limit=False) == 10
+
+
+def test_lines_about_one_thing_count_together_whatever_they_say(clock: list[float]) -> None:
+    limit = LogLimit()
+    assert sum(passing(limit, 1, event=f"pod a: {number}", about="pod a") for number in range(1000)) == BURST
+    assert passing(limit, 1, event="pod b: 1", about="pod b") == 1
+    assert said(limit) == [{"count": 1000 - BURST, "line": "pod a"}]
+
+
+def test_what_a_line_is_about_is_no_part_of_it(clock: list[float]) -> None:
+    assert LogLimit()(None, "warning", {"event": "x", "about": "y"}) == {"event": "x"}

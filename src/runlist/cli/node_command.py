@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
         from runlist.integrations.node.pod_resources import SOCKET, PodResources
         from runlist.integrations.node.runtime import Runtime
         from runlist.log import to_standard_error
+        from runlist.log_limit import LogLimit
         from runlist.model import TaskClass
         from runlist.planes.registry import choose_plane
 
@@ -58,10 +59,17 @@ def register(app: typer.Typer) -> None:
                 raise UsageError(f"--priority-class {name}={task_class}: take latency, normal or batch")
         plane = choose_plane(device)
         drop_ins = DropIns(paths.drop_ins(plane), write=not dry_run)
-        to_standard_error()
+        limit = LogLimit()
+        to_standard_error(limit)
         kubelet = PodResources(pod_resources or SOCKET)
         agent = Agent(
-            Runtime(cri), drop_ins, GpuMemory(plane, device), device=device, priority_classes=classes, kubelet=kubelet
+            Runtime(cri),
+            drop_ins,
+            GpuMemory(plane, device),
+            device=device,
+            priority_classes=classes,
+            kubelet=kubelet,
+            now_and_then=limit.say_left_out,
         )
         if not (once or dry_run):
             agent.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"--resources {resources}: take share, memory, or both with a comma")
         if drivers is not None and cdi is None:
             raise UsageError("--with goes with --cdi")
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is to be said we say ourselves
         try:
             import_module("google.protobuf")
             import_module("grpc")

@@ -25,7 +25,6 @@ import structlog
 
 from runlist import lean, log, paths
 from runlist.daemon.compose import Daemon, compose
-from runlist.daemon.log_limit import LogLimit
 from runlist.daemon.placement.rule import CPU_WEIGHTS
 from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests.messages import Messages
@@ -34,6 +33,7 @@ from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import SETTLE_S
 from runlist.daemon.undo.record import Record, settle
 from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.log_limit import LogLimit
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
 from runlist.policies import DEFAULT_POLICY, PolicySpec

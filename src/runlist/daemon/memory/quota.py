@@ -11,9 +11,9 @@ from typing import Protocol
 import structlog
 
 from runlist.daemon.memory.ceiling import Ceiling
-from runlist.daemon.rate import Rate
 from runlist.errors import NotSupportedError
 from runlist.planes.process.region import CROWD, Activity, Operations, Region, RegionError, Snapshot, gpu_key
+from runlist.rate import Rate
 
 _log = structlog.get_logger()
 

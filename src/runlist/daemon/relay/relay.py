@@ -10,11 +10,11 @@ import socket
 import time
 from collections.abc import Callable
 
-from runlist.daemon.rate import Rate
 from runlist.daemon.relay import channel
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
 from runlist.proc import process
+from runlist.rate import Rate
 
 START_S = 10.0
 """How long a relay may take to start."""

@@ -16,7 +16,6 @@ import structlog
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
-from runlist.daemon.rate import Rate
 from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoTargetError, RunlistError
@@ -25,6 +24,7 @@ from runlist.planes.process.region import Region
 from runlist.proc import borrow
 from runlist.proc.owners import user_behind
 from runlist.proc.process import ancestors, descendants, is_deep, owner_of, start_of
+from runlist.rate import Rate
 
 _log = structlog.get_logger()
 

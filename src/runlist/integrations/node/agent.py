@@ -10,7 +10,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,6 +52,8 @@ RETRY_S = (0.1, 1.0)
 
 ANSWERS_AFTER_S, ANSWERS_EVERY_S = 1.5, 10.0
 
+_LONGEST_SHOWN = 400
+
 _log = structlog.get_logger()
 
 
@@ -72,6 +74,10 @@ class Result:
         labels = {"pod": pod.name, "namespace": pod.namespace, "container": container.name}
         return cls(container.id, container.name, pod, found, labels, rule_text(container.id, labels, found.settings))
 
+    def subject(self, about: str) -> str:
+        """What a line of the log is about: something of this container."""
+        return f"{_shown(str(self.pod))}, container {_shown(self.name)}, {about} ({self.container[:12]})"
+
 
 class Agent:
     """One agent. `look` is one pass, `run` goes on until `stop`."""
@@ -85,11 +91,13 @@ class Agent:
         device: str | None = None,
         priority_classes: Mapping[str, str] | None = None,
         kubelet: PodResources | None = None,
+        now_and_then: Callable[[], None] = lambda: None,
     ) -> None:
         self._runtime, self._drop_ins, self._gpu_memory = runtime, drop_ins, gpu_memory
         self._device = device
         self._classes = {**PRIORITY_CLASSES, **(priority_classes or {})}
         self._kubelet = kubelet or PodResources()
+        self._now_and_then = now_and_then
         self._said = Said()
         self._wake = threading.Event()
         self._stopped = False
@@ -173,16 +181,14 @@ class Agent:
 
     def _note(self, result: Result, about: str, reason: str, text: str) -> None:
         """Say what is wrong with a container's settings: in the log, and as an event on its pod."""
-        subject = f"{printable(str(result.pod))}, container {printable(result.name)}, {about} ({result.container[:12]})"
-        if self._said.say(subject, text) and text and self._api is not None:
-            self._api.tell(Notice(result.pod, reason, f"container {printable(result.name)}: {text}"))
+        if self._said.say(result.subject(about), text) and text and self._api is not None:
+            self._api.tell(Notice(result.pod, reason, f"container {_shown(result.name)}: {text}"))
 
     def _forget(self, container: str) -> None:
         _, result = self._known.pop(container)
         self._answered.pop(container, None)
         self._told.pop(container, None)
-        name = f"{printable(str(result.pod))}, container {printable(result.name)}"
-        self._said.forget([f"{name}, {about} ({container[:12]})" for about in ("annotations", "the daemon")])
+        self._said.forget([result.subject(about) for about in ("annotations", "the daemon")])
 
     def _remove_gone(self, alive: set[str]) -> None:
         now = time.monotonic()
@@ -250,6 +256,7 @@ class Agent:
         pause, ready, spent = RETRY_S[0], False, time.process_time()
         while not self._stopped:
             self._wake.clear()
+            self._now_and_then()
             try:
                 found = self.look()
             except RuntimeGone as error:
@@ -296,6 +303,11 @@ class Agent:
             self._said.say("the API server", printable(f"it cannot be asked: {error}")[:300])
             return
         self._api.complete.wait(2.0)  # so that what it knows is not first written without
+
+
+def _shown(name: str) -> str:
+    """A name as the log has it: a kubelet makes none that is longer, others may."""
+    return printable(name[:_LONGEST_SHOWN])
 
 
 def _is_part(pod: Pod) -> bool:

@@ -31,9 +31,9 @@ class Said:
             else:
                 del self._last[subject]
         if text:
-            _log.warning(f"{subject}: {text}")
+            _log.warning(f"{subject}: {text}", about=subject)
         else:
-            _log.info(f"{subject}: in order again")
+            _log.info(f"{subject}: in order again", about=subject)
         return True
 
     def forget(self, subjects: Collection[str]) -> None:

@@ -21,6 +21,7 @@ from runlist.integrations.plugin.pieces import Resource
 from runlist.integrations.plugin.server import PluginServer
 from runlist.integrations.plugin.service import Gpus, Pairs, Service
 from runlist.log import to_standard_error
+from runlist.log_limit import LogLimit
 from runlist.planes.interface import GpuWatch, NodeGpu
 from runlist.planes.process.library import library
 from runlist.planes.registry import choose_plane
@@ -53,11 +54,12 @@ class Choices:
 
 def main(choices: Choices) -> None:
     """Serve until SIGINT or SIGTERM. Raises RunlistError for what cannot work."""
-    to_standard_error()
-    asyncio.run(_run(choices))
+    limit = LogLimit()
+    to_standard_error(limit)
+    asyncio.run(_run(choices, limit))
 
 
-async def _run(choices: Choices) -> None:
+async def _run(choices: Choices, limit: LogLimit) -> None:
     plane = choose_plane(choices.device)
     health = plane.watch_gpus()
     installed = _library(choices)
@@ -90,7 +92,7 @@ async def _run(choices: Choices) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     jobs: list[asyncio.Task[Any]] = [loop.create_task(server.run()) for server in servers]
-    jobs.append(loop.create_task(_watch(health, gpus, choices, ways)))
+    jobs.append(loop.create_task(_watch(health, gpus, choices, ways, limit)))
     jobs.append(loop.create_task(stop.wait()))
     log.info("ready", gpus=len(gpus.now), resources=[RESOURCES[name] for name in choices.resources])
     done, pending = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +103,7 @@ async def _run(choices: Choices) -> None:
         job.result()  # or what ended it
 
 
-async def _watch(health: GpuWatch, gpus: Gpus, choices: Choices, ways: Callable[[], Ways]) -> None:
+async def _watch(health: GpuWatch, gpus: Gpus, choices: Choices, ways: Callable[[], Ways], limit: LogLimit) -> None:
     """Look at the GPUs, for ever; write the specification for CDI whenever they are others."""
     described: list[tuple[str, int]] | None = None
     try:
@@ -111,6 +113,7 @@ async def _watch(health: GpuWatch, gpus: Gpus, choices: Choices, ways: Callable[
             if folder is not None and now and _describe(folder / CDI_FILE, gpus.now, ways()):
                 described = now
             gpus.set(await asyncio.to_thread(health.look, LOOK_S))
+            limit.say_left_out()
     finally:
         health.close()
 

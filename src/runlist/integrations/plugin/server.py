@@ -16,10 +16,12 @@ from pathlib import Path
 import grpc
 import structlog
 
+from runlist import trusted
 from runlist.errors import RunlistError
 from runlist.integrations.kubernetes import deviceplugin_autogen as api
 from runlist.integrations.plugin.pieces import Resource
 from runlist.integrations.plugin.service import Service, options
+from runlist.text import printable
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
@@ -30,6 +32,7 @@ REGISTER_S = 10.0
 MOST_CALLS = 256
 """At the same time; a kubelet has two or three."""
 LONGEST_SOCKET = 107
+_MOST_SAID = 300
 
 log = structlog.get_logger()
 
@@ -87,7 +90,7 @@ class PluginServer:
         if self._server is None:
             try:
                 await self._start()
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, RunlistError) as error:
                 self._say(f"cannot listen on {self._path}: {error}")
                 return False
         if kubelet == self._told:
@@ -95,7 +98,8 @@ class PluginServer:
         try:
             await self._register()
         except grpc.aio.AioRpcError as error:
-            self._say(f"the kubelet does not take {self._resource.name}: {error.details() or error.code().name}")
+            why = printable(error.details() or error.code().name)[:_MOST_SAID]
+            self._say(f"the kubelet does not take {self._resource.name}: {why}")
             return False
         self._told = kubelet
         self._said = ""
@@ -103,6 +107,7 @@ class PluginServer:
         return True
 
     async def _start(self) -> None:
+        os.close(trusted.open_folder(self._path.parent))  # or others could take its place, and the kubelet's
         self._remove_stale()
         server = grpc.aio.server(
             maximum_concurrent_rpcs=MOST_CALLS,
@@ -163,7 +168,7 @@ class PluginServer:
         """Once, until it is something else."""
         if text != self._said:
             self._said = text
-            log.warning(text)
+            log.warning(text, about=self._resource.name)
 
 
 _CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]

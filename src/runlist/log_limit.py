@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from runlist.daemon.rate import Rate
 from runlist.proc.owners import user_behind
 from runlist.proc.process import owner_of
+from runlist.rate import Rate
 
 BURST = 100
-"""So many lines of one user come at once; the daemon's own are counted by their text."""
+"""So many lines of one user come at once; those of no user are counted by what they are `about`, or by their text."""
 
 LINES_A_SECOND = 2.0
 SAY_EVERY_S = 10.0
@@ -29,8 +29,8 @@ class _Lines(msgspec.Struct):
 
 
 class LogLimit:
-    """A processor of structlog that drops lines. Whose one is, is told by `user`, else by `pid`. `say_left_out` says in
-    one line how many were dropped.
+    """A processor of structlog that drops lines. Whose one is, is told by `user`, else by `pid`; else `about`, or its
+    text, says with which others it counts. `say_left_out` says in one line how many were dropped.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,12 @@ class LogLimit:
         del logger, method
         if not event.pop("limit", True):
             return event
+        about = event.pop("about", event["event"])
         whose = event.get("user")
         if whose is None and isinstance(pid := event.get("pid"), int):
             whose = owner_of(pid)
         whose = None if whose is None else user_behind(whose)
-        lines = self._lines.setdefault(str(event["event"]) if whose is None else whose, _Lines())
+        lines = self._lines.setdefault(str(about) if whose is None else whose, _Lines())
         if not lines.rate.take():
             lines.left_out += 1
             raise structlog.DropEvent

@@ -117,18 +117,31 @@ int drain(Engine& all, Client& client) {
     return given;
 }
 
-// Whether the program's own threads have all ended: its first one stays as a zombie when it leaves before others.
-bool is_alone() {
+// Whether the program's first thread has ended, which stays as a zombie while there are others: the kernel takes its list
+// of robust locks away, which the C library gives to each thread.
+bool has_first_ended() {
+    const void* list = nullptr;
+    std::size_t size = 0;
+    return call(SYS_get_robust_list, call(SYS_getpid), &list, &size) == 0 && list == nullptr;
+}
+
+// How many threads there are but our own and a first one that has ended; -1 where nobody tells, as in a root without
+// /proc.
+long other_threads() {
     struct stat folder{};
-    if (call(SYS_newfstatat, long{AT_FDCWD}, "/proc/self/task", &folder, 0L) != 0 || folder.st_nlink > 4) return false;
-    const long file = call(SYS_openat, long{AT_FDCWD}, "/proc/self/stat", long{O_RDONLY | O_CLOEXEC});
-    if (file < 0) return false;
-    char text[128]{};
-    const long length = call(SYS_read, file, text, sizeof(text) - 1);
-    call(SYS_close, file);
-    for (long at = length - 3; at >= 0; --at) {
-        if (text[at] == ')') return text[at + 2] == 'Z';
-    }
+    if (call(SYS_newfstatat, long{AT_FDCWD}, "/proc/self/task", &folder, 0L) != 0) return -1;
+    return static_cast<long>(folder.st_nlink) - 4;
+}
+
+// Whether to leave, when there is nothing to do: a process whose first thread has ended ends with its last one, and that
+// is not to be ours. Where nobody tells how many there are, they go on without the rule.
+bool is_time_to_leave(Engine& all) {
+    if (!has_first_ended()) return false;
+    const long others = other_threads();
+    if (others >= 0) return others == 0;
+    if (!all.on.exchange(false)) return true;  // for a round already: who was about to queue something has
+    if (all.own == 0) all.page->first.rests();
+    end_telling(all);
     return false;
 }
 
@@ -167,7 +180,7 @@ void work(Engine& all) {
             }
             all.bell->sleeping.store(0);
             fruitless = 0;
-            if (all.processes && all.bell->rung.load() == heard && is_alone())
+            if (all.processes && all.bell->rung.load() == heard && is_time_to_leave(all))
                 return;  // the C library ends the process
         } else if (fruitless > kEager) {
             const std::int64_t pause = kPauseNs * (fruitless - kEager);

@@ -56,6 +56,17 @@ bool is_of_our_session(long descriptor, int client) {
 
 constexpr int kMaking = kClients;  // the byte of who lays the page out
 
+// A file that was cut, or has no room on a disk that is full, would end its readers by SIGBUS: what nobody has laid out
+// is written once before anybody maps it.
+bool has_room(long descriptor) {
+    static constexpr char kZeros[sizeof(Page)]{};
+    std::uint64_t magic = 0;
+    if (call(SYS_pread64, descriptor, &magic, static_cast<long>(sizeof(magic)), 0L) < 0) return false;
+    if (magic != 0) return true;
+    return may_be_as_long(sizeof(Page)) &&
+           call(SYS_pwrite64, descriptor, kZeros, static_cast<long>(sizeof(Page)), 0L) == long{sizeof(Page)};
+}
+
 }  // namespace
 
 Page* make_page() {
@@ -86,12 +97,9 @@ Page* map_page(const char* path, int client, const char*& why) {
         return refuse(is_of_our_session(descriptor, client) ? "" : "has that client already");
     }
     if (!lock_byte(descriptor, kMaking, true)) return refuse("is being made for too long");
-    // A file that was cut would end its readers: it is as long as it has to be before anybody maps it.
-    if (call(SYS_fstat, descriptor, &status) != 0 || (status.st_size == 0 && !may_be_as_long(sizeof(Page))) ||
-        (status.st_size == 0 && call(SYS_ftruncate, descriptor, static_cast<long>(sizeof(Page))) != 0)) {
-        return refuse("cannot be made");
-    }
+    if (call(SYS_fstat, descriptor, &status) != 0) return refuse("cannot be made");
     if (status.st_size != 0 && status.st_size != static_cast<off_t>(sizeof(Page))) return refuse("is no page");
+    if (!has_room(descriptor)) return refuse("cannot be made");
     const long mapped = call(SYS_mmap, 0L, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0L);
     if (mapped < 0 && mapped > -4096) return refuse("cannot be mapped");
     auto* page = reinterpret_cast<Page*>(mapped);

@@ -51,6 +51,11 @@ struct alignas(64) First {
         newest.store(cost.of_class % kClasses | cost.sms << 2, std::memory_order_relaxed);
         worked.store(1, std::memory_order_release);
     }
+    // Nobody answers for it any more: no other waits.
+    void rests() {
+        worked.store(0, std::memory_order_release);
+        idle.store(1, std::memory_order_release);
+    }
 };
 
 // What another client has in flight.

@@ -117,8 +117,8 @@ int drain(Engine& all, Client& client) {
     return given;
 }
 
-// Whether the program's first thread has ended, which stays as a zombie while there are others: the kernel takes its list
-// of robust locks away, which the C library gives to each thread.
+// Whether the program's first thread has ended, which stays as a zombie while there are others: the kernel takes its
+// list of robust locks away, which the C library gives to each thread.
 bool has_first_ended() {
     const void* list = nullptr;
     std::size_t size = 0;
@@ -133,8 +133,8 @@ long other_threads() {
     return static_cast<long>(folder.st_nlink) - 4;
 }
 
-// Whether to leave, when there is nothing to do: a process whose first thread has ended ends with its last one, and that
-// is not to be ours. Where nobody tells how many there are, they go on without the rule.
+// Whether to leave, when there is nothing to do: a process whose first thread has ended ends with its last one, and
+// that is not to be ours. Where nobody tells how many there are, they go on without the rule.
 bool is_time_to_leave(Engine& all) {
     if (!has_first_ended()) return false;
     const long others = other_threads();

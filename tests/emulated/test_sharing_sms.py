@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from runlist import interpreter
 from runlist.sharing import attendant, mps, places
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import Commands, Daemon, run_by, running, wait_for
+from tests.fixtures.daemon import Commands, run_by, running, wait_for
 from tests.fixtures.effort import TIMES
-from tests.fixtures.mps import Sharing, end, needs_stand_in, place_of
+from tests.fixtures.mps import Sharing, commands, end, machine, needs_stand_in, place_of, sharing
 
 SHARE = ("run", "--share", "sms", "--class")
 
 
-@pytest.fixture(scope="module")
-def machine(device_env: dict[str, str]) -> Iterator[Commands]:
-    """A daemon for all these tests: what is tried is beside it."""
-    folder = Path(tempfile.mkdtemp(prefix="rl-"))
-    made = Commands(device_env, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RUNLIST_SOCKET", made.environment["RUNLIST_SOCKET"])
-        with Daemon(made):
-            yield made
-    made.close()
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def sharing(machine: Commands, device_env: dict[str, str]) -> Iterator[Sharing]:
-    """A machine with MPS; nothing is left of it at the end."""
-    if ON_NVIDIA and shutil.which(mps.CONTROL) is None:
-        pytest.skip(f"needs {mps.CONTROL}")
-    commands = Commands(device_env, machine.folder)
-    made = Sharing(commands)
-    yield made
-    commands.close()
-    made.wait_until_nothing_is_left()
-
-
-@pytest.fixture
-def commands(sharing: Sharing) -> Commands:
-    """The command line of that machine."""
-    return sharing.commands
+__all__ = ["commands", "machine", "sharing"]
 
 
 def test_the_command_is_a_client(commands: Commands, sharing: Sharing) -> None:

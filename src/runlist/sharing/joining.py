@@ -131,8 +131,8 @@ def _ours(program: str, folder: Path, found: Sequence[gpus.Gpu]) -> _Server:
         if folder.exists():
             raise _silent(folder)
         paths.make_private(folder)
-        os.close(places.open_places(folder))
         try:
+            os.close(places.open_places(folder))
             _start(program, folder, [gpu.uuid for gpu in found])
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from runlist.protocol import environment_autogen as names
 
 CONTROL = "nvidia-cuda-mps-control"
 _ASK_S = 20.0
+_MAX_ANSWER = 1 << 20
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _PREFIX = "CUDA_MPS_"
 _NOT_ITS_OWN = (names.PRELOAD, names.VISIBLE_DEVICES)
 _COMM = CONTROL[:11]  # "nvidia-cuda": how the names of its processes begin
@@ -57,8 +59,8 @@ def folders(pipe: Path, log: Path) -> dict[str, str]:
 
 def ask(path: str, pipe: Path, words: str) -> str | None:
     """What the control daemon of a pipe folder answers to a command; None where it does not."""
-    # Into a file: what it leaves in the background would hold a pipe open.
-    with tempfile.TemporaryFile("w+") as said:
+    # Into a file: what it leaves in the background would hold a pipe open. In memory, as disks are full or read-only.
+    with open(os.memfd_create("answer"), "w+", errors="replace") as said:
         try:
             code = subprocess.run(
                 [path], env={**environment(os.environ), names.MPS_PIPES: str(pipe)}, input=f"{words}\n", text=True,
@@ -67,7 +69,7 @@ def ask(path: str, pipe: Path, words: str) -> str | None:
         except (subprocess.TimeoutExpired, OSError):
             return None
         said.seek(0)
-        return said.read().strip() if code == 0 else None
+        return said.read(_MAX_ANSWER).strip() if code == 0 else None
 
 
 def servers(path: str, pipe: Path) -> list[int] | None:
@@ -90,7 +92,7 @@ def has_fault(path: str, pipe: Path, server: int) -> bool:
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    return None if text is None else [int(word) for word in text.split() if word.isascii() and word.isdigit()]
+    return None if text is None else [int(word) for word in text.split() if _NUMBER.fullmatch(word)]
 
 
 def kill_left(pipe: Path) -> None:

@@ -101,6 +101,8 @@ def _open(folder: Path, name: str) -> int:
     opened = trusted.open_folder(folder)
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=opened)
+    except OSError as error:
+        raise RunlistError(f"{folder / name} cannot be made: {error.strerror}") from None
     finally:
         os.close(opened)
     found = os.fstat(fd)
@@ -126,15 +128,12 @@ def take(folder: Path, *, first: bool) -> Place | int | None:
     """Take the first place, or any other; call it in one's turn. Else the process id of whoever has the first place (0
     where that is unknown), or None where all others are taken.
     """
-    low = open_places(folder)
-    try:
-        fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FREE_NUMBER)
-    finally:
-        os.close(low)
+    fd = _out_of_the_way(open_places(folder))
     for index in (0,) if first else range(1, CLIENTS):
         if _lock(fd, index):
             fcntl.flock(fd, fcntl.LOCK_SH)
-            (folder / f"who-{index}").write_text(f"{os.getpid()}\n")
+            with contextlib.suppress(OSError):  # for messages alone
+                (folder / f"who-{index}").write_text(f"{os.getpid()}\n")
             return Place(index, fd)
     os.close(fd)
     if not first:
@@ -142,6 +141,16 @@ def take(folder: Path, *, first: bool) -> Place | int | None:
     with contextlib.suppress(OSError, ValueError):
         return int((folder / "who-0").read_text())
     return 0
+
+
+def _out_of_the_way(low: int) -> int:
+    """A copy in the stead of a descriptor; the same one where there may be none so high."""
+    try:
+        copy = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FREE_NUMBER)
+    except OSError:
+        return low
+    os.close(low)
+    return copy
 
 
 def _lock(fd: int, index: int) -> bool:

@@ -163,7 +163,9 @@ def test_a_run_with_a_limit_is_refused_on_a_full_disk(commands: Commands) -> Non
 
 
 @needs_root
-@pytest.mark.parametrize(("size", "then"), [("4k", "remount,ro"), ("4k,nr_inodes=2", "")])
+@pytest.mark.parametrize(
+    ("size", "then"), [("4k", "remount,ro"), *((f"64k,nr_inodes={files}", "") for files in range(1, 9))]
+)
 def test_a_disk_without_room_for_a_daemon_is_one_line(commands: Commands, size: str, then: str) -> None:
     code, out, err = _on_a_small_disk(commands, "run", "--", "echo", "started", size=size, then=then)
     assert (code > 0, out) == (True, ""), err

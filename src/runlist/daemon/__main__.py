@@ -27,7 +27,7 @@ from runlist import lean, log, paths
 from runlist.daemon.compose import Daemon, compose
 from runlist.daemon.placement.rule import CPU_WEIGHTS
 from runlist.daemon.relay.relays import Relays
-from runlist.daemon.requests.messages import Messages
+from runlist.daemon.requests.messages import Messages, bind
 from runlist.daemon.requests.server import Server
 from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import SETTLE_S
@@ -93,6 +93,8 @@ def main() -> int:
             raise
         code = error.exit_code if isinstance(error, RunlistError) else ExitCode.FAILED
         reason = f"there is no room for a daemon ({error or 'no memory'}): see `ulimit -a`" if passes(error) else error
+        if isinstance(reason, OSError) and reason.filename:
+            reason = f"{reason.filename} cannot be used: {reason.strerror}"
         ready.say(f"{int(code)} {reason}")
         _log.error(str(reason))
         return code
@@ -365,7 +367,7 @@ def _listening(plane: Plane, group: str | None, manager: ServiceManager) -> Iter
             raise UsageError(f"{path} is not a socket: remove it, or name another by {names.SOCKET}")
         if passed is None:
             path.unlink(missing_ok=True)
-            listener.bind(str(path))
+            bind(listener, path)
         _restrict(path, group)
         listener.listen(_BACKLOG)
         yield listener

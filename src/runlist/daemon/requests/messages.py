@@ -217,13 +217,21 @@ class Messages:
             self.answer(message, Effect.NOT_MANAGED)
 
 
+def bind(sock: socket.socket, path: Path) -> None:
+    """Give a socket its name in the file system. Raises RunlistError, with that name."""
+    try:
+        sock.bind(str(path))
+    except OSError as error:
+        raise RunlistError(f"{path} cannot be used: {error.strerror or error}") from None
+
+
 def _bind(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         _remove_stale(path)
-        sock.bind(str(path))
+        bind(sock, path)
         path.chmod(_mode(path.parent))
     except BaseException:
         sock.close()

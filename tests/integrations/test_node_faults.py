@@ -234,6 +234,35 @@ def test_a_runtime_of_another_user_is_not_believed(runtime: FakeRuntime, agent: 
     assert not list(agent.folder.glob("*.toml"))
 
 
+def test_a_runtime_in_a_folder_of_others_is_not_believed(short_path: Path) -> None:
+    """They could put a socket of their own in its place."""
+    (short_path / "theirs").mkdir()
+    runtime = FakeRuntime(short_path / "theirs" / "cri.sock").start()
+    agent = NodeAgent(short_path, runtime.socket)
+    runtime.run("web-0")
+    runtime.socket.parent.chmod(0o777)
+    done = agent.once("--once")
+    runtime.stop()
+    assert done.returncode == 3
+    assert f"{runtime.socket} is not asked: others can write" in done.stderr
+    assert not list(agent.folder.glob("*.toml"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a socket away")
+def test_a_runtime_that_another_user_took_the_place_of_is_not_believed(runtime: FakeRuntime, agent: NodeAgent) -> None:
+    one = runtime.run("web-0")
+    agent.start()
+    agent.wait_for(one)
+    runtime.stop()
+    runtime.start()
+    os.chown(runtime.socket, 65534, 65534)
+    theirs = runtime.run("web-1", {"runlist.dev/class": "latency"})
+    wait_for(lambda: "its word is not taken" in agent.said, "the other one to be refused")
+    assert set(agent.rules) == {one}
+    os.chown(runtime.socket, 0, 0)
+    agent.wait_for(one, theirs)
+
+
 def test_the_folder_is_made_again_and_filled(runtime: FakeRuntime, agent: NodeAgent) -> None:
     """Whoever ends the daemon may remove its folder, too."""
     one = runtime.run("web-0")

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runlist.errors import ExitCode, MissingExtra, NoPermissionError, RunlistError
+from runlist import trusted
+from runlist.errors import ExitCode, MissingExtra, RunlistError
 from runlist.integrations.node.pods import Container, Pod, of_use
 from runlist.text import printable
 
@@ -57,6 +58,7 @@ class Runtime:
             raise MissingExtra("runlist node", "grpcio and protobuf", "node") from None
         self._grpc, self._cri = grpc, cri_autogen
         self._named = socket
+        self._found: Path | None = None
         self._channel: Any = None
         self._stub: Any = None
         self._patience_s = PATIENCE_S
@@ -101,7 +103,7 @@ class Runtime:
         """Hang up."""
         if self._channel is not None:
             self._channel.close()
-            self._channel = self._stub = None
+            self._channel = self._stub = self._found = None
 
     def _take(self, answer: Any) -> None:
         for one in answer.items:
@@ -112,12 +114,17 @@ class Runtime:
                 )
 
     def _connect(self) -> None:
-        if self._stub is not None:
-            return
-        socket = self._named or next(filter(_is_socket, SOCKETS), None)
+        socket = self._named or self._found or next(filter(_is_socket, SOCKETS), None)
         if socket is None:
             raise RuntimeGone(f"no container runtime here: none of {', '.join(map(str, SOCKETS))}; name it by --cri")
-        check_socket(socket, "a container runtime")
+        try:
+            check_socket(socket, "a container runtime")
+        except RunlistError:
+            self.close()
+            raise
+        if self._stub is not None:
+            return
+        self._found = socket
         options = [("grpc.max_receive_message_length", MAX_ANSWER), ("grpc.enable_http_proxy", 0)]
         self._channel = self._grpc.insecure_channel(f"unix:{socket.absolute()}", options=options)
         self._stub = self._cri.RuntimeServiceStub(self._channel)
@@ -143,16 +150,28 @@ class Runtime:
         return answer
 
 
+class NotBelieved(RuntimeGone):
+    """It could be anybody's word."""
+
+    exit_code = ExitCode.NO_PERMISSION
+
+
 class TooLarge(RuntimeGone):
     """More than we take."""
 
 
 def check_socket(path: Path, whose: str) -> None:
-    """Raise RuntimeGone for what is no socket, and NoPermissionError for one of another user."""
+    """Raise RuntimeGone for what is no socket, and NotBelieved for one of another user, or in whose place others could
+    put one.
+    """
     if not _is_socket(path):
         raise RuntimeGone(f"{path}: no socket of {whose}")
+    try:
+        trusted.check(path.parent)
+    except (trusted.Untrusted, OSError) as error:
+        raise NotBelieved(f"{path} is not asked: {error}") from None
     if (owner := os.stat(path).st_uid) not in (0, os.geteuid()):
-        raise NoPermissionError(f"{path} belongs to user {owner}, not to root: its word is not taken")
+        raise NotBelieved(f"{path} belongs to user {owner}, not to root: its word is not taken")
 
 
 def _is_socket(path: Path) -> bool:

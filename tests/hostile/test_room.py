@@ -4,15 +4,29 @@ stands still, takes nobody for gone, and puts everything back."""
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from runlist.client import Client
-from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, Worker, refusal, wait_for
+from tests.fixtures.daemon import (
+    DEFAULT_SLICES,
+    PATIENCE_S,
+    Commands,
+    Daemon,
+    Slices,
+    Worker,
+    needs_root,
+    refusal,
+    wait_for,
+)
 
 Start = Callable[..., Worker]
 _LEAVES = "import subprocess, sys; subprocess.Popen(sys.argv[1:], stdout=-3, stderr=-3)"
@@ -85,3 +99,46 @@ def test_nobody_is_gone_for_want_of_a_descriptor(daemon: Daemon, commands: Comma
         wait_for(lambda: "a round of looking was left out" in daemon.log.read_text(), "a round without room")
     assert [task.pid for task in daemon.client.ps()] == [left.pid]
     daemon.client.attach(stranger.pid, "normal")
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
+    small = ["mount", "-t", "tmpfs", "-o", "mode=700,size=1m,nr_inodes=64", "none", str(folder)]
+    if subprocess.run(small, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _fill(folder: Path) -> None:
+    """Until it has room for nothing, nor for another file."""
+    for number in itertools.count():
+        with contextlib.suppress(OSError), (folder / f"fill{number}").open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 12)):
+                pass
+        if not (folder / f"fill{number}").exists():
+            return
+
+
+@needs_root
+def test_a_disk_that_is_full_costs_nobody_anything(commands: Commands, worker: Start, slices: Slices) -> None:
+    """That of the sockets, the log, the regions and the record of changes."""
+    one, two = worker(), worker()
+    with _small_disk(commands.folder), Daemon(commands) as daemon:
+        daemon.client.attach(one.pid, "batch")
+        daemon.client.suspend(one.pid)
+        _fill(commands.folder)
+        daemon.client.attach(two.pid, "latency")
+        daemon.client.set(one.pid, {"timeslice": "7000"})
+        keeper = daemon.keeper
+        os.kill(keeper, signal.SIGKILL)
+        wait_for(lambda: daemon.keeper != keeper, "another keeper")
+        daemon.client.resume(one.pid)
+        one.wait_for_progress()
+        daemon.client.suspend(one.pid)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(PATIENCE_S) == 0
+        wait_for(lambda: slices.of(one.pid) == slices.of(two.pid) == DEFAULT_SLICES, "everything put back")
+        one.wait_for_progress()

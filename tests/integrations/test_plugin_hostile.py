@@ -15,7 +15,7 @@ import pytest
 from runlist.integrations.kubernetes import deviceplugin_autogen as api
 from runlist.log_limit import BURST
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import wait_for
+from tests.fixtures.daemon import PATIENCE_S, wait_for
 from tests.fixtures.kubelet import Kubelet, Refused
 from tests.fixtures.plugin import SHARE, Plugin
 
@@ -98,6 +98,24 @@ def test_thousands_who_ask_nonsense_at_once_fill_no_log(kubelet: Kubelet, start:
     wait_for(lambda: _serves(kubelet), "it to serve others")
     assert BURST / 2 < plugin.log.count("an allocation was refused") < 2 * BURST
     wait_for(lambda: "lines were left out here" in plugin.log, "what was left out to be counted")
+
+
+def test_a_request_for_a_million_containers_keeps_nobody_waiting(
+    kubelet: Kubelet, start: Callable[..., Plugin]
+) -> None:
+    """Each would cost the work for one, and its place in the answer."""
+    start()
+    stub = kubelet.plugin(SHARE).stub
+    for ask, request in (
+        (stub.GetPreferredAllocation, api.PreferredAllocationRequest()),
+        (stub.Allocate, api.AllocateRequest()),
+    ):
+        request.ParseFromString(b"\x0a\x00" * 1_000_000)
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(request, timeout=PATIENCE_S)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "1,000,000 containers at once" in caught.value.details()
+    assert _serves(kubelet)
 
 
 # -- HTTP/2 by hand -----------------------------------------------------------------------------------

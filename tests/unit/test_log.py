@@ -9,12 +9,11 @@ from runlist.log import to_standard_error
 
 
 def test_what_strangers_chose_stays_in_its_line_and_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
-    before = structlog.get_config()
     try:
         to_standard_error()
         structlog.get_logger().warning("no\nroom\x1b[2J", reason="\x1b]0;x\x07", number=7)
     finally:
-        structlog.configure(**before)
+        structlog.reset_defaults()
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1

@@ -170,7 +170,7 @@ def test_files_of_others_are_refused(tmp_path: Path, name: str) -> None:
         places.open_places(tmp_path)
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/etc/passwd")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(RunlistError, match="symbolic links"):
         places.open_places(tmp_path)
 
 

@@ -20,6 +20,9 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 PAIR_S = 2.0
 """How soon after the one resource a container's other one is allocated."""
 
+MOST_CONTAINERS = 256
+"""In one request; a kubelet asks for one."""
+
 log = structlog.get_logger()
 
 
@@ -90,8 +93,9 @@ class Service:
             while self._gpus.now is seen:
                 await self._gpus.change()
 
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Which pieces to take of those that are free."""
+        await self._bound(request, context)
         answer = api.PreferredAllocationResponse()
         first = self._pairs.partner(self._resource.name)
         for one in request.container_requests:
@@ -103,14 +107,14 @@ class Service:
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
         """What a container gets with these pieces."""
+        await self._bound(request, context)
         answer = api.AllocateResponse()
         gpus, ways = self._gpus.now, self._ways()
         try:
             every = [self._resource.taken(one.devices_ids, gpus) for one in request.container_requests]
         except UsageError as error:
-            log.warning("an allocation was refused", resource=self._resource.name, reason=str(error))
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise  # abort does not return
+            await self._refuse(context, str(error))
+            raise  # that does not return
         for taken in every:
             partner = self._pairs.partner(self._resource.name)
             paired = self._pairs.allocated(self._resource.name, taken.gpus[0])
@@ -119,6 +123,16 @@ class Service:
             visible = not paired or partner in taken.gpus
             answer.container_responses.append(response(self._resource, taken, gpus, ways, visible))
         return answer
+
+    async def _bound(self, request: Any, context: Any) -> None:
+        """Refuse what would keep all others waiting."""
+        if (count := len(request.container_requests)) > MOST_CONTAINERS:
+            await self._refuse(context, f"{count:,} containers at once: {MOST_CONTAINERS} at most")
+
+    async def _refuse(self, context: Any, reason: str) -> None:
+        """End a call, and say so. Does not return."""
+        log.warning("an allocation was refused", resource=self._resource.name, reason=reason)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Nothing is to be done; the kubelet does not ask."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
+
 from runlist.daemon.placement.rules import Rules
+from runlist.integrations.kubernetes import cri_autogen as cri
 from tests.fixtures.cri import FakeRuntime
 from tests.fixtures.daemon import wait_for
 from tests.fixtures.effort import TIMES
@@ -89,12 +94,37 @@ def test_names_of_a_mebibyte_are_short_lines(runtime: FakeRuntime, agent: NodeAg
     agent.wait_for(good)
 
 
+def test_an_answer_of_millions_of_nothings_is_not_read(short_path: Path) -> None:
+    """16 MiB of messages of two bytes would be gibibytes in memory."""
+    answers = {
+        "Version": cri.VersionResponse(runtime_name="fake").SerializeToString(),
+        "ListContainers": b"\x0a\x00" * ((16 << 20) // 2 - 1),
+    }
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(lambda *_: answers[call.method.rpartition("/")[2]])
+
+    server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_send_message_length", -1)])
+    server.add_generic_rpc_handlers((Handler(),))
+    server.add_insecure_port(f"unix:{short_path}/cri.sock")
+    server.start()
+    agent = NodeAgent(short_path, short_path / "cri.sock").start()
+    try:
+        wait_for(lambda: "cannot be asked (ListContainers)" in agent.said, "it to be refused")
+        assert agent.process is not None
+        assert _kibibytes(agent.process.pid, "VmHWM") < 200 << 10
+    finally:
+        agent.stop(signal.SIGKILL)
+        server.stop(0)
+
+
 def _descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def _kibibytes(pid: int) -> int:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+def _kibibytes(pid: int, what: str = "VmRSS") -> int:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(what))
     return int(line.split()[1])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runlist.errors import RunlistError
+from runlist.integrations.kubernetes.bounded import Bounded
 from runlist.integrations.node.runtime import MAX_ANSWER, check_socket
 from runlist.text import printable
 
@@ -65,7 +66,7 @@ class PodResources:
         options = [("grpc.max_receive_message_length", MAX_ANSWER), ("grpc.enable_http_proxy", 0)]
         with grpc.insecure_channel(f"unix:{self._socket.absolute()}", options=options) as channel:
             try:
-                answer: Any = api.PodResourcesListerStub(channel).List(
+                answer: Any = api.PodResourcesListerStub(Bounded(channel)).List(
                     api.ListPodResourcesRequest(), timeout=PATIENCE_S
                 )
             except grpc.RpcError as error:

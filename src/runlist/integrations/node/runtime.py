@@ -15,6 +15,7 @@ from typing import Any
 
 from runlist import trusted
 from runlist.errors import ExitCode, MissingExtra, RunlistError
+from runlist.integrations.kubernetes.bounded import Bounded
 from runlist.integrations.node.pods import Container, Pod, of_use
 from runlist.text import printable
 
@@ -127,7 +128,7 @@ class Runtime:
         self._found = socket
         options = [("grpc.max_receive_message_length", MAX_ANSWER), ("grpc.enable_http_proxy", 0)]
         self._channel = self._grpc.insecure_channel(f"unix:{socket.absolute()}", options=options)
-        self._stub = self._cri.RuntimeServiceStub(self._channel)
+        self._stub = self._cri.RuntimeServiceStub(Bounded(self._channel))
         found = self._ask("Version", self._cri.VersionRequest())
         self.name = printable(f"{found.runtime_name} {found.runtime_version}")[:100]
 

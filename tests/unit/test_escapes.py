@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon.gpu.escapes import Escapes
+from runlist.daemon.gpu.escapes import MOST_AT_ONCE, Escapes
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
@@ -140,3 +140,19 @@ def test_one_that_is_gone_is_forgotten(world: World) -> None:
     world.read()
     world.tasks[KEY] = world.task
     assert world.read(0.2) == 0
+
+
+def test_of_many_some_are_suspended_at_a_reading_and_the_others_at_the_next(world: World) -> None:
+    contexts: list[Any] = [Context() for _ in range(MOST_AT_ONCE + 3)]
+    world.tasks.clear()
+    for pid, context in enumerate(contexts, 20):
+        key = TaskKey(pid, "GPU-0")
+        task = ManagedTask(Task(key, TaskClass.BATCH, "x", 0, 0.0), {pid: context}, Share(enabled=False))
+        world.tasks[key] = task
+    world.escapes.note(world.now)
+    usage = {key.pid: Usage(0.1, 1) for key in world.tasks}
+    for done in (MOST_AT_ONCE, 2 * MOST_AT_ONCE):
+        began = {key.pid: REALTIME_S + world.now + 0.4 for key in world.tasks}
+        world._look(Reading(0.0, usage, [Residency(20, 0, 0, 1)], began), 0.5)
+        assert sum(context.suspended for context in contexts) == done
+    assert {context.suspended for context in contexts} == {1, 2}

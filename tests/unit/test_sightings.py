@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -52,9 +52,10 @@ class World:
         del concerns
         self.gaps.append(len(self.managed))
 
-    def _assert_all(self, but: int | None) -> None:
+    def _assert_all(self, but: int | None) -> Iterator[None]:
         self.asserted.append(but)
         time.sleep(0.002)
+        yield
 
     def _correct(self, pid: int, *, off: bool) -> None:
         assert off

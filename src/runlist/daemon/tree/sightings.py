@@ -120,7 +120,7 @@ class Sightings:
         self._correcting: dict[int, asyncio.TimerHandle] = {}
         self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
         self._meddlers: set[int] = set()  # who may have stopped others since all were last set right
-        self._setting_right: asyncio.TimerHandle | None = None
+        self._setting_right: asyncio.Task[None] | None = None
         self._set_right_at = 0.0  # not before
 
     def close(self) -> None:
@@ -271,16 +271,19 @@ class Sightings:
         if len(self._meddlers) < MOST_PROCESSES and self._finder.is_file(event.pid, event.fd):
             self._meddlers.add(event.pid)
             if self._setting_right is None:
-                pause = max(0.0, self._set_right_at - time.monotonic())
-                self._setting_right = asyncio.get_running_loop().call_later(pause, self._set_right)
+                self._setting_right = asyncio.get_running_loop().create_task(self._set_right())
 
-    def _set_right(self) -> None:
+    async def _set_right(self) -> None:
+        while self._meddlers:
+            await asyncio.sleep(max(0.0, self._set_right_at - time.monotonic()))
+            meddlers, self._meddlers = self._meddlers, set()
+            began = time.monotonic()
+            # What it does to itself stays.
+            for _ in self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None):
+                await asyncio.sleep(0)
+            ended = time.monotonic()
+            self._set_right_at = ended + max(CORRECT_EVERY_S, ASSERT_REST * (ended - began))
         self._setting_right = None
-        meddlers, self._meddlers = self._meddlers, set()
-        began = time.monotonic()
-        self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None)  # what it does to itself stays
-        ended = time.monotonic()
-        self._set_right_at = ended + max(CORRECT_EVERY_S, ASSERT_REST * (ended - began))
 
     def _correct_soon(self, pid: int) -> None:
         """Ask the driver what a process has now."""

@@ -1,0 +1,85 @@
+"""Tasks are set right that a stranger may have stopped, or let run: all but one process', in pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from runlist.daemon.tasks.managed import SuspendedBy
+from runlist.daemon.tree import checks
+from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.fake_rm import FakeClient
+from tests.fixtures.manager import Managed, a_daemon
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+CHANNEL = 0xC86F
+
+
+def enabled(client: FakeClient) -> set[bool]:
+    """What its channels are."""
+    return {client.objects[channel].enabled for channel in client.of_class(CHANNEL)}
+
+
+def meddle(*clients: FakeClient) -> None:
+    """What ran stops, and what was off runs."""
+    for client in clients:
+        for channel in client.of_class(CHANNEL):
+            client.objects[channel].enabled ^= True
+
+
+def test_what_a_stranger_changed_is_as_the_shares_say() -> None:
+    async def test(world: Managed) -> None:
+        with child() as other:
+            first, second = world.tree([other]).values()
+            root = world.root()
+            for pid in (PID, other):
+                await world.adopt(root, pid)
+            world.task(other).suspend_for(SuspendedBy.USER)
+            world.gpus.run_all()
+            assert (enabled(first), enabled(second)) == ({True}, {False})
+            meddle(first, second)
+            list(world.checks.assert_all())
+            assert (enabled(first), enabled(second)) == ({True}, {False})
+            meddle(first, second)
+            list(world.checks.assert_all(but=PID))
+            assert (enabled(first), enabled(second)) == ({False}, {False})
+            list(world.checks.assert_all(but=other))
+            assert (enabled(first), enabled(second)) == ({True}, {False})
+
+    a_daemon(test)
+
+
+def test_others_are_served_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "PIECE", 1)
+
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        meddle(client)
+        pieces = world.checks.assert_all()
+        next(pieces)
+        assert enabled(client) == {True}
+        world.processes.remove_root(root)  # it may go meanwhile
+        assert list(pieces) == []
+
+    a_daemon(test)
+
+
+def test_what_is_armed_is_let_go_of_before() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(world.root())
+        order: list[set[bool]] = []
+
+        def settle() -> None:
+            order.append(enabled(client))
+            world.task().on_settle = None
+
+        world.task().on_settle = settle
+        meddle(client)
+        list(world.checks.assert_all())
+        assert order == [{False}]
+        assert enabled(client) == {True}
+
+    a_daemon(test)

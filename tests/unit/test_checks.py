@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runlist.daemon.tasks.managed import SuspendedBy
-from runlist.daemon.tree import checks
+from runlist.daemon.tree import adoption, checks
 from tests.fixtures.adoption import PID, child, own_usage
 from tests.fixtures.fake_rm import FakeClient
 from tests.fixtures.manager import Managed, a_daemon
@@ -81,5 +83,54 @@ def test_what_is_armed_is_let_go_of_before() -> None:
         list(world.checks.assert_all())
         assert order == [{False}]
         assert enabled(client) == {True}
+
+    a_daemon(test)
+
+
+def test_one_that_enabled_itself_is_off_again_where_that_is_known() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(world.root())
+        world.task().suspend_for(SuspendedBy.USER)
+        world.gpus.run_all()
+        meddle(client)
+        world.checks.correct(PID)
+        assert enabled(client) == {True}
+        world.checks.correct(PID, off=True)
+        assert enabled(client) == {False}
+        world.task().let_go(SuspendedBy.USER)
+        world.gpus.run_all()
+        world.checks.correct(PID, off=True)
+        assert enabled(client) == {True}
+
+    a_daemon(test)
+
+
+def test_one_that_shares_its_group_is_not_set_right_by_itself() -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        await world.adopt(world.root())
+        world.task().suspend_for(SuspendedBy.USER)
+        world.gpus.run_all()
+        world.task().task = replace(world.task().task, together=3)
+        meddle(client)
+        world.checks.correct(PID, off=True)
+        assert enabled(client) == {True}
+
+    a_daemon(test)
+
+
+def test_one_that_closed_its_files_keeps_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        task = world.task()
+        monkeypatch.setattr(adoption.borrow, "still_has", lambda pid, fd, copy: False)
+        world.checks.check(files=False, slices=False)
+        assert world.processes.managed
+        world.checks.check(files=True, slices=False)
+        assert not world.processes.managed
+        assert [away.task for away in root.away.values()] == [task]
 
     a_daemon(test)

@@ -83,6 +83,21 @@ def test_what_it_did_before_it_went_off_is_no_escape(world: World) -> None:
     assert world.read(0.3) == 1
 
 
+def test_what_it_did_before_it_was_suspended_again_is_no_other_escape(world: World) -> None:
+    world.read()
+    assert world.read(0.2) == 1
+    assert world.read(0.495) == 0
+    assert world.read(0.2) == 1
+    assert world.count == 2
+
+
+def test_it_is_said_once_a_minute(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.read()
+    for _ in range(200):  # 100 s
+        world.read(0.2)
+    assert capsys.readouterr().out.count("suspended again") == 2
+
+
 def test_who_is_off_for_short_turns_is_seen_too(world: World) -> None:
     """A reading begins before the suspension, by as long as others' controls took."""
     for _ in range(3):

@@ -95,6 +95,11 @@ def test_one_that_waits_is_roused_ever_more_rarely(world: World) -> None:
     assert world.task.counts[Count.ROUSED] == 4
 
 
+def test_it_is_said_the_first_time(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.look(40)
+    assert capsys.readouterr().out.count("enabled once more") == 1
+
+
 def test_one_that_runs_now_and_then_is_not(world: World) -> None:
     for _ in range(20):
         assert world.look(2) == []

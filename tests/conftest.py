@@ -19,6 +19,7 @@ import pytest
 from runlist.emulated import EmulatedGpu
 from runlist.planes.process.region import ready
 from runlist.workloads.process import WorkloadProcess
+from tests.fixtures.leftovers import end_all
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
 
@@ -76,6 +77,9 @@ def _started_gpu(**options: int) -> Iterator[EmulatedGpu]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+_of_the_session: list[EmulatedGpu] = []
+
+
 @pytest.fixture(scope="session")
 def device_env() -> Iterator[dict[str, str]]:
     """Environment for child processes that are to use the device of the session."""
@@ -83,7 +87,17 @@ def device_env() -> Iterator[dict[str, str]]:
         yield ENVIRONMENT
         return
     with _started_gpu() as gpu:
+        _of_the_session.append(gpu)
         yield {**ENVIRONMENT, **gpu.environment()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    """A file of tests fails that leaves processes on the GPU of the session, which the next file's tests would share."""
+    yield
+    for gpu in _of_the_session:
+        left = end_all(gpu.dir)
+        assert not left, "left on the emulated GPU, and killed:\n" + "\n".join(left)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ alone. Without it all else works.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import socket
@@ -63,6 +64,26 @@ def node_name() -> str:
     return os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 
+class Allowance:
+    """How many events each pod may still have. Each moves the pod's time on by the pause between two; it lags behind
+    ours by the events left to it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: dict[str, float] = {}
+
+    def take(self, uid: str) -> bool:
+        """Whether the pod of a uid may have one now."""
+        now = self._clock()  # of a machine that has just begun, less than the events of a pod take
+        then = max(self._times.pop(uid, -math.inf), now - EVENTS_OF_POD * EVENTS_EVERY_S)
+        may = then + EVENTS_EVERY_S <= now
+        self._times[uid] = then + EVENTS_EVERY_S if may else then
+        if len(self._times) > _MOST_EVENTS:
+            del self._times[next(iter(self._times))]
+        return may
+
+
 class Api:
     """Follows the pods of one node in a thread, and writes events in another. `changed` is called after each change of
     a pod, and `say` with a subject and what is to be said of it.
@@ -80,7 +101,7 @@ class Api:
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
-        self._times: dict[str, float] = {}
+        self._allowance = Allowance()
         self.complete = threading.Event()
         for work in (self._follow, self._write):
             threading.Thread(target=work, name=f"api{work.__name__}", daemon=True).start()
@@ -92,19 +113,9 @@ class Api:
 
     def tell(self, notice: Notice) -> None:
         """Make an event of it, soon; dropped where too many wait, or too many were of this pod: the log has all."""
-        if self._may_have_one(notice.pod):
+        if self._allowance.take(notice.pod.uid):
             with contextlib.suppress(queue.Full):
                 self._notices.put_nowait(notice)
-
-    def _may_have_one(self, pod: Pod) -> bool:
-        """Each event moves the pod's time on by the pause between two; it lags behind ours by the events left to it."""
-        now = time.monotonic()
-        then = max(self._times.pop(pod.uid, 0.0), now - EVENTS_OF_POD * EVENTS_EVERY_S)
-        may = then + EVENTS_EVERY_S <= now
-        self._times[pod.uid] = then + EVENTS_EVERY_S if may else then
-        if len(self._times) > _MOST_EVENTS:
-            del self._times[next(iter(self._times))]
-        return may
 
     def _follow(self) -> None:
         pause = RETRY_S[0]

@@ -176,7 +176,7 @@ class Staged:
         length = told["ns"] - told["launch_ns"] / 2  # others may have its core before the launch that it begins with
         slack = max(0.03 * told["ns"], SLACK_NS) + told["launch_ns"] / 2
         assert row["ms"] * 1e6 == pytest.approx(length, abs=slack)
-        assert row["culprit"] == culprit, row
+        assert row["culprit"] == culprit, f"{told} {row}"
         return dict(row)
 
 

@@ -247,7 +247,7 @@ def test_a_program_that_is_a_pipe_now_holds_up_nobody(
     )
     environment = {**commands.environment, "PYTHONHOME": sys.base_prefix}
     words = ["run", "--memory", "1G", "--no-strict", "--", sys.executable, "-c", hidden]
-    running = commands.start(*words, env=environment)
+    commands.start(*words, env=environment)
     wait_for(shared_daemon.client.ps, "the task")
     program.unlink()
     for _ in range(3):
@@ -255,7 +255,6 @@ def test_a_program_that_is_a_pipe_now_holds_up_nobody(
         (task,) = shared_daemon.client.ps()
         assert time.monotonic() - started < 5
         assert task.enforcement.startswith("not loaded: ")
-    running.kill()
 
 
 def test_everything_is_not_attached_by_its_first_process(daemon: Daemon, commands: Commands) -> None:

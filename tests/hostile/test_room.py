@@ -99,6 +99,7 @@ def test_nobody_is_gone_for_want_of_a_descriptor(daemon: Daemon, commands: Comma
         wait_for(lambda: "a round of looking was left out" in daemon.log.read_text(), "a round without room")
     assert [task.pid for task in daemon.client.ps()] == [left.pid]
     daemon.client.attach(stranger.pid, "normal")
+    os.kill(left.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

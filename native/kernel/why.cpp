@@ -124,34 +124,6 @@ ALWAYS void wait_for(Thread& thread, std::uint32_t number) {
     thread.waits_for = number + 1;
 }
 
-// Whether a thread can go on is told when it got a core again: most that yield theirs get it back at once.
-ALWAYS void left(const Switch* context) {
-    const auto tid = context->prev_tid;
-    Thread* thread = thread_of(tid);
-    if (!thread) return;
-    const std::uint64_t state = context->prev_state;
-    if (can_go_on(state)) {
-        wait_for(*thread, current_core());
-        thread->left_ns = now_ns();
-        thread->other = context->next_tid;
-        thread->core = current_core();
-        copy_name(thread->name, context->next_name);
-        return;
-    }
-    thread->left_ns = 0;
-    std::uint32_t stack = kNoStack;
-    const long number = stack_number(context, &stacks, kCompareByHash);
-    if (number >= 0) stack = static_cast<std::uint32_t>(number);
-    Event* event = begin(What::kOut, tid);
-    if (!event) return;
-    event->other = context->next_tid;
-    event->value = thread->fault;
-    event->detail = stack;
-    event->state = static_cast<std::uint32_t>(state);
-    copy_name(event->name, context->next_name);
-    finish(event);
-}
-
 // False where it was away for too short a time to be told.
 ALWAYS bool tell_of_leaving(Thread& thread, std::uint32_t tid) {
     const std::uint64_t since = thread.left_ns;
@@ -168,6 +140,41 @@ ALWAYS bool tell_of_leaving(Thread& thread, std::uint32_t tid) {
     copy_name(event->name, thread.name);
     finish(event);
     return true;
+}
+
+// Some kernels do not tell of every switch. Who is on a core again has left it all the same, and waits no more.
+ALWAYS void is_back(Thread& thread, std::uint32_t tid) {
+    if (thread.left_ns == 0) return;
+    stop_waiting(thread);
+    tell_of_leaving(thread, tid);
+}
+
+// Whether a thread can go on is told when it got a core again: most that yield theirs get it back at once.
+ALWAYS void left(const Switch* context) {
+    const auto tid = context->prev_tid;
+    Thread* thread = thread_of(tid);
+    if (!thread) return;
+    is_back(*thread, tid);
+    const std::uint64_t state = context->prev_state;
+    if (can_go_on(state)) {
+        wait_for(*thread, current_core());
+        thread->left_ns = now_ns();
+        thread->other = context->next_tid;
+        thread->core = current_core();
+        copy_name(thread->name, context->next_name);
+        return;
+    }
+    std::uint32_t stack = kNoStack;
+    const long number = stack_number(context, &stacks, kCompareByHash);
+    if (number >= 0) stack = static_cast<std::uint32_t>(number);
+    Event* event = begin(What::kOut, tid);
+    if (!event) return;
+    event->other = context->next_tid;
+    event->value = thread->fault;
+    event->detail = stack;
+    event->state = static_cast<std::uint32_t>(state);
+    copy_name(event->name, context->next_name);
+    finish(event);
 }
 
 ALWAYS void got(const Switch* context, Thread& thread) {
@@ -217,6 +224,7 @@ ALWAYS void went_on(Source source, std::uint32_t number) {
     const std::uint32_t tid = own_thread();
     const std::uint64_t took = now_ns() - since;
     if (tid == 0 || took < kLeastInterruptNs) return;
+    if (Thread* thread = find<Thread>(&threads, tid)) is_back(*thread, tid);
     Event* event = begin(What::kInterrupt, tid);
     if (!event) return;
     event->other = number;
@@ -281,6 +289,7 @@ ALWAYS void called(const Registers* context, std::uint32_t tid) {
     const std::uint64_t cookie = cookie_of(context);
     Thread* thread = thread_of(tid);
     if (!thread) return;
+    is_back(*thread, tid);
     const std::uint64_t argument = argument_of(context, static_cast<std::uint32_t>(cookie >> kPlaceShift) & 0xFF);
     if ((cookie & kFolds) != 0) {
         const std::uint64_t now = now_ns();

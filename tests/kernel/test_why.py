@@ -231,11 +231,11 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staged]:
             told["file"] = program.do(f"file {file} 409600")
             told["memory"] = program.do(f"memory {2 << 30} {1 << 21}")
             told["queue"] = program.late("queue", 40)
-            for _ in range(3):
+            for _ in range(4):
                 program.do("gpu 10")
             other.run()
             daemon.client.attach(other.pid, "latency")
-            told["tenant"] = program.do("gpu 10")
+            told["tenant"] = program.late("gpu 10", 40)
             daemon.client.detach(other.pid)
             other.pause()
             told["gpu"] = program.do("gpu 20")

@@ -269,6 +269,22 @@ def test_what_was_not_seen_is_said() -> None:
     assert "3 events were lost" in row.why
 
 
+@pytest.mark.parametrize("sign", ["an interrupt", "a call"])
+def test_a_wait_for_a_core_of_which_the_end_was_not_seen(sign: str) -> None:
+    """Some kernels do not tell of switches from some tasks. Who does something has its core again."""
+    signs = {"an interrupt": [Event(us(8_020), What.INTERRUPT, ME, value=us(20))], "a call": [launch(8_000)]}
+    events = [launch(0), out(100, state=RUNS_ON, to=77, name="hog"), *signs[sign], *call(9_000, 9_500)]
+    row = row_of(seen(events, 20_000))
+    assert parts_us(row)["core"] == 7_900
+    assert "unknown" not in parts_us(row)
+    assert "hog [77] had" in row.why
+
+
+def test_a_sleep_of_which_the_end_was_not_seen_is_a_pause() -> None:
+    events = [launch(0), *call(100, 500), out(600), launch(20_600), *call(20_700, 21_000)]
+    assert [row.ms for row in analyse(seen(events, 40_000), 0, us(PAUSE_US)).report.slow] == [0.5, 0.4]
+
+
 def test_a_thread_that_migrates_keeps_its_time() -> None:
     events = [
         launch(0), out(100, state=0, to=77, name="hog", core=0), back(600, core=1),

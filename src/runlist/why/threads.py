@@ -153,7 +153,8 @@ class _Building:
         if self._mode is Mode.RUNNING:
             return
         began = event.time_ns - (event.value if event.what is What.INTERRUPT else 0)
-        self._end(max(began, self._since), Mode.RUNNING if self._mode is None else Mode.UNKNOWN)
+        # That it got its core was not seen. Who runs is interrupted often, or calls something: it was not long ago.
+        self._end(max(began, self._since), self._mode or Mode.RUNNING)
         self._begin(Mode.RUNNING, IDLE)
 
     def _begin(self, mode: Mode, who: Who, about: str = "") -> None:

@@ -234,9 +234,11 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staged]:
             for _ in range(4):
                 program.do("gpu 10")
             other.run()
-            daemon.client.attach(other.pid, "latency")
-            told["tenant"] = program.late("gpu 10", 40)
+            daemon.client.set(program.pid, {"class": "batch"})
+            daemon.client.attach(other.pid, "batch", settings={"weight": "900"})  # which has most of the GPU beside it
+            told["tenant"] = program.late("gpu 10", 100)
             daemon.client.detach(other.pid)
+            daemon.client.set(program.pid, {"class": "normal"})
             other.pause()
             told["gpu"] = program.do("gpu 20")
             daemon.client.set(program.pid, {"cap": 10})  # so that it is kept off for longer than it has the GPU

@@ -280,8 +280,10 @@ def test_a_wait_for_a_core_of_which_the_end_was_not_seen(sign: str) -> None:
     assert "hog [77] had" in row.why
 
 
-def test_a_sleep_of_which_the_end_was_not_seen_is_a_pause() -> None:
-    events = [launch(0), *call(100, 500), out(600), launch(20_600), *call(20_700, 21_000)]
+@pytest.mark.parametrize("sign", ["a call", "another leaving"])
+def test_a_sleep_of_which_the_end_was_not_seen_is_a_pause(sign: str) -> None:
+    again = [] if sign == "a call" else [out(20_550, state=RUNS_ON, to=77), back(20_580)]
+    events = [launch(0), *call(100, 500), out(600), *again, launch(20_600), *call(20_700, 21_000)]
     assert [row.ms for row in analyse(seen(events, 40_000), 0, us(PAUSE_US)).report.slow] == [0.5, 0.4]
 
 

@@ -126,8 +126,10 @@ class _Building:
             self._end(end_ns, self._mode)
 
     def _out(self, event: Event) -> None:
-        # Where it was not on a core as far as we know, it got there unseen.
-        self._end(event.time_ns, Mode.RUNNING if self._mode in (None, Mode.RUNNING) else Mode.UNKNOWN)
+        # Where it was not on a core as far as we know, it got there unseen. One that slept did so until shortly before:
+        # who runs for long is interrupted.
+        unseen = Mode.UNKNOWN if self._mode is Mode.WAITING else self._mode
+        self._end(event.time_ns, unseen or Mode.RUNNING)
         if event.state in (0, RUNNABLE_PREEMPTED):
             self._core = event.core
             self._begin(Mode.WAITING, Who(event.other, event.name))

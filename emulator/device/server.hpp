@@ -63,6 +63,7 @@ class Server : private GpuListener {
     void send_due_replies(Time now);
     void wait_until(Time deadline);
     void serve(int fd);
+    void learn_from(Time late);
     Time next_deadline(Time now);
     void on_progress(std::uint32_t gpu, QueueId queue, double fraction) override;
     void on_complete(std::uint32_t gpu, QueueId queue, Time at) override;
@@ -80,6 +81,8 @@ class Server : private GpuListener {
     RmService service_;
     std::map<int, Connection> connections_;
     std::multimap<Time, DelayedReply> replies_;
+    Time early_;      // so long before anything is due the loop is awake
+    Time alarm_ = 0;  // what the timer is set to; 0: it is not
     std::uint64_t next_id_ = 1;
     bool stopping_ = false;
 };

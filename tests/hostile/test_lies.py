@@ -44,7 +44,7 @@ Start = Callable[..., Worker]
 NOT_BELIEVED = "did not want the GPU"
 CPU_PERCENT = 90
 """Of one core: a flood of messages takes 40 where nothing else runs."""
-LYING_S = 1.0 if TIMES == 1 else 5.0
+LYING_S = 0.5 if TIMES == 1 else 5.0
 """How long a liar goes on."""
 
 

@@ -23,6 +23,9 @@ from runlist.units import duration
 from runlist.views.structs import Measured
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, running, task_of, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 

@@ -18,6 +18,9 @@ import pytest
 from runlist.proc.process import descendants
 from runlist.proc.words import command_line
 from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, run_by, running, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 
 def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:

@@ -23,6 +23,9 @@ from tests.fixtures.daemon import (
     task_of,
     wait_for,
 )
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 Jobs = Callable[[int], list[WorkloadProcess]]

@@ -93,7 +93,7 @@ def device_env() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_is_left() -> Iterator[None]:
-    """A file of tests fails that leaves processes on the GPU of the session, which the next file's tests would share."""
+    """A file of tests fails that leaves processes on the session's GPU, which the next file's tests would share."""
     yield
     for gpu in _of_the_session:
         left = end_all(gpu.dir)

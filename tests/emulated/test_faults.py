@@ -12,6 +12,9 @@ import pytest
 from runlist.emulated import EmulatedGpu
 from runlist.errors import RunlistError
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, Worker, refusal, running, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 

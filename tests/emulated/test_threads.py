@@ -18,6 +18,9 @@ from runlist.proc.process import owner_of, start_of
 from runlist.proc.words import command_line
 from runlist.views.structs import TaskView
 from tests.fixtures.daemon import Daemon, Worker, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 WAYS = ["ends", "apart", "closes"]

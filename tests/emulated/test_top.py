@@ -20,7 +20,10 @@ from runlist.client import Client
 from runlist.top.app import TopApp
 from runlist.top.feed import Feed
 from tests.fixtures.daemon import PATIENCE_S, Commands, Daemon, Worker
+from tests.fixtures.kept import commands, daemon, kept
 from tests.fixtures.screen import until
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 Steps = Callable[[Pilot[None]], Awaitable[None]]

@@ -12,6 +12,9 @@ import pytest
 from tests.emulated.memory_ways import WAYS
 from tests.emulated.raw import PRELUDE
 from tests.fixtures.daemon import Commands, Daemon, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 MiB = 1 << 20
 LIMIT = 100 * MiB

@@ -25,6 +25,9 @@ from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_
 from runlist.views.structs import TaskView
 from tests.fixtures.compiler import C, compiler
 from tests.fixtures.daemon import PATIENCE_S, ROOT, Commands, Daemon, Slices, running, task_of, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 MiB = 1 << 20
 LIMIT = "100M"

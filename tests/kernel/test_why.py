@@ -95,8 +95,8 @@ class Late:
 
 @contextlib.contextmanager
 def before_others() -> Iterator[None]:
-    """What is staged is to be the reason, and not whatever else this machine does: before the others of our session, and
-    with it before other sessions, where the kernel shares cores among those first.
+    """What is staged is to be the reason, and not whatever else this machine does: we go before the others of our
+    session, and with it before other sessions, where the kernel shares cores among those first.
     """
     nice, session = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
     before = session.read_text().split()[-1:] if session.exists() else []

@@ -49,6 +49,7 @@ class Gpus:
         self.source = FakeSource("switch log")
         self.accounting = Accounting(GPU, self.source)
         self.policy_name = "priority"
+        self.reason = "because of"
 
     def scheduler(self, gpu: str) -> Any:
         assert gpu == GPU
@@ -58,7 +59,7 @@ class Gpus:
         return []
 
     def why(self, key: TaskKey) -> str:
-        return f"because of {key.pid}"
+        return f"{self.reason} {key.pid}"
 
     def giving_way(self) -> None:
         return None
@@ -106,12 +107,15 @@ def test_what_was_decided_is_told_of_one_moment() -> None:
     tasks = [managed(), managed(key=TaskKey(8, GPU))]
     tasks[0].share = Share(timeslice_us=1)
     tasks[1].share = Share(timeslice_us=2048, enabled=False)
-    made = views(tasks, Gpus(), NoNvml())  # type: ignore[arg-type]
+    gpus = Gpus()
+    made = views(tasks, gpus, NoNvml())  # type: ignore[arg-type]
     seen = [next(made)]
     tasks[0].share, tasks[1].share = tasks[1].share, tasks[0].share
+    gpus.reason = "later, because of"
     tasks[1].task = replace(tasks[1].task, weight=7)
     seen += made
     assert [(one.timeslice_us, one.enabled, one.weight) for one in seen] == [(1, True, 100), (2048, False, 100)]
+    assert [one.why for one in seen] == ["because of 7", "because of 8"]
 
 
 def test_what_was_asked_for() -> None:

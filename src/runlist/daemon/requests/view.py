@@ -41,9 +41,12 @@ def views(
     gpus.read_usage(_USAGE_KEPT_S)
     room = _ROOM // max(1, len(tasks))
     ways = {gpu: gpus.scheduler(gpu).giving_way() for gpu in {task.task.key.gpu for task in tasks}}
-    for managed, task, share in [(managed, managed.task, managed.share) for managed in tasks]:
+    decided = [
+        (one, one.task, one.share, one.remark or gpus.scheduler(one.task.key.gpu).why(one.task.key)) for one in tasks
+    ]
+    for managed, task, share, why in decided:
         gpu = task.key.gpu
-        yield _view(managed, task, share, gpus.scheduler(gpu), ways[gpu], census, room, _made(managed, made_by))
+        yield _view(managed, task, share, why, gpus.scheduler(gpu), ways[gpu], census, room, _made(managed, made_by))
 
 
 def gpu_views(gpus: Gpus, census: MemoryCensus, roots: Iterable[Root], driver: str) -> list[GpuView]:
@@ -149,6 +152,7 @@ def _view(
     managed: ManagedTask,
     task: Task,
     share: Share,
+    why: str,
     scheduler: Scheduler,
     way: GivingWay | None,
     census: MemoryCensus,
@@ -183,7 +187,7 @@ def _view(
         suspended=task.suspended,
         policy=scheduler.policy_name,
         rule=managed.rule,
-        why=managed.remark or scheduler.why(task.key),
+        why=why,
         memory_bytes=census.by_pid(task.key.gpu).get(task.key.pid, None if inside.use is None else inside.use.total),
         groups=sum(len(context.groups) for context in contexts),
         channels=sum(context.channels for context in contexts),

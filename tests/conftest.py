@@ -5,6 +5,7 @@ RUNLIST_DEVICE=nvidia takes the real GPU; otherwise an emulated one is started, 
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -64,6 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a real GPU: make test-gpu"))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of tests are no garbage: collections skip them
 
 
 @contextmanager

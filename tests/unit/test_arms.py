@@ -197,8 +197,12 @@ def test_what_goes_off_while_it_is_not_watched_any_more_comes_on_again(armed: Wo
         actuator.fire(DONE, DONE)
 
     actuator.on_disarm = fire
+    def run() -> list[str]:
+        armed.scheduler.run()
+        return [managed.remark for managed in armed.scheduler.tasks.values() if not managed.share.enabled]
+
     armed.decide(decision(watch=()))
-    armed.run()
+    assert armed.do(run) == [GAVE_WAY] * 2  # until the policy has decided anew
     actuator.on_disarm = lambda number: None
     armed.pass_time(0.01)
     assert all(enabled for _, enabled in armed.shares().values())

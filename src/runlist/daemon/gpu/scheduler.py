@@ -163,7 +163,6 @@ class Scheduler:
             self._running = False
         for key, managed in self.tasks.items():
             self.accounting.set_enabled(key.pid, managed.share.enabled)
-            managed.gave_way = False
             if managed.copies and managed.task.suspended and not managed.share.enabled:
                 with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
                     managed.suspend_again()
@@ -235,6 +234,8 @@ class Scheduler:
 
     def watch(self, decision: Decision) -> None:
         self._running = False  # the shares are applied: what goes off from here on is news
+        for managed in self.tasks.values():
+            managed.gave_way = False
         self._arms.keep(decision.watch.keys() | decision.announcing)  # else we clear a word for which it acts
         self._activity.watch(decision.watch, decision.announcing)
         self._arms.set(self._activity.idle, decision.off_on_work)

@@ -197,6 +197,7 @@ def test_what_goes_off_while_it_is_not_watched_any_more_comes_on_again(armed: Wo
         actuator.fire(DONE, DONE)
 
     actuator.on_disarm = fire
+
     def run() -> list[str]:
         armed.scheduler.run()
         return [managed.remark for managed in armed.scheduler.tasks.values() if not managed.share.enabled]

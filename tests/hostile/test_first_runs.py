@@ -111,7 +111,7 @@ def test_a_start_that_stands_still_keeps_nobody_for_long(commands: Commands, mon
 
 def test_a_private_daemon_stays_for_who_is_connected(commands: Commands) -> None:
     commands.start("--private", "0.2", module="runlist.daemon")
-    wait_for(commands.socket.exists)
+    wait_for(commands.served)
     with Client.open(start=True) as client:
         pid = client.status().pid
         time.sleep(1.5)

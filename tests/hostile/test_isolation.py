@@ -57,7 +57,7 @@ def started(commands: Commands, planted: Path, environment: Mapping[str, str]) -
     words = [str(PROGRAM), "daemon"]
     process = subprocess.Popen(words, cwd=planted, env=dict(environment), stderr=subprocess.PIPE, text=True)
     commands._processes.append(process)
-    wait_for(commands.socket.exists, "the daemon's socket")
+    wait_for(commands.served, "the daemon's socket")
     client = Client.open()
     first = client.status().keeper_pid
     os.kill(first, signal.SIGKILL)

@@ -60,7 +60,7 @@ def test_too_few_descriptors_to_start(commands: Commands, files: int) -> None:
 def test_just_enough_descriptors(commands: Commands, worker: Start) -> None:
     one = worker()
     started = commands.start(module="runlist.daemon", preexec_fn=at_most(resource.RLIMIT_NOFILE, 128))
-    wait_for(commands.socket.exists, "a socket")
+    wait_for(commands.served, "a socket")
     with Client.open() as client:
         assert [task.pid for task in client.attach(one.pid, "batch")] == [one.pid]
         client.stop()

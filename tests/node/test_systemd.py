@@ -71,7 +71,7 @@ def test_its_capabilities_are_enough(commands: Commands, tmp_path: Path) -> None
 
 
 def _manage(commands: Commands, daemon: int, capabilities: int, tmp_path: Path) -> None:
-    wait_for(commands.socket.exists, "the daemon")
+    wait_for(commands.served, "the daemon")
     status = Path(f"/proc/{daemon}/status").read_text()
     assert int(re.findall(r"CapEff:\s*(\w+)", status)[0], 16).bit_count() == capabilities
     worker = Worker(commands.environment, tmp_path)

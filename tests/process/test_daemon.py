@@ -152,7 +152,7 @@ def test_its_log_is_beside_the_socket(commands: Commands) -> None:
 
 def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands) -> None:
     process = commands.start("daemon", "--policy", "gpreempt")
-    wait_for(commands.socket.exists)
+    wait_for(commands.served)
     wait_for(lambda: _answers(commands.socket))
     assert commands.json("daemon", "--status")["policy"] == "gpreempt"
     process.send_signal(signal.SIGTERM)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from runlist.daemon.gpu.escapes import MOST_AT_ONCE, Escapes
+from runlist.daemon.gpu import escapes
+from runlist.daemon.gpu.escapes import REST, Escapes
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
@@ -19,14 +23,16 @@ REALTIME_S = 1000.0
 
 
 class Context:
-    """Counts how often it was suspended."""
+    """Counts how often it was suspended, which takes so long."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes: Callable[[], None] = lambda: None) -> None:
         self.suspended = 0
         self.fails = False
+        self.takes = takes
 
     def suspend(self) -> None:
         self.suspended += 1
+        self.takes()
         if self.fails:
             raise RunlistError("no")
 
@@ -39,8 +45,20 @@ class World:
         self.task = ManagedTask(Task(KEY, TaskClass.BATCH, "x", 0, 0.0), {1: self.context}, Share(enabled=False))
         self.task.counts[Count.SUSPENSIONS] = 1
         self.tasks = {KEY: self.task}
-        self.escapes = Escapes(self.tasks)
+        self.escapes = Escapes(self.tasks, self._later)
         self.now = 100.0
+        self.planned: list[tuple[float, Callable[[], None]]] = []
+
+    def _later(self, after_s: float, call: Callable[[], None]) -> Any:
+        self.planned.append((self.now + after_s, call))
+        return SimpleNamespace(cancel=self.planned.clear)
+
+    def go_on(self) -> None:
+        """What is due is done."""
+        due = [call for at, call in self.planned if at <= self.now]
+        self.planned = [(at, call) for at, call in self.planned if at > self.now]
+        for call in due:
+            call()
 
     def read(self, *turns: float, after_s: float = 0.5) -> int:
         """A reading; the task was switched in so long before its end, each time. How often it was suspended at that."""
@@ -57,6 +75,8 @@ class World:
         self.now += after_s
         reading.until = REALTIME_S + self.now
         self.escapes.look(reading, since, self.now)
+        assert self.context.suspended == before  # a request waits for what is decided
+        self.go_on()
         return int(self.context.suspended - before)
 
     @property
@@ -65,8 +85,10 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(escapes, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
 
 
 def test_one_that_is_switched_in_while_it_is_off_is_suspended_again(world: World) -> None:
@@ -127,7 +149,7 @@ def test_who_stays_without_a_switch_is_suspended_ever_more_rarely_and_not_counte
     world.read()
     world.read()
     found = [number for number in range(200) if world.read_without_a_switch()]
-    assert found[:5] == [0, 3, 8, 17, 34]
+    assert found[:5] == [0, 2, 6, 14, 30]
     assert world.count == 0
 
 
@@ -157,17 +179,68 @@ def test_one_that_is_gone_is_forgotten(world: World) -> None:
     assert world.read(0.2) == 0
 
 
-def test_of_many_some_are_suspended_at_a_reading_and_the_others_at_the_next(world: World) -> None:
-    contexts: list[Any] = [Context() for _ in range(MOST_AT_ONCE + 3)]
+def test_of_many_some_are_suspended_at_once_and_the_others_after_a_rest(world: World) -> None:
+    def takes() -> None:
+        world.now += 0.002
+
+    contexts: list[Any] = [Context(takes) for _ in range(7)]
     world.tasks.clear()
     for pid, context in enumerate(contexts, 20):
         key = TaskKey(pid, "GPU-0")
-        task = ManagedTask(Task(key, TaskClass.BATCH, "x", 0, 0.0), {pid: context}, Share(enabled=False))
-        world.tasks[key] = task
+        world.tasks[key] = ManagedTask(Task(key, TaskClass.BATCH, "x", 0, 0.0), {pid: context}, Share(enabled=False))
     world.escapes.note(world.now)
+    world.now += 0.5
     usage = {key.pid: Usage(0.1, 1) for key in world.tasks}
-    for done in (MOST_AT_ONCE, 2 * MOST_AT_ONCE):
-        began = {key.pid: REALTIME_S + world.now + 0.4 for key in world.tasks}
-        world._look(Reading(0.0, usage, [Residency(20, 0, 0, 1)], began), 0.5)
-        assert sum(context.suspended for context in contexts) == done
-    assert {context.suspended for context in contexts} == {1, 2}
+    began = {key.pid: REALTIME_S + world.now - 0.1 for key in world.tasks}
+    reading = Reading(REALTIME_S + world.now, usage, [Residency(20, 0, 0, 1)], began)
+    world.escapes.look(reading, world.now - 0.5, world.now)
+    done = []
+    while world.planned:
+        at, _ = world.planned[0]
+        assert not done or at == pytest.approx(world.now + REST * 0.006)
+        world.now = max(world.now, at)
+        world.go_on()
+        done.append([context.suspended for context in contexts])
+    assert done == [[1] * 3 + [0] * 4, [1] * 6 + [0], [1] * 7]
+
+
+def test_who_came_on_meanwhile_is_let_be(world: World) -> None:
+    world.escapes.note(world.now)
+    world.escapes._rests_until = world.now + 1
+    assert world.read(0.1) == 0
+    world.task.share = replace(world.task.share, enabled=True)
+    world.now += 2
+    world.go_on()
+    assert (world.context.suspended, world.planned) == (0, [])
+
+
+def test_one_that_stayed_without_a_switch_is_seen_at_once_when_it_is_switched_in(world: World) -> None:
+    """Else it would know when nobody looks."""
+    world.read()
+    for _ in range(5):
+        while not world.read_without_a_switch():
+            pass
+    assert world.read(0.2) == 1
+    assert world.count == 1
+
+
+def test_one_that_enables_itself_as_soon_as_it_is_suspended_and_has_the_gpu_alone(world: World) -> None:
+    """So soon that clocks may not tell it from what it did before, and then it is switched no more."""
+    world.read()
+    assert world.read(0.2) == 1
+    for _ in range(20):
+        assert world.read(0.497) == 0
+        assert world.read_without_a_switch() == 1
+    assert world.count == 21
+
+
+def test_one_that_works_in_each_of_its_pauses_is_said_once_a_minute(world: World) -> None:
+    with capture_logs() as lines:
+        for _ in range(240):
+            world.task.share = replace(world.task.share, enabled=True)
+            world.escapes.note(world.now)
+            world.task.share = replace(world.task.share, enabled=False)
+            world.task.counts[Count.SUSPENSIONS] += 1
+            world.escapes.note(world.now)
+            assert world.read(0.1) == 1
+    assert len(lines) == 2

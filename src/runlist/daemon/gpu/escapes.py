@@ -1,11 +1,15 @@
 """Tasks that work while they are suspended: whoever has the file of a process can enable its channels, that is, the
 process itself, which the driver asks for no right.
+
+They are suspended a moment after they were seen: what is decided for a request that waits goes first.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -23,26 +27,49 @@ LEAST_S = 0.001
 """Less than this is no work of one that stays on the GPU."""
 LONGEST_REST_S = 64.0
 """Who stays in the log without a switch is suspended again ever more rarely, up to this."""
-MOST_AT_ONCE = 10
-"""Tasks at a reading, in turn: a control takes 0.3 to 1 ms, for which others wait."""
+MOST_S = 0.005
+"""No control begins later in a row: others wait meanwhile."""
+REST = 20
+"""Then none for so many times as long as they took."""
 _SAY_EVERY_S = 60.0
 
 
 class _Off(msgspec.Struct):
-    """A task that is off, and what happens after `until` happens while it is off."""
+    """A task that is off. What happens after `settled` happens while it is off. `seen`: it is to be suspended again,
+    and counts so, or not. `again`: it was, and `back`: it was switched in all the same, soon after that.
+    """
 
     suspensions: int
-    until: float
+    settled: float
+    seen: bool = False
+    counts: bool = False
+    again: bool = False
+    back: bool = False
     rest_s: float = 1.0
-    said_at: float = -_SAY_EVERY_S
+    rest_until: float = 0.0
+
+
+class Timer(Protocol):
+    """What is to be called later."""
+
+    def cancel(self) -> None:
+        """Call it no more."""
 
 
 class Escapes:
-    """Those of one GPU, by a source of usage that sees turns. Times are of the monotonic clock."""
+    """Those of one GPU, by a source of usage that sees turns. Times are of the monotonic clock. `later` calls something
+    after so many seconds.
+    """
 
-    def __init__(self, tasks: Mapping[TaskKey, ManagedTask]) -> None:
+    def __init__(
+        self, tasks: Mapping[TaskKey, ManagedTask], later: Callable[[float, Callable[[], None]], Timer]
+    ) -> None:
         self._tasks = tasks
+        self._later = later
         self._off: dict[TaskKey, _Off] = {}
+        self._said: dict[TaskKey, float] = {}
+        self._timer: Timer | None = None
+        self._rests_until = 0.0
 
     def note(self, now: float) -> None:
         """Tasks may have come on, or gone off."""
@@ -51,39 +78,68 @@ class Escapes:
                 self._off.pop(key, None)
             elif (off := self._off.get(key)) is None or off.suspensions != managed.counts[Count.SUSPENSIONS]:
                 self._off[key] = _Off(managed.counts[Count.SUSPENSIONS], now + SETTLE_S)
-        for key in self._off.keys() - self._tasks.keys():
-            del self._off[key]
+        for gone in (self._off.keys() | self._said.keys()) - self._tasks.keys():
+            self._off.pop(gone, None)
+            self._said.pop(gone, None)
 
     def look(self, reading: Reading, since: float, now: float) -> None:
-        """Suspend those once more that were switched in while they were off, by the reading of the time since then."""
+        """Have those suspended once more that were on the GPU while they were off, by the reading of the time since
+        then.
+        """
         self.note(now)
-        left = MOST_AT_ONCE
-        for key, off in list(self._off.items()):
-            if key.pid not in reading.usage or not left:
+        for key, off in self._off.items():
+            if key.pid not in reading.usage:
                 continue
             began = reading.began.get(key.pid)
-            if began is not None:
-                if now - (reading.until - began) < off.until:
-                    continue
-                self._suspend(key, off, now)
-                self._count(self._tasks[key], off, now)
-                left -= 1
-            elif since >= off.until and reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
+            came = None if began is None else now - (reading.until - began)
+            if came is not None and came >= off.settled:
+                off.seen = off.counts = True
+            elif came is not None:
+                off.back |= off.again
+            elif since >= off.settled and reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
                 # It came before it went off, and nobody came after it: the log may not have been told of its end.
-                self._suspend(key, off, now)
-                off.until, off.rest_s = now + off.rest_s, min(2 * off.rest_s, LONGEST_REST_S)
-                left -= 1
+                off.seen |= off.back or now >= off.rest_until
+                off.counts |= off.back
+        self._plan(now)
 
-    def _suspend(self, key: TaskKey, off: _Off, now: float) -> None:
+    def close(self) -> None:
+        """Suspend nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan(self, now: float) -> None:
+        if self._timer is None and any(off.seen for off in self._off.values()):
+            self._timer = self._later(max(0.0, self._rests_until - now), self._suspend_seen)
+
+    def _suspend_seen(self) -> None:
+        self._timer = None
+        began = now = time.monotonic()
+        self.note(now)
+        for key, off in [(key, off) for key, off in self._off.items() if off.seen]:
+            self._suspend(key, off)
+            if (now := time.monotonic()) - began >= MOST_S:
+                break
+        self._rests_until = now + REST * (now - began)
+        self._plan(now)
+
+    def _suspend(self, key: TaskKey, off: _Off) -> None:
         managed = self._tasks[key]
         self._off[key] = self._off.pop(key)  # behind those that have not had their turn
-        off.until = now + SETTLE_S
         with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
             managed.suspend_again()
+        now = time.monotonic()
+        off.settled = now + SETTLE_S
+        if off.counts:
+            self._count(managed, now)
+        else:
+            off.rest_until, off.rest_s = now + off.rest_s, min(2 * off.rest_s, LONGEST_REST_S)
+        off.again, off.seen, off.counts, off.back = True, False, False, False
 
-    def _count(self, managed: ManagedTask, off: _Off, now: float) -> None:
+    def _count(self, managed: ManagedTask, now: float) -> None:
         managed.counts[Count.SUSPENDED_AGAIN] += 1
-        if now - off.said_at >= _SAY_EVERY_S:
-            off.said_at = now
-            pid, gpu = managed.task.key.pid, managed.task.key.gpu
-            _log.warning("a suspended task worked, as one that enabled itself; suspended again", pid=pid, gpu=gpu)
+        key = managed.task.key
+        if now - self._said.get(key, -_SAY_EVERY_S) >= _SAY_EVERY_S:
+            self._said[key] = now
+            _log.warning(
+                "a suspended task worked, as one that enabled itself; suspended again", pid=key.pid, gpu=key.gpu
+            )

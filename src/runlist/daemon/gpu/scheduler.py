@@ -56,7 +56,7 @@ class Scheduler:
         self._activity = ActivityWatch(self.tasks, self.tell, self.loop.read_usage)
         self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
-        self._escapes = Escapes(self.tasks)
+        self._escapes = Escapes(self.tasks, lambda after_s, call: asyncio.get_running_loop().call_later(after_s, call))
         self._running = False
         self._carriers: set[TaskKey] = set()
         self._watchdog = watchdog
@@ -174,6 +174,7 @@ class Scheduler:
     def close(self) -> None:
         """Stop the timer, and let go of the usage source."""
         self.stop_ringing()
+        self._escapes.close()
         self._arms.disarm()
         self._activity.close()
         self.accounting.close()

@@ -40,6 +40,9 @@ inline constexpr std::uint32_t kWatchOwn = 2;
 // Of a watched control: it may change whether others run. An event has these flags.
 inline constexpr std::uint32_t kWatchOthers = 4;
 
+// Of a watched control: part of it may be done where the answer is an error.
+inline constexpr std::uint32_t kWatchPartly = 8;
+
 // Of an entry's key: its cgroup counts.
 inline constexpr std::uint32_t kByCgroup = 1;
 

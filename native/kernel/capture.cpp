@@ -167,11 +167,11 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     tell({What::kDuplicated, object.kind, request.fd, key.client, first, key.object, 0, 0});
 }
 
-ALWAYS void controlled(const Request& request, std::uint32_t pid) {
+ALWAYS void controlled(const Request& request, std::uint32_t pid, bool failed) {
     const Shape& shape = *request.shape;
     const std::uint32_t command = Request::at(request, shape.class_at);
     const auto* flags = find<std::uint32_t>(&watched, command);
-    if (!flags) return;
+    if (!flags || (failed && (*flags & kWatchPartly) == 0)) return;
     Process* process = process_of(pid);
     if (!process || !within_budget(*process, (*flags & kWatchOwn) != 0)) return;
     ControlKey key{};
@@ -297,9 +297,9 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
         return kOthersToo;
     }
     // Where there is no answer, what may have been made counts, and what may have been freed counts on.
-    const bool nothing =
-        leaving->result == 0 ? Request::at(request, request.shape->status_at) != 0 : request.shape->verb == Verb::kFree;
-    if (nothing) return kOthersToo;
+    const bool failed = leaving->result == 0 && Request::at(request, request.shape->status_at) != 0;
+    const bool nothing = leaving->result == 0 ? failed : request.shape->verb == Verb::kFree;
+    if (nothing && request.shape->verb != Verb::kControl) return kOthersToo;
     switch (request.shape->verb) {
         case Verb::kAllocate:
             allocated(request, pid);
@@ -311,7 +311,7 @@ PROGRAM("syscalls/sys_exit_ioctl") exit_ioctl(const Leaving* leaving) {
             duplicated(request, pid);
             break;
         case Verb::kControl:
-            controlled(request, pid);
+            controlled(request, pid, failed);
             break;
         case Verb::kTransfer:
             break;

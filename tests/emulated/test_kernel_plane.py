@@ -155,12 +155,15 @@ def test_a_suspended_process_that_enables_itself_is_off_again_at_once(seeing: Da
     tenant.wait_for_progress()
 
 
-def test_who_is_stopped_by_a_stranger_runs_again_at_once(seeing: Daemon, worker: Start, slices: Slices) -> None:
-    """Without the plane that is seen after three seconds at least."""
+@pytest.mark.parametrize("more", [(), (0x5C00_9999,)], ids=["all", "up to one that is not there"])
+def test_who_is_stopped_by_a_stranger_runs_again_at_once(
+    seeing: Daemon, worker: Start, slices: Slices, more: tuple[int, ...]
+) -> None:
+    """Without the plane that takes three seconds at least. A list is done up to what the driver does not know."""
     victim, stranger = worker(), worker()
     seeing.client.attach(victim.pid, "latency")
     (context,) = slices.contexts(victim.pid)
-    channels = [channel for group in context.groups.values() for channel in group.channels]
+    channels = [channel for group in context.groups.values() for channel in group.channels] + [*more]
     for _ in range(4):
         assert stranger.do(f"stop {context.client} {' '.join(map(str, channels))}")["refused"] == 0
         wait_for(lambda: _moves(victim), timeout=1)

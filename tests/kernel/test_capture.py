@@ -23,6 +23,7 @@ from tests.fixtures.kernel import (
     CHANNEL,
     COMPUTE,
     DEVICE,
+    DISABLE_CHANNELS,
     GET_HANDLE_INFO,
     GET_TIMESLICE,
     GROUP,
@@ -159,6 +160,15 @@ def test_controls_are_counted_and_its_own_slice_is_an_event(file: int) -> None:
         }
     assert (event.what, event.class_, event.object, event.client) == (What.CONTROLLED, SET_TIMESLICE, 0x15, CLIENT)
     assert counted == {GET_TIMESLICE: 3, SET_TIMESLICE: 1}
+
+
+def test_a_control_that_is_done_in_part_is_an_event_although_its_answer_is_an_error(file: int) -> None:
+    with captured() as kernel:
+        asking = Asking(file, CLIENT)
+        asking.controlled(0x15, SET_TIMESLICE, status=0x21)
+        asking.controlled(0x15, DISABLE_CHANNELS, status=0x21)
+        events = _mine(kernel.take())
+    assert [(event.what, event.class_) for event in events] == [(What.CONTROLLED, DISABLE_CHANNELS)]
 
 
 def test_closing_running_another_program_and_ending_are_told(answering: Path) -> None:

@@ -37,6 +37,9 @@ WATCH_OWN = 2
 WATCH_OTHERS = 4
 """Of a watched control: it may change whether others run. An event has these flags."""
 
+WATCH_PARTLY = 8
+"""Of a watched control: part of it may be done where the answer is an error."""
+
 BY_CGROUP = 1
 """Of an entry's key: its cgroup counts."""
 

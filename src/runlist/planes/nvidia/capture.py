@@ -71,7 +71,7 @@ CAPTURE = Capture(
     watched={
         command.number: (kernel.WATCH_EVENT if command.name in _TOLD else 0)
         | (kernel.WATCH_OWN if command.name in _OWN else 0)
-        | (kernel.WATCH_OTHERS if command.name == "FIFO_DISABLE_CHANNELS" else 0)
+        | (kernel.WATCH_OTHERS | kernel.WATCH_PARTLY if command.name == "FIFO_DISABLE_CHANNELS" else 0)
         for command in COMMANDS.values()
         if command.target in (Target.GROUP, Target.CHANNEL) or command.name == "FIFO_DISABLE_CHANNELS"
     },

@@ -52,7 +52,7 @@ def test_what_a_stranger_changed_is_as_the_shares_say() -> None:
 
 
 def test_others_are_served_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "PIECE", 1)
+    monkeypatch.setattr(checks, "PIECE_S", 0)
 
     async def test(world: Managed) -> None:
         client = world.tenant()

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,6 +32,8 @@ class World:
         self.gaps: list[int] = []
         self.corrected: list[int] = []
         self.asserted: list[int | None] = []
+        self.takes: Callable[[], None] = lambda: None  # a correction
+        self.takes_all: Callable[[], None] = lambda: None
         processes = SimpleNamespace(
             managed=self.managed, is_ours=lambda _: False, roots={}, owner_of_client={CLIENT: PID}.get
         )
@@ -55,11 +57,13 @@ class World:
     def _assert_all(self, but: int | None) -> Iterator[None]:
         self.asserted.append(but)
         time.sleep(0.002)
+        self.takes_all()
         yield
 
     def _correct(self, pid: int, *, off: bool) -> None:
         assert off
         self.corrected.append(pid)
+        self.takes()
 
     async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
         del root
@@ -86,7 +90,7 @@ class World:
         """It makes channels without a pause until it was looked at so often."""
         while len(self.looks) < until:
             self.made(Kind.CHANNEL)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.0001)  # a fast machine makes more than is remembered
 
 
 def objects(seen: Sequence[Seen]) -> list[int]:
@@ -199,6 +203,85 @@ def test_others_on_files_of_their_own_or_by_other_controls_have_nothing_undone()
         world.sightings.hear([msgspec.structs.replace(stop, fd=FD + 1), msgspec.structs.replace(stop, parent=1)])
         await asyncio.sleep(0.02)
         assert world.asserted == []
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_who_enables_itself_by_a_client_that_nobody_manages_is_looked_at() -> None:
+    async def run() -> None:
+        world = World()
+        enabled = msgspec.structs.replace(world.event(Kind.OTHER), what=What.CONTROLLED, parent=WATCH_OTHERS, client=99)
+        world.sightings.hear([enabled])
+        assert world.corrected == []  # nobody manages it
+        world.managed[PID] = object()
+        world.sightings.hear([enabled])
+        assert world.corrected == [PID]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_of_many_who_change_their_slices_each_has_a_turn_and_others_are_served_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "CORRECT_S", 0.002)
+    monkeypatch.setattr(sightings, "CORRECT_EVERY_S", 0)
+
+    async def run() -> None:
+        world = World()
+        world.takes = lambda: time.sleep(0.001)
+        pids = range(PID, PID + 20)
+        world.managed |= dict.fromkeys(pids, object())
+        flood = [
+            msgspec.structs.replace(
+                world.event(Kind.OTHER), what=What.CONTROLLED, parent=WATCH_OTHERS, client=99, pid=pid
+            )
+            for pid in pids
+        ]
+        while len(world.corrected) < 60:
+            before = len(world.corrected)
+            world.sightings.hear(flood)
+            assert len(world.corrected) <= before + 2
+            await asyncio.sleep(0)
+            assert len(world.corrected) <= before + 4
+        assert all(19 <= b - a <= 21 for a, b in occurrences(world.corrected))
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def occurrences(pids: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each stands in the list, and where it stands next."""
+    last: dict[int, int] = {}
+    pairs = []
+    for place, pid in enumerate(pids):
+        if pid in last:
+            pairs.append((last[pid], place))
+        last[pid] = place
+    return pairs
+
+
+def test_a_round_that_failed_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one for which there was no memory."""
+
+    async def run() -> None:
+        world = World()
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        stop = msgspec.structs.replace(world.event(Kind.OTHER), what=What.CONTROLLED, parent=WATCH_OTHERS, client=99)
+        fails = True
+
+        def takes() -> None:
+            if fails:
+                raise MemoryError
+
+        world.takes_all = takes
+        world.sightings.hear([stop])
+        await asyncio.sleep(0.01)
+        fails = False
+        world.sightings.hear([stop])
+        await asyncio.sleep(0.01)
+        assert world.asserted == [PID, PID]
         world.sightings.close()
 
     asyncio.run(run())

@@ -47,6 +47,8 @@ LOOKS_A_SECOND = 20
 """At a process on hints alone. A program that makes and frees contexts on and on is left to the ordinary looks."""
 CORRECT_EVERY_S = 0.005
 """A process that changes its slices on and on has them put back so often."""
+CORRECT_S, CORRECT_REST = 0.002, 4
+"""So long they are put back in a row, however many do; then not for so many times as long as that took."""
 ASSERT_REST = 50
 """Who may have stopped others on and on has that undone all the time but for so many times as long as it took last."""
 
@@ -117,7 +119,9 @@ class Sightings:
         self._known: dict[int, _Process] = {}
         self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
-        self._correcting: dict[int, asyncio.TimerHandle] = {}
+        self._wrong: dict[int, None] = {}  # processes whose slices are to be looked at, in the order of events
+        self._correcting: asyncio.TimerHandle | None = None
+        self._correct_at = 0.0  # not before
         self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
         self._meddlers: set[int] = set()  # who may have stopped others since all were last set right
         self._setting_right: asyncio.Task[None] | None = None
@@ -131,9 +135,8 @@ class Sightings:
         self._known.clear()
         if self._beginning is not None:
             self._beginning.cancel()
-        for timer in self._correcting.values():
-            timer.cancel()
-        self._correcting.clear()
+        if self._correcting is not None:
+            self._correcting.cancel()
         if self._setting_right is not None:
             self._setting_right.cancel()
 
@@ -258,47 +261,73 @@ class Sightings:
 
     def _controlled(self, event: Event) -> None:
         """Somebody who has the file of a managed process has changed its slice, or enabled it: that process, or a child
-        of it.
+        of it. Or the process has, by a client that nobody manages.
         """
-        owner = self._processes.owner_of_client(event.client)
-        if owner is not None and owner not in self._correcting and self._finder.is_file(event.pid, event.fd):
-            self._correct_soon(owner)
-        if event.parent & WATCH_OTHERS and event.pid not in self._meddlers:
-            self._set_others_right(event)
+        may_be_others = bool(event.parent & WATCH_OTHERS)
+        owners = {self._processes.owner_of_client(event.client), event.pid if may_be_others else None}
+        changed = [pid for pid in owners if pid in self._processes.managed and pid not in self._wrong]
+        meddles = may_be_others and event.pid not in self._meddlers and len(self._meddlers) < MOST_PROCESSES
+        if (changed or meddles) and self._finder.is_file(event.pid, event.fd):
+            for pid in changed:
+                self._correct_soon(pid)
+            if meddles:
+                self._set_others_right(event.pid)
 
-    def _set_others_right(self, event: Event) -> None:
+    def _set_others_right(self, but: int) -> None:
         """The driver lets any client disable the channels of all, and enable them; of whom is not told."""
-        if len(self._meddlers) < MOST_PROCESSES and self._finder.is_file(event.pid, event.fd):
-            self._meddlers.add(event.pid)
-            if self._setting_right is None:
-                self._setting_right = asyncio.get_running_loop().create_task(self._set_right())
+        self._meddlers.add(but)
+        if self._setting_right is None:
+            self._setting_right = asyncio.get_running_loop().create_task(self._set_right())
 
     async def _set_right(self) -> None:
-        while self._meddlers:
-            await asyncio.sleep(max(0.0, self._set_right_at - time.monotonic()))
-            meddlers, self._meddlers = self._meddlers, set()
+        try:
+            while self._meddlers:
+                await asyncio.sleep(max(0.0, self._set_right_at - time.monotonic()))
+                meddlers, self._meddlers = self._meddlers, set()
+                took_s = await self._assert_all(meddlers)
+                self._set_right_at = time.monotonic() + max(CORRECT_EVERY_S, ASSERT_REST * took_s)
+        finally:
+            self._setting_right = None
+
+    async def _assert_all(self, meddlers: set[int]) -> float:
+        """What one does to itself stays. Returns how long it took, without what others did meanwhile."""
+        pieces = self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None)
+        took_s, more = 0.0, True
+        while more:
             began = time.monotonic()
-            # What it does to itself stays.
-            for _ in self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None):
-                await asyncio.sleep(0)
-            ended = time.monotonic()
-            self._set_right_at = ended + max(CORRECT_EVERY_S, ASSERT_REST * (ended - began))
-        self._setting_right = None
+            more = next(pieces, self) is not self
+            took_s += time.monotonic() - began
+            await asyncio.sleep(0)
+        return took_s
 
     def _correct_soon(self, pid: int) -> None:
         """Ask the driver what a process has now."""
-        if pid in self._correcting:
+        if pid in self._wrong:
             return
-        pause = self._corrected.get(pid, 0.0) + CORRECT_EVERY_S - time.monotonic()
-        if pause <= 0:
-            self._correct(pid)
-        else:
-            self._correcting[pid] = asyncio.get_running_loop().call_later(pause, self._correct, pid)
+        self._wrong[pid] = None
+        if self._correcting is None or time.monotonic() >= self._correct_at:
+            self._correct_some()
 
-    def _correct(self, pid: int) -> None:
-        self._correcting.pop(pid, None)
-        self._corrected[pid] = time.monotonic()
-        self._checks.correct(pid, off=True)
+    def _correct_some(self) -> None:
+        """Those that are due, as long as others can wait."""
+        if self._correcting is not None:
+            self._correcting.cancel()
+            self._correcting = None
+        began = now = time.monotonic()
+        if now >= self._correct_at:
+            for pid in [pid for pid in self._wrong if self._due(pid) <= now]:
+                del self._wrong[pid]
+                self._checks.correct(pid, off=True)
+                now = self._corrected[pid] = time.monotonic()
+                if now - began >= CORRECT_S:
+                    break
+            self._correct_at = now + CORRECT_REST * (now - began)
+        if self._wrong:
+            due = max(self._correct_at, min(map(self._due, self._wrong)))
+            self._correcting = asyncio.get_running_loop().call_later(max(0.0, due - now), self._correct_some)
+
+    def _due(self, pid: int) -> float:
+        return self._corrected.get(pid, 0.0) + CORRECT_EVERY_S
 
     def _closed(self, event: Event) -> None:
         if event.pid in self._processes.managed:

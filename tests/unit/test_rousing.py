@@ -11,6 +11,7 @@ import pytest
 
 from runlist.daemon.gpu.accounting import Account
 from runlist.daemon.tasks.managed import Count, ManagedTask
+from runlist.daemon.tree import rousing
 from runlist.daemon.tree.rousing import Rousing
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
@@ -23,14 +24,17 @@ class Context:
     def __init__(self) -> None:
         self.roused = self.enabled = 0
         self.fails = False
+        self.takes: Callable[[], None] = lambda: None
 
     def resume(self) -> None:
         self.enabled += 1
+        self.takes()
         if self.fails:
             raise RunlistError("no")
 
     def rouse(self) -> None:
         self.roused += 1
+        self.takes()
         if self.fails:
             raise RunlistError("no")
 
@@ -162,16 +166,28 @@ def test_without_a_library_it_is_enabled_now_and_then_since_a_stranger_may_have_
     assert (world.task.counts[Count.ROUSED], world.context.roused) == (0, 0)
 
 
-def test_of_many_some_are_enabled_in_a_look_and_the_others_in_the_next() -> None:
-    world = World(None)
+@pytest.mark.parametrize("told", [None, WAITS], ids=["enabled", "roused"])
+def test_of_many_some_have_their_turn_in_a_look_and_the_others_in_the_next(
+    monkeypatch: pytest.MonkeyPatch, told: Activity | None
+) -> None:
+    """As many as there is time for: some controls take longer, and some tasks have more."""
+    clock = 0.0
+
+    def passes() -> None:
+        nonlocal clock
+        clock += 0.002
+
+    monkeypatch.setattr(rousing, "time", SimpleNamespace(monotonic=lambda: clock))
+    world = World(told)
     world.runs()
-    world.tasks = [replace_key(world.task, pid) for pid in range(25)]
+    world.context.takes = passes
+    world.tasks = [replace_key(world.task, pid) for pid in range(7)]
     counts = []
-    for _ in range(8):
-        before = world.context.enabled
+    for _ in range(6):
+        before = world.context.enabled + world.context.roused
         world.look(1)
-        counts.append(world.context.enabled - before)
-    assert counts == [0, 0, 10, 10, 5, 0, 0, 0]
+        counts.append(world.context.enabled + world.context.roused - before)
+    assert [count for count in counts if count] == [3, 3, 1]
 
 
 def test_what_may_go_off_at_once_is_let_go_of_before_and_armed_again(world: World) -> None:

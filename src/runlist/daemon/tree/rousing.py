@@ -35,8 +35,8 @@ UNKNOWN_S, LONGEST_S = 30.0, 60.0
 """One of which nobody knows whether it waits is enabled after `IDLE_S` if it ran before, then after the first of these,
 then every time after the second.
 """
-MOST_AT_ONCE = 10
-"""Tasks in a look: a control takes 0.3 to 1 ms, for which others wait."""
+MOST_S = 0.005
+"""In a look none is roused later: others wait meanwhile."""
 
 _log = structlog.get_logger()
 
@@ -64,21 +64,22 @@ class Rousing:
 
     def look(self, now: float | None = None) -> None:
         """Rouse those that wait for too long."""
-        now = time.monotonic() if now is None else now
+        began = time.monotonic()
+        now = began if now is None else now
         before, self._still = self._still, {}
-        left, unsettled = MOST_AT_ONCE, set()
+        unsettled, over = set(), False
         for task in self._processes.tasks():
             if not task.share.enabled or task.carrier is not None or task.outside:
                 continue
             gpu = task.task.key.gpu
             accounting = self._gpus.scheduler(gpu).accounting
             still = self._still[task.task.key] = _now(task, accounting, before.get(task.task.key), now)
-            if now < still.due or not left:
+            if now < still.due or over:
                 continue
             shares = accounting.all.shares
             armed = task.on_settle is not None
             if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY):
-                left -= 1
+                over = time.monotonic() - began >= MOST_S
                 unsettled |= {gpu} if armed else set()
         self._gpus.run(unsettled, set())  # what was to go off at once is to do so again
 

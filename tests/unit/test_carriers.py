@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon.tasks.managed import Count, ManagedTask
+from runlist.daemon.tasks.managed import Count, ManagedTask, SuspendedBy
 from runlist.errors import RunlistError
 from runlist.model import Share, TaskClass, TaskKey
 from runlist.planes.nvidia.context import GpuContext
@@ -249,6 +249,22 @@ def test_the_actuator_suspends_the_carrier_alone(watched: tuple[World, Actuator]
     assert [task.disabled for task in tasks] == [True, False, False]
     world.run()  # the policy thinks otherwise
     assert [task.share.enabled for task in tasks] == [True] * 3
+    assert [world.tenants[pid].count(DISABLE) for pid in (2, 3, 4)] == [1, 0, 0]
+    world.do(world.scheduler._arms.disarm)
+
+
+def test_who_is_carried_keeps_its_channels_when_all_are_suspended_after_they_went_off_at_once(
+    watched: tuple[World, Actuator],
+) -> None:
+    """The carrier's may copy still, and are all off then: no other control is needed."""
+    world, actuator = watched
+    world.do(lambda: actuator.fire(DONE))
+    tasks = [world.scheduler.tasks[key(pid)] for pid in (2, 3, 4)]
+    for task in tasks:
+        task.suspend_for(SuspendedBy.USER)
+    world.decide(Decision({key(1): Share(10_000), **{key(pid): Share(10_000, enabled=False) for pid in (2, 3, 4)}}))
+    world.run()
+    assert [task.disabled for task in tasks] == [True, False, False]
     assert [world.tenants[pid].count(DISABLE) for pid in (2, 3, 4)] == [1, 0, 0]
     world.do(world.scheduler._arms.disarm)
 

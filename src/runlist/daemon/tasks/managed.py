@@ -324,7 +324,7 @@ class ManagedTask(msgspec.Struct):
         self.counts[Count.SUSPENSIONS] += self.share.enabled
         self.share = replace(self.share, enabled=False)
         self.disabled |= self.carrier is None
-        self.gave_way = self.copies = True
+        self.gave_way, self.copies = True, self.carrier is None  # of one that is carried all copies go on
 
     def assert_enabled(self) -> None:
         """Suspend it or resume it once more, as its share says: somebody may have done the other."""

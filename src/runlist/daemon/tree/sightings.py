@@ -153,7 +153,8 @@ class Sightings:
         self._kernel.forget()  # nobody may have been told of the end of some
 
     def hear(self, events: Sequence[Event]) -> None:
-        """Take events in their order."""
+        """Take events in their order. All of them have happened: a control counts once, however often it was sent."""
+        controls: set[tuple[int, int, int, int]] = set()
         for event in events:
             if self._processes.is_ours(event.pid):
                 continue
@@ -163,7 +164,10 @@ class Sightings:
                 case What.FREED:
                     self._freed(event)
                 case What.CONTROLLED:
-                    self._controlled(event)
+                    control = event.pid, event.fd, event.client, event.parent
+                    if control not in controls:
+                        controls.add(control)
+                        self._controlled(event)
                 case What.CLOSED | What.EXECUTED:
                     self._closed(event)
                 case What.ENDED:

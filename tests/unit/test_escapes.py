@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from runlist.daemon.gpu import escapes
-from runlist.daemon.gpu.escapes import REST, Escapes
+from runlist.daemon.gpu.escapes import MOST_CONTEXTS, REST, Escapes
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
@@ -60,10 +60,10 @@ class World:
         for call in due:
             call()
 
-    def read(self, *turns: float, after_s: float = 0.5) -> int:
+    def read(self, *turns: float, after_s: float = 0.5, context: int = 0) -> int:
         """A reading; the task was switched in so long before its end, each time. How often it was suspended at that."""
         held = {KEY.pid: Usage(0.002 * len(turns), turns=len(turns))} if turns else {}
-        began = {KEY.pid: REALTIME_S + self.now + after_s - min(turns)} if turns else {}
+        began = {(KEY.pid, context): REALTIME_S + self.now + after_s - min(turns)} if turns else {}
         return self._look(Reading(0.0, {**held, 8: Usage(0.1, 1)}, [Residency(8, 0, 0, 1)], began), after_s)
 
     def read_without_a_switch(self) -> int:
@@ -191,7 +191,7 @@ def test_of_many_some_are_suspended_at_once_and_the_others_after_a_rest(world: W
     world.escapes.note(world.now)
     world.now += 0.5
     usage = {key.pid: Usage(0.1, 1) for key in world.tasks}
-    began = {key.pid: REALTIME_S + world.now - 0.1 for key in world.tasks}
+    began = {(key.pid, 0): REALTIME_S + world.now - 0.1 for key in world.tasks}
     reading = Reading(REALTIME_S + world.now, usage, [Residency(20, 0, 0, 1)], began)
     world.escapes.look(reading, world.now - 0.5, world.now)
     done = []
@@ -244,3 +244,34 @@ def test_one_that_works_in_each_of_its_pauses_is_said_once_a_minute(world: World
             world.escapes.note(world.now)
             assert world.read(0.1) == 1
     assert len(lines) == 2
+
+
+def test_a_context_that_nobody_has_found_yet_is_no_escape(world: World) -> None:
+    """Its task may have made it while it was on."""
+    world.read()
+    assert world.read(0.2) == 1
+    assert [world.read(0.2, context=1) for _ in range(3)] == [0] * 3
+    world.task.task = replace(world.task.task, contexts=2)
+    world.task.settles_at = world.now + 1
+    assert [world.read(0.2, context=1) for _ in range(4)] == [1] * 4
+    assert world.count == 1 + 2  # it was in the making
+
+
+def test_who_makes_one_context_after_the_other_is_let_be_once_a_minute(world: World) -> None:
+    world.read()
+    world.read(0.2)
+    found = [world.read(0.2, context=number) for number in range(1, 241)]
+    assert found == ([0] * 20 + [1] * 100) * 2
+
+
+def test_a_context_of_which_the_log_has_not_told_before_may_be_the_known_one(world: World) -> None:
+    world.read()
+    assert world.read(0.2, context=5) == 1
+    assert world.count == 1
+
+
+def test_of_one_that_makes_contexts_without_end_not_all_are_remembered(world: World) -> None:
+    for number in range(2 * MOST_CONTEXTS):
+        world.read(0.2, context=number)
+    (contexts,) = world.escapes._contexts.values()
+    assert len(contexts.known) == MOST_CONTEXTS

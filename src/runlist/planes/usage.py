@@ -30,15 +30,15 @@ class Reading(msgspec.Struct):
     """The use of a GPU since the last reading, up to `until` (CLOCK_REALTIME, s).
 
     `usage` is by process id, without processes that had none; idle time may be of earlier readings. `residencies` are
-    in order and do not overlap; `began` has when each process was switched in last (CLOCK_REALTIME, s), of those that
-    were. Sources that do not see turns leave both empty. `dropped` counts lost records: nobody is charged for their
-    time.
+    in order and do not overlap; `began` has when each context was switched in last (CLOCK_REALTIME, s), of those that
+    were, by process id and context. Sources that do not see turns leave both empty. `dropped` counts lost records:
+    nobody is charged for their time.
     """
 
     until: float
     usage: dict[int, Usage] = {}
     residencies: list[Residency] = []
-    began: dict[int, float] = {}
+    began: dict[tuple[int, int], float] = {}
     dropped: int = 0
 
     def add(self, pid: int, usage: Usage) -> None:

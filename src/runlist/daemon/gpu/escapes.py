@@ -31,6 +31,12 @@ MOST_S = 0.005
 """No control begins later in a row: others wait meanwhile."""
 REST = 20
 """Then none for so many times as long as they took."""
+NEW_S, NEW_EVERY_S = 10.0, 60.0
+"""A context beside the first is one that nobody has found yet, until its task has another number of them, and for so
+long at most. Once in so long: who makes one after the other is not let be for all of them.
+"""
+MOST_CONTEXTS = 256
+"""Of a task are remembered."""
 _SAY_EVERY_S = 60.0
 
 
@@ -47,6 +53,26 @@ class _Off(msgspec.Struct):
     back: bool = False
     rest_s: float = 1.0
     rest_until: float = 0.0
+
+
+class _Contexts(msgspec.Struct):
+    """Of a task, by their numbers in the log: until when each is new, and how many were found when it came. `since`
+    is when the first came of those that are new.
+    """
+
+    since: float = -NEW_EVERY_S
+    known: dict[int, tuple[float, int]] = {}
+
+    def is_new(self, context: int, found: int, now: float) -> bool:
+        """Whether nobody has found it yet."""
+        if context not in self.known:
+            if now >= self.since + NEW_EVERY_S and self.known:
+                self.since = now
+            if len(self.known) >= MOST_CONTEXTS:
+                del self.known[next(iter(self.known))]
+            self.known[context] = self.since + NEW_S, found
+        until, before = self.known[context]
+        return now < until and found == before
 
 
 class Timer(Protocol):
@@ -67,6 +93,7 @@ class Escapes:
         self._tasks = tasks
         self._later = later
         self._off: dict[TaskKey, _Off] = {}
+        self._contexts: dict[TaskKey, _Contexts] = {}
         self._said: dict[TaskKey, float] = {}
         self._timer: Timer | None = None
         self._rests_until = 0.0
@@ -78,25 +105,25 @@ class Escapes:
                 self._off.pop(key, None)
             elif (off := self._off.get(key)) is None or off.suspensions != managed.counts[Count.SUSPENSIONS]:
                 self._off[key] = _Off(managed.counts[Count.SUSPENSIONS], now + SETTLE_S)
-        for gone in (self._off.keys() | self._said.keys()) - self._tasks.keys():
-            self._off.pop(gone, None)
-            self._said.pop(gone, None)
+        for kept in (self._off, self._contexts, self._said):
+            for gone in kept.keys() - self._tasks.keys():
+                del kept[gone]
 
     def look(self, reading: Reading, since: float, now: float) -> None:
         """Have those suspended once more that were on the GPU while they were off, by the reading of the time since
         then.
         """
         self.note(now)
+        keys = {key.pid: key for key in self._tasks}
+        switched = set()
+        for (pid, context), began in reading.began.items():
+            if (key := keys.get(pid)) is not None:
+                switched.add(key)
+                self._switched_in(key, context, now - (reading.until - began))
         for key, off in self._off.items():
-            if key.pid not in reading.usage:
+            if key in switched or key.pid not in reading.usage or since < off.settled:
                 continue
-            began = reading.began.get(key.pid)
-            came = None if began is None else now - (reading.until - began)
-            if came is not None and came >= off.settled:
-                off.seen = off.counts = True
-            elif came is not None:
-                off.back |= off.again
-            elif since >= off.settled and reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
+            if reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
                 # It came before it went off, and nobody came after it: the log may not have been told of its end.
                 off.seen |= off.back or now >= off.rest_until
                 off.counts |= off.back
@@ -106,6 +133,17 @@ class Escapes:
         """Suspend nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _switched_in(self, key: TaskKey, context: int, at: float) -> None:
+        managed, off = self._tasks[key], self._off.get(key)
+        is_new = self._contexts.setdefault(key, _Contexts()).is_new(context, managed.task.contexts, at)
+        if off is None:
+            return
+        if at < off.settled:
+            off.back |= off.again
+        elif not is_new:
+            off.seen = True
+            off.counts |= at >= managed.settles_at  # else it may be in the making
 
     def _plan(self, now: float) -> None:
         if self._timer is None and any(off.seen for off in self._off.values()):

@@ -37,21 +37,28 @@ class Residencies:
             self._told_ns = self._since_ns = batch.until_ns
         parts: list[Residency] = []
         turns: dict[int, int] = {}
+        began: dict[tuple[int, int], int] = {}
         first = 0
         for index, missing in batch.gaps:
-            self._follow(batch.records[first:index], parts, turns)
+            self._follow(batch.records[first:index], parts, turns, began)
             if missing > 1:  # with one, the holder can only have ended; the next record tells when
                 self._holder = None
             self._blank = False
             first = index
-        self._follow(batch.records[first:] if first else batch.records, parts, turns)
+        self._follow(batch.records[first:] if first else batch.records, parts, turns, began)
         until = max(batch.until_ns, self._told_ns, batch.records[-1][4] if batch.records else 0)
         if self._holder is not None and until > (start := max(self._since_ns, self._told_ns)):
             parts.append(Residency(*self._holder, start, until))
         self._since_ns = self._told_ns = until
-        return _reading(until, parts, turns, sum(missing for _, missing in batch.gaps))
+        return _reading(until, parts, turns, began, sum(missing for _, missing in batch.gaps))
 
-    def _follow(self, records: list[Record], parts: list[Residency], turns: dict[int, int]) -> None:
+    def _follow(
+        self,
+        records: list[Record],
+        parts: list[Residency],
+        turns: dict[int, int],
+        began: dict[tuple[int, int], int],
+    ) -> None:
         holder, since, told, blank = self._holder, self._since_ns, self._told_ns, self._blank  # thousands pass here
         for tag, _, context, logged_pid, at in records:
             if tag != START and tag != END:
@@ -68,20 +75,21 @@ class Residencies:
             if tag == START:
                 holder, since = who, at
                 turns[pid] = turns.get(pid, 0) + 1
+                began[who] = at
             else:
                 holder = None
             blank = False
         self._holder, self._since_ns, self._told_ns, self._blank = holder, since, told, blank
 
 
-def _reading(until_ns: int, parts: list[Residency], turns: dict[int, int], dropped: int) -> Reading:
+def _reading(
+    until_ns: int, parts: list[Residency], turns: dict[int, int], began: dict[tuple[int, int], int], dropped: int
+) -> Reading:
     held: dict[int, int] = {}
-    last: dict[int, int] = {}
     for pid, _, start, end in parts:
         held[pid] = held.get(pid, 0) + end - start
-        last[pid] = start
-    began = {pid: last[pid] * _NS for pid in turns if pid in last}
-    reading = Reading(until_ns * _NS, residencies=parts, began=began, dropped=dropped)
+    switched_in = {who: at * _NS for who, at in began.items()}
+    reading = Reading(until_ns * _NS, residencies=parts, began=switched_in, dropped=dropped)
     for pid in held | turns:
         reading.add(pid, Usage(held.get(pid, 0) * _NS, turns.get(pid, 0)))
     return reading

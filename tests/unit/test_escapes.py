@@ -257,11 +257,22 @@ def test_a_context_that_nobody_has_found_yet_is_no_escape(world: World) -> None:
     assert world.count == 1 + 2  # it was in the making
 
 
-def test_who_makes_one_context_after_the_other_is_let_be_once_a_minute(world: World) -> None:
+def test_who_makes_one_context_after_the_other_is_let_be_for_a_part_of_the_time(world: World) -> None:
     world.read()
     world.read(0.2)
-    found = [world.read(0.2, context=number) for number in range(1, 241)]
-    assert found == ([0] * 20 + [1] * 100) * 2
+    found = [world.read(0.2, context=number) for number in range(1, 481)]
+    assert found[:20] == [0] * 20
+    assert found[120:].count(0) == pytest.approx(len(found[120:]) / 6, rel=0.2)
+
+
+def test_who_makes_a_context_now_and_then_is_let_be_each_time(world: World) -> None:
+    world.read()
+    world.read(0.2)
+    for number in range(2, 20):
+        world.now += 8
+        assert [world.read(0.2, context=number) for _ in range(2)] == [0, 0]
+        world.task.task = replace(world.task.task, contexts=number)
+    assert world.count == 1
 
 
 def test_a_context_of_which_the_log_has_not_told_before_may_be_the_known_one(world: World) -> None:

@@ -32,8 +32,8 @@ MOST_S = 0.005
 REST = 20
 """Then none for so many times as long as they took."""
 NEW_S, NEW_EVERY_S = 10.0, 60.0
-"""A context beside the first is one that nobody has found yet, until its task has another number of them, and for so
-long at most. Once in so long: who makes one after the other is not let be for all of them.
+"""A context beside the first is one that nobody has found yet, until its task has another number of them. But no more
+than so many of so many seconds: else one that comes after the other would be let be.
 """
 MOST_CONTEXTS = 256
 """Of a task are remembered."""
@@ -56,23 +56,28 @@ class _Off(msgspec.Struct):
 
 
 class _Contexts(msgspec.Struct):
-    """Of a task, by their numbers in the log: until when each is new, and how many were found when it came. `since`
-    is when the first came of those that are new.
+    """Of a task: how many were found when each came, by their numbers in the log; None for the first. For how long some
+    of them were new lately, as of the time `at`.
     """
 
-    since: float = -NEW_EVERY_S
-    known: dict[int, tuple[float, int]] = {}
+    known: dict[int, int | None] = {}
+    new_s: float = 0.0
+    at: float = 0.0
 
     def is_new(self, context: int, found: int, now: float) -> bool:
         """Whether nobody has found it yet."""
         if context not in self.known:
-            if now >= self.since + NEW_EVERY_S and self.known:
-                self.since = now
             if len(self.known) >= MOST_CONTEXTS:
                 del self.known[next(iter(self.known))]
-            self.known[context] = self.since + NEW_S, found
-        until, before = self.known[context]
-        return now < until and found == before
+            self.known[context] = found if self.known else None
+        if self.known[context] != found:
+            return False
+        passed, self.at = max(0.0, now - self.at), max(now, self.at)
+        self.new_s = max(0.0, self.new_s - passed * NEW_S / NEW_EVERY_S)
+        if self.new_s >= NEW_S:
+            return False
+        self.new_s += min(passed, 1.0)
+        return True
 
 
 class Timer(Protocol):

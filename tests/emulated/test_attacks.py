@@ -84,18 +84,18 @@ def test_one_that_enables_itself_between_its_turns_is_suspended_again(
     other.wait_for_progress()
 
 
-def test_one_that_makes_contexts_between_its_turns_has_not_enabled_itself(daemon: Daemon, worker: Start) -> None:
+def test_one_that_makes_contexts_while_it_is_off_has_not_enabled_itself(daemon: Daemon, worker: Start) -> None:
     """They run until they are found."""
-    latency, tenant, other = worker(), worker(), worker()
-    daemon.client.attach(latency.pid, "latency")
+    tenant, other = worker(), worker()
     for one in (tenant, other):
         daemon.client.attach(one.pid, "batch")
-    wait_for(lambda: _of(daemon, tenant).suspensions > 2, "turns")
+    tenant.wait_for_progress()
+    daemon.client.suspend(tenant.pid)
     for number in range(2, 6):
-        before = _of(daemon, tenant).suspensions
+        tenant.assert_stopped()
         tenant.do("context")
+        tenant.wait_for_progress()
         wait_for(lambda number=number: _of(daemon, tenant).groups == 4 * number, "that to be found")
-        wait_for(lambda before=before: _of(daemon, tenant).suspensions > before + 1, "turns")
     assert _of(daemon, tenant).suspended_again == 0
 
 

@@ -87,17 +87,8 @@ class Rousing:
 def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
     """Whether it waits; and rouse it if it did already, which is returned."""
     told = task.told()
-    if told is None:  # without a library nobody knows; a look that was too much costs one control
-        after_suspension = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
-        if after_suspension and not still.waited:
-            still.waited, still.due = True, now + AGAIN_S
-            return False
-        still.roused += 1
-        still.due = now + (UNKNOWN_S if still.roused == 1 else LONGEST_S)
-        if not after_suspension and still.roused == 1 and still.used == (0.0, 0):
-            return False
-        _rouse(task, first=True) if after_suspension and not busy else _enable(task)
-        return True
+    if told is None:
+        return _enable_unasked(task, still, now, busy=busy)
     waits = told.waiting > 0 and not (busy and now < still.since + BUSY_S)
     if waits and still.waited:
         still.roused += 1
@@ -107,6 +98,23 @@ def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
     still.due = now + (AGAIN_S if waits else IDLE_S)
     still.waited = waits
     return False
+
+
+def _enable_unasked(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
+    """Without a library nobody knows whether it waits: a look that was too much costs one control."""
+    after_suspension = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
+    if after_suspension and not still.waited:
+        still.waited, still.due = True, now + AGAIN_S
+        return False
+    still.roused += 1
+    still.due = now + (UNKNOWN_S if still.roused == 1 else LONGEST_S)
+    if after_suspension and not busy:
+        _rouse(task, first=True)
+    elif still.roused > 1 or after_suspension or still.used != (0.0, 0):
+        _enable(task)
+    else:  # it has not run yet
+        return False
+    return True
 
 
 def _enable(task: ManagedTask) -> None:

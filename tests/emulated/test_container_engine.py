@@ -104,7 +104,7 @@ def test_a_containers_quota_holds_and_nothing_is_left_of_it(
             assert waiting.wait(60) == 0
             task = task_of(daemon, pid)
             assert (task.memory_limit_bytes, task.enforcement) == (2 * GiB, "memory, queries")
-            assert task.memory_refusals == 1
+            wait_for(lambda: task_of(daemon, pid).memory_refusals == 1, "the refusal to be counted")
             room = inside.do("info")
             assert room[1] == 2048
             time.sleep(FOUR_LOOKS_S)

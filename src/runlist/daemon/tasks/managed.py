@@ -303,12 +303,6 @@ class ManagedTask(msgspec.Struct):
             self.each(lambda context: context.rouse())
             self.counts[Count.ROUSED] += 1
 
-    def enable_again(self) -> None:
-        """Somebody may have disabled its channels."""
-        self.settle()
-        if self.share.enabled and self.carrier is None:
-            self.each(lambda context: context.resume())
-
     def suspend_again(self) -> None:
         """It may have enabled itself, or copy still."""
         self.disabled, self.copies = True, False
@@ -329,6 +323,11 @@ class ManagedTask(msgspec.Struct):
     def assert_enabled(self) -> None:
         """Suspend it or resume it once more, as its share says: somebody may have done the other."""
         self._bring(self.share.enabled)
+
+    def set_right(self) -> None:
+        """The same for one that may go off at once: a stranger may have changed it."""
+        self.settle()
+        self.assert_enabled()
 
     def set_control(self, name: str, word: str | None, renew: Callable[[int], None]) -> None:
         """Set a control of the driver in every context; None for its default. Where `undo` grows by it, `renew` is

@@ -69,9 +69,8 @@ class Checks:
             if task.task.key.pid == but or task.carrier is not None or task.outside:
                 continue
             armed |= set() if task.on_settle is None else {task.task.key.gpu}
-            task.settle()
             with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
-                task.assert_enabled()
+                task.set_right()
             if time.monotonic() - began >= PIECE_S:
                 yield
                 began = time.monotonic()

@@ -119,7 +119,7 @@ def _enable_unasked(task: ManagedTask, still: _Still, now: float, *, busy: bool)
 
 def _enable(task: ManagedTask) -> None:
     with contextlib.suppress(RunlistError, OSError):  # it is lost where it is controlled next
-        task.enable_again()
+        task.set_right()
 
 
 def _rouse(task: ManagedTask, *, first: bool) -> None:

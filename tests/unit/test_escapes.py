@@ -174,6 +174,7 @@ def test_one_that_is_gone_is_forgotten(world: World) -> None:
     world.read()
     world.read()
     del world.tasks[KEY]
+    world.escapes.forget(KEY)
     world.read()
     world.tasks[KEY] = world.task
     assert world.read(0.2) == 0

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
 from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
@@ -263,3 +264,13 @@ def test_after_closing_nothing_happens(world: World) -> None:
     world.pass_time(1)
     assert world.policy.times == [0.0]
     assert world.source.closed == 1
+
+
+def test_one_that_is_gone_is_not_suspended_once_more(world: World) -> None:
+    managed = world.add(1)
+    managed.suspend_for(SuspendedBy.USER)
+    world.run()
+    key = managed.task.key
+    assert key in world.scheduler._escapes._off
+    world.do(lambda: world.scheduler.remove(key))
+    assert key not in world.scheduler._escapes._off

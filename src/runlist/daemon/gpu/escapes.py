@@ -110,9 +110,12 @@ class Escapes:
                 self._off.pop(key, None)
             elif (off := self._off.get(key)) is None or off.suspensions != managed.counts[Count.SUSPENSIONS]:
                 self._off[key] = _Off(managed.counts[Count.SUSPENSIONS], now + SETTLE_S)
-        for kept in (self._off, self._contexts, self._said):
-            for gone in kept.keys() - self._tasks.keys():
-                del kept[gone]
+
+    def forget(self, key: TaskKey) -> None:
+        """The task is gone."""
+        self._off.pop(key, None)
+        self._contexts.pop(key, None)
+        self._said.pop(key, None)
 
     def look(self, reading: Reading, since: float, now: float) -> None:
         """Have those suspended once more that were on the GPU while they were off, by the reading of the time since

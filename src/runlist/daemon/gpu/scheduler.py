@@ -89,6 +89,7 @@ class Scheduler:
             managed.carrier = None
             self.ended.update(managed.counts)
             self.ledger.end(key)
+            self._escapes.forget(key)
             self.accounting.forget(key.pid)
             self.bind()  # before the policy hears that it is gone, and may decide at once
             self.tell(Vanish(key))

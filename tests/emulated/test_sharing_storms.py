@@ -114,7 +114,10 @@ def test_few_descriptors(commands: Commands) -> None:
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))  # noqa: E731
     process = commands.start(*SHARE, preexec_fn=few)
     _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, "")
+    if ON_NVIDIA and process.returncode:  # CUDA itself needs more than that
+        assert len(said.splitlines()) == 1
+    else:
+        assert (process.returncode, said) == (0, "")
 
 
 @pytest.mark.skipif(ON_NVIDIA, reason="needs a control program that lies")

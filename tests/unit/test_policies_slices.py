@@ -108,6 +108,22 @@ def test_while_shares_are_on_target_looks_come_more_seldom_down_to_one_in_four_w
     assert waits[-4:] == pytest.approx([4 * WINDOW_S] * 4)
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_while_nobody_competes_looks_come_more_seldom_too(busy: int) -> None:
+    part, tasks, now, waits = WeightedSlices(), [task(1), task(2)], 0.0, []
+    for _ in range(12):
+        _, again = part.slices(tasks, tasks, now)
+        assert again is not None
+        waits.append(again)
+        now += again
+        tasks[:busy] = [used(each, each.usage.held_s + again, each.usage.turns + 10) for each in tasks[:busy]]
+    assert waits[-2:] == pytest.approx([4 * WINDOW_S] * 2)
+    _, again = part.slices(tasks, tasks, now)
+    uneven = [used(tasks[0], tasks[0].usage.held_s + 0.9, tasks[0].usage.turns + 100), used(tasks[1], 0.1, 100)]
+    part.slices(uneven, uneven, now + again)
+    assert part.slices(uneven, uneven, now + again)[1] == pytest.approx(WINDOW_S)
+
+
 def test_of_a_group_it_is_enough_that_one_task_fills_its_slices() -> None:
     """So a longer slice would still be of use to it."""
     part, tasks = WeightedSlices(), [task(1, group="a"), task(2, group="a"), task(3)]

@@ -56,7 +56,8 @@ class World:
         )
         self.tasks = [self.task]
         processes: Any = SimpleNamespace(tasks=lambda: self.tasks)
-        self.rousing = Rousing(processes, gpus)
+        self.seen = False
+        self.rousing = Rousing(processes, gpus, lambda: self.seen)
         self.now = 100.0
 
     def look(self, seconds: int = 1) -> list[int]:
@@ -164,6 +165,20 @@ def test_without_a_library_it_is_enabled_now_and_then_since_a_stranger_may_have_
     world.runs()
     assert world.look_whether_enabled(200) == [2, 32, 92, 152]
     assert (world.task.counts[Count.ROUSED], world.context.roused) == (0, 0)
+
+
+def test_while_the_kernel_tells_who_stops_others_only_after_a_suspension() -> None:
+    world = World(None)
+    world.seen = True
+    world.runs()
+    assert world.look_whether_enabled(100) == []
+    world.runs()
+    world.look(1)
+    world.task.counts[Count.SUSPENSIONS] += 1
+    assert world.look(100) == [2]
+    assert world.context.enabled == 0
+    world.seen = False
+    assert len(world.look_whether_enabled(120)) == 2
 
 
 @pytest.mark.parametrize("told", [None, WAITS], ids=["enabled", "roused"])

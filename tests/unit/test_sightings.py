@@ -154,6 +154,18 @@ def test_what_an_earlier_daemon_knew_is_looked_at_before_all_else() -> None:
     asyncio.run(run())
 
 
+def test_what_was_not_told_may_have_stopped_anybody() -> None:
+    async def run() -> None:
+        world = World()
+        world.sightings.gap()
+        while not world.asserted:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert world.asserted == [sightings.NOBODY]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
 def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of each: what comes within a moment is one question, as for a slice that was changed."""
     monkeypatch.setattr(sightings, "CORRECT_EVERY_S", 0.05)

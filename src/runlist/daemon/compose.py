@@ -115,7 +115,7 @@ def compose(
         kernel=kernel,
     )  # fmt: skip
     return Daemon(
-        plane, actuator, gpus, census, placement, keeper, processes, adoption, checks, Rousing(processes, gpus),
-        Checkpoints(processes), search, guard, descriptors, manager, opened,
+        plane, actuator, gpus, census, placement, keeper, processes, adoption, checks,
+        Rousing(processes, gpus, lambda: kernel.works), Checkpoints(processes), search, guard, descriptors, manager, opened,
         placement.take_drop_ins(drop_ins, revision.rules_changed), revision, kernel, sightings,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -33,7 +34,7 @@ BUSY_S = 10.0
 """So long it need not turn to a task for that: slices of several latency-critical programs are a second each."""
 UNKNOWN_S, LONGEST_S = 30.0, 60.0
 """One of which nobody knows whether it waits is enabled after `IDLE_S` if it ran before, then after the first of these,
-then every time after the second.
+then every time after the second; but for the first of these only where the kernel does not tell who stopped it.
 """
 MOST_S = 0.005
 """In a look none is roused later: others wait meanwhile."""
@@ -55,11 +56,12 @@ class _Still(msgspec.Struct):
 
 
 class Rousing:
-    """Looks at all tasks, about once a second."""
+    """Looks at all tasks, about once a second. While `seen`, the kernel tells of what strangers do to others."""
 
-    def __init__(self, processes: Processes, gpus: Gpus) -> None:
+    def __init__(self, processes: Processes, gpus: Gpus, seen: Callable[[], bool]) -> None:
         self._processes = processes
         self._gpus = gpus
+        self._seen = seen
         self._still: dict[TaskKey, _Still] = {}
 
     def look(self, now: float | None = None) -> None:
@@ -78,17 +80,17 @@ class Rousing:
                 continue
             shares = accounting.all.shares
             armed = task.on_settle is not None
-            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY):
+            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY, seen=self._seen()):
                 over = time.monotonic() - began >= MOST_S
                 unsettled |= {gpu} if armed else set()
         self._gpus.run(unsettled, set())  # what was to go off at once is to do so again
 
 
-def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
+def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool, seen: bool) -> bool:
     """Whether it waits; and rouse it if it did already, which is returned."""
     told = task.told()
     if told is None:
-        return _enable_unasked(task, still, now, busy=busy)
+        return _enable_unasked(task, still, now, busy=busy, seen=seen)
     waits = told.waiting > 0 and not (busy and now < still.since + BUSY_S)
     if waits and still.waited:
         still.roused += 1
@@ -100,11 +102,14 @@ def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
     return False
 
 
-def _enable_unasked(task: ManagedTask, still: _Still, now: float, *, busy: bool) -> bool:
+def _enable_unasked(task: ManagedTask, still: _Still, now: float, *, busy: bool, seen: bool) -> bool:
     """Without a library nobody knows whether it waits: a look that was too much costs one control."""
     after_suspension = still.roused == 0 and task.counts[Count.SUSPENSIONS] > still.suspended
     if after_suspension and not still.waited:
         still.waited, still.due = True, now + AGAIN_S
+        return False
+    if seen and not after_suspension:
+        still.due = now + LONGEST_S
         return False
     still.roused += 1
     still.due = now + (UNKNOWN_S if still.roused == 1 else LONGEST_S)

@@ -57,6 +57,8 @@ _REFUSED: dict[int, str] = {
     Refusal.GROUPS: "made more channel groups",
     Refusal.GPU: "used a GPU that it was not given",
 }
+NOBODY = 0
+"""No process has this id."""
 _WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
 _COUNTED = {Count.CONTROLS_ASKED: "controls", Count.REQUESTS_REFUSED: "refusals"}
 """In which of the kernel's maps."""
@@ -151,6 +153,7 @@ class Sightings:
             self._search.look_again(root)
         self._search.rules_changed(lambda _: True)
         self._kernel.forget()  # nobody may have been told of the end of some
+        self._set_others_right(NOBODY)  # nor of what was done to others
 
     def hear(self, events: Sequence[Event]) -> None:
         """Take events in their order. All of them have happened: a control counts once, however often it was sent."""

@@ -24,7 +24,7 @@ others wait too long.
 WINDOW_S, WINDOW_ROUNDS = 0.25, 3
 """Shares are compared with their targets over this time at least, and over this many rounds of all slices."""
 MOST_PATIENT = 4
-"""While shares are on target, looks come more and more seldom, down to one in so many windows."""
+"""While shares are on target, or nobody competes, looks come more and more seldom, down to one in so many windows."""
 LONGEST_WINDOW_S = 2.0
 """A difference of less than a turn may be chance: the window grows up to here before it is corrected."""
 GAIN, RETURN = 0.7, 0.15
@@ -172,6 +172,7 @@ class WeightedSlices:
             if name not in backlogged or len(backlogged) == 1:
                 self._groups[name].factor **= 0.5
         if len(backlogged) < 2:
+            window.calm += 1
             return True
         total, weights = sum(held[name] for name in backlogged), {name: _weight(groups[name]) for name in backlogged}
         all_weights = sum(weights.values())

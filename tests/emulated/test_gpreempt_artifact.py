@@ -144,8 +144,8 @@ def test_an_interrupted_run_leaves_all_as_it_was(
     with run:
         wait_for((out / "A" / "alone-1.json").exists, "the first cell", timeout=60)
         time.sleep(1.5)  # in the second one, with slices of 1 µs
-        (started,) = (pids[1:] for pids in descendants([run.pid]).values())
-        assert started
+        wait_for(lambda: descendants([run.pid])[run.pid][1:], "its programs")
+        started = descendants([run.pid])[run.pid][1:]
         run.send_signal(with_signal)
         assert run.stderr is not None
         error = run.stderr.read()

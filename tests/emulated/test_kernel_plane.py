@@ -26,7 +26,7 @@ from runlist.proc.words import command_line
 from runlist.protocol import emulator_autogen
 from runlist.views.structs import TaskView
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import Commands, Daemon, Slices, Worker, wait_for
+from tests.fixtures.daemon import Commands, Daemon, Slices, Worker, remove_cgroup, wait_for
 from tests.fixtures.kernel import CHANNEL, COMPUTE, GROUP, SET_TIMESLICE, Asking, needs_kernel
 
 pytestmark = needs_kernel
@@ -303,8 +303,7 @@ def own_cgroup() -> Iterator[Path]:
     made = above / f"runlist-test-{os.getpid()}"
     made.mkdir()
     yield made
-    wait_for(lambda: not (made / "cgroup.procs").read_text())
-    made.rmdir()
+    remove_cgroup(made)
 
 
 def test_a_group_gets_its_class_by_its_cgroup_as_it_is_made(

@@ -28,7 +28,7 @@ from tests.emulated.test_kernel_plane import (
     ruled,
     twin,
 )  # fmt: skip
-from tests.fixtures.daemon import ROOT, Commands, Daemon, Slices, Worker, wait_for
+from tests.fixtures.daemon import ROOT, Commands, Daemon, Slices, Worker, remove_cgroup, wait_for
 from tests.fixtures.kernel import needs_kernel
 
 __all__ = ["names_for_maps", "own_cgroup", "ruled", "twin"]
@@ -198,8 +198,7 @@ def test_a_cgroup_that_the_map_does_not_know_yet_is_that_of_its_rule(
     (task,) = managed(daemon, tenant.pid)
     assert (task.task_class, task.rule) == ("latency", "rules.toml:1")
     tenant.kill()
-    wait_for(lambda: not (new / "cgroup.procs").read_text())
-    new.rmdir()
+    remove_cgroup(new)
 
 
 def test_without_the_unified_hierarchy_entries_by_cgroup_wait_and_others_count(

@@ -27,7 +27,7 @@ from runlist.planes.kernel.watching import Watch
 from runlist.proc.process import capable
 from runlist.why.recorder import Recorder
 from runlist.workloads.process import WorkloadProcess
-from tests.fixtures.daemon import NOBODY, PATIENCE_S, ROOT, As, Commands, Daemon, Refused
+from tests.fixtures.daemon import NOBODY, PATIENCE_S, ROOT, As, Commands, Daemon, Refused, remove_cgroup
 from tests.fixtures.slow_file import slow_file
 from tests.fixtures.trace import Parsed
 
@@ -152,7 +152,7 @@ def small_group() -> Iterator[Path | None]:
     finally:
         for pid in (folder / "cgroup.procs").read_text().split():
             (folder.parent / "cgroup.procs").write_text(pid)
-        folder.rmdir()
+        remove_cgroup(folder)
 
 
 @contextlib.contextmanager

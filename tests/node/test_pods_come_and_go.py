@@ -23,7 +23,7 @@ from runlist.integrations.node.cgroups import mount
 from tests.conftest import ON_NVIDIA
 from tests.fixtures import compiler
 from tests.fixtures.cri import FakeRuntime
-from tests.fixtures.daemon import ROOT, Commands, Daemon, commands, needs_root, short_path, wait_for
+from tests.fixtures.daemon import ROOT, Commands, Daemon, commands, needs_root, remove_cgroup, short_path, wait_for
 from tests.fixtures.effort import TIMES
 from tests.fixtures.kubelet import Container, Kubelet
 from tests.fixtures.node_agent import NodeAgent, runtime
@@ -123,7 +123,7 @@ class Node:
         self.runtime.exit(pod.container)
         self.runtime.remove(pod.container)
         self.kubelet.remove(pod.granted)
-        wait_for(lambda: _removed(pod.cgroup), "the cgroup to be empty")
+        remove_cgroup(pod.cgroup)
         pod.cgroup.parent.rmdir()
         self.pods.remove(pod)
 
@@ -198,12 +198,6 @@ class Node:
         for folder in (self.top, self.top.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-def _removed(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-    return not folder.exists()
 
 
 @pytest.fixture

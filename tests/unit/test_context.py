@@ -114,6 +114,27 @@ def test_more_channels_than_one_control_takes(extra: int, counts: list[int]) -> 
     assert tenant.enabled() == {True}
 
 
+def test_several_go_off_at_once_by_one_control_and_go_on_copying() -> None:
+    rm = FakeRm()
+    clients, contexts = [], []
+    for pid in (1, 2, 3):
+        file = rm.tenant(pid)
+        client = file.client()
+        client.context(client.device())
+        (found,) = Discoverer(rm).discover(pid, -1, rm)
+        clients.append(client)
+        contexts.append(GpuContext(RmClient(file, found.client), found.gpus[0]))
+    contexts[0].suspend_at_once(contexts[1:])
+    for client in clients:
+        compute, *copies = client.of_class(0xA06C)
+        enabled = {client.objects[each].parent: client.objects[each].enabled for each in client.of_class(0xC86F)}
+        assert [enabled[group] for group in (compute, *copies)] == [False, True, True, True]
+    assert [len(rm.tenant(pid).sent(DISABLE)) for pid in (1, 2, 3)] == [1, 0, 0]
+    contexts[1].resume()
+    assert clients[1].objects[clients[1].of_class(0xC86F)[0]].enabled
+    assert not clients[2].objects[clients[2].of_class(0xC86F)[0]].enabled
+
+
 def test_the_driver_is_only_told_about_compute_groups_where_that_is_meant(tenant: Tenant) -> None:
     compute = next(iter(tenant.context.groups))
     tenant.context.preempt()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.model import DEFAULT_SHARE, MAX_TIMESLICE_US, Share, SliceLimits, Task, TaskClass, TaskKey
-from runlist.scheduling.guard import LONGEST_WAIT_S, safe_off_on_work, safe_shares
+from runlist.scheduling.guard import LONGEST_WAIT_S, safe_off_at_once, safe_shares
 
 
 def task(pid: int, **values: object) -> Task:
@@ -166,12 +166,12 @@ def test_only_enabled_tasks_that_nobody_watches_go_off_when_another_one_begins_t
     tasks = [task(pid) for pid in range(4)]
     shares = {KEYS[0]: Share(1), KEYS[1]: Share(1, False), KEYS[2]: Share(1), KEYS[3]: Share(1)}
     decided = [KEYS[0], KEYS[1], KEYS[2], KEYS[5]]
-    assert safe_off_on_work(tasks, decided, shares, {KEYS[2]: 0.001}) == {KEYS[0]}
-    assert safe_off_on_work(tasks, [], shares, {}) == frozenset()
+    assert safe_off_at_once(tasks, decided, shares, {KEYS[2]: 0.001}) == {KEYS[0]}
+    assert safe_off_at_once(tasks, [], shares, {}) == frozenset()
 
 
 def test_tasks_that_run_together_go_off_together_or_not_at_all() -> None:
     tasks = [task(0, together=7), task(1, together=7), task(2)]
     shares = {key: Share(1) for key in KEYS[:3]}
-    assert safe_off_on_work(tasks, [KEYS[0], KEYS[2]], shares, {}) == {KEYS[2]}
-    assert safe_off_on_work(tasks, KEYS[:3], shares, {}) == set(KEYS[:3])
+    assert safe_off_at_once(tasks, [KEYS[0], KEYS[2]], shares, {}) == {KEYS[2]}
+    assert safe_off_at_once(tasks, KEYS[:3], shares, {}) == set(KEYS[:3])

@@ -16,11 +16,13 @@ from runlist.daemon.memory.quota import Quota
 from runlist.daemon.placement import placement
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Facts, Over
-from runlist.daemon.tasks.managed import Root
+from runlist.daemon.placement.rule import Match
+from runlist.daemon.tasks.managed import Asked, Own, Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
+from runlist.proc.process import Program
 from runlist.settings.table import SETTINGS
 from tests.fixtures.daemon import wait_for
 
@@ -115,6 +117,28 @@ def test_the_first_rule_that_matches_is_taken_and_named(make: Make) -> None:
     assert place.rule == "rules.toml:5"
     other = make(RULES, Facts(0, "python serve.py")).settings_of(1, {})
     assert (other.settings, other.rule) == ({"class": "latency"}, "rules.toml:1")
+
+
+@pytest.mark.parametrize("rules", [None, RULES, RULES.replace("batch", "latency")])
+@pytest.mark.parametrize("tree", [{}, {"class": "latency"}, {"class": "batch"}, {"deadline": "5ms/20ms"}])
+@pytest.mark.parametrize("alone", [{}, {"class": "latency"}, {"class": "normal"}])
+@pytest.mark.parametrize("own", [{}, {"class": "batch"}, {"class": "latency"}])
+def test_the_class_of_a_new_one_is_told_before_it_has_a_task(
+    make: Make, rules: str | None, tree: dict[str, str], alone: dict[str, str], own: dict[str, str]
+) -> None:
+    placed, program = make(rules), Program.of(os.getpid())
+    root = Root(os.getppid(), -1, 0, tree)
+    root.asked_of[os.getpid()] = Asked(program, alone)
+    root.own[os.getpid()] = Own(program, own, alone=False)
+    assert placed.class_of_new(os.getpid(), root) is placed.new_task(os.getpid(), GPU, root).task.task_class
+
+
+def test_it_is_told_by_what_the_kernel_found_in_the_policy_map(make: Make) -> None:
+    match = Match({"class": "latency"}, "rules.toml:9")
+    assert make(RULES).class_of_new(1, Root(1, -1, 0, {}), match) is TaskClass.LATENCY
+    assert make(RULES).class_of_new(1, Root(1, -1, 0, {})) is TaskClass.BATCH
+    with pytest.raises(UsageError):
+        make().class_of_new(1, Root(1, -1, 0, {"class": "emperor"}))
 
 
 def test_what_was_asked_for_wins_over_the_rule(make: Make) -> None:

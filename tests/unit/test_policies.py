@@ -48,6 +48,38 @@ def turn(policy: Priority, members: list[Task], now: float) -> int:
 # -- priority --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ([BATCH, BATCH], {1, 2}),
+        ([NORMAL, NORMAL], {1, 2}),
+        ([NORMAL, BATCH], {1, 2}),  # both run, the second with the slice of the background
+        ([LATENCY, BATCH], set()),  # they have made room already
+        ([DEADLINE, NORMAL], set()),
+        ([LATENCY], set()),
+        ([], set()),
+    ],
+)
+def test_all_that_run_make_room_for_the_first_latency_critical_task(
+    classes: list[TaskClass], expected: set[int]
+) -> None:
+    assert {key.pid for key in Priority({}).decide(tasks(*classes), 0.0).off_on_arrival} == expected
+
+
+def test_who_is_off_has_no_room_to_make() -> None:
+    members = tasks(NORMAL, BATCH, BATCH)
+    decision = Priority({}).decide(members, 0.0)
+    assert {key for key, share in decision.shares.items() if share.enabled} == decision.off_on_arrival
+    suspended = [replace(members[0], suspended=True), members[1]]
+    assert {key.pid for key in Priority({}).decide(suspended, 0.0).off_on_arrival} == {2}
+
+
+@pytest.mark.parametrize("layer", [CapLayer, DeadlineLayer, SloLayer])
+def test_layers_leave_that_as_it_is(layer: type[Layer]) -> None:
+    decision = layer({}, Priority({})).decide(tasks(BATCH, BATCH), 0.0)
+    assert {key.pid for key in decision.off_on_arrival} == {1, 2}
+
+
 def test_nothing_to_decide() -> None:
     decision = Priority({}).decide([], 0.0)
     assert (dict(decision.shares), decision.again_after_s) == ({}, None)

@@ -15,6 +15,8 @@ import pytest
 
 from runlist.daemon.tree import sightings
 from runlist.daemon.tree.sightings import Sightings
+from runlist.errors import UsageError
+from runlist.model import TaskClass
 from runlist.planes.interface import Seen
 from runlist.planes.kernel.events import Event
 from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, What
@@ -26,7 +28,7 @@ class World:
     """A daemon's parts that note how they were asked to look."""
 
     def __init__(self) -> None:
-        self.managed: dict[int, object] = {}
+        self.managed: dict[int, Any] = {}
         self.looks: list[tuple[Sequence[Seen], float]] = []
         self.clock = itertools.count(1)
         self.gaps: list[int] = []
@@ -34,6 +36,11 @@ class World:
         self.asserted: list[int | None] = []
         self.takes: Callable[[], None] = lambda: None  # a correction
         self.takes_all: Callable[[], None] = lambda: None
+        self.machine = ["GPU-0"]
+        self.root: object = object()
+        self.task_class = TaskClass.LATENCY
+        self.rooms = 0
+        self.gpu = SimpleNamespace(gpu="GPU-0", gives_room=True, make_room=self._make_room)
         processes = self.processes = SimpleNamespace(
             managed=self.managed, is_ours=lambda _: False, roots={}, owner_of_client={CLIENT: PID}.get
         )
@@ -42,12 +49,23 @@ class World:
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
             cast("Any", SimpleNamespace(correct=self._correct, assert_all=self._assert_all)),
-            cast("Any", SimpleNamespace(root_of_new=lambda _: object(), rules_changed=self._noted)),
-            cast("Any", None),
-            cast("Any", SimpleNamespace(foretold={})),
+            cast("Any", SimpleNamespace(root_of_new=lambda _: self.root, rules_changed=self._noted)),
+            cast("Any", SimpleNamespace(all=lambda: [self.gpu])),
+            cast("Any", SimpleNamespace(foretold={}, class_of_new=self._class_of_new)),
             cast("Any", SimpleNamespace(forget=lambda: None)),
             cast("Any", SimpleNamespace(entry=lambda _: None)),
+            cast("Any", SimpleNamespace(gpus=lambda: self.machine)),
         )
+
+    def _make_room(self) -> bool:
+        self.rooms += 1
+        return True
+
+    def _class_of_new(self, pid: int, root: object, match: object) -> TaskClass:
+        assert (pid, root, match) == (PID, self.root, None)
+        if self.task_class is TaskClass.BATCH:
+            raise UsageError("bad settings")
+        return self.task_class
 
     def _noted(self, concerns: object) -> None:
         """All is looked at again: how many were managed by then."""
@@ -68,7 +86,7 @@ class World:
     async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
         del root
         self.looks.append((seen, since))
-        self.managed[pid] = object()
+        self.managed[pid] = SimpleNamespace(tasks={"GPU-0": SimpleNamespace(room_ms=None)})
 
     def event(self, kind: Kind) -> Event:
         """The process makes an object."""
@@ -312,6 +330,87 @@ def test_a_round_that_failed_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         world.sightings.hear([stop])
         await asyncio.sleep(0.01)
         assert world.asserted == [PID, PID]
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+# -- room for one that comes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task_class", [TaskClass.LATENCY, TaskClass.DEADLINE])
+def test_room_is_made_for_a_latency_critical_one_at_its_first_group_and_once(task_class: TaskClass) -> None:
+    async def run() -> None:
+        world = World()
+        world.task_class = task_class
+        world.made(Kind.CLIENT)
+        assert world.rooms == 0
+        made = world.made(Kind.GROUP)
+        assert world.rooms == 1
+        assert world.looks == []  # nothing is known of it yet
+        world.made(Kind.GROUP)
+        world.made(Kind.COMPUTE)
+        await world.looked(1)
+        await asyncio.sleep(0)
+        assert world.rooms == 1
+        (task,) = world.managed[PID].tasks.values()
+        assert 0 < task.room_ms <= (time.monotonic() - made) * 1e3
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def _other_class(world: World) -> None:
+    world.task_class = TaskClass.NORMAL
+
+
+def _bad_settings(world: World) -> None:
+    world.task_class = TaskClass.BATCH
+
+
+def _nobodys(world: World) -> None:
+    world.root = None
+
+
+def _has_work(world: World) -> None:
+    world.managed[PID] = SimpleNamespace(tasks={})
+
+
+def _two_gpus(world: World) -> None:
+    world.machine = ["GPU-0", "GPU-1"]
+
+
+def _another_gpu(world: World) -> None:
+    world.machine = ["GPU-1"]
+
+
+def _nobody_there(world: World) -> None:
+    world.gpu.gives_room = False
+
+
+@pytest.mark.parametrize(
+    "change", [_other_class, _bad_settings, _nobodys, _has_work, _two_gpus, _another_gpu, _nobody_there]
+)
+def test_room_is_made_for_nobody_else(change: Callable[[World], None]) -> None:
+    async def run() -> None:
+        world = World()
+        change(world)
+        world.made(Kind.GROUP)
+        assert world.rooms == 0
+        world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_where_no_room_was_made_none_is_told() -> None:
+    async def run() -> None:
+        world = World()
+        world.gpu.make_room = lambda: False
+        world.made(Kind.GROUP)
+        world.made(Kind.COMPUTE)
+        await world.looked(1)
+        await asyncio.sleep(0)
+        assert [task.room_ms for task in world.managed[PID].tasks.values()] == [None]
         world.sightings.close()
 
     asyncio.run(run())

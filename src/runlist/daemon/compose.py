@@ -108,7 +108,7 @@ def compose(
         policy, lambda: [pid for pid in (keeper.pid, gpus.actuator_pid) if pid],
         lambda events: sightings.begin(events),  # noqa: PLW0108 (likewise)
     )  # fmt: skip
-    sightings = Sightings(finder, processes, adoption, checks, search, gpus, placement, kernel, policy)
+    sightings = Sightings(finder, processes, adoption, checks, search, gpus, placement, kernel, policy, census)
     manager = Manager(
         gpus=gpus, census=census, placement=placement, keeper=keeper, processes=processes, adoption=adoption,
         search=search, guard=guard, descriptors=descriptors, opened=opened, revision=revision,
@@ -116,6 +116,6 @@ def compose(
     )  # fmt: skip
     return Daemon(
         plane, actuator, gpus, census, placement, keeper, processes, adoption, checks,
-        Rousing(processes, gpus, lambda: kernel.works), Checkpoints(processes), search, guard, descriptors, manager, opened,
-        placement.take_drop_ins(drop_ins, revision.rules_changed), revision, kernel, sightings,
+        Rousing(processes, gpus, lambda: kernel.works), Checkpoints(processes), search, guard, descriptors, manager,
+        opened, placement.take_drop_ins(drop_ins, revision.rules_changed), revision, kernel, sightings,
     )  # fmt: skip

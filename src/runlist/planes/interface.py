@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -154,6 +154,11 @@ class Context(Protocol):
     def prepared_suspend(self) -> Prepared | None:
         """What has it compute no more, for the daemon's actuator to send on its file: the same object until something
         changed. What it copies may go on until `suspend`. None where only that has it stop.
+        """
+
+    def suspend_at_once(self, others: Sequence[Self]) -> None:
+        """Have it and others on its GPU compute no more, by as few requests as the driver takes. What they copy may go
+        on until `suspend`. Where it raises, some may be off.
         """
 
     def preempt(self) -> None:

@@ -34,6 +34,10 @@ class Decision:
     `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle begins to work, or one
     announces that it is about to. Where that is possible they are off before the policy hears of it, and stay so until
     it decides.
+
+    `off_on_arrival` names enabled tasks that are to go off as soon as a process makes its first channel group of which
+    the task will be latency-critical, where the kernel tells of that. They stay off until that task is there and the
+    policy decides with it, or for a tenth of a second.
     """
 
     shares: Mapping[TaskKey, Share]
@@ -43,6 +47,7 @@ class Decision:
     watch: Mapping[TaskKey, float] = field(default_factory=dict)
     announcing: frozenset[TaskKey] = frozenset()
     off_on_work: frozenset[TaskKey] = frozenset()
+    off_on_arrival: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):

@@ -68,11 +68,11 @@ def safe_shares(
     return shares, notes
 
 
-def safe_off_on_work(
-    tasks: Sequence[Task], decided: Collection[TaskKey], shares: Mapping[TaskKey, Share], watch: Container[TaskKey]
+def safe_off_at_once(
+    tasks: Sequence[Task], decided: Collection[TaskKey], shares: Mapping[TaskKey, Share], watch: Container[TaskKey] = ()
 ) -> frozenset[TaskKey]:
-    """Of the tasks that are to go off when another one begins to work, those that may: enabled ones, but none that is
-    watched itself, and of tasks that run together all or none.
+    """Of the tasks that are to go off when another one comes or begins to work, those that may: enabled ones, but none
+    that is watched itself, and of tasks that run together all or none.
     """
     decided = frozenset(decided)
     if not decided:

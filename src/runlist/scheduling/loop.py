@@ -28,7 +28,7 @@ from runlist.model import (
 )
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
-from runlist.scheduling.guard import safe_off_on_work, safe_shares
+from runlist.scheduling.guard import safe_off_at_once, safe_shares
 
 SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long."""
@@ -77,7 +77,7 @@ class Host(Protocol):
         not tell of their activity are passed over.
 
         The tasks in `off_on_work` may go off as soon as one that is idle begins to work, or announces that it will,
-        before the policy is asked.
+        before the policy is asked; those in `off_on_arrival` as soon as a latency-critical task is about to come.
         """
 
     def note(self, text: str) -> None:
@@ -209,9 +209,10 @@ class Loop:
         watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
         if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
             raise ValueError(f"{watch!r} has no times after which a task is idle")
-        off_on_work = safe_off_on_work(tasks, decision.off_on_work, shares, watch)
+        off_on_work = safe_off_at_once(tasks, decision.off_on_work, shares, watch)
+        off_on_arrival = safe_off_at_once(tasks, decision.off_on_arrival, shares)
         again_after_s = min(waits, default=None)
-        return Decision(shares, again_after_s, preempt, segments, watch, announcing, off_on_work), notes
+        return Decision(shares, again_after_s, preempt, segments, watch, announcing, off_on_work, off_on_arrival), notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

@@ -130,6 +130,9 @@ class TaskView(Measured, frozen=True):
         float | None, counter("how long they were at work from a first submission until they waited", "s")
     ] = None
     request_us: Annotated[float | None, gauge("how long its requests are, where that was seen", "µs")] = None
+    room_ms: Annotated[
+        float | None, gauge("from its first channel group on until others were off for it; null: none were", "ms")
+    ] = None
     kernel_groups: Annotated[
         int | None,
         gauge("channel groups of its process on all GPUs, as the kernel saw them made; null: it tells of none"),

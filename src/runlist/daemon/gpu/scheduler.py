@@ -18,6 +18,7 @@ from runlist.daemon.gpu.activity import ActivityWatch
 from runlist.daemon.gpu.arms import Arms, Fired
 from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.gpu.ledger import Ledger
+from runlist.daemon.gpu.room import Room
 from runlist.daemon.gpu.watchdog import Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
@@ -56,6 +57,7 @@ class Scheduler:
         self._activity = ActivityWatch(self.tasks, self.tell, self.loop.read_usage)
         self.worked, self.announced = self._activity.worked, self._activity.announced
         self._arms = Arms(self.tasks, actuator, self._fired, self.wake)
+        self._room = Room(self.tasks, self.wake)
         self._escapes = Escapes(self.tasks, lambda after_s, call: asyncio.get_running_loop().call_later(after_s, call))
         self._running = False
         self._carriers: set[TaskKey] = set()
@@ -154,6 +156,7 @@ class Scheduler:
 
     def run(self, usage_kept_s: float = 0.0) -> Failures:
         """Ask the policy now, with usage no older than `usage_kept_s`, and apply its decision."""
+        self._room.end()
         self._running = True
         try:
             failures = self.loop.run(usage_kept_s)
@@ -175,12 +178,27 @@ class Scheduler:
     def close(self) -> None:
         """Stop the timer, and let go of the usage source."""
         self.stop_ringing()
+        self._room.end()
         self._escapes.close()
         self._arms.disarm()
         self._activity.close()
         self.accounting.close()
 
     # -- what went off at once ---------------------------------------------------------------------
+
+    @property
+    def gives_room(self) -> bool:
+        """Whether there is anybody to make room."""
+        return bool(self._room.off)
+
+    def make_room(self) -> bool:
+        """Have off who makes room for a latency-critical task that is about to come, until the next run that is no
+        timer's. False where nobody is to, or may.
+        """
+        off = self._room.make()
+        for managed in off:
+            self.accounting.set_enabled(managed.task.key.pid, managed.share.enabled)
+        return bool(off)
 
     def _fired(self, fired: Fired) -> None:
         for key in fired.off:
@@ -206,6 +224,8 @@ class Scheduler:
             raise RuntimeError(repr(error)) from None
 
     def wake(self, usage_kept_s: float = 0.0) -> None:
+        if self._room.is_made:
+            return  # who is decided about is not there yet, and comes soon
         if failures := self.run(usage_kept_s):
             self._on_failure(failures)
 
@@ -241,6 +261,7 @@ class Scheduler:
         self._arms.keep(decision.watch.keys() | decision.announcing)  # else we clear a word for which it acts
         self._activity.watch(decision.watch, decision.announcing)
         self._arms.set(self._activity.idle, decision.off_on_work)
+        self._room.off = decision.off_on_arrival
 
     def note(self, text: str) -> None:
         _log.warning(text, gpu=self.gpu, policy=self.policy_name)

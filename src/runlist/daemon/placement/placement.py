@@ -151,6 +151,17 @@ class Placement:
         self.limit_memory(root, pid, found)
         return managed
 
+    def class_of_new(self, pid: int, root: Root, match: Match | None = None) -> TaskClass:
+        """The class that a process of a tree will have on a GPU, by the rules' answer where that is known already.
+        Raises UsageError for bad settings.
+        """
+        asked = root.settings
+        given = [*(each.settings for each in root.asked_for(pid)), *(each.settings for each in root.owns_of(pid))]
+        for settings in given:
+            asked = override(asked, settings)
+        found = self.settings_of(pid, asked) if match is None else self._given(match, asked)
+        return apply_changes(found.changes, NO_SETTINGS).task_class
+
     def revised(self, managed: ManagedTask) -> ProcessSettings | None:
         """What the rules say of a task now; None for one that is gone. A program may write over its command line and
         its environment: what was found at first counts.

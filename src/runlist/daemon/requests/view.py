@@ -209,6 +209,7 @@ def _view(
         container=managed.container,
         labels=dict(managed.labels),
         request_us=None if length_s is None else round(length_s * 1e6, 1),
+        room_ms=None if managed.room_ms is None else round(managed.room_ms, 3),
         clients=client_views(managed),
         **_told(managed),
         **made,

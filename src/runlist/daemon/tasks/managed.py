@@ -180,6 +180,7 @@ class ManagedTask(msgspec.Struct):
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
+    room_ms: float | None = None  # from its first channel group on until others were off for it; None: none were
     root: Root | None = None
     reached_by: str = ""
     waiting: str = ""  # who waits to checkpoint it while it is suspended, in words

@@ -17,6 +17,7 @@ import structlog
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.kernel.link import KernelLink
 from runlist.daemon.kernel.policy import PolicyMap
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rule import Match
 from runlist.daemon.tasks.managed import Count, SuspendedBy
@@ -25,6 +26,7 @@ from runlist.daemon.tree.checks import Checks
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
 from runlist.errors import RunlistError
+from runlist.model import TaskClass
 from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
@@ -62,6 +64,7 @@ NOBODY = 0
 _WORTH_A_LOOK = (Kind.CHANNEL, Kind.COMPUTE, Kind.COPY)
 _COUNTED = {Count.CONTROLS_ASKED: "controls", Count.REQUESTS_REFUSED: "refusals"}
 """In which of the kernel's maps."""
+_CRITICAL = (TaskClass.LATENCY, TaskClass.DEADLINE)
 _TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
@@ -80,6 +83,8 @@ class _Process(msgspec.Struct):
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
+    comes: bool = False  # it has made a channel group
+    room_ms: float | None = None  # how soon others were off for it
 
     def seen(self, clients: set[int]) -> list[Seen]:
         return [
@@ -108,11 +113,13 @@ class Sightings:
         placement: Placement,
         kernel: KernelLink,
         policy: PolicyMap,
+        census: MemoryCensus,
     ) -> None:
         self._gpus = gpus
         self._placement = placement
         self._kernel = kernel
         self._policy = policy
+        self._census = census
         self._finder = finder
         self._processes = processes
         self._adoption = adoption
@@ -247,12 +254,26 @@ class Sightings:
         known.last = time.monotonic()
         if event.entry and (entry := self._policy.entry(event.entry)) is not None:
             known.match = entry.match()
+        if event.kind is Kind.GROUP and not known.comes and event.pid not in self._processes.managed:
+            known.comes = True
+            self._make_room(event, known)
         if event.kind in _WORTH_A_LOOK:
             known.first = known.first if known.dirty else event.time
             known.dirty.add(event.client)
             if event.kind is Kind.COMPUTE and event.pid not in self._processes.managed:
                 known.ready.set()
             self._begin(event.pid, known)
+
+    def _make_room(self, event: Event, known: _Process) -> None:
+        """Have others off for one that comes, if it is to be latency-critical. Which GPU it comes to is not told."""
+        only = self._census.gpus()
+        gpu = next((each for each in self._gpus.all() if only == [each.gpu] and each.gives_room), None)
+        root = None if gpu is None else self._search.root_of_new(event.pid)
+        if gpu is None or root is None:
+            return
+        with contextlib.suppress(RunlistError):  # bad settings: that is said where it is managed
+            if self._placement.class_of_new(event.pid, root, known.match) in _CRITICAL and gpu.make_room():
+                known.room_ms = (time.monotonic() - event.time) * 1e3
 
     def _freed(self, event: Event) -> None:
         if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
@@ -364,6 +385,7 @@ class Sightings:
                 clients, known.dirty = known.dirty, set()
                 known.ready.clear()
                 await self._adoption.adopt_seen(root, pid, known.seen(clients), since=known.first)
+                self._tell_of_room(pid, known)
                 if known.forbidden:
                     self._suspend(pid, known.forbidden)
                     known.forbidden = ""
@@ -373,6 +395,12 @@ class Sightings:
         finally:
             self._placement.foretold.pop(pid, None)
             known.look = None
+
+    def _tell_of_room(self, pid: int, known: _Process) -> None:
+        if known.room_ms is not None and pid in self._processes.managed:
+            for task in self._processes.managed[pid].tasks.values():
+                task.room_ms = known.room_ms
+            known.room_ms = None
 
     async def _quiet(self, known: _Process) -> None:
         ends = time.monotonic() + LONGEST_S

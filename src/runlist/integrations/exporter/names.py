@@ -102,6 +102,7 @@ LEFT_OUT = {
     "history": "a database has the history",
     "discovery_ms": "a fact of the past, in `ps --json`",
     "attach_ms": "a fact of the past, in `ps --json`",
+    "room_ms": "a fact of the past, in `ps --json`",
     "timeslice_set_us": "the slice in force is there",
     "memory_refusals": "of a process: its tree's, which would count for each of its processes",
 }

@@ -8,6 +8,7 @@ tenants run at tiny slices, and resuming last. Call `will_touch` before a contro
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Sequence
 
 from runlist.model import MAX_TIMESLICE_US, Engine
 from runlist.planes.interface import Prepared, Undo
@@ -20,6 +21,9 @@ from runlist.planes.nvidia.rm.commands import COMMAND_NAMES, COMMANDS, is_channe
 from runlist.planes.nvidia.rm.status import ObjectNotFound, RmError, check
 from runlist.planes.nvidia.rm.transport import OpenFile
 from runlist.protocol.rm_autogen import HANDLE_INFO_CLASS, MAX_DISABLE_CHANNELS, Status, Target
+
+_Channel = tuple[int, int]
+"""A client, and the handle of a channel there."""
 
 
 class GpuContext:
@@ -149,10 +153,15 @@ class GpuContext:
 
     def prepared_suspend(self) -> Prepared:
         if self._at_once is None:
-            computing = self._groups(Engine.COMPUTE) or self._groups()  # each channel takes the driver time
-            both = self._disabling(True, [computing]), self._enabling()
+            both = self._disabling(True, [self._computing()]), self._enabling()
             self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in both))
         return self._at_once
+
+    def suspend_at_once(self, others: Sequence[GpuContext]) -> None:
+        """The driver takes channels of any client in one list."""
+        channels = [channel for context in (self, *others) for channel in context._computing()]
+        for control in self._disabling(True, [channels]):
+            self._send(control)
 
     def preempt(self) -> None:
         """Take the compute groups off the GPU once; they compete again at once."""
@@ -266,18 +275,24 @@ class GpuContext:
 
     def _suspending(self, disable: bool) -> list[RawControl]:
         if disable not in self._prepared:
-            self._prepared[disable] = self._disabling(disable, [self._groups()])
+            self._prepared[disable] = self._disabling(disable, [self._channels(self._groups())])
         return self._prepared[disable]
 
     def _enabling(self) -> list[RawControl]:
         """Group by group, so that one freed group cannot keep the others suspended."""
-        return self._disabling(False, [[group] for group in self._groups()])
+        return self._disabling(False, [self._channels([group]) for group in self._groups()])
 
-    def _disabling(self, disable: bool, lists: list[list[Group]]) -> list[RawControl]:
-        """FIFO_DISABLE_CHANNELS for each list of groups, in as many controls as their channels need."""
+    def _computing(self) -> list[_Channel]:
+        """Without its copy groups, where there are others: each channel takes the driver time."""
+        return self._channels(self._groups(Engine.COMPUTE) or self._groups())
+
+    def _channels(self, groups: Iterable[Group]) -> list[_Channel]:
+        return [(self.rm.handle, channel) for group in groups for channel in group.channels]
+
+    def _disabling(self, disable: bool, lists: list[list[_Channel]]) -> list[RawControl]:
+        """FIFO_DISABLE_CHANNELS for each list of channels, in as many controls as it needs."""
         controls = []
-        for groups in lists:
-            channels = [channel for group in groups for channel in group.channels]
+        for channels in lists:
             for start in range(0, len(channels), MAX_DISABLE_CHANNELS):
                 part = channels[start : start + MAX_DISABLE_CHANNELS]
                 controls.append(
@@ -286,8 +301,8 @@ class GpuContext:
                         self.subdevice,
                         disable=int(disable),
                         count=len(part),
-                        clients=[self.rm.handle] * len(part),
-                        channels=part,
+                        clients=[client for client, _ in part],
+                        channels=[channel for _, channel in part],
                     )
                 )
         return controls

@@ -111,7 +111,12 @@ class Priority(Policy):
         off_on_work = (
             frozenset(key for key, share in behind.items() if share.enabled) if at_once else frozenset[TaskKey]()
         )
-        decision = Decision(shares | behind, again, watch=manner.watch, announcing=heard, off_on_work=off_on_work)
+        shares |= behind
+        urgent = any(task.task_class in FOREGROUNDS[0] for task in foreground)
+        off_on_arrival = frozenset(() if urgent else (key for key, share in shares.items() if share.enabled))
+        decision = Decision(
+            shares, again, watch=manner.watch, announcing=heard, off_on_work=off_on_work, off_on_arrival=off_on_arrival
+        )
         return earliest(now, decision, manner.look)
 
     def why(self, key: TaskKey) -> str:

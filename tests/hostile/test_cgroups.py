@@ -85,6 +85,7 @@ def test_roots_containers_are_what_they_are_called(make: Make) -> None:
 )
 def test_a_users_manager_tells_whose_a_container_is(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runlist.proc.cgroup.read", lambda pid, name, most: f"0::{path}\n")
+    monkeypatch.setattr("runlist.proc.cgroup._namespace", lambda pid: "")  # the machine's hierarchy is not seen
     assert cgroup_of(1) == (path, f"7:{ID}")
 
 

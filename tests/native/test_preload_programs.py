@@ -62,6 +62,8 @@ def test_variables_of_the_drivers_names_stay_their_librarys(guests: Guests) -> N
 
 def test_copies_for_which_there_is_no_room_work(guests: Guests) -> None:
     """Each in a namespace of its own; memory of the last is not charged."""
+    if guests.run(sys.executable, "-c", MANY_COPIES, env=guests.environment()).lines != ["0"] * 6:
+        pytest.skip("this driver cannot be loaded so often")
     done = guests.run(sys.executable, "-c", MANY_COPIES, env=guests.environment(guests.region()))
     assert done.lines == ["0"] * 6
     assert done.err.splitlines() == ["runlist: too many copies of the driver's libraries: the last go without limits"]

@@ -15,8 +15,8 @@ import pytest
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.placement import placement
 from runlist.daemon.placement.placement import Placement
-from runlist.daemon.placement.rules import Facts, Over
 from runlist.daemon.placement.rule import Match
+from runlist.daemon.placement.rules import Facts, Over
 from runlist.daemon.tasks.managed import Asked, Own, Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey

@@ -1,6 +1,6 @@
 /* `filtered NUMBER ERROR WHEN`: has a filter answer one system call with an error, or with the end of the program where
-   it is 0, then takes memory within 100 MiB and beyond. WHEN is `exec` (before the library is there, which PRELOAD
-   names), `use` (before the first use of the GPU) or `later`. Prints the driver's answers. */
+   it is 0, then takes two pieces of memory, of PIECE MiB each. WHEN is `exec` (before the library is there, which
+   PRELOAD names), `use` (before the first use of the GPU) or `later`. Prints the driver's answers. */
 #include <cuda.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -52,9 +52,10 @@ int main(int argc, char** argv) {
         cuMemFree(take(8 * MIB));
         filter(argv[1], argv[2]);
     }
-    const CUdeviceptr first = take(60 * MIB);
-    take(60 * MIB);
+    const size_t piece = strtoul(getenv("PIECE"), NULL, 10) * MIB;
+    const CUdeviceptr first = take(piece);
+    take(piece);
     printf("%d ", (int)cuMemFree(first));
-    take(60 * MIB);
+    take(piece);
     return puts("") == EOF;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
 from tests.fixtures.fake_rm import UUIDS
-from tests.fixtures.scheduler import DISABLE, World
+from tests.fixtures.scheduler import DISABLE, Tenant, World
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 IDLE_S = 0.002
@@ -154,10 +155,31 @@ def test_what_it_did_is_in_the_books_before_the_policy_is_asked(armed: World, ac
 
 def test_a_policy_that_thinks_otherwise_has_them_resumed(armed: World, actuator: Actuator) -> None:
     for pid in (2, 3):
-        armed.tenants[pid].context.suspend()  # as the actuator does
+        armed.tenants[pid].context.suspend_at_once([])  # as the actuator does
+        armed.tenants[pid].file.calls.clear()
     armed.do(lambda: actuator.fire(DONE, DONE))
     armed.pass_time(0.01)
     assert all(enabled for _, enabled in armed.shares().values())
+    for pid in (2, 3):  # by what went off alone: 8 of 20 channels
+        (sent,) = armed.tenants[pid].file.sent(DISABLE)
+        assert struct.unpack_from("<B3xI", sent.params) == (0, 8)
+
+
+def test_what_is_new_of_one_that_copies_does_as_the_rest(armed: World, actuator: Actuator) -> None:
+    armed.tenants[2].context.suspend_at_once([])  # as the actuator does
+    task = armed.scheduler.tasks[key(2)]
+    armed.do(lambda: actuator.fire(DONE, DONE))
+    late = Tenant(armed.rm, 22)
+    task.contexts[22] = late.context
+    task.take_in(late.context)
+    assert not late.computes
+    armed.pass_time(0.01)
+    assert task.share.enabled
+    assert late.enabled
+    armed.do(lambda: task.set_enabled(False))
+    later = Tenant(armed.rm, 23)
+    task.take_in(later.context)
+    assert (late.enabled, later.enabled) == (False, False)  # all of them
 
 
 def test_what_could_not_be_suspended_is_suspended_by_the_loop(armed: World, actuator: Actuator) -> None:
@@ -179,11 +201,11 @@ def test_its_word_that_comes_while_it_is_disarmed_counts(armed: World, actuator:
     """The message of the tenant was heard first, and the policy takes one off and leaves the other."""
     actuator.on_disarm = lambda number: actuator.fire(DONE, DONE)
     for pid in (2, 3):
-        armed.tenants[pid].context.suspend()
+        armed.tenants[pid].context.suspend_at_once([])
         armed.tenants[pid].file.calls.clear()
     armed.decide(decision(on=(1, 3)))
     armed.run()
-    assert [armed.shares()[pid][1] for pid in (2, 3)] == [False, True]
+    assert [armed.tenants[pid].computes for pid in (2, 3)] == [False, True]
     assert suspensions(armed) == [1, 1]
     assert armed.tenants[2].file.calls == []
 
@@ -193,7 +215,7 @@ def test_what_goes_off_while_it_is_not_watched_any_more_comes_on_again(armed: Wo
 
     def fire(number: int) -> None:
         for pid in (2, 3):
-            armed.tenants[pid].context.suspend()
+            armed.tenants[pid].context.suspend_at_once([])
         actuator.fire(DONE, DONE)
 
     actuator.on_disarm = fire

@@ -23,9 +23,7 @@ def key(pid: int) -> TaskKey:
 
 
 def computes(world: World) -> list[bool]:
-    """Whether the compute channels of each are enabled."""
-    clients = [tenant.client for tenant in world.tenants.values()]
-    return [client.objects[client.of_class(0xC86F)[0]].enabled for client in clients]
+    return [tenant.computes for tenant in world.tenants.values()]
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def test_they_go_off_by_one_control_until_a_run_decides(roomy: World) -> None:
     assert [task.remark for task in tasks] == [GAVE_WAY, GAVE_WAY, ""]
     assert [task.counts[Count.SUSPENSIONS] for task in tasks] == [1, 1, 0]
     roomy.run()
-    assert computes(roomy) == [True] * 3
+    assert [tenant.enabled for tenant in roomy.tenants.values()] == [True] * 3
     assert [task.remark for task in tasks] == [""] * 3
 
 

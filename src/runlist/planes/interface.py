@@ -161,6 +161,9 @@ class Context(Protocol):
         on until `suspend`. Where it raises, some may be off.
         """
 
+    def resume_at_once(self) -> None:
+        """Have it compute again, which went off by `suspend_at_once` or `prepared_suspend` and not by `suspend`."""
+
     def preempt(self) -> None:
         """Take it off the GPU once; it competes again at once."""
 

@@ -264,7 +264,12 @@ class ManagedTask(msgspec.Struct):
         if self.carrier is not None and not (enabled and self.disabled):
             return
         self.disabled = True  # also where it fails halfway
-        self.each(lambda context: context.resume() if enabled else context.suspend())
+        if not enabled:
+            self.each(lambda context: context.suspend())
+        elif self.copies:  # fewer channels take the driver less time
+            self.each(lambda context: context.resume_at_once())
+        else:
+            self.each(lambda context: context.resume())
         self.disabled, self.copies = not enabled, False
 
     @property
@@ -293,7 +298,10 @@ class ManagedTask(msgspec.Struct):
             return
         if not self.share.enabled:
             self.disabled = True
-            context.suspend()
+            if self.copies:  # as its others
+                context.suspend_at_once(())
+            else:
+                context.suspend()
         elif self.counts[Count.SUSPENSIONS]:  # what was made while its group was off may be off
             context.resume()
 

@@ -37,7 +37,7 @@ class GpuContext:
         self.gpu = objects.gpu
         self.subdevice = objects.subdevice
         self.groups: dict[int, Group] = {group.handle: group for group in objects.groups}
-        self._prepared: dict[bool, list[RawControl]] = {}  # suspending and resuming, packed once: rotation is hot
+        self._prepared: dict[tuple[bool, bool], list[RawControl]] = {}  # packed once: rotation is hot
         self._at_once: Prepared | None = None
         self.original_us: dict[int, int] = self.timeslices()
         self._given_us: dict[int, int] = {}  # slices that we set
@@ -163,6 +163,10 @@ class GpuContext:
         for control in self._disabling(True, [channels]):
             self._send(control)
 
+    def resume_at_once(self) -> None:
+        """Enable what computes: the rest is."""
+        self._disable(False, computing=True)
+
     def preempt(self) -> None:
         """Take the compute groups off the GPU once; they compete again at once."""
         for group in self._groups(Engine.COMPUTE):
@@ -244,13 +248,13 @@ class GpuContext:
     def _check(self, code: int, control: RawControl) -> None:
         check(code, f"{COMMAND_NAMES[control.command]} on 0x{control.object:08x} of client 0x{self.rm.handle:08x}")
 
-    def _disable(self, disable: bool) -> None:
+    def _disable(self, disable: bool, *, computing: bool = False) -> None:
         try:
-            for control in self._suspending(disable):
+            for control in self._suspending(disable, computing):
                 self._send(control)
         except RmError:
             self._drop_freed()  # one freed channel fails the whole list
-            for control in self._suspending(disable):
+            for control in self._suspending(disable, computing):
                 for code in undo.send(self.rm, control):
                     if code != Status.INVALID_CHANNEL:  # it is just being freed: its handle is still there
                         self._check(code, control)
@@ -273,10 +277,11 @@ class GpuContext:
             return False
         return is_channel(int(reply["result"]))  # type: ignore[arg-type]
 
-    def _suspending(self, disable: bool) -> list[RawControl]:
-        if disable not in self._prepared:
-            self._prepared[disable] = self._disabling(disable, [self._channels(self._groups())])
-        return self._prepared[disable]
+    def _suspending(self, disable: bool, computing: bool) -> list[RawControl]:
+        if (disable, computing) not in self._prepared:
+            channels = self._computing() if computing else self._channels(self._groups())
+            self._prepared[disable, computing] = self._disabling(disable, [channels])
+        return self._prepared[disable, computing]
 
     def _enabling(self) -> list[RawControl]:
         """Group by group, so that one freed group cannot keep the others suspended."""

@@ -23,11 +23,16 @@ import pytest
 import runlist
 from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT
 from runlist.views.structs import TaskView
+from tests.conftest import ON_NVIDIA
 from tests.fixtures.compiler import C, compiler
 from tests.fixtures.daemon import PATIENCE_S, ROOT, Commands, Daemon, Slices, running, task_of, wait_for
 from tests.fixtures.kept import commands, daemon, kept
 
 __all__ = ["commands", "daemon", "kept"]
+pytestmark = pytest.mark.skipif(
+    ON_NVIDIA,
+    reason="a context takes more than 100 MiB there: python -m bench quota_attacks tries these on a GPU",
+)
 
 MiB = 1 << 20
 LIMIT = "100M"

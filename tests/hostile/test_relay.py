@@ -300,7 +300,7 @@ def test_a_datagram_of_a_stranger_comes_by_way_of_its_relay(short_path: Path, on
             arrived.release()
             return True
 
-        relays = Relays("emulated")
+        relays = Relays("nvidia" if ON_NVIDIA else "emulated")
         messages = Messages(short_path / "m", take, CloseHere(), relays, lambda *_: wanted)
         await loop.run_in_executor(None, As(NOBODY), send)
         for _ in range(count):

@@ -59,7 +59,7 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.skipif(ON_NVIDIA, reason="NVIDIA's driver does not work on where its files were closed")
+@pytest.mark.skipif(ON_NVIDIA, reason="CUDA does not start in such a namespace: error 3")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_container_that_closed_everything_keeps_its_slot(guests: Guests, container: str) -> None:
     """Two of them, each with most of the limit: the second is refused while the first lives, and not after it ended."""

@@ -12,7 +12,7 @@ from runlist.daemon.gpu.room import LONGEST_S, REST
 from runlist.daemon.tasks.managed import GAVE_WAY, Count
 from runlist.model import Share, TaskKey
 from runlist.policies import Decision
-from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.fake_rm import UUIDS, Call
 from tests.fixtures.scheduler import DISABLE, World
 
 REFUSED = 0x1F
@@ -83,8 +83,18 @@ def test_who_makes_room_on_and_on_runs_most_of_the_time(roomy: World) -> None:
 
 def test_where_the_driver_refuses_they_run_on(roomy: World) -> None:
     refusals = [REFUSED]
+    objects = roomy.tenants[2].client.objects
+
+    def refuse(call: Call) -> int | None:
+        """A list that names what is no channel is done up to that."""
+        if not refusals or call.command != DISABLE:
+            return None
+        for channel in roomy.tenants[2].client.of_class(0xC86F)[:8]:
+            objects[channel].enabled = False
+        return refusals.pop()
+
     for tenant in roomy.tenants.values():
-        tenant.file.on_control = lambda call: refusals.pop() if refusals and call.command == DISABLE else None
+        tenant.file.on_control = refuse
     assert not roomy.do(roomy.scheduler.make_room)
     assert computes(roomy) == [True] * 3
     assert refusals == []

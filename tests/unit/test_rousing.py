@@ -171,7 +171,10 @@ def test_while_the_kernel_tells_who_stops_others_only_after_a_suspension() -> No
     world = World(None)
     world.seen = True
     world.runs()
+    asked: list[int] = []
+    world.task.root.quota.activity = asked.append  # type: ignore[union-attr, method-assign, assignment]
     assert world.look_whether_enabled(100) == []
+    assert len(asked) == 2  # once a minute
     world.runs()
     world.look(1)
     world.task.counts[Count.SUSPENSIONS] += 1

@@ -165,21 +165,17 @@ def test_a_policy_that_thinks_otherwise_has_them_resumed(armed: World, actuator:
         assert struct.unpack_from("<B3xI", sent.params) == (0, 8)
 
 
-def test_what_is_new_of_one_that_copies_does_as_the_rest(armed: World, actuator: Actuator) -> None:
+def test_with_what_is_new_of_one_that_copies_all_of_it_stops(armed: World, actuator: Actuator) -> None:
     armed.tenants[2].context.suspend_at_once([])  # as the actuator does
     task = armed.scheduler.tasks[key(2)]
     armed.do(lambda: actuator.fire(DONE, DONE))
     late = Tenant(armed.rm, 22)
     task.contexts[22] = late.context
     task.take_in(late.context)
-    assert not late.computes
+    assert (armed.tenants[2].enabled, late.enabled) == (False, False)  # all of them: what computes may be others now
     armed.pass_time(0.01)
     assert task.share.enabled
-    assert late.enabled
-    armed.do(lambda: task.set_enabled(False))
-    later = Tenant(armed.rm, 23)
-    task.take_in(later.context)
-    assert (late.enabled, later.enabled) == (False, False)  # all of them
+    assert (armed.tenants[2].enabled, late.enabled) == (True, True)
 
 
 def test_what_could_not_be_suspended_is_suspended_by_the_loop(armed: World, actuator: Actuator) -> None:

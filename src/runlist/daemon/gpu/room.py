@@ -40,13 +40,15 @@ class Room:
 
     def make(self) -> list[ManagedTask]:
         """Have them off now; returns who is, nobody where that may not be or failed."""
+        now = time.monotonic()
+        if self.is_made or now < self._not_before:
+            return []
         tasks = [self._tasks[key] for key in sorted(self.off) if key in self._tasks]
         for managed in tasks:
             managed.settle()  # first: some may be off by then
         tasks = [managed for managed in tasks if managed.share.enabled]
         contexts = [each for managed in tasks if managed.carrier is None for each in managed.contexts.values()]
-        now = time.monotonic()
-        if self.is_made or now < self._not_before or not contexts:
+        if not contexts:
             return []
         try:
             contexts[0].suspend_at_once(contexts[1:])

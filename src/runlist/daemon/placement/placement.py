@@ -64,9 +64,21 @@ def some(lines: list[str]) -> list[str]:
 
 def asked_for(managed: ManagedTask, root: Root) -> dict[str, str]:
     """The settings that somebody asked for a process: for its tree, for it alone, and what it asks for itself now."""
-    asked = override(root.settings, managed.asked)
-    for own in root.owns_of(managed.task.key.pid):
+    return _asked_for(managed.task.key.pid, root, managed.asked)
+
+
+def _asked_for(pid: int, root: Root, alone: Mapping[str, str]) -> dict[str, str]:
+    asked = override(root.settings, alone)
+    for own in root.owns_of(pid):
         asked = override(asked, own.settings)
+    return asked
+
+
+def _asked_before(pid: int, root: Root) -> dict[str, str]:
+    """What somebody asked for a process before it had a task."""
+    asked: dict[str, str] = {}
+    for earlier in root.asked_for(pid):
+        asked = override(asked, earlier.settings)
     return asked
 
 
@@ -140,9 +152,7 @@ class Placement:
         if facts is not None:
             managed.variables = frozenset(self.rules.variables)
             managed.environment = {name: text for name, text in facts.environment.items() if name in managed.variables}
-        for earlier in root.asked_for(pid) if asked is None else ():
-            managed.asked = override(managed.asked, earlier.settings)
-        managed.asked = override(managed.asked, asked or {})
+        managed.asked = _asked_before(pid, root) if asked is None else dict(asked)
         wanted = asked_for(managed, root) if own else override(root.settings, managed.asked)
         found = self._settings(facts, wanted) if match is None else self._given(match, wanted)
         managed.task = self._shaped(managed, found, wanted)
@@ -155,10 +165,7 @@ class Placement:
         """The class that a process of a tree will have on a GPU, by the rules' answer where that is known already.
         Raises UsageError for bad settings.
         """
-        asked = root.settings
-        given = [*(each.settings for each in root.asked_for(pid)), *(each.settings for each in root.owns_of(pid))]
-        for settings in given:
-            asked = override(asked, settings)
+        asked = _asked_for(pid, root, _asked_before(pid, root))
         found = self.settings_of(pid, asked) if match is None else self._given(match, asked)
         return apply_changes(found.changes, NO_SETTINGS).task_class
 

@@ -296,12 +296,11 @@ class ManagedTask(msgspec.Struct):
         """Bring a context, or channels of one, that are new to what its share says."""
         if self.carrier is not None:
             return
-        if not self.share.enabled:
+        if not self.share.enabled and self.copies:
+            self.suspend_again()  # all of it: which groups compute may have changed
+        elif not self.share.enabled:
             self.disabled = True
-            if self.copies:  # as its others
-                context.suspend_at_once(())
-            else:
-                context.suspend()
+            context.suspend()
         elif self.counts[Count.SUSPENSIONS]:  # what was made while its group was off may be off
             context.resume()
 

@@ -69,7 +69,7 @@ class Rousing:
         began = time.monotonic()
         now = began if now is None else now
         before, self._still = self._still, {}
-        unsettled, over = set(), False
+        unsettled, over, seen = set(), False, self._seen()
         for task in self._processes.tasks():
             if not task.share.enabled or task.carrier is not None or task.outside:
                 continue
@@ -80,7 +80,7 @@ class Rousing:
                 continue
             shares = accounting.all.shares
             armed = task.on_settle is not None
-            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY, seen=self._seen()):
+            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY, seen=seen):
                 over = time.monotonic() - began >= MOST_S
                 unsettled |= {gpu} if armed else set()
         self._gpus.run(unsettled, set())  # what was to go off at once is to do so again

@@ -139,6 +139,8 @@ def test_a_gpu_may_have_a_cap_of_its_own(
     made.region.set_cap(0.4)
     assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [0.4] * 3
     made.region.set_cap(1.0)
+    at = HEADER.offsets["cap_value"]
+    assert made.path.read_bytes()[at : at + 8] == NO_LIMIT.to_bytes(8, "little")  # its processes keep no cap at all
     assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [None] * 3
 
 
@@ -288,6 +290,20 @@ def test_files_that_are_none_are_refused_and_closed(tmp_path: Path, made: Made) 
         with pytest.raises(RegionError, match=f"{size} bytes"):
             adopted(tmp_path / "x")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_cannot_be_looked_at_is_refused_and_closed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    def fail(_: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    fd = os.open(made.path, os.O_RDWR)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fail)
+        with pytest.raises(RegionError, match="it cannot be read: Stale file handle"):
+            Region.adopt(fd, os.geteuid())
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_that_is_cut_short_later_is_an_error_and_is_not_made_longer_again(made: Made) -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.gpu.accounting import Account
 from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
 from runlist.policies import Decision
@@ -28,6 +29,16 @@ def test_tasks_come_and_go(world: World) -> None:
     world.do(lambda: world.scheduler.remove(KEY))  # again: nothing
     assert len(world.policy.events) == 2
     assert world.policy.asked == []  # events alone decide nothing
+
+
+def test_of_another_process_of_that_number_nothing_is_known(world: World) -> None:
+    world.add(1)
+    world.pass_time(0.1)
+    world.source.hold(1, 0.05, turns=4)
+    world.run()
+    assert world.scheduler.accounting.of(1).usage == Usage(0.05, 4)
+    world.do(lambda: world.scheduler.remove(KEY))
+    assert world.scheduler.accounting.of(1) == Account()
 
 
 def test_what_is_told_is_passed_on(world: World) -> None:

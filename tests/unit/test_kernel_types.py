@@ -1,4 +1,4 @@
-"""Where a kernel has what the kernel plane reads, by types that are made up: of older kernels, of newer ones, of none."""
+"""Where a kernel has what the kernel plane reads, by types that are made up: of older kernels, and of newer ones."""
 
 from __future__ import annotations
 

@@ -130,6 +130,16 @@ def test_what_is_old_or_no_statement_counts_as_none(region: Region, more: dict[s
     assert seen(region) == []
 
 
+@pytest.mark.parametrize(("age_s", "counts"), [(4.9, True), (5.1, False), (-4.9, True), (-5.1, False)])
+def test_what_a_process_says_counts_for_five_seconds(
+    region: Region, monkeypatch: pytest.MonkeyPatch, age_s: float, counts: bool
+) -> None:
+    """As docs/operations.md says; clocks may be set."""
+    tell(region, 0b11, {0: HIGH, 1: LOW}, written_ns=10**18)
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18 + int(age_s * 1e9))
+    assert bool(seen(region)) == counts
+
+
 def test_what_a_process_of_another_slot_says_is_not_this_ones(region: Region) -> None:
     tell(region, 0b11, {0: HIGH}, slot=1)
     assert seen(region) == []

@@ -28,15 +28,22 @@ class World:
         self.holders: dict[int, int] = {}
         self.silent = False
         self.closed = 0
-        driver: Any = FakeLogDriver({0: UUIDS[0]}, records=1024)
+        self.driver: Any = FakeLogDriver({0: UUIDS[0]}, records=1024)
+        driver = self.driver
         driver.time_ns = lambda: self.now_ns
         self.producer = driver.producer
         monkeypatch.setattr("runlist.planes.nvidia.switch_log.time.monotonic_ns", lambda: self.now_ns)
-        monkeypatch.setattr(turns, "Utilisation", lambda *_: self)
+        monkeypatch.setattr(turns, "Utilisation", self.opened)
         monkeypatch.setattr(turns, "memory_by_pid", lambda gpu: self.holders if gpu == UUIDS[0] else {})
         monkeypatch.setattr(turns, "owner_of", lambda pid: 1000 + pid)
         self.be(0, monkeypatch)
         self.log = TurnLog(driver, UUIDS[0])
+
+    def opened(self, driver: object, gpu: object) -> World:
+        assert (driver, gpu) == (self.driver, UUIDS[0])
+        if self.silent:
+            raise NvmlError("no")
+        return self
 
     def be(self, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "geteuid", lambda: user)
@@ -112,4 +119,14 @@ def test_where_somebody_was_switched_the_log_tells_it(world: World) -> None:
     assert world.log.busy() == []
     assert world.log.samples_busy
     world.log.close()
-    assert world.closed == 1
+    assert (world.closed, [file.closed for file in world.driver.files]) == (1, [1])
+
+
+def test_without_nvml_nobody_knows_more_than_the_log(world: World) -> None:
+    world.silent = True
+    log = TurnLog(world.driver, UUIDS[0])
+    world.now_ns += SECOND_NS
+    log.read()
+    assert (log.samples_busy, log.busy(), log.unswitched()) == (False, [], None)
+    log.close()
+    assert world.closed == 0

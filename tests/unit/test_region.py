@@ -28,6 +28,7 @@ from runlist.planes.process.region.format import (
     SLOTS_AT,
     SlotState,
 )
+from runlist.planes.process.region.memory import Mapped
 from runlist.proc.process import names_of, start_of
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.region import Made, child, made
@@ -304,6 +305,18 @@ def test_a_file_that_cannot_be_looked_at_is_refused_and_closed(made: Made, monke
         with pytest.raises(RegionError, match="it cannot be read: Stale file handle"):
             Region.adopt(fd, os.geteuid())
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_disk_that_fails_is_the_regions_error(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(Mapped, "read", fail)
+    monkeypatch.setattr(Mapped, "write", fail)
+    for use in (made.region.read, lambda: made.region.set_memory(5)):
+        with pytest.raises(RegionError, match="it cannot be used: Input/output error"):
+            use()
 
 
 def test_one_that_is_cut_short_later_is_an_error_and_is_not_made_longer_again(made: Made) -> None:

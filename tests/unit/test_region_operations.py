@@ -64,6 +64,11 @@ LOW = {
 }  # fmt: skip
 
 
+def test_a_process_without_a_slot_tells_nothing(region: Region) -> None:
+    tell(region, 0b11, {0: HIGH, 1: LOW})
+    assert region.operations(os.getppid()) is None
+
+
 def test_a_process_without_such_clients_tells_nothing(region: Region) -> None:
     assert region.operations(os.getpid()) is None
     assert region.operations(1) is None

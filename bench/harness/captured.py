@@ -32,10 +32,11 @@ class Captured:
         own: int = 0,
         capture: Capture = CAPTURE,
         settle_ms: int = 0,
+        exempt: tuple[int, ...] = (),
     ) -> None:
         tracing = rights.open_tracing()
         try:
-            wanted = loading.Wanted(capture, own, budget, names, settle_ms)
+            wanted = loading.Wanted(capture, own, budget, names, settle_ms, exempt)
             self.loaded = loading.load(wanted, loading.read_object(), tracing)
         finally:
             os.close(tracing)
@@ -78,10 +79,15 @@ def of_file(path: Path) -> Capture:
 
 @contextlib.contextmanager
 def captured(
-    names: Names | None = None, budget: int = 1_000_000, own: int = 0, capture: Capture = CAPTURE, settle_ms: int = 0
+    names: Names | None = None,
+    budget: int = 1_000_000,
+    own: int = 0,
+    capture: Capture = CAPTURE,
+    settle_ms: int = 0,
+    exempt: tuple[int, ...] = (),
 ) -> Iterator[Captured]:
     """The programs for a while, for all processes but `own`."""
-    made = Captured(names, budget, own, capture, settle_ms)
+    made = Captured(names, budget, own, capture, settle_ms, exempt)
     try:
         yield made
     finally:

@@ -146,6 +146,23 @@ def test_what_the_map_forbids_is_counted_and_told_where_it_was_done(file: int) -
         assert kernel.counter(Counter.FORBIDDEN) == 2
 
 
+def test_who_is_exempt_is_refused_nothing_and_told_of_for_nothing(file: int) -> None:
+    """The daemon's helpers, whatever entry names them."""
+    with captured(exempt=(os.getppid(), os.getpid())) as kernel:
+        entries = Map(kernel)
+        entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=1, comm=comm())
+        entries.begin()
+        asking = Asking(file, CLIENT)
+        for handle in (0x15, 0x16):
+            asking.made(2, handle, GROUP)
+        asking.controlled(0x15, SET_TIMESLICE)
+        refusing = Refusing(kernel)
+        assert (refusing.control(0x15, SET_TIMESLICE), refusing.group(0x17)) == (0, 0)
+        refusing.close()
+        assert [event.what for event in mine(kernel.take())] == [What.MADE, What.MADE]
+        assert kernel.counter(Counter.FORBIDDEN) == 0
+
+
 def test_groups_that_went_with_their_client_are_not_counted_on(file: int) -> None:
     """A program that makes contexts and frees them, one after the other, never has more than one."""
     with captured() as kernel:

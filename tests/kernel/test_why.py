@@ -23,8 +23,9 @@ from runlist.emulated import EmulatedGpu, artefacts
 from runlist.errors import NoTargetError
 from runlist.planes.kernel import rights
 from runlist.planes.kernel.functions import places
-from runlist.planes.kernel.watching import Watch
+from runlist.planes.kernel.watching import Function, Watch
 from runlist.proc.process import capable
+from runlist.why.functions import watched as watched_functions
 from runlist.why.recorder import Recorder
 from runlist.workloads.process import WorkloadProcess
 from tests.fixtures.daemon import NOBODY, PATIENCE_S, ROOT, As, Commands, Daemon, Refused, remove_cgroup
@@ -356,6 +357,22 @@ def test_without_the_right_it_is_one_line() -> None:
     with pytest.raises(Refused, match="no right to load programs into the kernel: run this as root") as refused:
         nobody(lambda: Watch(os.getpid()))
     assert refused.value.exit_code == 3
+
+
+def test_nothing_is_left_of_a_watch() -> None:
+    def open_now() -> tuple[list[str], int]:
+        rings = sum("bpf" in line for line in Path("/proc/self/maps").read_text().splitlines())
+        return sorted(os.listdir("/proc/self/fd")), rings
+
+    library = artefacts() / "libcuda.so.1"
+    before = open_now()
+    with Watch(os.getpid()) as watch:
+        assert open_now()[1] > before[1]
+        watch.watch_functions(library, watched_functions())
+        watch.watch_functions(library, [Function("cuNobodyHasThis", 1)])
+        assert watch.functions == len({*places(library, [each.symbol for each in watched_functions()]).values()})
+    assert open_now() == before
+    watch.close()
 
 
 def test_a_process_that_ends_meanwhile_ends_the_recording(commands: Commands, on_device: None) -> None:

@@ -374,3 +374,14 @@ def test_a_wait_that_goes_on_outlasts_the_end_of_a_request(watched: tuple[World,
     library.told = Told(1, waiting=1, ended=1)
     world.pass_time(0.2)
     assert told(world) == [Busy]
+
+
+def test_of_a_scheduler_that_is_closed_nobody_is_watched(watched: tuple[World, ManagedTask, Library]) -> None:
+    world, managed, library = watched
+    says_that_it_works(world, managed)
+    world.do(world.scheduler.close)
+    assert not library.asked
+    library.looked = 0
+    world.pass_time(1)
+    says_that_it_works(world, managed)
+    assert (library.looked, told(world)) == (0, [Busy])

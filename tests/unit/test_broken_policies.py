@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -74,8 +73,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 def of(**values: Any) -> Callable[[], Any]:
     """A decision that is none: something in it is wrong."""
-    fields: Mapping[str, Any] = {"shares": {}, "again_after_s": None, "preempt": frozenset(), **values}
-    return lambda: SimpleNamespace(**fields)
+    return lambda: Decision(**{"shares": {}, **values})
 
 
 def off_until(until: Any) -> Callable[[], Any]:
@@ -90,7 +88,9 @@ GARBAGE = (
     lambda: None, lambda: 5, lambda: Decision(None), lambda: [Share()], of(shares=7), of(shares={KEYS[0]: "fast"}),  # type: ignore[arg-type]
     of(shares={KEYS[0]: None}), of(shares={KEYS[0]: Share(Rude())}), of(shares={KEYS[0]: Share(enabled=Rude())}),  # type: ignore[arg-type]
     of(again_after_s="soon"), of(again_after_s=1j), of(again_after_s=NAN), of(preempt=3), of(preempt=[[]]),
-    off_until("later"), off_until(NAN), off_until(INF), off_until(10**400),
+    of(segments=3), of(announcing=[[]]), of(off_on_work=3),
+    of(watch=3), of(watch={KEYS[0]: "soon"}), of(watch={KEYS[0]: NAN}), of(watch={KEYS[0]: 0.0004}),
+    of(watch={KEYS[0]: 3601}), off_until("later"), off_until(NAN), off_until(INF), off_until(10**400),
 )  # fmt: skip
 BROKEN = [
     *((method, raising(error)) for method in ("decide", "on_event", "admit", "why") for error in ERRORS),
@@ -157,6 +157,15 @@ def test_whatever_time_it_is_asked_again_after(host: Host, again_s: float) -> No
     host.pass_time(0.1)
     assert (host.loop.policy_name, host.notes) == ("own", [])
     assert own.calls == calls + 1 if again_s > 0 else 100 < own.calls - calls < 500
+
+
+@pytest.mark.parametrize("idle_s", [0.0005, 3600])
+def test_the_shortest_and_the_longest_time_after_which_a_task_is_idle(host: Host, idle_s: float) -> None:
+    own = Own()
+    begin(host, own)
+    own.broken = {"decide": lambda: Decision({}, watch={KEYS[0]: idle_s, TaskKey(3, GPU): 0.0})}
+    host.run()
+    assert (host.loop.policy_name, host.notes) == ("own", [])
 
 
 def test_another_policy_that_fails_at_admitting_is_refused_and_nothing_is_dropped(host: Host) -> None:

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from runlist.model import MAX_TIMESLICE_US, Engine
+from runlist.planes.interface import Prepared
 from runlist.planes.nvidia.context import GpuContext
 from runlist.planes.nvidia.controls import ROWS
 from runlist.planes.nvidia.discover import Discoverer
@@ -36,7 +37,7 @@ class Tenant:
     """A process in memory and its one GpuContext."""
 
     def __init__(self, *, contexts: int = 1, extra_channels: int = 0, privileged: bool = True) -> None:
-        rm = FakeRm(privileged=privileged)
+        self.rm = rm = FakeRm(privileged=privileged)
         self.file: FakeFile = rm.tenant(1)
         self.client: FakeClient = self.file.client()
         device = self.client.device()
@@ -238,6 +239,19 @@ def test_a_freed_group_is_dropped_and_the_others_are_served(tenant: Tenant) -> N
     assert first not in tenant.context.groups
     tenant.context.suspend()
     assert tenant.enabled() == {False}
+
+
+def test_what_an_actuator_is_to_send_names_no_group_that_is_gone(tenant: Tenant) -> None:
+    """Its handle may be another object's by then."""
+    before = tenant.context.prepared_suspend()
+    assert tenant.context.prepared_suspend() is before
+    tenant.client.free(next(iter(tenant.context.groups)))
+    tenant.context.set_timeslice(1)
+    after = tenant.context.prepared_suspend()
+    (found,) = Discoverer(tenant.rm).discover(1, -1, tenant.rm)
+    assert after == GpuContext(RmClient(tenant.file, found.client), found.gpus[0]).prepared_suspend() != before
+    tenant.context.forget_groups()
+    assert tenant.context.prepared_suspend() == Prepared((), ())
 
 
 def test_a_group_freed_before_a_control_is_set_is_dropped(tenant: Tenant) -> None:

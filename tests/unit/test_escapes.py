@@ -287,3 +287,14 @@ def test_of_one_that_makes_contexts_without_end_not_all_are_remembered(world: Wo
         world.read(0.2, context=number)
     (contexts,) = world.escapes._contexts.values()
     assert len(contexts.known) == MOST_CONTEXTS
+
+
+def test_of_another_process_of_that_number_it_is_said_anew(world: World) -> None:
+    world.read()
+    with capture_logs() as lines:
+        for _ in range(2):
+            world.read(0.2)
+        world.escapes.forget(KEY)
+        world.read()
+        world.read(0.2)
+    assert len(lines) == 2

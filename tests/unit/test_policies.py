@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +18,11 @@ from runlist.policies.cap import CapLayer
 from runlist.policies.deadline import DeadlineLayer
 from runlist.policies.fair import Fair
 from runlist.policies.gpreempt import GPreempt
+from runlist.policies.parts.options import number
 from runlist.policies.parts.slices import BASE_US, SHORT_BASE_US
 from runlist.policies.priority import Priority
 from runlist.policies.slo import SloLayer
+from tests.fixtures.daemon import ROOT
 
 DEADLINE, LATENCY, NORMAL, BATCH = TaskClass
 LONG, SHORT = Share(BASE_US), Share(SHORT_BASE_US)
@@ -477,3 +481,20 @@ def test_an_unknown_name_lists_the_known(name: str) -> None:
 def test_modules_beside_the_policies_are_none(name: str) -> None:
     with pytest.raises(UsageError, match=r"no policy|does not define POLICY"):
         load_policy(PolicySpec(name))
+
+
+@pytest.mark.parametrize("name", ["priority", "slo", "deadline"])
+def test_options_are_as_their_document_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"runlist.policies.{name}")
+    taken: list[tuple[object, ...]] = []
+
+    def noted(values: dict[str, str], option: str, default: float, least: float, most: float, **more: bool) -> float:
+        taken.append((option, least, most, default))
+        return number(values, option, default, least, most, **more)
+
+    monkeypatch.setattr(module, "number", noted)
+    load_policy(PolicySpec())
+    (row,) = (line for line in (ROOT / "docs/policies.md").read_text().splitlines() if line.startswith(f"| `{name}`"))
+    told = re.findall(r"`(\w+)`(?:(?!`\w+`:?).)*?([\d.]+) to ([\d.]+), default ([\d.]*\d)", row)
+    assert told
+    assert taken == [(option, *map(float, numbers)) for option, *numbers in told]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import pytest
@@ -297,11 +297,13 @@ def test_a_program_that_becomes_bound_by_the_gpu_is_seen_at_slices() -> None:
 
 def test_a_program_of_both_kinds_does_not_make_the_way_change_all_the_time() -> None:
     """At tiny slices it seems to wait for its host, and at longer ones for the GPU."""
-    gpu = Gpu(tells=True)
-    for _ in range(400):
+    gpu, ways = Gpu(tells=True), [Way.SWITCH]
+    for _ in range(800):
         waits = 0.4 if gpu.part.way is Way.SLICE else 0.1
         gpu.work(WINDOW_S, pauses=1500, held=100e-6, waits=waits, launches=0.3)
-    assert len(gpu.ways) < 16
+        ways.append(gpu.part.way)
+    stays = [WINDOW_S * len([*each]) for way, each in groupby(ways) if way is Way.SLICE]
+    assert stays[1:-1] == pytest.approx([part.STAYS_S, 4, 8, 16, 32, 60, 60], abs=2 * WINDOW_S)
 
 
 def test_a_new_program_finds_tiny_slices() -> None:

@@ -50,6 +50,22 @@ def test_a_hint_ends_a_millisecond_after_the_task_came_on() -> None:
     assert hints.off_until(entitled(1), 1.0031) == (None, None)
 
 
+@pytest.mark.parametrize("turns", [0, 1, 7])
+def test_those_are_known_for_whom_the_background_went_off(turns: int) -> None:
+    hints = Hints()
+    hints.note(Hint(KEY, 0.0), 1.0)
+    hints.note(Hint(OTHER, 0.1), 1.0)
+    both = {**entitled(turns), OTHER: task(OTHER, usage=Usage(turns=turns))}
+    hints.off_until(both, 1.0)
+    assert hints.wanting() == [KEY]
+    hints.off_until(both, 1.006)
+    assert hints.wanting() == []
+    hints.off_until(both, 1.0976)
+    assert hints.wanting() == [OTHER]
+    hints.drop(OTHER)
+    assert hints.wanting() == []
+
+
 def test_a_hint_does_not_end_by_the_touch_of_a_context() -> None:
     def told(turns: int, work: int) -> dict[TaskKey, Task]:
         return {KEY: replace(entitled(turns)[KEY], activity=Activity(work))}

@@ -13,7 +13,8 @@ from runlist.model import Cap, Report, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.brake import FOLLOW_S, WINDOW_S
-from runlist.policies.slo import BRAKED_LOOK_S, LEAST_QUOTA_US, SHORTEST_PERIOD_US, SloLayer
+from runlist.policies.parts.tail import OLDEST_S
+from runlist.policies.slo import BRAKED_LOOK_S, LEAST_QUOTA_US, SHORTEST_PERIOD_US, SILENT_LOOK_S, SloLayer
 from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import TinyGpu, shares, tenant
 
@@ -94,6 +95,27 @@ def test_what_was_acted_on_is_not_acted_on_again() -> None:
 
 def test_it_goes_on_while_the_target_is_missed_down_to_one_percent() -> None:
     assert Loop(task(2)).pass_quarters(60, 20, used=0.01)[2] == pytest.approx(0.01)
+
+
+def test_after_a_silence_the_background_begins_with_all_of_it() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    assert loop.pass_quarters(4, 9.5, used=0.8)[2] is not None
+    loop.now += OLDEST_S
+    assert loop.layer.decide(loop.tasks, loop.now).again_after_s == pytest.approx(SILENT_LOOK_S)
+    assert loop.below.seen[2].cap is None
+    assert loop.pass_quarters(2, 5, used=0.8) == {1: None, 2: None}
+
+
+def test_a_target_that_is_set_anew_begins_with_all_of_it() -> None:
+    loop = Loop(task(2))
+    loop.pass_quarters(8, 5, used=0.8)
+    assert loop.pass_quarters(4, 9.5, used=0.8)[2] is not None
+    service = loop.tasks[0]
+    loop.tasks[0] = replace(service, target_p99_us=None)
+    assert loop.layer.decide(loop.tasks, loop.now).again_after_s is None
+    loop.tasks[0] = service
+    assert loop.pass_quarters(2, 5, used=0.8) == {1: None, 2: None}
 
 
 def test_with_room_the_background_gets_more_again() -> None:

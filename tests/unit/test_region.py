@@ -28,6 +28,7 @@ from runlist.planes.process.region.format import (
     SLOTS_AT,
     SlotState,
 )
+from runlist.planes.process.region.memory import Mapped
 from runlist.proc.process import names_of, start_of
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.region import Made, child, made
@@ -139,6 +140,8 @@ def test_a_gpu_may_have_a_cap_of_its_own(
     made.region.set_cap(0.4)
     assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [0.4] * 3
     made.region.set_cap(1.0)
+    at = HEADER.offsets["cap_value"]
+    assert made.path.read_bytes()[at : at + 8] == NO_LIMIT.to_bytes(8, "little")  # its processes keep no cap at all
     assert [made.region.read().cap_on(gpu) for gpu in (GPU, OTHER, "GPU-?")] == [None] * 3
 
 
@@ -288,6 +291,32 @@ def test_files_that_are_none_are_refused_and_closed(tmp_path: Path, made: Made) 
         with pytest.raises(RegionError, match=f"{size} bytes"):
             adopted(tmp_path / "x")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_cannot_be_looked_at_is_refused_and_closed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+
+    def fail(_: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    fd = os.open(made.path, os.O_RDWR)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fail)
+        with pytest.raises(RegionError, match="it cannot be read: Stale file handle"):
+            Region.adopt(fd, os.geteuid())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_disk_that_fails_is_the_regions_error(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(Mapped, "read", fail)
+    monkeypatch.setattr(Mapped, "write", fail)
+    for use in (made.region.read, lambda: made.region.set_memory(5)):
+        with pytest.raises(RegionError, match="it cannot be used: Input/output error"):
+            use()
 
 
 def test_one_that_is_cut_short_later_is_an_error_and_is_not_made_longer_again(made: Made) -> None:

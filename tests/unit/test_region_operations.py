@@ -64,6 +64,11 @@ LOW = {
 }  # fmt: skip
 
 
+def test_a_process_without_a_slot_tells_nothing(region: Region) -> None:
+    tell(region, 0b11, {0: HIGH, 1: LOW})
+    assert region.operations(os.getppid()) is None
+
+
 def test_a_process_without_such_clients_tells_nothing(region: Region) -> None:
     assert region.operations(os.getpid()) is None
     assert region.operations(1) is None
@@ -128,6 +133,16 @@ def test_a_rule_is_told_in_words(rule: Rule, words: str) -> None:
 def test_what_is_old_or_no_statement_counts_as_none(region: Region, more: dict[str, int]) -> None:
     tell(region, 0b11, {0: HIGH, 1: LOW}, **more)
     assert seen(region) == []
+
+
+@pytest.mark.parametrize(("age_s", "counts"), [(4.9, True), (5.1, False), (-4.9, True), (-5.1, False)])
+def test_what_a_process_says_counts_for_five_seconds(
+    region: Region, monkeypatch: pytest.MonkeyPatch, age_s: float, counts: bool
+) -> None:
+    """As docs/operations.md says; clocks may be set."""
+    tell(region, 0b11, {0: HIGH, 1: LOW}, written_ns=10**18)
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18 + int(age_s * 1e9))
+    assert bool(seen(region)) == counts
 
 
 def test_what_a_process_of_another_slot_says_is_not_this_ones(region: Region) -> None:

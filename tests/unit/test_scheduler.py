@@ -6,7 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.gpu.accounting import Account
+from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.tasks.managed import SuspendedBy
+from runlist.errors import RunlistError
 from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
 from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
@@ -28,6 +31,27 @@ def test_tasks_come_and_go(world: World) -> None:
     world.do(lambda: world.scheduler.remove(KEY))  # again: nothing
     assert len(world.policy.events) == 2
     assert world.policy.asked == []  # events alone decide nothing
+
+
+def test_of_another_process_of_that_number_nothing_is_known(world: World) -> None:
+    world.add(1)
+    world.pass_time(0.1)
+    world.source.hold(1, 0.05, turns=4)
+    world.run()
+    assert world.scheduler.accounting.of(1).usage == Usage(0.05, 4)
+    world.do(lambda: world.scheduler.remove(KEY))
+    assert world.scheduler.accounting.of(1) == Account()
+
+
+def test_the_book_knows_who_is_enabled_when_no_source_tells_any_more(world: World) -> None:
+    world.add(7)
+    world.source.error = RunlistError("no")
+    world.pass_time(0.1)
+    world.run()
+    world.pass_time(0.5)
+    world.run()
+    assert world.scheduler.accounting.source_name == BookUsage().name
+    assert world.scheduler.accounting.of(7).usage.held_s > 0
 
 
 def test_what_is_told_is_passed_on(world: World) -> None:

@@ -120,3 +120,14 @@ def test_idle_time_never_passes_the_time_held(turns: list[tuple[int, int, int]],
             assert seconds > 0
             told[one] += seconds
         assert all(told[one] <= held[one] + 1e-9 for one in held)
+
+
+def test_of_a_holder_with_pauses_as_much_is_kept_as_samples_may_tell_of() -> None:
+    """It has the GPU for itself for days."""
+    idle = IdleTime()
+    sizes = []
+    for start in range(0, 60_000, 20):
+        idle.note([_part(1, start, start + 10)], _at(start + 10))
+        sizes.append(sum(len(stretch.parts) for stretch in idle._stretches))
+    assert max(sizes) <= 5_000 / 20 + 2
+    assert idle.compare(_samples(59_200, 0, 0)) == {1: pytest.approx(0.1 + 0.1)}

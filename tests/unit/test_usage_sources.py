@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -110,6 +111,29 @@ def test_a_reading_does_not_wait_for_nvml(driver: Any, utilisation: FakeUtilisat
     driver.now_ns += 10 * MS
     assert source.read().usage[7].idle_s == pytest.approx(1.0, abs=0.21)
     source.close()
+
+
+def test_nvml_is_let_go_of_when_it_has_answered(driver: Any, utilisation: FakeUtilisation) -> None:
+    """It answers in a thread, which uses it."""
+    asked, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(since_us: int) -> list[DeviceSample]:
+        asked.set()
+        go_on.wait(20)
+        order.append("answered")
+        return []
+
+    utilisation.device = slow  # type: ignore[method-assign]
+    utilisation.close = lambda: order.append("closed")  # type: ignore[method-assign]
+    source = SwitchLogUsage(driver, UUIDS[0])
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    driver.now_ns += 1000 * MS
+    source.read()
+    assert asked.wait(20)
+    threading.Timer(0.02, go_on.set).start()
+    source.close()
+    assert order == ["answered", "closed"]
 
 
 def test_the_switch_log_tells_turns_to_the_nanosecond(driver: Any, utilisation: FakeUtilisation) -> None:

@@ -152,7 +152,6 @@ class Loop:
 
     def ring(self) -> None:
         """The timer ran out."""
-        self._host.stop_ringing()
         self._heard(Tick())
         self._host.wake()
 

@@ -75,7 +75,6 @@ class Scheduler:
         pid = managed.task.key.pid
         self.loop.read_usage()
         self.tasks[managed.task.key] = managed
-        self.accounting.set_enabled(pid, managed.share.enabled)
         if self.accounting.of(pid).usage == NO_USAGE:
             managed.preempt()  # else one that was on the GPU when the log was opened stays unknown
         self.ledger.begin(managed, self.accounting.just_before(pid))

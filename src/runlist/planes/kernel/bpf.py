@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -218,7 +219,7 @@ def load_program(
     except PermissionError:  # of the kernel's rights, or of the verifier
         pass
     except OSError as error:
-        if error.errno != 22:
+        if error.errno != errno.EINVAL:
             raise
     log = ctypes.create_string_buffer(_LOG_BYTES)
     try:
@@ -229,9 +230,7 @@ def load_program(
 
 def attach(program: int, tracepoint: int) -> tuple[int, int]:
     """Attach a program to the tracepoint of this id; the two descriptors that keep it so."""
-    attributes = struct.pack(
-        "<IIQQQQQ", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTE_BYTES, tracepoint, 0, 0, 0, _COUNTS_NOTHING
-    )
+    attributes = struct.pack("<IIQ24xQ", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTE_BYTES, tracepoint, _COUNTS_NOTHING)
     # of whichever process, on whichever CPU: one of them stands for all
     return _attach(program, attributes, pid=-1, cpu=0, cookie=0)
 

@@ -33,7 +33,11 @@ def run(capture: Capture) -> str:
             raise NotSupportedError("its loader does not answer") from None
         finally:
             ours.close()
-            process.wait(_PATIENCE_S)
+            try:
+                process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     if said.unable:
         raise NotSupportedError(said.unable)
     pinned = sum(each.pinned for each in maps.MAPS)

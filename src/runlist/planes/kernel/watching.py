@@ -176,9 +176,7 @@ class Watch:
 
     def close(self) -> None:
         """Stop. The kernel lets go of all of it."""
-        if self._ring is not None:
-            self._ring.close()
-            self._ring = None
+        self._ring = None  # nobody else maps it
         self.let_go_of_launches()
         for fd in (*self._held, *self._programs.values(), *self._maps.values()):
             os.close(fd)

@@ -33,31 +33,28 @@ class Health:
         self._events: Any = None
         self._xids: dict[str, tuple[float, int]] = {}
         self._gpus: dict[str, NodeGpu] = {}
+        self._is_whole = True  # all GPUs that were seen once are there
 
     def look(self, seconds: float) -> list[NodeGpu]:
         """Wait for news for so long at most; then all GPUs, in NVML's order."""
+        ends, before = time.monotonic() + seconds, self._gpus
         try:
+            self._wait(seconds)
             if self._stack is None:
                 self._open()
-                seconds = 0.0  # what was found now is news
-            self._hear(seconds)
             present = {gpu.uuid: gpu for gpu in self._present()}
         except (pynvml.NVMLError, NvmlError, OSError) as error:
-            waits = self._stack is None
-            self.close()
-            if waits:
-                time.sleep(seconds)
-            present = {}
-            gone = f"NVML: {error}"
+            present, gone = {}, f"NVML: {error}"
         else:
             gone = "the driver has it no more"
-            if not present.keys() >= self._gpus.keys():
-                self.close()  # a session does not see GPUs that come back
-        for uuid, gpu in self._gpus.items():
-            if uuid not in present:
-                self._gpus[uuid] = msgspec.structs.replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
-                self._xids.pop(uuid, None)  # a GPU that comes back was reset
-        self._gpus |= present
+        self._is_whole = bool(present) and present.keys() >= before.keys()
+        missing = {uuid: gpu for uuid, gpu in before.items() if uuid not in present}
+        for uuid, gpu in missing.items():
+            missing[uuid] = msgspec.structs.replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
+            self._xids.pop(uuid, None)  # a GPU that comes back was reset
+        self._gpus = missing | present
+        if self._gpus == before:  # whatever ended the wait, whoever looks in rounds does so in peace
+            time.sleep(max(0.0, ends - time.monotonic()))
         return sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid))
 
     def close(self) -> None:
@@ -74,16 +71,26 @@ class Health:
             with contextlib.suppress(pynvml.NVMLError):  # a driver that tells no XIDs
                 events = pynvml.nvmlEventSetCreate()
                 stack.callback(pynvml.nvmlEventSetFree, events)
-                for handle in _handles():
-                    with contextlib.suppress(pynvml.NVMLError_NotSupported):
+                for _, handle in _handles():
+                    with contextlib.suppress(pynvml.NVMLError):
                         pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
             self._events = events
             self._stack = stack.pop_all()
 
+    def _wait(self, seconds: float) -> None:
+        """Wait in the session that is open. It does not see GPUs that come back, and one of its GPUs that is lost can
+        make it deaf: then the next one is needed.
+        """
+        try:
+            self._hear(seconds)
+        except pynvml.NVMLError:
+            self.close()
+        if not self._is_whole:
+            self.close()
+
     def _hear(self, seconds: float) -> None:
         """Take the XIDs that are there, after waiting for the first."""
         if self._events is None:
-            time.sleep(seconds)
             return
         wait_ms = int(seconds * 1000)
         while True:
@@ -104,11 +111,11 @@ class Health:
             return list(self._gpus)
 
     def _present(self) -> Iterator[NodeGpu]:
-        for index, handle in enumerate(_handles()):
+        for index, handle in _handles():
             try:
                 uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
                 memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            except pynvml.NVMLError_GpuIsLost:
+            except pynvml.NVMLError:
                 continue
             known = self._gpus.get(uuid)
             if known is None:
@@ -116,21 +123,21 @@ class Health:
             yield msgspec.structs.replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
 
     def _sickness(self, uuid: str, handle: Any) -> str:
-        since, xid = self._xids.get(uuid, (0.0, 0))
-        if not xid:
+        if uuid not in self._xids:
             return ""
+        since, xid = self._xids[uuid]
         if time.monotonic() - since > SETTLE_S and _needs_nothing(handle):
             del self._xids[uuid]
             return ""
         return f"XID {xid}"
 
 
-def _handles() -> list[Any]:
-    found = []
+def _handles() -> Iterator[tuple[int, Any]]:
+    """GPUs by their index, but those that do not answer."""
     for index in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
-            found.append(pynvml.nvmlDeviceGetHandleByIndex(index))
-    return found
+        with contextlib.suppress(pynvml.NVMLError):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            yield index, handle
 
 
 def _needs_nothing(handle: Any) -> bool:

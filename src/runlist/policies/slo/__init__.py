@@ -144,7 +144,6 @@ class SloLayer(Layer):
         return ", ".join(filter(None, (self.below.why(key), *((self._why, stopped) if concerned else ()))))
 
     def _forget(self) -> None:
-        self._aimd.reset()
         self._tails, self._brakes, self._pressures, self._held, self._background = {}, {}, {}, {}, frozenset()
         self._looked = self._lowered = float("-inf")
         self._why = ""

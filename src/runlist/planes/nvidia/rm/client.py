@@ -75,7 +75,7 @@ class RmClient:
     def gpu_uuid(self, subdevice: int) -> str:
         """The UUID of the GPU of a subdevice."""
         data: bytes = self.control(subdevice, "GET_GID_INFO")["data"]  # type: ignore[assignment]
-        return data.split(b"\0", 1)[0].decode("ascii", "replace")
+        return data.partition(b"\0")[0].decode("ascii", "replace")
 
     def free(self, handle: int) -> None:
         """Free an object and all below it; the client's own handle frees the client."""

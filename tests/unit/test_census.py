@@ -49,7 +49,7 @@ class FakeCensus:
 
     def gpus(self) -> list[GpuInfo]:
         self._fail()
-        return [GpuInfo(GPU, "H200", 140 << 30), GpuInfo("GPU-2", "H200", 80 << 30)]
+        return [GpuInfo(GPU, "H200", 140 << 30, 0), GpuInfo("GPU-2", "H200", 80 << 30, 1)]
 
     def mps_clients(self, gpu: str) -> set[int]:
         self._fail()

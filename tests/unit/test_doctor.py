@@ -66,7 +66,7 @@ class Nvidia:
         self.version, self.names, self.limits, self.nice = "580.159.04", ["H200", "H100", "H200"], False, True
         monkeypatch.setattr(nvml, "session", lambda driver: contextlib.nullcontext())
         monkeypatch.setattr(nvml, "driver_version", lambda: self.version)
-        monkeypatch.setattr(nvml, "gpus", lambda: [GpuInfo("GPU-0", name, 1) for name in self.names])
+        monkeypatch.setattr(nvml, "gpus", lambda: [GpuInfo("GPU-0", name, 1, 0) for name in self.names])
         monkeypatch.setattr(nvml, "memory_limits_supported", lambda cgroup: self.limits)
         monkeypatch.setattr(checks, "capable", lambda capability: self.nice and capability == 23)
         monkeypatch.setattr(switch_log, "capable", lambda capability: True)

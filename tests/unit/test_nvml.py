@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from pathlib import Path
 
@@ -148,4 +149,30 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, name: str | bytes) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: f"GPU-{handle}")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: name)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: types.SimpleNamespace(total=7))
-    assert nvml.gpus() == [nvml.GpuInfo(f"GPU-{index}", "NVIDIA H200", 7) for index in range(2)]
+    assert nvml.gpus() == [nvml.GpuInfo(f"GPU-{index}", "NVIDIA H200", 7, index) for index in range(2)]
+
+
+@pytest.mark.parametrize("call", ["HandleByIndex", "UUID", "Name", "MemoryInfo"])
+def test_of_gpus_of_which_one_is_lost_the_others_are_told_by_their_numbers(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    lost = {0}
+    answers = {
+        "HandleByIndex": lambda index: index,
+        "UUID": lambda handle: f"GPU-{handle}",
+        "Name": lambda handle: "NVIDIA H200",
+        "MemoryInfo": lambda handle: types.SimpleNamespace(total=7),
+    }
+
+    def answer(name: str, which: int) -> object:
+        if name == call and which in lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return answers[name](which)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    for name in answers:
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", functools.partial(answer, name))
+    assert nvml.gpus() == [nvml.GpuInfo("GPU-1", "NVIDIA H200", 7, 1)]
+    lost.add(1)
+    with pytest.raises(nvml.NvmlError, match="lost"):
+        nvml.gpus()

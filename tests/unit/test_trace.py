@@ -190,7 +190,7 @@ class _Busy:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLogDriver:
-    monkeypatch.setattr(recorder, "_all_gpus", lambda plane: [GpuInfo(UUIDS[0], "NVIDIA H200", 1)])
+    monkeypatch.setattr(recorder, "_all_gpus", lambda plane: [GpuInfo(UUIDS[0], "NVIDIA H200", 1, 0)])
     monkeypatch.setattr(turns, "Utilisation", _Busy)
     return FakeLogDriver({0: UUIDS[0]}, records=16384)
 
@@ -312,7 +312,7 @@ def test_a_refused_log_writes_no_file(driver: FakeLogDriver, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-_GPUS = [GpuInfo("GPU-4e3db026-aaaa", "NVIDIA H200", 1), GpuInfo("GPU-4e3dffff-bbbb", "NVIDIA H200", 1)]
+_GPUS = [GpuInfo("GPU-4e3db026-aaaa", "NVIDIA H200", 1, 0), GpuInfo("GPU-4e3dffff-bbbb", "NVIDIA H200", 1, 1)]
 
 
 @pytest.mark.parametrize(

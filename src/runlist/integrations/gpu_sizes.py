@@ -18,8 +18,7 @@ def gpu_sizes(plane: Plane, device: str | None = None) -> dict[str, int]:
     """
     try:
         with contextlib.closing(plane.census()) as census:
-            known = census.gpus()
-            return {name: gpu.memory for index, gpu in enumerate(known) for name in (str(index), gpu.uuid)}
+            return {name: gpu.memory for gpu in census.gpus() for name in (str(gpu.index), gpu.uuid)}
     except (RunlistError, OSError) as error:
         try:
             with Client.open(device=device, patience_s=PATIENCE_S) as client:

@@ -45,11 +45,12 @@ class Limited(Exception):
 
 
 class GpuInfo(msgspec.Struct, frozen=True):
-    """A GPU: UUID, product name, and memory in bytes."""
+    """A GPU: UUID, product name, memory in bytes, and the driver's index."""
 
     uuid: str
     name: str
     memory: int
+    index: int
 
 
 class NodeGpu(msgspec.Struct, frozen=True):
@@ -281,7 +282,7 @@ class Census(Protocol):
     """Who is on which GPU, and with how much memory. Methods raise CensusError, and may be called from threads."""
 
     def gpus(self) -> list[GpuInfo]:
-        """All GPUs."""
+        """All GPUs that answer, in the driver's order. Raises CensusError where there are some, and none does."""
 
     def memory(self, gpu: str) -> dict[int, int]:
         """Bytes that each process holds on a GPU, by process id; processes that are hidden from us are missing."""

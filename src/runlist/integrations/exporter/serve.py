@@ -135,7 +135,7 @@ def _devices(device: str | None) -> Devices:
     except Exception:  # no driver here: the names do without
         return {}
     try:
-        return {gpu.uuid: Device(index, gpu.name) for index, gpu in enumerate(census.gpus())}
+        return {gpu.uuid: Device(gpu.index, gpu.name) for gpu in census.gpus()}
     except Exception:
         return {}
     finally:

@@ -73,16 +73,24 @@ def driver_version() -> str:
 
 
 def gpus() -> list[GpuInfo]:
-    """All GPUs, in NVML's order. Raises NvmlError."""
+    """All GPUs that answer, in NVML's order: one may be lost. Raises NvmlError, also where none does."""
+    found: list[GpuInfo] = []
+    lost: pynvml.NVMLError | None = None
     with _as_nvml_error():
-        return [
-            GpuInfo(
-                _text(pynvml.nvmlDeviceGetUUID(handle)),
-                _text(pynvml.nvmlDeviceGetName(handle)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for handle in (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        ]
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                found.append(_info(index))
+            except pynvml.NVMLError as error:
+                lost = error
+        if lost is not None and not found:
+            raise lost
+    return found
+
+
+def _info(index: int) -> GpuInfo:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    uuid, name = _text(pynvml.nvmlDeviceGetUUID(handle)), _text(pynvml.nvmlDeviceGetName(handle))
+    return GpuInfo(uuid, name, int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), index)
 
 
 def memory_by_pid(uuid: str) -> dict[int, int]:

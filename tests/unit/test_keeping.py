@@ -214,6 +214,27 @@ def test_a_successor_knows_all_that_its_predecessor_did(plane: str, tmp_path: Pa
         one.close()
 
 
+def test_the_next_daemon_is_left_who_puts_all_back_and_nothing_once_that_is_done(plane: str, tmp_path: Path) -> None:
+    kept, path = Kept(tmp_path / "kept"), tmp_path / "changed"
+
+    async def run() -> None:
+        record = Record(path)
+        keeper = KeeperLink(plane, record, lambda: None)
+        keeper.guard(os.getpid(), kept)  # type: ignore[arg-type]
+        for _ in range(2):
+            noted, changed = (int(line.split()[0]) for line in path.read_text().splitlines())
+            assert (noted, changed) == (keeper.pid, os.getpid())
+            os.kill(noted, 9)
+            await until(lambda first=noted: keeper.pid != first)
+        os.close(record.fd)  # as when this process is killed
+        record.fd = -1
+        keeper.close()
+
+    asyncio.run(run())
+    assert (path.read_bytes(), kept.state) == (b"", AS_FOUND)
+    kept.close()
+
+
 def test_keepers_that_end_at_once_are_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_SHORT_LIFE_S", 60.0)  # this machine may be busy
     started: list[int] = []

@@ -99,7 +99,7 @@ def test_who_was_seen_in_a_tree_is_of_it_wherever_it_goes(world: World, family: 
 def test_one_of_no_tree_is_of_the_one_that_comes_and_of_the_next_once_that_is_gone(
     world: World, family: list[int]
 ) -> None:
-    top, middle, bottom = family
+    top, _, bottom = family
     world.members.update([bottom])
     assert world.trees(bottom) == []
     first = world.processes.add_root(top, {})

@@ -215,10 +215,10 @@ def test_memory_that_rules_give_to_one_without_work_follows_them(monkeypatch: py
     async def test(world: Revised, one: int) -> None:
         odd = world.processes.add_root(PID, {"burst": "5ms"})  # which goes with no rule here
         root = world.processes.add_root(one, {})
-        for memory, gib in (("2G", 2), ("3G", 3)):
+        for memory, gib in (("4G", 4), ("3G", 3)):
             world.put("a.toml", SLEEP, memory=memory)
             assert (root.quota.limit, odd.quota.limit) == (gib << 30, None)
-        assert root.quota.firm == 3 << 30
+            assert not root.quota.take_note("GPU", 4 << 30)  # what it holds already it keeps
         world.put("b.toml", 'container = "x"', memory="1G")
         assert root.quota.limit == 3 << 30
         world.put("a.toml", SLEEP)

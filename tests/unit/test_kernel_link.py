@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -114,3 +115,19 @@ def test_what_processes_had_that_ended_goes_for_many_at_once(monkeypatch: pytest
         assert len(swept) == 3
 
     with_a_kernel(test)
+
+
+def test_a_loader_that_ends_soon_is_started_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+
+    async def test(kernel: Kernel) -> None:
+        of = kernel.link
+        of._ring, of.maps, of._started = None, {}, time.monotonic()
+        monkeypatch.setattr(of, "_loop", SimpleNamespace(call_later=lambda seconds, _: rests.append(seconds)))
+        for _ in range(10):
+            of._ended()
+        of._started -= 2 * link.LONG_LIFE_S
+        of._ended()
+
+    with_a_kernel(test)
+    assert rests == [min(link.RETRY_S * 2**times, link.LONGEST_RETRY_S) for times in range(10)] + [link.RETRY_S]

@@ -274,6 +274,37 @@ def test_keepers_that_lived_for_long_are_always_replaced(monkeypatch: pytest.Mon
     linked("nothing", test)
 
 
+def test_where_no_keeper_can_be_started_that_is_tried_again(
+    plane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_RETRY_S", 0.01)
+    first, second = Kept(tmp_path / "first"), Kept(tmp_path / "second")
+    start, fails = link.helper.start, [MemoryError(), OSError("no room")]
+
+    def refuse(*words: Any) -> subprocess.Popen[bytes]:
+        if fails:
+            if len(fails) == 1:  # what is managed meanwhile its successor is told
+                keeper.guard(os.getpid(), second)
+            raise fails.pop()
+        return start(*words)
+
+    async def test(made: KeeperLink, hopeless: list[str]) -> None:
+        nonlocal keeper
+        keeper = made
+        keeper.guard(os.getpid(), first)  # type: ignore[arg-type]
+        monkeypatch.setattr(link.helper, "start", refuse)
+        before = keeper.pid
+        os.kill(before, 9)
+        await until(lambda: keeper.pid != before)
+        assert hopeless == []
+
+    keeper: Any = None
+    linked(plane, test)
+    assert (first.state, second.state) == (AS_FOUND, AS_FOUND)
+    for one in (first, second):
+        one.close()
+
+
 def test_a_keeper_forgets_a_process_that_ended_and_does_nothing_meanwhile(plane: str, tmp_path: Path) -> None:
     """The file that it had of it is closed, and it waits: also while nobody takes the guard back."""
     kept = Kept(tmp_path / "kept")

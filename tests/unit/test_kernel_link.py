@@ -126,6 +126,7 @@ def test_a_loader_that_ends_soon_is_started_ever_more_seldom(monkeypatch: pytest
         monkeypatch.setattr(of, "_loop", SimpleNamespace(call_later=lambda seconds, _: rests.append(seconds)))
         for _ in range(10):
             of._ended()
+            assert of.state == "its loader ended"
         of._started -= 2 * link.LONG_LIFE_S
         of._ended()
 

@@ -8,12 +8,14 @@ import os
 import signal
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.daemon.tree import adoption
 from runlist.errors import NoTargetError, RunlistError
+from runlist.proc.owners import Owner
 from tests.fixtures.adoption import (
     FOUND,
     PID,
@@ -324,5 +326,50 @@ def test_a_process_is_a_root_once() -> None:
         world.root()
         with pytest.raises(RunlistError, match="managed already"):
             world.root()
+
+    in_a_daemon(test)
+
+
+def test_looks_at_a_process_are_its_users_and_of_its_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        asked: list[tuple[object, int]] = []
+        run = world.adoption._workers.run
+
+        async def noted(owner: Owner, root: int, *look: Any) -> Any:
+            asked.append((owner, root))
+            return await run(owner, root, *look)
+
+        monkeypatch.setattr(world.adoption._workers, "run", noted)
+        monkeypatch.setattr(world.adoption._finder, "may_have_work", lambda pid: pid == PID)
+        with child() as top:
+            root = world.root(top)
+            await world.adopt(root, new_only=True)
+            assert asked == [(Owner.of(PID, os.getuid()), top)] * 2
+            del asked[:]
+            assert not await world.adoption.may_have_work(top)  # below itself
+            assert asked == [(Owner.of(top, os.getuid()), top)]
+
+    in_a_daemon(test)
+
+
+def test_a_second_context_of_a_process_never_has_a_slice_shorter_than_a_switch() -> None:
+    """Two of them would stop each other."""
+
+    async def test(world: World) -> None:
+        first = world.tenant()
+        root = world.root(**{"class": "batch"})
+        await world.adopt(root)
+        assert slices(first) == [1] * 4
+        second, given = world.tenant(fd=9), []
+
+        def note(call: Call) -> int | None:
+            if call.command == SET_TIMESLICE and call.client == second.handle:
+                given.append(int.from_bytes(call.params, "little"))
+            return None
+
+        world.rm.tenant(PID, 9).on_control = note
+        await world.adopt(root)
+        assert slices(second) == given == [500] * 4
 
     in_a_daemon(test)

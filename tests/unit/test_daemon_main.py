@@ -16,6 +16,7 @@ import pytest
 from runlist import log
 from runlist.daemon import __main__ as module
 from runlist.daemon.service import ServiceManager
+from runlist.daemon.undo.record import Record
 from runlist.errors import RunlistError, UsageError
 from runlist.proc import threads
 from tests.fixtures.daemon import PATIENCE_S
@@ -284,8 +285,10 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
                     await asyncio.sleep(0.002)
 
         newcomers: list[int] = []
+        asked: list[int] = []
 
         async def has_newcomers() -> bool:
+            asked.append(len(walks))
             return bool(newcomers)
 
         async def begun() -> None:
@@ -317,9 +320,9 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         search.settled = True
         await scanned(1)
         await asyncio.sleep(0.02)
-        before = len(walks)
+        before = len(walks), len(asked)
         await asyncio.sleep(0.05)
-        assert len(walks) == before  # all is at rest
+        assert (len(walks), len(asked)) == before  # all is at rest
         daemon.processes.roots.clear()
         daemon.placement.rules.append(object())
         daemon.opened.set()
@@ -328,9 +331,9 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         daemon.placement.rules.drop_ins = {"a.toml": object()}
         daemon.opened.set()
         await scanned(1)
-        before = len(walks)
+        at_rest = len(walks)
         await asyncio.sleep(0.05)
-        assert len(walks) == before  # all is at rest, and nobody new is on a GPU
+        assert len(walks) == at_rest  # and nobody new is on a GPU
         newcomers.append(1)
         await scanned(1)
         assert walks[-1]
@@ -370,3 +373,47 @@ def test_without_room_to_end_its_loop_it_has_ended_all_the_same(monkeypatch: pyt
     monkeypatch.setattr(threads, "refuse_without_memory", lambda: None)
     monkeypatch.setattr(sys, "argv", ["runlist daemon"])
     assert module.main() == 0
+
+
+def test_what_an_earlier_daemon_left_is_put_back_before_there_is_a_record_of_our_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module.paths, "daemon_socket", lambda plane: tmp_path / "daemon.sock")
+    earlier = Record(tmp_path / "daemon.changed")
+    earlier.add(os.getpid())
+    os.close(earlier.fd)  # it is killed, and its keeper too
+    put_back: list[int] = []
+    record = module._record(SimpleNamespace(rescue=put_back.append))  # type: ignore[arg-type]
+    assert put_back == [os.getpid()]
+    assert (tmp_path / "daemon.changed").read_bytes() == b""
+    record.close()
+
+
+def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, followed = 0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 6:
+            raise KeyboardInterrupt
+
+    async def nothing() -> None:
+        pass
+
+    daemon: Any = SimpleNamespace(
+        gpus=SimpleNamespace(read_usage=lambda kept_s: None),
+        checks=SimpleNamespace(check=lambda files, slices, of: None),
+        processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
+        rousing=SimpleNamespace(look=lambda: None),
+        checkpoints=SimpleNamespace(look=nothing),
+        kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
+        sightings=SimpleNamespace(count=lambda: None),
+        revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),
+    )
+    limit: Any = SimpleNamespace(say_left_out=lambda: None)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(module, "CPU_WEIGHTS", SimpleNamespace(changed=lambda: rounds != 4))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._check(daemon, limit))
+    assert followed == [(2, None), (6, None)]

@@ -214,6 +214,27 @@ def test_a_successor_knows_all_that_its_predecessor_did(plane: str, tmp_path: Pa
         one.close()
 
 
+def test_the_next_daemon_is_left_who_puts_all_back_and_nothing_once_that_is_done(plane: str, tmp_path: Path) -> None:
+    kept, path = Kept(tmp_path / "kept"), tmp_path / "changed"
+
+    async def run() -> None:
+        record = Record(path)
+        keeper = KeeperLink(plane, record, lambda: None)
+        keeper.guard(os.getpid(), kept)  # type: ignore[arg-type]
+        for _ in range(2):
+            noted, changed = (int(line.split()[0]) for line in path.read_text().splitlines())
+            assert (noted, changed) == (keeper.pid, os.getpid())
+            os.kill(noted, 9)
+            await until(lambda first=noted: keeper.pid != first)
+        os.close(record.fd)  # as when this process is killed
+        record.fd = -1
+        keeper.close()
+
+    asyncio.run(run())
+    assert (path.read_bytes(), kept.state) == (b"", AS_FOUND)
+    kept.close()
+
+
 def test_keepers_that_end_at_once_are_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_SHORT_LIFE_S", 60.0)  # this machine may be busy
     started: list[int] = []
@@ -251,6 +272,37 @@ def test_keepers_that_lived_for_long_are_always_replaced(monkeypatch: pytest.Mon
         assert (hopeless, len(started)) == ([], 10)
 
     linked("nothing", test)
+
+
+def test_where_no_keeper_can_be_started_that_is_tried_again(
+    plane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_RETRY_S", 0.01)
+    first, second = Kept(tmp_path / "first"), Kept(tmp_path / "second")
+    start, fails = link.helper.start, [MemoryError(), OSError("no room")]
+
+    def refuse(*words: Any) -> subprocess.Popen[bytes]:
+        if fails:
+            if len(fails) == 1:  # what is managed meanwhile its successor is told
+                keeper.guard(os.getpid(), second)
+            raise fails.pop()
+        return start(*words)
+
+    async def test(made: KeeperLink, hopeless: list[str]) -> None:
+        nonlocal keeper
+        keeper = made
+        keeper.guard(os.getpid(), first)  # type: ignore[arg-type]
+        monkeypatch.setattr(link.helper, "start", refuse)
+        before = keeper.pid
+        os.kill(before, 9)
+        await until(lambda: keeper.pid != before)
+        assert hopeless == []
+
+    keeper: Any = None
+    linked(plane, test)
+    assert (first.state, second.state) == (AS_FOUND, AS_FOUND)
+    for one in (first, second):
+        one.close()
 
 
 def test_a_keeper_forgets_a_process_that_ended_and_does_nothing_meanwhile(plane: str, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runlist.daemon.tasks.managed import Root, SuspendedBy
+from runlist.daemon.tasks.managed import Asked, Away, Root, SuspendedBy
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError, UsageError
 from runlist.model import Appear, Event, TaskClass
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
+from runlist.proc.process import Program
 from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, levels, own_usage, slices
 from tests.fixtures.daemon import NOBODY, needs_root
 from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, FakeClient
@@ -450,5 +451,35 @@ def test_a_process_without_a_context_takes_part_in_all_or_none() -> None:
             assert (away.task.timeslice_us, away.task.suspended, away.controls) == (7000, True, {"interleave": "high"})
             world.manager.suspend(PID, False, ME)
             assert not away.task.suspended
+
+    a_daemon(test)
+
+
+def test_one_that_waits_for_its_contexts_is_detached_though_it_has_nothing_now() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            root = await world.launched()
+            await world.manager.attach(one, {"weight": "8"}, True, ME)
+            assert root.asked_of.keys() == {one}
+            assert world.manager.detach(one, ME) == []
+            assert (root.asked_of, root.excluded) == ({}, set())  # what was asked for it goes, and nothing else
+            root.asked_of[one] = Asked(Program.of(one), {"weight": "8"})
+            task = world.placement.new_task(one, UUIDS[0], root)
+            root.away[task.task.key] = Away(Program.of(one), task)  # as when it was checkpointed
+            assert world.manager.detach(one, ME) == []
+            assert (root.asked_of, root.away, root.excluded) == ({}, {}, {one})
+
+    a_daemon(test)
+
+
+def test_what_was_attached_below_another_is_detached_with_all_that_it_has() -> None:
+    async def test(world: Managed) -> None:
+        with child() as one:
+            clients = world.tree([one])
+            root = await world.launched()
+            await world.manager.attach(one, {"class": "batch"}, True, ME)
+            assert (slices(clients[one]), root.asked_of.keys()) == ([1] * 4, {one})
+            assert world.manager.detach(one, ME) == []
+            assert (slices(clients[one]), root.asked_of, root.excluded) == (FOUND, {}, {one})
 
     a_daemon(test)

@@ -96,6 +96,24 @@ def test_who_was_seen_in_a_tree_is_of_it_wherever_it_goes(world: World, family: 
     assert world.trees(bottom) == []
 
 
+def test_one_of_no_tree_is_of_the_one_that_comes_and_of_the_next_once_that_is_gone(
+    world: World, family: list[int]
+) -> None:
+    top, _, bottom = family
+    world.members.update([bottom])
+    assert world.trees(bottom) == []
+    first = world.processes.add_root(top, {})
+    world.members.update([bottom])
+    assert world.trees(bottom) == [top]
+    other = world.processes.add_root(os.getpid(), {})  # who manages it meanwhile, though it was seen in the first
+    world.manage(bottom, other)
+    world.members.update([bottom])
+    assert world.trees(bottom) == [top]
+    world.processes.remove_root(first)
+    world.members.update([bottom])
+    assert world.trees(bottom) == [os.getpid()]
+
+
 def test_below_a_process_that_is_managed_is_its_tree(world: World, family: list[int]) -> None:
     top, middle, bottom = family
     root = world.processes.add_root(top, {})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree import memory_guard
 from runlist.model import TaskKey
 from runlist.planes.process.region import Region
@@ -25,6 +27,13 @@ def strict(tree: World) -> World:
     tree.look()
     assert not tree.task.task.suspended
     return tree
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits before a tree is looked at again."""
+    monkeypatch.setattr(memory_guard, "LOOKS_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(memory_guard, "GONE_S", 0.0)
 
 
 def test_a_tree_with_more_than_its_limit_is_off_whatever_its_library_tells(strict: World, region: Region) -> None:
@@ -123,6 +132,7 @@ def test_what_a_process_of_another_pid_namespace_holds_is_counted_once(strict: W
     assert strict.holding._stock()[1] == {TaskKey(PID, GPU): 2 * GiB}
 
 
+@pytest.mark.usefixtures("at_once")
 def test_one_list_that_counts_twice_what_was_handed_over_does_no_harm(strict: World) -> None:
     looks = iter([{PID: GiB, 1: 2 * GiB}, {PID: GiB}])
 
@@ -163,8 +173,112 @@ def test_nobody_pays_for_what_a_stranger_left(strict: World) -> None:
     assert not strict.task.task.suspended
 
 
-def test_what_nobody_holds_is_in_the_log_once(strict: World, capsys: pytest.CaptureFixture[str]) -> None:
-    strict.nobodys = GiB
+@pytest.mark.parametrize(("mib", "times"), [(63, 0), (65, 1), (1024, 1)])
+def test_what_nobody_holds_is_in_the_log_once(
+    strict: World, capsys: pytest.CaptureFixture[str], mib: int, times: int
+) -> None:
+    strict.nobodys = mib << 20
     for _ in range(5):
         strict.look()
-    assert capsys.readouterr().out.count("memory is in use that no process is known to hold") == 1
+    assert capsys.readouterr().out.count("memory is in use that no process is known to hold") == times
+
+
+def test_what_is_kept_of_who_ended_is_looked_for_as_often_when_its_number_comes_again(strict: World) -> None:
+    gone = 1 << 30
+    strict.ended[gone] = strict.root
+    strict.managed.clear()
+    for _ in range(2):
+        strict.held = {gone: GiB}
+        for _ in range(2 * memory_guard.SEARCHES):
+            strict.look()
+        strict.held = {}
+        strict.look()
+    assert strict.sought == [strict.root] * 2 * memory_guard.SEARCHES
+
+
+def test_what_one_left_of_whom_nothing_is_known_is_of_the_only_tree_that_can_have_it(strict: World) -> None:
+    gone = 1 << 30
+    strict.held = {gone: 3 * GiB}
+    strict.look()
+    assert strict.heirs == {gone: PID}
+    assert strict.task.task.suspended
+
+
+def test_of_two_trees_that_can_have_it_none_pays(strict: World) -> None:
+    other = SimpleNamespace(pid=PID + 1, root=Root(2, -1, 0, {}), tasks={GPU: strict.task})
+    strict.managed[PID + 1] = other
+    strict.held = {1 << 30: 3 * GiB}
+    strict.look()
+    assert strict.heirs == {}
+    assert not strict.task.task.suspended
+
+
+def test_a_tree_that_gets_over_and_back_is_in_the_log_with_its_processes(
+    strict: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for held in (3, 3, 3, 1):
+        strict.held[PID] = held * GiB
+        strict.look()
+    said = re.findall(
+        r"a tree (holds more|is within) .*limit='?([^ ']+ [^ ']+)'? processes=\[(\d+)\]", capsys.readouterr().out
+    )
+    assert said == [("holds more", "2.0 GiB", str(PID)), ("is within", "2.0 GiB", str(PID))]
+
+
+def test_who_is_not_limited_from_inside_is_in_the_log_once(strict: World, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        strict.look()
+    assert "not limited from inside" not in capsys.readouterr().out
+    strict.claim(enforced=0, held=GiB)
+    for _ in range(3):
+        strict.look()
+    assert capsys.readouterr().out.count("a process is not limited from inside") == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_group_that_holds_more_is_off_once_that_is_sure(tree: World) -> None:
+    looks = iter([GiB, 3 * GiB, GiB, 3 * GiB])
+
+    async def refresh() -> None:
+        tree.held = {PID: next(looks, tree.held[PID])}
+        tree.claim(held=tree.held[PID])  # its library knows of all of it
+
+    tree.refresh = refresh  # type: ignore[method-assign]
+    tree.task.task = replace(tree.task.task, group="team")
+    tree.task.shared_memory = 2 * GiB
+    for off in (False, False, True):
+        asyncio.run(tree.holding.check())
+        assert tree.task.remark == ("suspended: its group holds 3.0 GiB with a limit of 2.0 GiB" if off else "")
+    assert tree.holding.hurries
+    tree.task.shared_memory = None  # the rule went
+    asyncio.run(tree.holding.check())
+    assert (tree.task.task.suspended, tree.holding.hurries) == (False, False)
+
+
+def test_a_look_by_itself_is_sure(tree: World) -> None:
+    tree.task.task = replace(tree.task.task, group="team")
+    tree.task.shared_memory = 2 * GiB
+    for gib, off in ((1, False), (3, True), (1, False)):
+        tree.held[PID] = gib * GiB
+        tree.claim(held=gib * GiB)
+        tree.holding._groups.update([tree.task])
+        tree.look()
+        assert tree.task.task.suspended is off
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_was_held_is_let_go_at_the_next_check_where_nothing_is_limited_any_more() -> None:
+    tree = World(None)
+    tree.quota.follow(2 * GiB)
+    asyncio.run(tree.holding.check())
+    assert tree.task.task.suspended
+    tree.quota.follow(None)
+    asyncio.run(tree.holding.check())
+    assert not tree.task.task.suspended
+
+
+def test_it_hurries_while_any_tree_has_a_limit(strict: World) -> None:
+    strict.roots[2] = Root(2, -1, 0, {})
+    assert strict.holding.hurries
+    del strict.roots[1]
+    assert not strict.holding.hurries

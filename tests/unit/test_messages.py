@@ -188,6 +188,7 @@ def test_what_a_stranger_sends_with_descriptors_is_left_to_others_one_at_a_time(
         assert heard == [Kind.HINT]
         assert messages.dropped == {"foreign": 1}
         messages.close()
+        strangers.done()  # of what was being taken: nobody hears any more
         strangers.messages.close()
 
     asyncio.run(test())

@@ -6,23 +6,92 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from runlist.daemon.kernel.policy import entries_of
+from runlist.daemon.kernel.policy import PolicyMap, entries_of
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.rules import Rules
+from runlist.daemon.requests.policy_map_view import policy_map_view
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.proc import cgroup
 from runlist.proc.cgroup import MOUNT, number_of, unified
+from runlist.protocol import kernel_autogen as protocol
 
 _CLONE_NEWCGROUP, _CLONE_NEWNS, _MS_PRIVATE = 0x02000000, 0x20000, 1 << 18 | 1 << 14
 
 
-def sure(folder: Path, *rules: str) -> list[bool]:
+def book(folder: Path, *rules: str) -> RuleBook:
     """Of rules by these conditions."""
     file = folder / "rules.toml"
     file.write_text("".join(f"[[rule]]\n{rule}\n" for rule in rules))
-    return [entry.sure for entry in entries_of(RuleBook(Rules.load(file)))]
+    return RuleBook(Rules.load(file))
+
+
+def sure(folder: Path, *rules: str) -> list[bool]:
+    return [entry.sure for entry in entries_of(book(folder, *rules))]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "key"),
+    [
+        ('cgroup = "/"\nuser = 7', (42, 7, b"", protocol.BY_CGROUP | protocol.BY_USER)),
+        ('cgroup = "/not-there"', (0, 0, b"", protocol.BY_CGROUP)),
+        ('comm = "train"', (0, 0, b"train", protocol.BY_COMM)),
+    ],
+)
+def test_the_key_of_an_entry_says_whom_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conditions: str, key: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr(cgroup, "number_of", lambda path, above: 42 if path == "/" else None)
+    (entry,) = entries_of(book(tmp_path, conditions))
+    found = STRUCTURES["POLICY_KEY"].unpack(entry.key(3))
+    comm = bytes(found["comm"]).rstrip(b"\0")  # type: ignore[arg-type]
+    assert (found["cgroup"], found["user"], comm, found["which"]) == key
+    assert found["generation"] == 3
+
+
+def test_people_see_all_entries_in_their_order_and_who_sees_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "number_of", lambda path, above: 42 if path == "/" else None)
+    rules = [
+        'comm = "train"\nset = { weight = 300 }',
+        'cgroup = "/"\nuser = 7\nrefuse = { groups = 8 }',
+        'cgroup = "/not-there"',
+        'comm = "train"\nuser = 7',
+    ]
+    policy = PolicyMap(book(tmp_path, *rules))
+    kernel: Any = SimpleNamespace(policy=policy, works=True, lenient="", state="")
+    first, second, third, last = policy_map_view(kernel).entries
+    assert (first.comm, first.user, first.cgroup, first.cgroup_id, first.sets) == (
+        "train",
+        None,
+        "",
+        None,
+        {"weight": "300"},
+    )
+    assert (second.comm, second.user, second.cgroup, second.cgroup_id, second.waits) == ("", 7, "/", 42, False)
+    assert second.refuses == {"groups": "beyond 8"}
+    assert (third.cgroup, third.cgroup_id, third.waits) == ("/not-there", None, True)
+    assert (last.behind, first.behind) == (first.rule, "")
+    assert (first.places, last.places) == (True, False)
+    said = []
+    for kernel.works, kernel.lenient, kernel.state in (
+        (True, "", ""),
+        (True, "no LSM", ""),
+        (False, "", "off"),
+        (False, "", ""),
+    ):
+        said.append(policy_map_view(kernel).enforced)
+    assert said == [
+        "the kernel refuses (BPF_LSM)",
+        "the daemon suspends who did it; no LSM",
+        "nobody: off",
+        "nobody: the kernel plane is starting",
+    ]
 
 
 def test_no_entry_is_relied_on_that_may_be_found_because_one_by_cgroup_was_not_yet(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def killed(record: Record) -> None:
 
 def settled(path: Path, patience_s: float = 5) -> list[int]:
     found: list[int] = []
+    before = os.listdir("/proc/self/fd")
     settle(path, found.append, patience_s)
+    assert os.listdir("/proc/self/fd") == before
     return found
 
 
@@ -169,7 +171,7 @@ def test_its_lock_lasts_as_long_as_somebody_may_put_back(path: Path) -> None:
     os.close(other)
 
 
-def test_a_full_disk_costs_the_record_alone(path: Path) -> None:
+def test_a_full_disk_costs_the_record_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Record(path)
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, record.fd, inheritable=False)
@@ -179,3 +181,4 @@ def test_a_full_disk_costs_the_record_alone(path: Path) -> None:
     for _ in range(2):
         record.remove(os.getpid())
     record.close()
+    assert capsys.readouterr().out.count("the next daemon will not know whom this one changed") == 1

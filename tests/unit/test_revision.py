@@ -16,7 +16,7 @@ from runlist.daemon.tree.revision import Revision
 from runlist.errors import NotSupportedError, UsageError
 from runlist.model import Cap, TaskClass
 from runlist.proc.cgroup import cgroup_of
-from tests.fixtures.adoption import child, levels, own_usage, slices
+from tests.fixtures.adoption import PID, child, levels, own_usage, slices
 from tests.fixtures.fake_rm import FakeClient
 from tests.fixtures.manager import ME, Managed, a_daemon
 from tests.unit.test_search import borrowing, scans
@@ -190,3 +190,38 @@ def test_users_see_the_rules_that_their_processes_have(tmp_path: Path, monkeypat
         assert (rule.rule, rule.labels, rule.sets, rule.processes) == ("rules.toml:4", {"pod": "x"}, {"weight": "3"}, 1)
 
     revising(test, monkeypatch, path)
+
+
+def test_memory_that_rules_give_one_with_work_is_set_with_its_other_settings_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a rule refuses to change it does not change by half."""
+
+    async def test(world: Revised, one: int) -> None:
+        world.put("a.toml", SLEEP, weight=7, memory="2G")
+        await scans(world)
+        root = world.processes.roots[one]
+        assert root.quota.limit == 2 << 30
+        scheduler = world.gpus.scheduler(world.task(one).task.key.gpu)
+        monkeypatch.setattr(scheduler, "refusal", lambda task: "it would not fit")
+        world.put("a.toml", SLEEP, weight=8, memory="3G")
+        assert (world.task(one).task.weight, root.quota.limit) == (7, 2 << 30)
+        monkeypatch.undo()
+
+    revising(test, monkeypatch)
+
+
+def test_memory_that_rules_give_to_one_without_work_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Revised, one: int) -> None:
+        odd = world.processes.add_root(PID, {"burst": "5ms"})  # which goes with no rule here
+        root = world.processes.add_root(one, {})
+        for memory, gib in (("4G", 4), ("3G", 3)):
+            world.put("a.toml", SLEEP, memory=memory)
+            assert (root.quota.limit, odd.quota.limit) == (gib << 30, None)
+            assert not root.quota.take_note("GPU", 4 << 30)  # what it holds already it keeps
+        world.put("b.toml", 'container = "x"', memory="1G")
+        assert root.quota.limit == 3 << 30
+        world.put("a.toml", SLEEP)
+        assert root.quota.limit is None
+
+    revising(test, monkeypatch)

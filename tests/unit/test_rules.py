@@ -14,9 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runlist.daemon.kernel.policy import entries_of
+from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.rules import Facts, Limits, Over, Rules, facts_of
 from runlist.errors import NoPermissionError, UsageError
 from runlist.proc.cgroup import container_of
+from runlist.protocol.kernel_autogen import MOST_GPUS
 from tests.fixtures.daemon import wait_for
 
 ID = "3f2a" + "0123456789abcdef" * 3 + "0" * 12
@@ -407,3 +410,33 @@ def test_the_first_of_two_values_counts_as_in_the_c_library() -> None:
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "words"),
+    [
+        ("groups = 0", {"groups": "beyond 0"}),
+        ("groups = 4294967295", {"groups": "beyond 4294967295"}),
+        ("groups = 4294967296", None),
+        ("groups = -1", None),
+        ("groups = true", None),
+        ("gpus = [0, 31]", {"gpus": "all but 0, 31"}),
+        ("gpus = []", {"gpus": "all but none"}),
+        (f"gpus = [{MOST_GPUS}]", None),
+        ("gpus = [-1]", None),
+        ("gpus = 0", None),
+        ("slices = true", {"slices": "own"}),
+        ("slices = false", {}),
+        ("slices = 1", None),
+    ],
+)
+def test_what_a_rule_can_refuse(load: Load, refuse: str, words: dict[str, str] | None) -> None:
+    """What the kernel's programs have room for, and no more."""
+    text = f"[[rule]]\nuser = 7\nrefuse = {{ {refuse} }}\n"
+    if words is None:
+        with pytest.raises(UsageError, match=refuse.partition(" ")[0]):
+            load(text)
+    else:
+        (entry,) = entries_of(RuleBook(load(text)))
+        assert entry.rule.refuse.words == words
+        assert entry.value()

@@ -35,6 +35,12 @@ class World:
         self.corrected: list[int] = []
         self.asserted: list[int | None] = []
         self.takes: Callable[[], None] = lambda: None  # a correction
+        self.takes_in: Any = SimpleNamespace(tasks={"GPU-0": SimpleNamespace(room_ms=None)})
+        self.forgotten = 0
+        self.pieces = 1  # in which all are set right
+        self.entry: Any = None  # of the policy map
+        self.checked: list[int] = []
+        self.ran: list[set[str]] = []
         self.takes_all: Callable[[], None] = lambda: None
         self.machine = ["GPU-0"]
         self.root: object = object()
@@ -48,14 +54,23 @@ class World:
             cast("Any", SimpleNamespace(is_file=lambda pid, fd: fd == FD)),
             cast("Any", processes),
             cast("Any", SimpleNamespace(adopt_seen=self._adopt)),
-            cast("Any", SimpleNamespace(correct=self._correct, assert_all=self._assert_all)),
+            cast(
+                "Any",
+                SimpleNamespace(correct=self._correct, assert_all=self._assert_all, check_files=self.checked.append),
+            ),
             cast("Any", SimpleNamespace(root_of_new=lambda _: self.root, rules_changed=self._noted)),
-            cast("Any", SimpleNamespace(all=lambda: [self.gpu])),
+            cast(
+                "Any",
+                SimpleNamespace(all=lambda: [self.gpu], run=lambda gpus, asked_for: self.ran.append(gpus)),
+            ),
             cast("Any", SimpleNamespace(foretold={}, class_of_new=self._class_of_new)),
-            cast("Any", SimpleNamespace(forget=lambda: None)),
-            cast("Any", SimpleNamespace(entry=lambda _: None)),
+            cast("Any", SimpleNamespace(forget=self._forget)),
+            cast("Any", SimpleNamespace(entry=lambda _: self.entry)),
             cast("Any", SimpleNamespace(gpus=lambda: self.machine)),
         )
+
+    def _forget(self) -> None:
+        self.forgotten += 1
 
     def _make_room(self) -> bool:
         self.rooms += 1
@@ -76,7 +91,7 @@ class World:
         self.asserted.append(but)
         time.sleep(0.002)
         self.takes_all()
-        yield
+        yield from [None] * self.pieces
 
     def _correct(self, pid: int, *, off: bool) -> None:
         assert off
@@ -86,7 +101,7 @@ class World:
     async def _adopt(self, root: object, pid: int, seen: Sequence[Seen], since: float) -> None:
         del root
         self.looks.append((seen, since))
-        self.managed[pid] = SimpleNamespace(tasks={"GPU-0": SimpleNamespace(room_ms=None)})
+        self.managed[pid] = self.takes_in
 
     def event(self, kind: Kind) -> Event:
         """The process makes an object."""
@@ -127,7 +142,7 @@ def test_one_that_nobody_manages_is_looked_at_once_it_has_an_engine(monkeypatch:
         await world.going_on(1)
         seen, since = world.looks[0]
         assert since == first
-        assert objects(seen)[:3] == [1, 2, 3]
+        assert (seen[0].fd, seen[0].client, seen[0].objects[:3]) == (FD, CLIENT, (1, 2, 3))
         world.sightings.close()
 
     asyncio.run(run())

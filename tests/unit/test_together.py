@@ -41,6 +41,7 @@ def test_tasks_that_the_gpu_knows_as_one() -> None:
     [
         ({"RUNLIST_SMS": "54", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}, Sms(54, 40)),
         ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "12.5"}, Sms(None, 12.5)),
+        ({"RUNLIST_SMS": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}, Sms(1, 100)),
         ({"RUNLIST_SMS": "many", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "101"}, Sms()),
         ({"RUNLIST_SMS": "-3", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "nan"}, Sms()),
         ({"RUNLIST_SMS": "9" * 400, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"}, Sms()),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.daemon.placement.toml_lines import TomlPath, line_numbers
+from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numbers
 
 ODD = '''\
 # a comment with [brackets] and "quotes"
@@ -129,3 +129,9 @@ def test_every_name_of_a_valid_document_has_a_line(document: str) -> None:
     lines = line_numbers(document)
     assert set(lines) == set(named(tree))
     assert all(1 <= line <= document.count("\n") + 1 for line in lines.values())
+
+
+@pytest.mark.parametrize(("parts", "line"), [(16, None), (17, 4), (40, 4)])
+def test_a_key_with_too_many_parts_is_found_before_anybody_reads_it(parts: int, line: int | None) -> None:
+    deep = ".".join('"a.b"' if number % 2 else "k" for number in range(parts))
+    assert deep_key_at(f"\n# x\ntop = '{'.'.join('k' * 40)}'\n{deep} = 1\nlast = 2\n") == line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,13 @@ import pytest
 from runlist import wire
 from runlist.daemon.gpu.accounting import Accounting
 from runlist.daemon.gpu.gpus import Gpus as DaemonGpus
+from runlist.daemon.gpu.ledger import ENDED
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests import tenants, view
 from runlist.daemon.requests.messages import TenantMessage
 from runlist.daemon.requests.tenants import hear
-from runlist.daemon.requests.view import gpu_views, views
-from runlist.daemon.tasks.managed import Count, ManagedTask, Root
+from runlist.daemon.requests.view import gpu_views, views, workload_views
+from runlist.daemon.tasks.managed import Count, ManagedTask, Root, Sms
 from runlist.frames import MAX_FRAME
 from runlist.model import Cap, Deadline, Share, Task, TaskClass, TaskKey
 from runlist.planes.nvidia.context import GpuContext
@@ -100,6 +102,31 @@ def test_a_task_of_which_nothing_is_known_yet() -> None:
     assert (seen.share_1s, seen.share_60s, seen.history, seen.turns_per_s, seen.memory_bytes) == (0, 0, [], 0, None)
     assert (seen.usage_source, seen.policy, seen.why) == ("switch log", "priority", "because of 7")
     assert (seen.groups, seen.channels) == (0, 0)
+
+
+def test_one_that_stands_alone_has_no_part_of_the_sms() -> None:
+    task, gpus = managed(), Gpus()
+    task.sms = Sms(54, 40)
+    seen = one(task, gpus)
+    assert (seen.shares, seen.together, seen.sms, seen.sms_percent) == ("time", [], None, None)
+    gpus.fellows = lambda task: [9, 8]  # type: ignore[method-assign]
+    seen = one(task, gpus)
+    assert (seen.shares, seen.together, seen.sms, seen.sms_percent) == ("SMs", [8, 9], 54, 40)
+
+
+def test_a_workload_tells_how_many_of_its_tasks_have_ended() -> None:
+    mine, folded = Counter({ENDED: 3.0, "ran_s": 1.25}), Counter({"ran_s": 0.5})
+    workloads = [
+        SimpleNamespace(who=SimpleNamespace(uid=7, container="c", labels={"app": "x"}), counts=mine),
+        SimpleNamespace(who=None, counts=folded),
+    ]
+    scheduler = SimpleNamespace(gpu=GPU, ledger=SimpleNamespace(workloads=lambda: workloads))
+    gpus: Any = SimpleNamespace(read_usage=lambda kept_s: None, all=lambda: [scheduler])
+    own, other = workload_views(gpus, 0)
+    assert (own.user, own.container, own.labels, own.folded, own.tasks_ended) == (7, "c", {"app": "x"}, False, 3)
+    assert (other.user, other.container, other.labels, other.folded, other.tasks_ended) == (None, "", {}, True, 0)
+    assert [each.user for each in workload_views(gpus, 7)] == [7]
+    assert list(workload_views(gpus, 8)) == []
 
 
 def test_what_was_decided_is_told_of_one_moment() -> None:

@@ -271,7 +271,7 @@ class Quota:
         """
         if limit == self._ruled:
             return
-        if self._ruled is None and not self._allowed:
+        if self._ruled is None and not (self._brought and self._allowed):  # else `allow` has noted it
             self._own = self._least(self.look()) if self._brought else self.limit
         self._ruled = limit
         wanted = min((each for each in (limit, self._own) if each is not None), default=None)

@@ -117,15 +117,9 @@ class GroupMemory:
                     said = "more than its memory limit; suspended" if is_over else "no more than its memory limit again"
                     _log.warning(f"a group holds {said}", group=name, gpu=gpu, held=size(total))
         for root in {id(root): root for group in self._groups.values() for root in group.roots.values()}.values():
-            mine = [group for group in self._groups.values() if root.pid in group.roots]
-            limits = [group.quota.limit or 0 for group in mine]
-            left = {
-                gpu: min(
-                    max(0, limit - group.total(gpu, root.pid)) for limit, group in zip(limits, mine, strict=True)
-                )
-                for gpu in gpus
-            }  # fmt: skip
-            root.quota.allow(min(limits), left)
+            mine = [(group.quota.limit or 0, group) for group in self._groups.values() if root.pid in group.roots]
+            left = {gpu: min(max(0, limit - group.total(gpu, root.pid)) for limit, group in mine) for gpu in gpus}
+            root.quota.allow(min(limit for limit, _ in mine), left)
 
     def why_off(self, pid: int, gpu: str, kept_inside: Callable[[], bool]) -> str:
         """Why a process is to be off a GPU for its group's memory, or nothing. `kept_inside`: its library refuses what

@@ -330,11 +330,10 @@ class Sightings:
 
     def _correct_soon(self, pid: int) -> None:
         """Ask the driver what a process has now."""
-        if pid in self._wrong:
-            return
-        self._wrong[pid] = None
-        if self._correcting is None or time.monotonic() >= self._correct_at:
-            self._correct_some()
+        if pid not in self._wrong:
+            self._wrong[pid] = None
+            if self._correcting is None or time.monotonic() >= self._correct_at:
+                self._correct_some()
 
     def _correct_some(self) -> None:
         """Those that are due, as long as others can wait."""

@@ -1,0 +1,135 @@
+"""A relay between a stranger and the daemon: what it passes on, and what it lets go of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from runlist.daemon.relay import channel, ferry
+from runlist.daemon.relay.channel import Say
+from runlist.daemon.relay.ferry import Ferry
+from runlist.frames import frame
+from tests.fixtures.daemon import PATIENCE_S, wait_for
+
+
+class Relay:
+    """One at work, in a thread."""
+
+    def __init__(self) -> None:
+        self.ours, theirs = channel.pair()
+        self._messages, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ends = [self.ours, theirs, self._messages, other]
+        self.ours.settimeout(PATIENCE_S)
+        self.ferry = Ferry(None, theirs, other)  # type: ignore[arg-type]
+        self._thread = threading.Thread(target=self.ferry.serve, daemon=True)
+        self._thread.start()
+
+    def connect(self, number: int) -> tuple[socket.socket, socket.socket]:
+        """A stranger's end of a connection, and the daemon's."""
+        stranger, theirs = socket.socketpair()
+        daemon, served = socket.socketpair()
+        for one in (stranger, daemon):
+            one.settimeout(PATIENCE_S)
+        with theirs, served:
+            channel.send(self.ours, Say.CONNECT, number, fds=[theirs.fileno(), served.fileno()])
+        channel.send(self.ours, Say.GO, number)
+        return stranger, daemon
+
+    def close(self) -> None:
+        self.ours.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE_S)
+        self.ferry.selector.close()
+        for end in self._ends:
+            end.close()
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    monkeypatch.setattr(ferry, "_LOOK_S", 0.02)
+    made = Relay()
+    yield made
+    made.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_requests_and_answers_are_passed_on_and_nothing_is_kept_of_who_left(relay: Relay) -> None:
+    before = open_files()
+    for ends_first in ("stranger", "daemon"):
+        stranger, daemon = relay.connect(1)
+        stranger.sendall(frame(b"{}"))
+        assert daemon.recv(100) == frame(b"{}")
+        daemon.sendall(b"answer")
+        assert stranger.recv(100) == b"answer"
+        first, second = (stranger, daemon) if ends_first == "stranger" else (daemon, stranger)
+        first.close()
+        assert second.recv(100) == b""
+        second.close()
+        wait_for(lambda: open_files() == before)
+        assert not relay.ferry._connections
+
+
+def test_an_answer_that_is_read_slowly_comes_whole(relay: Relay) -> None:
+    stranger, daemon = relay.connect(1)
+    answer = os.urandom(1 << 20)
+    sending = threading.Thread(target=daemon.sendall, args=(answer,))
+    sending.start()
+    read = bytearray()
+    while len(read) < len(answer):
+        read += stranger.recv(4096)
+    assert read == answer
+    sending.join()
+    stranger.close()
+    daemon.close()
+
+
+def test_who_breaks_the_protocol_is_told_of_and_hung_up_on(relay: Relay) -> None:
+    before = open_files()
+    stranger, daemon = relay.connect(5)
+    assert (packet := channel.receive(relay.ours)) is not None
+    assert packet.say is Say.GO
+    stranger.sendall((1 << 31).to_bytes(4, "little"))  # no frame is so long
+    assert (packet := channel.receive(relay.ours)) is not None
+    assert (packet.say, packet.number) == (Say.BROKEN, 5)
+    assert (stranger.recv(100), daemon.recv(100)) == (b"", b"")
+    stranger.close()
+    daemon.close()
+    wait_for(lambda: open_files() == before)
+
+
+def test_half_a_frame_for_long_is_the_end_of_its_connection_once(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ferry, "HALF_S", 0.0)
+    stranger, daemon = relay.connect(6)
+    idle, served = relay.connect(7)
+    stranger.sendall(frame(b"{}")[:5])
+    assert (stranger.recv(100), daemon.recv(100)) == (b"", b"")
+    said = [channel.receive(relay.ours) for _ in range(3)]
+    assert [(each.say, each.number) for each in said if each is not None] == [(Say.GO, 6), (Say.GO, 7), (Say.BROKEN, 6)]
+    assert not any(one.look() for one in relay.ferry._connections)
+    assert len(relay.ferry._connections) == 1
+    for end in (stranger, daemon, idle, served):
+        end.close()
+
+
+def test_a_stranger_who_leaves_an_answer_unread_is_let_go_of(relay: Relay) -> None:
+    before = open_files()
+    stranger, daemon = relay.connect(1)
+    sending = threading.Thread(target=_send_all, args=(daemon, bytes(1 << 22)))
+    sending.start()
+    assert stranger.recv(100)
+    stranger.close()
+    sending.join(PATIENCE_S)
+    daemon.close()
+    wait_for(lambda: open_files() == before)
+
+
+def _send_all(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sock.sendall(data)

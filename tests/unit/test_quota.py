@@ -1,0 +1,178 @@
+"""The limit of a tree whose group leaves it less, and what counts again when it does not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from runlist.daemon.memory.quota import Quota
+from runlist.errors import NotSupportedError
+from runlist.planes.process.region import Region, gpu_key
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT
+from tests.fixtures.memory_world import GPU, OWN_LIMIT, GiB
+
+
+@pytest.fixture
+def quota(region: Region) -> Iterator[Quota]:
+    """Of a tree that has used a GPU, and brought no limit along."""
+    os.pwrite(region.fileno(), DEVICE.pack(key=gpu_key(GPU)), DEVICES_AT)
+    made = Quota(region)
+    yield made
+    made.close()
+
+
+def told(region: Region) -> tuple[int | None, int | None]:
+    """The limits that the library keeps: on any GPU, and on this one."""
+    snapshot = region.read()
+    return snapshot.memory, snapshot.limit(GPU)
+
+
+@pytest.mark.parametrize("own", [None, 3 * GiB])
+def test_a_group_leaves_a_tree_so_much_and_no_more_than_its_own_limit(
+    quota: Quota, region: Region, own: int | None
+) -> None:
+    quota.set_limit(own)
+    for most, left in ((GiB, 0), (GiB, GiB // 2), (2 * GiB, GiB), (8 * GiB, 5 * GiB)):
+        quota.allow(most, {GPU: left, "GPU-of another": 0})
+        assert told(region) == (min(most, own or most), min(left, own or left))
+        assert (quota.limit, quota.own_limit) == (own, own)
+    quota.allow(None, {})
+    assert told(region) == (own, own)
+
+
+def test_what_a_tree_brought_along_counts_again_when_its_group_goes(region: Region) -> None:
+    region.set_memory(3 * GiB)
+    os.pwrite(region.fileno(), DEVICE.pack(key=gpu_key(GPU)), DEVICES_AT)
+    quota = Quota()
+    quota.take(region)
+    assert quota.own_limit == 3 * GiB
+    for most in (GiB, 2 * GiB, 4 * GiB):
+        quota.allow(most, {GPU: most // 2})
+        assert told(region) == (min(most, 3 * GiB), most // 2)
+        assert (quota.own_limit, quota.firm, quota.limit_on(GPU)) == (3 * GiB, None, most // 2)
+    quota.allow(None, {})
+    assert (told(region), quota.own_limit) == ((3 * GiB, 3 * GiB), 3 * GiB)
+    quota.close()
+
+
+def test_without_a_group_the_region_is_the_trees(quota: Quota, region: Region) -> None:
+    for again in (False, True):
+        region.set_memory(9 * GiB)
+        quota.allow(None, {})
+        assert told(region) == (9 * GiB, 9 * GiB)
+        if not again:
+            quota.allow(GiB, {})
+            quota.allow(None, {})
+            assert told(region) == (None, None)
+
+
+def test_a_tree_that_writes_over_what_its_group_leaves_has_that_written_again(quota: Quota, region: Region) -> None:
+    quota.allow(2 * GiB, {GPU: GiB})
+    for tamper in (
+        lambda: region.set_memory(None),
+        lambda: region.set_memory(9 * GiB),
+        lambda: os.pwrite(region.fileno(), OWN_LIMIT, DEVICES_AT),
+    ):
+        tamper()
+        quota.look(kept_s=0.0)
+        quota.allow(2 * GiB, {GPU: GiB})
+        assert told(region) == (2 * GiB, GiB)
+
+
+def test_what_is_left_is_written_where_it_changed_alone(
+    quota: Quota, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the library would for a moment keep to more than the group leaves."""
+    written: list[object] = []
+    monkeypatch.setattr(region, "set_memory", written.append)
+    monkeypatch.setattr(region, "set_memory_on", lambda index, limit: written.append((index, limit)))
+    quota.allow(GiB, {GPU: GiB})
+    assert written == [GiB, (0, GiB)]
+    monkeypatch.undo()
+    quota.allow(GiB, {GPU: GiB})
+    monkeypatch.setattr(region, "set_memory", written.append)
+    monkeypatch.setattr(region, "set_memory_on", lambda index, limit: written.append((index, limit)))
+    quota.look(kept_s=0.0)
+    quota.allow(GiB, {GPU: GiB})
+    quota.allow(GiB, {GPU: GiB // 2})
+    assert written[2:] == [(0, GiB // 2)]
+
+
+def test_what_was_written_is_known_at_once(quota: Quota) -> None:
+    quota.allow(2 * GiB, {GPU: GiB})
+    assert quota.limit_on(GPU) == GiB
+    quota.allow(2 * GiB, {GPU: GiB // 2})
+    assert quota.limit_on(GPU) == GiB // 2
+
+
+def test_without_a_region_the_limit_is_the_daemons(region: Region) -> None:
+    quota = Quota()
+    quota.follow(4 * GiB)
+    quota.allow(GiB, {GPU: 0})
+    assert (quota.limit_on(GPU), quota.own_limit) == (4 * GiB, 4 * GiB)
+    quota.take(region)
+    os.ftruncate(region.fileno(), 10)
+    quota.allow(GiB, {GPU: 0})
+    assert (quota.has_region, quota.limit_on(GPU)) == (False, 4 * GiB)
+
+
+@pytest.mark.parametrize("brings", [False, True])
+def test_a_rule_for_the_tree_in_place_of_its_group_leaves_its_own_limit_in_force(region: Region, brings: bool) -> None:
+    quota = Quota(None if brings else region)
+    if brings:
+        region.set_memory(3 * GiB)
+        quota.take(region)
+    else:
+        quota.set_limit(3 * GiB)
+    quota.allow(GiB, {})
+    for limit, counts in ((2 * GiB, 2 * GiB), (8 * GiB, 3 * GiB), (None, 3 * GiB)):
+        quota.follow(limit)
+        quota.allow(None, {})
+        assert (quota.limit, quota.limit_on(GPU), region.read().memory) == (counts, counts, counts)
+        quota.allow(GiB, {})
+    quota.close()
+
+
+def test_what_was_set_since_stays_while_the_rules_say_the_same(quota: Quota) -> None:
+    quota.follow(4 * GiB)
+    quota.set_limit(2 * GiB)
+    quota.follow(4 * GiB)
+    assert quota.limit == 2 * GiB
+
+
+def test_what_a_tree_that_is_let_go_is_left_with_is_its_own(quota: Quota, region: Region) -> None:
+    again = Region(os.dup(region.fileno()))
+    quota.allow(GiB, {GPU: 0})
+    quota.charge_unseen(GPU, GiB)
+    assert (told(again), again.read().used(GPU)) == ((GiB, 0), GiB)
+    quota.close()
+    assert (told(again), again.read().used(GPU)) == ((None, None), 0)
+    again.close()
+
+
+def test_a_driver_that_limits_memory_is_told_and_let_go_of(region: Region) -> None:
+    said: list[object] = []
+
+    class Group:
+        def set(self, limit: int | None) -> None:
+            said.append(limit)
+
+        def members(self) -> list[int]:
+            return [1, 2]
+
+        def close(self) -> None:
+            said.append("closed")
+
+    quota = Quota(group=Group)
+    quota.set_limit(GiB)
+    assert (quota.by_driver, quota.firm, quota.limit_on(GPU)) == (True, None, GiB)
+    for pids, firm in (([1, 2], None), ([1, 3], GiB), ([], None)):
+        quota.see_who_left(pids)
+        assert (quota.by_driver, quota.firm) == (firm is None, firm)
+    quota.close()
+    quota.close()
+    assert said == [GiB, "closed"]
+    with pytest.raises(NotSupportedError):
+        Quota().set_limit(GiB)

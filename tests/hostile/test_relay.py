@@ -250,16 +250,18 @@ def test_an_idle_connection_and_one_with_whole_frames_stay(ends: Ends, monkeypat
     assert ends.stranger.recv(100) == b"still there"
 
 
-def test_requests_that_the_daemon_does_not_read_yet_arrive_later(ends: Ends) -> None:
-    ends.stranger.settimeout(0.2)
+@pytest.mark.parametrize(("one", "other"), [("stranger", "daemon"), ("daemon", "stranger")])
+def test_what_the_other_end_does_not_read_yet_arrives_later(ends: Ends, one: str, other: str) -> None:
+    sender, reader = getattr(ends, one), getattr(ends, other)
+    sender.settimeout(0.2)
     sent = 0
     with contextlib.suppress(TimeoutError):
         while sent < 64 << 20:
-            ends.stranger.sendall(STATUS)
+            sender.sendall(STATUS)
             sent += 1
     received = b""
     while len(received) < sent * len(STATUS):
-        received += ends.daemon.recv(1 << 16)
+        received += reader.recv(1 << 16)
     assert received[: sent * len(STATUS)] == STATUS * sent
 
 

@@ -30,8 +30,6 @@ from tests.unit.test_view import one as seen_one
 pytestmark = pytest.mark.usefixtures("own_usage", "on_device")
 __all__ = ["own_usage", "short_path"]
 
-STRANGER = 54_321
-
 
 def message_of(answer: wire.Message | None) -> str:
     assert isinstance(answer, wire.Failure)

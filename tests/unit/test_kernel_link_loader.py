@@ -54,13 +54,14 @@ class Kernel:
         monkeypatch.setattr(link.helper, "start", self._start)
         monkeypatch.setattr(link.Names, "left", lambda _: None)
         monkeypatch.setattr(link, "Ring", Silent)
-        monkeypatch.setattr(bpf.Map, "get", lambda of, key: self._get(of, key))
+        monkeypatch.setattr(bpf.Map, "get", self._get())
         self.policy: Any = SimpleNamespace(look=lambda: None, attach=lambda *_: None, detach=lambda: None)
 
-    def _get(self, of: bpf.Map, key: bytes) -> bytes:
-        if of.value_bytes % 8 or of.key_bytes != 4:
-            return bytes(of.value_bytes)
-        return struct.pack("<Q", self.counters.get(struct.unpack("<I", key)[0], 0))
+    def _get(self) -> Callable[[bpf.Map, bytes], bytes]:
+        def get(of: bpf.Map, key: bytes) -> bytes:
+            return struct.pack("<Q", self.counters.get(struct.unpack("<I", key)[0], 0))
+
+        return get
 
     def _start(self, module: str, plane: str, ours: socket.socket, theirs: socket.socket) -> object:
         assert (module, plane) == (link.LOADER, "memory")
@@ -177,16 +178,17 @@ def test_a_loader_that_is_of_no_use_is_not_tried_again(kernel: Kernel, said: Ans
 def test_maps_that_came_are_closed_once_where_their_ring_cannot_be_waited_for(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*_: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
+    def add_reader(loop: asyncio.SelectorEventLoop, file: object, *call: Any) -> None:
+        if isinstance(file, Silent):
+            raise OSError(12, "Cannot allocate memory")
+        add(loop, file, *call)
+
+    add = asyncio.SelectorEventLoop.add_reader
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", add_reader)
 
     async def test() -> None:
         one = kernel.made()
         one.start()
-        add = one._loop.add_reader
-        monkeypatch.setattr(
-            one._loop, "add_reader", lambda file, call: (no_room if file is one._ring else add)(file, call)
-        )
         kernel.answers(Answer())
         closed: list[int] = []
         close = os.close

@@ -1,11 +1,10 @@
-"""The daemon's side of the kernel plane, without a kernel: a socket stands for the loader, memory for its maps."""
+"""The loader of the kernel plane, as the daemon sees it: a socket stands for it, and its maps are never read."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from runlist.planes.interface import Capture, DriverFiles
 from runlist.planes.kernel import bpf, messages
 from runlist.planes.kernel.messages import Answer
 from runlist.protocol import environment_autogen as names
-from runlist.protocol.kernel_autogen import Counter
 from tests.fixtures.adoption import until
 
 CAPTURE = Capture({}, (), {}, DriverFiles(*[0] * len(DriverFiles.__struct_fields__)))
@@ -39,11 +37,10 @@ class Silent:
 
 
 class Kernel:
-    """What stands for the loader, and for the counters of the kernel's programs."""
+    """What stands for the loader and its maps."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.counters: dict[int, int] = {}
         self.gaps = 0
         self.capture: Capture | None = CAPTURE
         self.loaders: list[socket.socket] = []
@@ -54,14 +51,8 @@ class Kernel:
         monkeypatch.setattr(link.helper, "start", self._start)
         monkeypatch.setattr(link.Names, "left", lambda _: None)
         monkeypatch.setattr(link, "Ring", Silent)
-        monkeypatch.setattr(bpf.Map, "get", self._get())
+        monkeypatch.setattr(bpf.Map, "get", lambda *_: None)
         self.policy: Any = SimpleNamespace(look=lambda: None, attach=lambda *_: None, detach=lambda: None)
-
-    def _get(self) -> Callable[[bpf.Map, bytes], bytes]:
-        def get(of: bpf.Map, key: bytes) -> bytes:
-            return struct.pack("<Q", self.counters.get(struct.unpack("<I", key)[0], 0))
-
-        return get
 
     def _start(self, module: str, plane: str, ours: socket.socket, theirs: socket.socket) -> object:
         assert (module, plane) == (link.LOADER, "memory")
@@ -202,7 +193,7 @@ def test_maps_that_came_are_closed_once_where_their_ring_cannot_be_waited_for(
     run(test)
 
 
-def test_what_the_kernel_counts_is_told_once_each_time_there_is_more(kernel: Kernel) -> None:
+def test_it_works_from_the_loaders_word_until_its_end(kernel: Kernel) -> None:
     async def test() -> None:
         one = kernel.made()
         one.start()
@@ -210,22 +201,9 @@ def test_what_the_kernel_counts_is_told_once_each_time_there_is_more(kernel: Ker
         await until(lambda: one.works)
         assert (one.state, one.lenient, kernel.gaps) == ("maps have no names", "no BPF_LSM", 1)
         assert set(one.maps) == set(messages.SHARED)
-        assert one.has_counted()  # nobody has looked yet
-        assert not one.has_counted()
-        for which in (Counter.SEEN, Counter.REFUSED):
-            kernel.counters[which] = 5
-            assert one.has_counted()
-            assert not one.has_counted()
-        kernel.counters[Counter.EVENTS] = 5  # which processes that is about does not change by these
-        assert not one.has_counted()
-        assert one.check()
-        kernel.counters[Counter.DROPPED] = 2
-        assert not one.check()
-        assert kernel.gaps == 2
-        assert one.check()
         kernel.loaders[0].close()
         await until(lambda: not one.works)
-        assert (one.state, kernel.gaps, one.maps) == ("its loader ended", 3, {})
+        assert (one.state, kernel.gaps, one.maps) == ("its loader ended", 2, {})
         one.close()
 
     run(test)

@@ -80,6 +80,28 @@ def test_a_loader_that_cannot_says_why(
 
 
 @pytest.mark.parametrize(
+    ("hindered", "said"),
+    [
+        ("no right", "no right"),
+        ("", "tracepoints cannot be reached (No such file): mount tracefs, or run the daemon as the machine's root"),
+    ],
+)
+def test_what_hinders_the_loader_is_said_and_nothing_is_loaded(
+    daemon: socket.socket, monkeypatch: pytest.MonkeyPatch, hindered: str, said: str
+) -> None:
+    def no_tracing() -> int:
+        raise OSError(2, "No such file")
+
+    monkeypatch.setattr(loading, "read_object", lambda: b"")
+    monkeypatch.setattr(loader.rights, "hindered", lambda: hindered)
+    monkeypatch.setattr(loader.rights, "open_tracing", no_tracing)
+    monkeypatch.setattr(loader.rights, "keep_two", lambda: pytest.fail("rights are given up"))
+    monkeypatch.setattr(loading, "load", lambda *_: pytest.fail("it is loaded"))
+    assert loader.main() == 1
+    assert messages.answered(daemon.recv(messages.MAX_BYTES)) == Answer(unable=said)
+
+
+@pytest.mark.parametrize(
     ("error", "said"),
     [
         (OSError(12, "Cannot allocate memory"), "the kernel makes no map asked: Cannot allocate memory"),
@@ -143,7 +165,9 @@ def left(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[bytes, bytes]]:
     return entries
 
 
-def test_what_processes_had_made_is_told_as_of_who_made_it(left: dict[str, dict[bytes, bytes]]) -> None:
+def test_what_processes_had_made_is_told_as_of_who_made_it(
+    left: dict[str, dict[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group is of who made it: of that cgroup, user and name. All else is of its process."""
     me, now_ns = os.getpid(), time.monotonic_ns()
     for pid, first_ns in ((me, now_ns), (1 << 22, now_ns), (os.getppid(), 0)):  # that number had another one before
@@ -162,6 +186,8 @@ def test_what_processes_had_made_is_told_as_of_who_made_it(left: dict[str, dict[
         (Kind.CHANNEL, 3, 5, 1, "own", 9, 1),
     ]
     assert {(each.pid, each.tid, each.client) for each in made} == {(me, me, 70)}
+    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic() + 1000)  # the machine slept since
+    assert [each.object for each in inheriting.made_before(Path("/left"))] == [2, 3]
     del left["groups"][key(me, 70, 2)]
     assert inheriting.made_before(Path("/left"))[0].name == "own"
     del left["groups"]

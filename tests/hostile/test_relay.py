@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -250,16 +252,45 @@ def test_an_idle_connection_and_one_with_whole_frames_stay(ends: Ends, monkeypat
     assert ends.stranger.recv(100) == b"still there"
 
 
-def test_requests_that_the_daemon_does_not_read_yet_arrive_later(ends: Ends) -> None:
-    ends.stranger.settimeout(0.2)
+def test_a_relay_looks_at_its_connections_now_and_then_and_sleeps_meanwhile(
+    on_device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = channel.pair()
+    messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    relay = ferry.Ferry(NvidiaPlane(choose_driver()), theirs, messages)
+    now, slept = 100.0, [0.0]
+    looks: list[float] = []
+
+    def select(seconds: float) -> list[tuple[SimpleNamespace, int]]:
+        nonlocal now
+        now += seconds
+        slept.append(seconds)
+        return [(SimpleNamespace(data=None), selectors.EVENT_READ)] if len(slept) > 5 else []
+
+    monkeypatch.setattr(ferry, "time", SimpleNamespace(monotonic=lambda: now))
+    relay.selector.close()
+    relay.selector = SimpleNamespace(select=select)  # type: ignore[assignment]
+    relay._connections = [SimpleNamespace(look=lambda: looks.append(now))]  # type: ignore[assignment,list-item]
+    ours.close()
+    relay.serve()
+    assert slept == [0.0] + [ferry._LOOK_S] * 5
+    assert looks == [101.0, 102.0, 103.0, 104.0]
+    for sock in (theirs, messages, sender):
+        sock.close()
+
+
+@pytest.mark.parametrize(("one", "other"), [("stranger", "daemon"), ("daemon", "stranger")])
+def test_what_the_other_end_does_not_read_yet_arrives_later(ends: Ends, one: str, other: str) -> None:
+    sender, reader = getattr(ends, one), getattr(ends, other)
+    sender.settimeout(0.2)
     sent = 0
     with contextlib.suppress(TimeoutError):
         while sent < 64 << 20:
-            ends.stranger.sendall(STATUS)
+            sender.sendall(STATUS)
             sent += 1
     received = b""
     while len(received) < sent * len(STATUS):
-        received += ends.daemon.recv(1 << 16)
+        received += reader.recv(1 << 16)
     assert received[: sent * len(STATUS)] == STATUS * sent
 
 

@@ -12,6 +12,7 @@ import pytest
 from runlist.planes.interface import NodeGpu
 from runlist.planes.nvidia import health
 from runlist.planes.nvidia.health import SETTLE_S, Health
+from runlist.planes.nvidia.plane import NvidiaPlane
 from runlist.planes.nvidia.rm.transport import NvidiaDriver
 
 WAIT_S = 1.0
@@ -262,3 +263,19 @@ def test_an_nvml_that_does_not_answer_is_asked_in_rounds_until_it_does(nvml: Nvm
     assert nvml.now - began >= 18 * WAIT_S
     nvml.errors = {}
     assert sick(watch.look(WAIT_S)) == {"A": "", "B": ""}, "the driver was loaded anew"
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetCount", "nvmlInit"])
+def test_an_nvml_that_fails_while_the_driver_is_there_makes_no_gpu_fit(nvml: Nvml, watch: Health, call: str) -> None:
+    nvml.coming = [("A", 48)]
+    watch.look(WAIT_S)
+    nvml.errors = {call: pynvml.NVML_ERROR_UNKNOWN}
+    if call == "nvmlInit":
+        watch.close()
+    for _ in range(3):
+        assert sick(watch.look(WAIT_S))["A"] == "XID 48"
+    nvml.errors = {}
+    fit_again = {"nvmlDeviceGetCount": "XID 48", "nvmlInit": ""}  # without a driver: it was loaded anew
+    assert sick(watch.look(WAIT_S)) == {"A": fit_again[call], "B": ""}
+    made = NvidiaPlane(NvidiaDriver()).watch_gpus()
+    assert sick(made.look(0.0)) == {"A": "", "B": ""}

@@ -257,6 +257,21 @@ def test_who_is_right_is_listened_to_for_ever() -> None:
     assert "0 of 500 were wrong" in gpu.why(1)
 
 
+def test_work_that_came_before_anybody_looked_is_the_one_that_was_announced() -> None:
+    """The library tells what there was before."""
+    gpu = Gpu(give_way="switch")
+    for _ in range(20):
+        one = gpu.tasks[1]
+        assert one.activity is not None
+        gpu.tasks[1] = replace(one, activity=msgspec.structs.replace(one.activity, before=one.activity.work))
+        gpu.policy.on_event(Announce(one.key, 0.002), gpu.now)
+        gpu.work()
+        gpu.ask()
+        gpu.run(0.02)
+        assert not gpu.off
+    assert gpu.why(1) == "announces its work: 0 of 20 were wrong"
+
+
 def test_who_says_that_it_works_and_does_not_use_the_gpu_is_not_believed() -> None:
     gpu = Gpu(give_way="switch")
 

@@ -158,6 +158,16 @@ def test_a_group_has_one_account_with_the_smallest_cap_and_keeps_it_when_its_tas
     assert not it.decide(successor, 10.05).shares[TaskKey(4, "GPU-0")].enabled
 
 
+def test_who_has_no_cap_any_more_waits_no_more() -> None:
+    it, other = layer(), task(2, **capped(30))
+    assert it.decide([task(**capped(30)), other], 10.0).shares[KEY].enabled
+    assert not it.decide([task(held_s=0.03, **capped(30)), other], 10.03).shares[KEY].enabled
+    decision = it.decide([task(held_s=0.03), other], 10.04)
+    assert decision.shares[KEY].enabled
+    assert it.why(KEY) == ""
+    assert it.decide([task(held_s=0.03, **capped(30)), other], 10.08).shares[KEY].enabled  # and has a new account
+
+
 def test_nothing_is_kept_of_groups_that_are_gone() -> None:
     it = layer()
     for step in range(200):

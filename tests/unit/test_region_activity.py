@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runlist.planes.process.region import Activity, RegionError
-from runlist.planes.process.region.activity import LOOK_AGAIN_S, MAX_COUNT, MOST_MOVES
+from runlist.planes.process.region.activity import LOOK_AGAIN_S, MAX_COUNT, MOST_MOVES, Activities
 from runlist.planes.process.region.format import NO_LIMIT, SLOT, SLOTS, SLOTS_AT, SlotState
 from tests.fixtures.region import Made, child, made
 
@@ -47,6 +47,18 @@ def test_the_activity_of_who_has_no_slot(made: Made, child: int, clock: Clock) -
     assert made.region.activity(child) is None  # it is not looked for each time
     clock.now += LOOK_AGAIN_S
     assert made.region.activity(child) == Activity(9, 0, 0, 0)
+
+
+def test_whose_slot_has_which_clients(made: Made, child: int, clock: Clock) -> None:
+    activities = Activities(lambda at, size: os.pread(made.region.fileno(), size, at))
+    assert activities.clients_of(child) == (-1, 0)
+    made.slot(3, child)
+    assert activities.clients_of(child) == (-1, 0)  # it is not looked for each time
+    clock.now += LOOK_AGAIN_S
+    made.write(SLOTS_AT + 3 * SLOT.size + SLOT.offsets["clients"], (5).to_bytes(8, "little"))
+    assert activities.clients_of(child) == (3, 5)
+    made.slot(3, os.getpid())
+    assert activities.clients_of(child) == (-1, 0)  # it is somebody else's by now
 
 
 def test_a_slot_beyond_those_that_were_claimed_is_none(made: Made, child: int) -> None:
@@ -103,13 +115,16 @@ def test_an_activity_that_is_nonsense_is_bounded(made: Made, child: int, number:
 
 def test_one_read_tells_the_activity(made: Made, child: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made.slot(500, child)
-    made.region.activity(child)
+    made.slot(501, os.getpid())
+    pids = (child, os.getpid())
+    for pid in pids:
+        made.region.activity(pid)
     calls: list[int] = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, at: calls.append(size) or pread(fd, size, at))
-    for _ in range(5):
-        made.region.activity(child)
-    assert len(calls) == 5
+    for pid in pids * 5:
+        made.region.activity(pid)
+    assert len(calls) == 10
     assert max(calls) <= 128
 
 

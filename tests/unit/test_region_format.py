@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from runlist.planes.process.region import format as written
-from runlist.planes.process.region.format import DEVICE, HEADER, SLOT, USE
+from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, NO_LIMIT, SLOT, SLOTS_AT, USE
+from runlist.planes.process.region.reading import is_settled
 from runlist.structure import Structure
 from tests.fixtures.compiler import CXX, compiler
 
@@ -83,3 +85,14 @@ def test_the_numbers_are_the_same(compiled: dict[str, int]) -> None:
         assert compiled[f"k{name.name.capitalize()}"] == name
     for bit in written.Enforced:
         assert compiled[f"k{(bit.name or '').capitalize()}"] == bit
+
+
+@pytest.mark.parametrize(
+    ("value", "check", "settled"),
+    [(0, 0, True), (5, NO_LIMIT ^ 5, True), (0, NO_LIMIT, True), (5, 0, False), (0, 5, False), (5, 5, False)],
+)
+@pytest.mark.parametrize("place", [HEADER.offsets["cap_value"], DEVICES_AT + DEVICE.size + DEVICE.offsets["cap_value"]])
+def test_a_limit_is_settled_where_its_words_belong_together(place: int, value: int, check: int, settled: bool) -> None:
+    head = bytearray(SLOTS_AT)
+    head[place : place + 16] = struct.pack("<2Q", value, check)
+    assert is_settled(bytes(head)) is settled

@@ -10,6 +10,7 @@ import pytest
 
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Rules
+from runlist.daemon.requests.own import OwnSettings
 from runlist.daemon.requests.rules_view import rules_view
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.daemon.tree.revision import Revision
@@ -148,6 +149,49 @@ def test_what_a_user_set_wins_key_by_key_and_keeps_it_managed(monkeypatch: pytes
         assert world.manager.rule_troubles() == []
 
     revising(test, monkeypatch)
+
+
+def test_what_a_rule_gives_a_group_is_for_its_tree_while_that_is_of_another_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: Revised, one: int) -> None:
+        world.put("a.toml", SLEEP, memory="4G", group="team")
+        await scans(world)
+        own, task = OwnSettings(world.manager), world.task(one)
+        quota, ruled = world.processes.roots[one].quota, 4 << 30
+        assert (task.shared_memory, quota.limit) == (ruled, None)
+        await own.manage(one, {"group": "mine"}, None, ME)
+        assert (task.shared_memory, quota.limit) == (None, ruled)
+        own.leave(one, ME)
+        assert (task.shared_memory, quota.limit) == (ruled, None)
+        world.manager.change(one, {"group": "mine"}, ME)
+        assert (task.shared_memory, quota.limit) == (None, ruled)
+
+    revising(test, monkeypatch)
+
+
+def test_what_was_set_for_a_child_alone_wins_over_rules_that_come_later() -> None:
+    async def test(world: Managed) -> None:
+        assert isinstance(world, Revised)
+        with child() as one, child() as away:
+            world.tree([one, away])
+            root = await world.launched(cap="50")
+            for pid in (PID, one, away):
+                await world.adopt(root, pid)
+            process = world.processes.managed[away]
+            world.processes.drop(process, process.keys(), by_itself=True)
+            for pid in (one, away):
+                world.manager.change(pid, {"weight": "70"}, ME)
+                world.manager.change(pid, {"class": "batch"}, ME)  # beside what was set before
+            world.put("a.toml", f"user = {ME}", weight=8, cap=40, timeslice="3ms", **{"class": "latency"})
+            (kept,) = world.processes.away(away)
+            tasks = [world.task(one).task, kept.task, world.task().task]
+            assert [(task.weight, task.task_class) for task in tasks] == [
+                (70, TaskClass.BATCH), (70, TaskClass.BATCH), (8, TaskClass.LATENCY),
+            ]  # fmt: skip
+            assert {(task.cap, task.timeslice_us) for task in tasks} == {(Cap(50_000, 100_000), 3_000)}
+
+    a_daemon(test, None, Revised)
 
 
 def test_the_main_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

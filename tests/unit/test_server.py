@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from runlist import __version__, wire
-from runlist.daemon.relay.channel import Peer
-from runlist.daemon.relay.relays import NO_ROOM, Relays
+from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests import connection, handlers
 from runlist.daemon.requests import server as module
 from runlist.errors import ExitCode, RunlistError
@@ -30,8 +29,6 @@ from tests.unit.test_view import one as seen_one
 
 pytestmark = pytest.mark.usefixtures("own_usage", "on_device")
 __all__ = ["own_usage", "short_path"]
-
-STRANGER = 54_321
 
 
 def message_of(answer: wire.Message | None) -> str:
@@ -306,70 +303,6 @@ def test_who_reads_no_answers_is_hung_up_on(short_path: Path, monkeypatch: pytes
             assert isinstance(await client.ask(wire.ListTasks()), wire.Tasks)
         mine._turns.unread += 1
         assert await client.ask(wire.ListTasks()) is None
-
-    serving(short_path, test)
-
-
-# -- strangers -------------------------------------------------------------------------------------
-
-
-def test_a_stranger_is_served_by_way_of_a_relay_and_has_a_budget(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "peer_of", lambda sock: Peer(0, STRANGER))
-    monkeypatch.setattr(connection, "MOST_WAITING", 3)
-
-    async def test(world: Served) -> None:
-        messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        world.relays.share(messages, lambda _: None)
-        clients = [world.client() for _ in range(3)]
-        for client in clients:
-            assert await client.ask(wire.ListTasks()) == wire.Tasks([], [], __version__)
-            for stop in (wire.Stop(), wire.UsePolicy("fair", {})):
-                assert "only root and the daemon's own user may" in message_of(await client.ask(stop))
-        assert not world.stop.is_set()
-        (turns,) = world.server._turns.values()
-        await until(lambda: turns.waiting == 0)
-        clients[0].send(*[wire.ListTasks()] * 4)
-        while await clients[0].answer() is not None:
-            pass
-        await until(lambda: len(world.server._connections) == 2)
-        await until(lambda: turns.waiting == 0)  # what was not served counts no more
-        assert world.relays._relays[STRANGER].connections == 2
-        assert isinstance(await clients[1].ask(wire.ListTasks()), wire.Tasks)
-        monkeypatch.setattr(module, "_RESERVE", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        assert message_of(await world.client().answer()) == NO_ROOM
-        for sock in (messages, sender):
-            sock.close()
-
-    serving(short_path, test)
-
-
-def test_so_many_requests_of_a_stranger_may_wait_on_all_connections(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "peer_of", lambda sock: Peer(0, STRANGER))
-
-    async def test(world: Served) -> None:
-        messages, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        world.relays.share(messages, lambda _: None)
-        clients = [world.client() for _ in range(5)]
-        for client in clients:
-            await client.ask(wire.ListTasks())
-        (turns,) = world.server._turns.values()
-        async with turns.turn:  # nothing begins meanwhile
-            for client in clients[:4]:
-                client.send(wire.ListTasks())
-            await until(lambda: len(turns.turn._waiters or ()) == 4)  # one of each is on its way
-            for client in clients[:4]:
-                client.send(*[wire.ListTasks()] * 64)
-            await until(lambda: turns.waiting == 256)
-            clients[4].send(wire.ListTasks())
-            assert await clients[4].answer() is None
-        for client in clients[:4]:
-            assert all([isinstance(await client.answer(), wire.Tasks) for _ in range(65)])
-        for sock in (messages, sender):
-            sock.close()
 
     serving(short_path, test)
 

@@ -14,8 +14,14 @@ import pytest
 
 from runlist.daemon.requests.together import pids_together, sms_of, together_notes
 from runlist.daemon.tasks.managed import ManagedTask, Sms
+from runlist.errors import NoPermissionError
 from runlist.model import Task, TaskClass, TaskKey
-from tests.fixtures.daemon import wait_for
+from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.daemon import NOBODY, needs_root, wait_for
+from tests.fixtures.manager import NO_PROCESS, Managed, a_daemon
+from tests.unit.test_manager import enabled
+
+__all__ = ["own_usage"]
 
 
 def test_tasks_that_the_gpu_knows_as_one() -> None:
@@ -57,3 +63,35 @@ def test_the_sms_that_a_client_was_started_with(environment: Mapping[str, str], 
         process.kill()
         process.wait()
         assert sms_of(task) == given  # it is asked once
+
+
+@needs_root
+@pytest.mark.usefixtures("own_usage")
+def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_else() -> None:
+    """Clients of one MPS server: a user may stop all of them where all are that user's."""
+
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as mine, child(NOBODY) as too:
+            clients = world.tree([mine])
+            root = await world.launched(mine, NOBODY)
+            await world.adopt(root, mine)
+            world.census.mps_clients = lambda gpu: {mine, too}
+            world.manager.suspend(mine, True, NOBODY)
+            assert not enabled(clients[mine])
+            world.manager.suspend(mine, False, NOBODY)
+            world.census.mps_clients = lambda gpu: {mine, too, PID}
+            for uid in (NOBODY, 1):  # whoever it is that the tree belongs to
+                root.uid = uid
+                with pytest.raises(NoPermissionError, match=f"process {PID} of another user .* only root may suspend"):
+                    world.manager.suspend(mine, True, uid)
+                assert enabled(clients[mine])
+                assert world.task(mine).suspended_by == {}
+            world.manager.suspend(mine, True, 0)
+            assert not enabled(clients[mine])
+            world.manager.suspend(mine, False, 1)  # to resume them stops nobody
+            assert enabled(clients[mine])
+            world.census.mps_clients = lambda gpu: {mine, too, NO_PROCESS}  # one that ended is nobody's
+            root.uid = NOBODY
+            world.manager.suspend(mine, True, NOBODY)
+
+    a_daemon(test)

@@ -290,7 +290,7 @@ class KernelLink:
                 return
             self._take(fds)
         except (ValueError, OSError) as error:
-            self._unable(f"its loader cannot be understood: {error}", fds)
+            self._unable(f"its loader cannot be understood: {error}", [] if self.maps else fds)
             return
         self.state, self.lenient = said.unpinned, said.lenient
         _log.info(

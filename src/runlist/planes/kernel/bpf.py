@@ -106,7 +106,7 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
 
 
 def _name(name: str) -> bytes:
-    return name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES + 1, b"\0")
+    return name.encode()[:_NAME_BYTES]  # the structures that it is put into have a 0 behind it
 
 
 class Map(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ class Health:
 
     def look(self, seconds: float) -> list[NodeGpu]:
         """Wait for news for so long at most; then all GPUs, in NVML's order."""
-        ends, before = time.monotonic() + seconds, self._gpus
+        ends, before, was_reset = time.monotonic() + seconds, self._gpus, True
         try:
             self._wait(seconds)
             if self._stack is None:
@@ -45,13 +45,15 @@ class Health:
             present = {gpu.uuid: gpu for gpu in self._present()}
         except (pynvml.NVMLError, NvmlError, OSError) as error:
             present, gone = {}, f"NVML: {error}"
+            was_reset = self._stack is None  # else the driver is there, and did not answer
         else:
             gone = "the driver has it no more"
         self._is_whole = bool(present) and present.keys() >= before.keys()
         missing = {uuid: gpu for uuid, gpu in before.items() if uuid not in present}
         for uuid, gpu in missing.items():
             missing[uuid] = msgspec.structs.replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
-            self._xids.pop(uuid, None)  # a GPU that comes back was reset
+            if was_reset:  # as one that comes back
+                self._xids.pop(uuid, None)
         self._gpus = missing | present
         if self._gpus == before:  # whatever ended the wait, whoever looks in rounds does so in peace
             time.sleep(max(0.0, ends - time.monotonic()))

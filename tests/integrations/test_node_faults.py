@@ -104,7 +104,7 @@ class Driver:
         self.asked += 1
         if not self.sizes:
             raise RunlistError("no driver here")
-        gpus = [SimpleNamespace(memory=size, uuid=f"GPU-{place}") for place, size in enumerate(self.sizes)]
+        gpus = [SimpleNamespace(memory=size, uuid=f"GPU-{place}", index=place) for place, size in enumerate(self.sizes)]
         return SimpleNamespace(gpus=lambda: gpus, close=lambda: None)
 
 

@@ -279,3 +279,18 @@ def test_an_nvml_that_fails_while_the_driver_is_there_makes_no_gpu_fit(nvml: Nvm
     assert sick(watch.look(WAIT_S)) == {"A": fit_again[call], "B": ""}
     made = NvidiaPlane(NvidiaDriver()).watch_gpus()
     assert sick(made.look(0.0)) == {"A": "", "B": ""}
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize(
+    ("code", "after"), [(pynvml.NVML_ERROR_UNKNOWN, "XID 48"), (pynvml.NVML_ERROR_GPU_IS_LOST, "")]
+)
+def test_a_gpu_that_did_not_answer_once_is_not_fit_by_that_and_one_that_was_lost_was_reset(
+    nvml: Nvml, watch: Health, call: str, code: int, after: str
+) -> None:
+    nvml.coming = [("A", 48)]
+    assert sick(watch.look(WAIT_S)) == {"A": "XID 48", "B": ""}
+    nvml.errors = {f"{call} A": code}
+    assert sick(watch.look(WAIT_S)) == {"A": "XID 48", "B": ""}
+    nvml.errors = {}
+    assert sick(watch.look(WAIT_S)) == {"A": after, "B": ""}

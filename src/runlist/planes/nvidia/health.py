@@ -34,10 +34,12 @@ class Health:
         self._xids: dict[str, tuple[float, int]] = {}
         self._gpus: dict[str, NodeGpu] = {}
         self._is_whole = True  # all GPUs that were seen once are there
+        self._is_silent = False  # one is there, and did not answer in this round
 
     def look(self, seconds: float) -> list[NodeGpu]:
         """Wait for news for so long at most; then all GPUs, in NVML's order."""
-        ends, before, was_reset = time.monotonic() + seconds, self._gpus, True
+        ends, before = time.monotonic() + seconds, self._gpus
+        self._is_silent = False
         try:
             self._wait(seconds)
             if self._stack is None:
@@ -45,14 +47,14 @@ class Health:
             present = {gpu.uuid: gpu for gpu in self._present()}
         except (pynvml.NVMLError, NvmlError, OSError) as error:
             present, gone = {}, f"NVML: {error}"
-            was_reset = self._stack is None  # else the driver is there, and did not answer
+            self._is_silent = self._stack is not None  # the driver is there
         else:
             gone = "the driver has it no more"
         self._is_whole = bool(present) and present.keys() >= before.keys()
         missing = {uuid: gpu for uuid, gpu in before.items() if uuid not in present}
         for uuid, gpu in missing.items():
             missing[uuid] = msgspec.structs.replace(gpu, sick=gpu.sick if gpu.sick.startswith("XID") else gone)
-            if was_reset:  # as one that comes back
+            if not self._is_silent:  # one that comes back was reset
                 self._xids.pop(uuid, None)
         self._gpus = missing | present
         if self._gpus == before:  # whatever ended the wait, whoever looks in rounds does so in peace
@@ -73,7 +75,7 @@ class Health:
             with contextlib.suppress(pynvml.NVMLError):  # a driver that tells no XIDs
                 events = pynvml.nvmlEventSetCreate()
                 stack.callback(pynvml.nvmlEventSetFree, events)
-                for _, handle in _handles():
+                for _, handle in self._handles():
                     with contextlib.suppress(pynvml.NVMLError):
                         pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
             self._events = events
@@ -113,16 +115,28 @@ class Health:
             return list(self._gpus)
 
     def _present(self) -> Iterator[NodeGpu]:
-        for index, handle in _handles():
-            try:
+        for index, handle in self._handles():
+            with self._of_one():
                 uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
                 memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            except pynvml.NVMLError:
-                continue
-            known = self._gpus.get(uuid)
-            if known is None:
-                known = NodeGpu(uuid, index, memory, _minor(handle), _numa(handle))
-            yield msgspec.structs.replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
+                known = self._gpus.get(uuid)
+                if known is None:
+                    known = NodeGpu(uuid, index, memory, _minor(handle), _numa(handle))
+                yield msgspec.structs.replace(known, index=index, memory=memory, sick=self._sickness(uuid, handle))
+
+    def _handles(self) -> Iterator[tuple[int, Any]]:
+        """GPUs by their index, but those that do not answer."""
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with self._of_one():
+                yield index, pynvml.nvmlDeviceGetHandleByIndex(index)
+
+    @contextlib.contextmanager
+    def _of_one(self) -> Iterator[None]:
+        """Where one GPU is asked, which may be lost, or not answer."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            self._is_silent |= not isinstance(error, pynvml.NVMLError_GpuIsLost)
 
     def _sickness(self, uuid: str, handle: Any) -> str:
         if uuid not in self._xids:
@@ -132,14 +146,6 @@ class Health:
             del self._xids[uuid]
             return ""
         return f"XID {xid}"
-
-
-def _handles() -> Iterator[tuple[int, Any]]:
-    """GPUs by their index, but those that do not answer."""
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(pynvml.NVMLError):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            yield index, handle
 
 
 def _needs_nothing(handle: Any) -> bool:

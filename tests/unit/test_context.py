@@ -241,6 +241,17 @@ def test_a_freed_group_is_dropped_and_the_others_are_served(tenant: Tenant) -> N
     assert tenant.enabled() == {False}
 
 
+def test_nothing_is_sent_to_a_client_that_is_gone(tenant: Tenant) -> None:
+    """Another may have its handle, and its channels' handles, by then."""
+    tenant.context.suspend()
+    tenant.context.resume()
+    tenant.file.calls.clear()
+    tenant.context.forget_groups()
+    tenant.context.suspend()
+    tenant.context.resume()
+    assert tenant.file.calls == []
+
+
 def test_what_an_actuator_is_to_send_names_no_group_that_is_gone(tenant: Tenant) -> None:
     """Its handle may be another object's by then."""
     before = tenant.context.prepared_suspend()

@@ -70,7 +70,7 @@ class GpuContext:
 
     def forget_groups(self) -> None:
         self.groups.clear()
-        self._at_once = None
+        self._forget_prepared()
 
     def grow(self, group: Group) -> bool:
         """Take the channels that a group has got since it was found; whether there are any, or its engine shows now."""
@@ -82,8 +82,7 @@ class GpuContext:
         if not late and engine == known.engine:
             return False
         self.groups[group.handle] = Group(group.handle, engine, (*known.channels, *late))
-        self._prepared.clear()
-        self._at_once = None
+        self._forget_prepared()
         self._ids = self._ask_ids()
         return True
 
@@ -153,7 +152,7 @@ class GpuContext:
 
     def prepared_suspend(self) -> Prepared:
         if self._at_once is None:
-            both = self._disabling(True, [self._computing()]), self._enabling()
+            both = self._suspending(True, computing=True), self._enabling()
             self._at_once = Prepared(*(tuple(map(self.rm.prepared, each)) for each in both))
         return self._at_once
 
@@ -232,6 +231,10 @@ class GpuContext:
 
     def _drop(self, group: Group) -> None:
         self.groups.pop(group.handle, None)
+        self._forget_prepared()
+
+    def _forget_prepared(self) -> None:
+        """Its groups are others now."""
         self._prepared.clear()
         self._at_once = None
 
@@ -250,11 +253,11 @@ class GpuContext:
 
     def _disable(self, disable: bool, *, computing: bool = False) -> None:
         try:
-            for control in self._suspending(disable, computing):
+            for control in self._suspending(disable, computing=computing):
                 self._send(control)
         except RmError:
             self._drop_freed()  # one freed channel fails the whole list
-            for control in self._suspending(disable, computing):
+            for control in self._suspending(disable, computing=computing):
                 for code in undo.send(self.rm, control):
                     if code != Status.INVALID_CHANNEL:  # it is just being freed: its handle is still there
                         self._check(code, control)
@@ -277,7 +280,7 @@ class GpuContext:
             return False
         return is_channel(int(reply["result"]))  # type: ignore[arg-type]
 
-    def _suspending(self, disable: bool, computing: bool) -> list[RawControl]:
+    def _suspending(self, disable: bool, *, computing: bool) -> list[RawControl]:
         if (disable, computing) not in self._prepared:
             channels = self._computing() if computing else self._channels(self._groups())
             self._prepared[disable, computing] = self._disabling(disable, [channels])

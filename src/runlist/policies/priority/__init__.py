@@ -108,15 +108,12 @@ class Priority(Policy):
         again = min((each for each in times if each is not None), default=None)
         heard = self._announcements.heard(may_ask, now) if self._makes_room(foreground, background) else frozenset()
         at_once = manner.at_once and (manner.watch or heard)
-        off_on_work = (
-            frozenset(key for key, share in behind.items() if share.enabled) if at_once else frozenset[TaskKey]()
-        )
         shares |= behind
         urgent = any(task.task_class in FOREGROUNDS[0] for task in foreground)
-        off_on_arrival = frozenset(() if urgent else (key for key, share in shares.items() if share.enabled))
         decision = Decision(
-            shares, again, watch=manner.watch, announcing=heard, off_on_work=off_on_work, off_on_arrival=off_on_arrival
-        )
+            shares, again, watch=manner.watch, announcing=heard, off_on_work=_enabled(behind if at_once else {}),
+            off_on_arrival=_enabled({} if urgent else shares),
+        )  # fmt: skip
         return earliest(now, decision, manner.look)
 
     def why(self, key: TaskKey) -> str:
@@ -177,6 +174,10 @@ def _alone(task: Task, tasks: Sequence[Task]) -> bool:
         other.task_class in classes and not task.is_one_with(other) and (lasting or not other.suspended)
         for other in tasks
     )
+
+
+def _enabled(shares: Mapping[TaskKey, Share]) -> frozenset[TaskKey]:
+    return frozenset(key for key, share in shares.items() if share.enabled)
 
 
 def _may_hint(task: Task) -> bool:

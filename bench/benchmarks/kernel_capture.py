@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.harness.benchmark import Needs
-from bench.harness.captured import captured, of_file
+from bench.harness.captured import Captured, of_file
 from bench.harness.compiled import built, readings, run
 from bench.harness.figures import AT_LEAST, AT_MOST, Figure, spread
 from bench.harness.group_makers import make_groups
@@ -33,7 +33,7 @@ def measure(groups: int = GROUPS, processes: int = PROCESSES, rounds: int = ROUN
     if os.geteuid() != 0 or not capable(rights.BPF):
         raise NotSupportedError("kernel_capture needs root with CAP_BPF")
     with tempfile.TemporaryDirectory() as folder, ioctl_file(Path(folder) / "answers") as path:
-        with captured(budget=1 << 30, capture=of_file(path)) as kernel:
+        with Captured(budget=1 << 30, capture=of_file(path)) as kernel:
             outcome = make_groups(path, kernel.take, processes=processes, groups=groups)
             dropped = kernel.counter(Counter.DROPPED)
         costs = _costs(path, rounds)
@@ -62,7 +62,7 @@ def _costs(path: Path, rounds: int) -> Mapping[str, Mapping[str, list[float]]]:
     with built("ioctls") as program:
         for _ in range(rounds):
             once(program, "without")
-            with captured(budget=1 << 30, capture=of_file(path)) as kernel:
+            with Captured(budget=1 << 30, capture=of_file(path)) as kernel:
                 once(program, "with")
                 kernel.take()
     return found

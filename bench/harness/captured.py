@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -23,7 +23,7 @@ from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 
 
 class Captured:
-    """The programs, loaded in this process, and what they tell."""
+    """The programs, loaded in this process for a while, and what they tell of all processes but `own`."""
 
     def __init__(
         self,
@@ -66,7 +66,10 @@ class Captured:
             taken += self.take()
         return taken
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.ring.close()
         self.loaded.close()
 
@@ -75,20 +78,3 @@ def of_file(path: Path) -> Capture:
     """What is to be captured where this is the driver's one file."""
     found = path.stat()
     return msgspec.structs.replace(CAPTURE, files=DriverFiles(device=found.st_dev, inode=found.st_ino))
-
-
-@contextlib.contextmanager
-def captured(
-    names: Names | None = None,
-    budget: int = 1_000_000,
-    own: int = 0,
-    capture: Capture = CAPTURE,
-    settle_ms: int = 0,
-    exempt: tuple[int, ...] = (),
-) -> Iterator[Captured]:
-    """The programs for a while, for all processes but `own`."""
-    made = Captured(names, budget, own, capture, settle_ms, exempt)
-    try:
-        yield made
-    finally:
-        made.close()

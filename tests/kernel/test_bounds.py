@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.harness.captured import Captured, captured, of_file
+from bench.harness.captured import Captured, of_file
 from bench.harness.ioctl_file import ioctl_file
 from runlist.planes.interface import DriverFiles
 from runlist.planes.kernel import kernel_types
@@ -50,7 +50,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_file_of_the_programs_own_is_not_the_drivers(answering: Path, folder: Path) -> None:
-    with ioctl_file(folder / "own") as path, captured(capture=of_file(answering)) as kernel:
+    with ioctl_file(folder / "own") as path, Captured(capture=of_file(answering)) as kernel:
         own, drivers = os.open(path, os.O_RDWR), os.open(answering, os.O_RDWR)
         Asking(own, CLIENT).made(2, 0x15, GROUP)
         Asking(own, CLIENT).made_behind_pointer(2, 0x16, GROUP)
@@ -69,7 +69,7 @@ def test_a_file_of_the_programs_own_is_not_the_drivers(answering: Path, folder: 
 
 
 def test_others_groups_are_not_freed_by_a_file_of_ones_own(answering: Path, folder: Path) -> None:
-    with ioctl_file(folder / "own") as path, captured(capture=of_file(answering)) as kernel:
+    with ioctl_file(folder / "own") as path, Captured(capture=of_file(answering)) as kernel:
         own, drivers = os.open(path, os.O_RDWR), os.open(answering, os.O_RDWR)
         Asking(drivers, CLIENT).made(2, 0x15, GROUP)
         Asking(own, CLIENT).freed(0x15)
@@ -95,7 +95,7 @@ def test_a_device_is_the_drivers_by_its_major_number(devices: str) -> None:
         files=DriverFiles(major=major if devices == "its own" else major + 1),
     )
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("<II", 0x1234, GROUP))
-    with captured(capture=capture) as kernel:
+    with Captured(capture=capture) as kernel:
         fcntl.ioctl(other, termios.TIOCGWINSZ, bytes(8))
         seen = [(event.kind, event.object) for event in mine(kernel.take())]
     os.close(one)
@@ -124,7 +124,7 @@ def groups_of(kernel: Captured, pid: int) -> int:
 
 
 def test_one_user_cannot_take_the_room_of_others(folder: Path) -> None:
-    with ioctl_file(folder / "driver") as path, captured(budget=1 << 30, capture=of_file(folder / "driver")) as kernel:
+    with ioctl_file(folder / "driver") as path, Captured(budget=1 << 30, capture=of_file(folder / "driver")) as kernel:
         greedy = as_user(FIRST, path, range(1, MOST_GROUPS + 101))
         assert groups_of(kernel, greedy) == MOST_GROUPS
         assert kernel.counter(Counter.FULL) >= 100
@@ -136,7 +136,7 @@ def test_one_user_cannot_take_the_room_of_others(folder: Path) -> None:
 
 
 def test_what_is_freed_makes_room(folder: Path) -> None:
-    with ioctl_file(folder / "driver") as path, captured(budget=1 << 30, capture=of_file(folder / "driver")) as kernel:
+    with ioctl_file(folder / "driver") as path, Captured(budget=1 << 30, capture=of_file(folder / "driver")) as kernel:
         fd = os.open(path, os.O_RDWR)
         asking = Asking(fd, CLIENT)
         for handle in range(1, MOST_GROUPS + 101):
@@ -150,7 +150,7 @@ def test_what_is_freed_makes_room(folder: Path) -> None:
 
 def test_one_user_cannot_take_the_room_of_others_processes(folder: Path) -> None:
     """Processes that were seen, and sleep."""
-    with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
+    with ioctl_file(folder / "driver") as path, Captured(capture=of_file(folder / "driver")) as kernel:
         processes = kernel.map("processes")
         owners = kernel.map("owners")
         owner = STRUCTURES["OWNER"].pack(processes=MOST_PROCESSES - 1)
@@ -183,7 +183,7 @@ def test_one_user_cannot_take_the_room_of_others_processes(folder: Path) -> None
 
 def test_who_becomes_another_user_has_no_more_room_by_that(folder: Path) -> None:
     """What is made under a taken number counts for whom it counted: else a user could have less than nothing."""
-    with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
+    with ioctl_file(folder / "driver") as path, Captured(capture=of_file(folder / "driver")) as kernel:
         child = os.fork()
         if child == 0:
             fd = os.open(path, os.O_RDWR)
@@ -205,7 +205,7 @@ def test_who_becomes_another_user_has_no_more_room_by_that(folder: Path) -> None
 
 
 def test_roots_room_is_by_cgroup(folder: Path) -> None:
-    with ioctl_file(folder / "driver") as path, captured(capture=of_file(folder / "driver")) as kernel:
+    with ioctl_file(folder / "driver") as path, Captured(capture=of_file(folder / "driver")) as kernel:
         fd = os.open(path, os.O_RDWR)
         Asking(fd, CLIENT).made(2, 0x15, GROUP)
         group = kernel.map("groups").get(struct.pack("<III", os.getpid(), CLIENT, 0x15))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import captured
+from bench.harness.captured import Captured
 from bench.harness.group_makers import make_groups
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import STRUCTURES
@@ -43,7 +43,7 @@ def _mine(events: list[Event]) -> list[Event]:
 
 
 def test_a_context_is_told_with_who_made_it(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         asking.client_made()
         asking.made(CLIENT, 2, DEVICE)
@@ -68,7 +68,7 @@ def test_a_context_is_told_with_who_made_it(file: int) -> None:
 
 def test_another_thread_and_another_user_are_told(file: int) -> None:
     asking = Asking(file, CLIENT)
-    with captured() as kernel:
+    with Captured() as kernel:
         tid: list[int] = []
 
         def work() -> None:
@@ -93,7 +93,7 @@ def test_another_thread_and_another_user_are_told(file: int) -> None:
 
 
 def test_what_the_driver_refused_is_not_told(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, GROUP, status=0x1A)
         asking.made(2, 0x16, GROUP)
@@ -105,7 +105,7 @@ def test_what_the_driver_refused_is_not_told(file: int) -> None:
 
 
 def test_other_classes_other_sizes_and_other_numbers_are_not_told(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, MEMORY)
         fcntl.ioctl(file, number(0x2B, 40), bytearray(40), True)
@@ -116,14 +116,14 @@ def test_other_classes_other_sizes_and_other_numbers_are_not_told(file: int) -> 
 
 
 def test_a_request_behind_a_pointer_is_the_same(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         Asking(file, CLIENT).made_behind_pointer(2, 0x15, GROUP)
         (event,) = _mine(kernel.take())
     assert (event.what, event.kind, event.object, event.class_) == (What.MADE, Kind.GROUP, 0x15, GROUP)
 
 
 def test_a_pointer_to_nowhere_and_to_itself_are_nothing(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         for inner, size, pointer in ((0x2B, 48, 8), (211, 16, 8), (0x2B, 1 << 20, 0), (1 << 30, 48, 0)):
             fcntl.ioctl(file, number(211, 16), bytearray(struct.pack("<IIQ", inner, size, pointer)), True)
         assert _mine(kernel.take()) == []
@@ -131,7 +131,7 @@ def test_a_pointer_to_nowhere_and_to_itself_are_nothing(file: int) -> None:
 
 
 def test_frees_and_duplicates_are_followed(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         asking.made(2, 0x15, GROUP)
         asking.duplicated(0x99, 0x15)
@@ -147,7 +147,7 @@ def test_frees_and_duplicates_are_followed(file: int) -> None:
 
 
 def test_controls_are_counted_and_its_own_slice_is_an_event(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         for _ in range(3):
             asking.controlled(0x15, GET_TIMESLICE)
@@ -163,7 +163,7 @@ def test_controls_are_counted_and_its_own_slice_is_an_event(file: int) -> None:
 
 
 def test_a_control_that_is_done_in_part_is_an_event_although_its_answer_is_an_error(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking = Asking(file, CLIENT)
         asking.controlled(0x15, SET_TIMESLICE, status=0x21)
         asking.controlled(0x15, DISABLE_CHANNELS, status=0x21)
@@ -172,7 +172,7 @@ def test_a_control_that_is_done_in_part_is_an_event_although_its_answer_is_an_er
 
 
 def test_closing_running_another_program_and_ending_are_told(answering: Path) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         child = os.fork()
         if child == 0:
             fd = os.open(answering, os.O_RDWR)
@@ -187,7 +187,7 @@ def test_closing_running_another_program_and_ending_are_told(answering: Path) ->
 
 
 def test_a_killed_process_is_told_and_leaves_no_entry(answering: Path) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         child = os.fork()
         if child == 0:
             Asking(os.open(answering, os.O_RDWR), CLIENT).made(2, 0x15, GROUP)
@@ -202,13 +202,13 @@ def test_a_killed_process_is_told_and_leaves_no_entry(answering: Path) -> None:
 
 
 def test_the_daemons_own_requests_are_not_told(file: int) -> None:
-    with captured(own=os.getpid()) as kernel:
+    with Captured(own=os.getpid()) as kernel:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         assert _mine(kernel.take()) == []
 
 
 def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         place = struct.pack("<I", threading.get_native_id() % PLACES)
         places = kernel.map("places")
         places.put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))  # by a thread that is far away
@@ -223,7 +223,7 @@ def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
 
 
 def test_a_full_ring_counts_what_it_had_no_room_for(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         asking, asked = Asking(file, CLIENT), 0
         while kernel.counter(Counter.DROPPED) < 10:
             asking.controlled(0x15, SET_TIMESLICE)
@@ -235,7 +235,7 @@ def test_a_full_ring_counts_what_it_had_no_room_for(file: int) -> None:
 
 
 def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
-    with captured(budget=50) as kernel:
+    with Captured(budget=50) as kernel:
         asking = Asking(file, CLIENT)
         for _ in range(500):
             asking.controlled(0x15, SET_TIMESLICE)
@@ -262,25 +262,25 @@ def test_a_caller_of_32_bits_is_not_told_and_disturbs_nobody(file: int) -> None:
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_uint, ctypes.c_uint)(
         ctypes.addressof(ctypes.c_char.from_buffer(memory))
     )
-    with captured() as kernel:
+    with Captured() as kernel:
         assert call(file, number(0x2B, 48), argument) in (0, -25)  # 0, or ENOTTY where FUSE takes no such caller
         Asking(file, CLIENT).made(2, 0x16, GROUP)
         assert [event.object for event in _mine(kernel.take())] == [0x16]
 
 
 def test_two_daemons_have_programs_of_their_own(file: int) -> None:
-    with captured() as first, captured() as second:
+    with Captured() as first, Captured() as second:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         assert [event.object for event in _mine(first.take())] == [0x15]
         assert [event.object for event in _mine(second.take())] == [0x15]
-    with captured() as third:
+    with Captured() as third:
         Asking(file, CLIENT).made(2, 0x16, GROUP)
         assert [event.object for event in _mine(third.take())] == [0x16]
 
 
 def test_all_groups_of_processes_that_fork_and_are_killed(answering: Path) -> None:
     """Fewer than `python -m bench kernel_capture` makes, in the same way."""
-    with captured() as kernel:
+    with Captured() as kernel:
         result = make_groups(answering, kernel.take, processes=8, groups=600)
         assert kernel.counter(Counter.DROPPED) == 0
     assert result.made == 600

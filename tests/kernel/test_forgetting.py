@@ -8,7 +8,7 @@ import subprocess
 
 import msgspec
 
-from bench.harness.captured import Captured, captured
+from bench.harness.captured import Captured
 from runlist.planes.kernel.forgetting import NEEDED, OF_PROCESSES, take_out
 from runlist.planes.kernel.maps import STRUCTURES
 from tests.fixtures.kernel import needs_kernel
@@ -42,7 +42,7 @@ def sweep(kernel: Captured) -> None:
 
 def test_what_ended_processes_had() -> None:
     own, one, other = os.getpid(), ended(), ended()
-    with captured(own=own) as kernel:
+    with Captured(own=own) as kernel:
         filled(kernel, [own, one, other])
         sweep(kernel)
         found = left(kernel)
@@ -55,7 +55,7 @@ def test_what_an_earlier_process_of_the_same_number_had() -> None:
     """
     process = subprocess.Popen(["sleep", "60"])
     pid = process.pid
-    with captured(own=os.getpid()) as kernel:
+    with Captured(own=os.getpid()) as kernel:
 
         def keys(name: str) -> list[bytes]:
             """Of this process: others are at work, too."""

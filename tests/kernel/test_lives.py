@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import Captured, captured, of_file
+from bench.harness.captured import Captured, of_file
 from bench.harness.ioctl_file import ioctl_file
 from runlist.planes.kernel import kernel_types
 from runlist.planes.kernel.events import Event
@@ -77,7 +77,7 @@ def test_a_process_lives_as_long_as_one_of_its_threads(answering: Path) -> None:
         threading.Thread(target=go_on).start()
         ctypes.CDLL(None).syscall(ctypes.c_long(_EXIT_THREAD), ctypes.c_long(0))
 
-    with captured(capture=of_file(answering)) as kernel:
+    with Captured(capture=of_file(answering)) as kernel:
         with child(work) as pid:
             seen = of(kernel.take_until(lambda events: of(events, pid).count(What.MADE) == 3), pid)
             number, alive = counted(kernel, pid), start_of(pid) is not None
@@ -100,7 +100,7 @@ def test_a_thread_that_runs_another_program_is_the_process_from_then_on(answerin
         asking.made(CLIENT, 0x15, GROUP)
         threading.Thread(target=lambda: os.execvp("sleep", ["sleep", "60"])).start()
 
-    with captured(capture=of_file(answering)) as kernel, child(work) as pid:
+    with Captured(capture=of_file(answering)) as kernel, child(work) as pid:
         assert told(kernel, pid, What.EXECUTED) == [What.MADE, What.MADE, What.EXECUTED]
         assert counted(kernel, pid) == 1
 
@@ -108,7 +108,7 @@ def test_a_thread_that_runs_another_program_is_the_process_from_then_on(answerin
 @pytest.mark.parametrize("another", ["a file of its own", "the driver's file, opened once more"])
 def test_a_number_that_stands_for_another_file_takes_no_groups_with_it(answering: Path, another: str) -> None:
     """Of dup2 nobody is told. What is closed then is not the file on which the groups are."""
-    with captured(capture=of_file(answering)) as kernel:
+    with Captured(capture=of_file(answering)) as kernel:
         fd = os.open(answering, os.O_RDWR)
         asking = Asking(fd, CLIENT)
         asking.client_made()
@@ -132,7 +132,7 @@ def test_a_number_that_stands_for_another_file_when_the_driver_answers(tmp_path:
         os.write(says_asked, b".")
         os.read(go_on, 1)
 
-    with ioctl_file(tmp_path / "slow", before) as path, captured(capture=of_file(path)) as kernel:
+    with ioctl_file(tmp_path / "slow", before) as path, Captured(capture=of_file(path)) as kernel:
         fd, other = (os.open(path, os.O_RDWR) for _ in range(2))
         asking = Asking(fd, CLIENT)
         os.write(says_go_on, b".")
@@ -164,7 +164,7 @@ def device_with_groups(asking: Asking, device: int, *groups: int) -> None:
 @pytest.mark.parametrize("then", ["the client is freed", "its file is closed"])
 def test_groups_that_went_with_their_device_do_not_go_once_more_with_their_client(answering: Path, then: str) -> None:
     """Else others would go in their place."""
-    with captured(capture=of_file(answering)) as kernel:
+    with Captured(capture=of_file(answering)) as kernel:
         fd, other = (os.open(answering, os.O_RDWR) for _ in range(2))
         first, second = Asking(fd, CLIENT), Asking(other, CLIENT + 1)
         for each in (first, second):
@@ -184,7 +184,7 @@ def test_groups_that_went_with_their_device_do_not_go_once_more_with_their_clien
 @pytest.mark.parametrize("again", ["", "a device of the same number"])
 def test_whose_number_something_else_has_is_not_freed_with_it(answering: Path, again: str) -> None:
     """Groups went with their device. Their numbers may be those of memory then, of which nothing is captured."""
-    with captured(capture=of_file(answering)) as kernel:
+    with Captured(capture=of_file(answering)) as kernel:
         fd = os.open(answering, os.O_RDWR)
         asking = Asking(fd, CLIENT)
         asking.client_made()

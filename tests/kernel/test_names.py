@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import captured
+from bench.harness.captured import Captured
 from runlist.planes.kernel import bpf, inheriting
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.planes.kernel.names import FOREIGN_S, Names
@@ -45,7 +45,7 @@ def ended() -> int:
 
 def kill(names: Names, file: int) -> Path:
     """A daemon that was killed after a group was made: its names, which its loader left."""
-    with captured(names) as kernel:
+    with Captured(names) as kernel:
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         kernel.loaded.close(leave=True)
         kernel.loaded.held, kernel.loaded.maps, kernel.loaded.names = [], {}, None
@@ -57,7 +57,7 @@ def test_bpftool_shows_the_maps(file: int, mounted: Path) -> None:
     tool = program("bpftool") or ""
     if subprocess.run([tool, "version"], capture_output=True).returncode:
         pytest.skip("this bpftool is a script that lacks the program of the running kernel")
-    with captured(Names(mounted / "runlist", 1, OURS)) as kernel:
+    with Captured(Names(mounted / "runlist", 1, OURS)) as kernel:
         assert kernel.loaded.unpinned == ""
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         words = [tool, "-j", "map", "dump", "pinned", str(mounted / "runlist/1/groups")]
@@ -68,7 +68,7 @@ def test_bpftool_shows_the_maps(file: int, mounted: Path) -> None:
 
 
 def test_without_a_file_system_for_names_it_works_and_says_so(file: int, tmp_path: Path) -> None:
-    with captured(Names(tmp_path / "runlist", 1, OURS)) as kernel:
+    with Captured(Names(tmp_path / "runlist", 1, OURS)) as kernel:
         assert kernel.loaded.unpinned.startswith("maps have no names in ")
         Asking(file, CLIENT).made(2, 0x15, GROUP)
         assert [event.object for event in kernel.take() if event.pid == os.getpid()] == [0x15]
@@ -80,11 +80,11 @@ def test_what_a_daemon_left_is_its_successors_alone(file: int, mounted: Path, en
     assert os.readlink(killed / "socket") == OURS
     ours, theirs = Names(above, os.getpid(), OURS), Names(above, os.getppid(), THEIRS)
     assert (ours.left(), theirs.left()) == (killed, None)
-    with captured(theirs):
+    with Captured(theirs):
         theirs.take_stale_away()
         assert ours.left() == killed  # it began a moment ago: somebody may come for them
     assert [event.what for event in inheriting.made_before(killed) if event.pid == os.getpid()] == [What.MADE]
-    with captured(ours):
+    with Captured(ours):
         ours.take_stale_away()
         assert [folder.name for folder in above.iterdir()] == [str(os.getpid())]
     assert not list(above.iterdir())
@@ -127,7 +127,7 @@ def test_a_strangers_folder_is_left_alone(mounted: Path, tmp_path: Path, own: bo
     os.chown(above, NOBODY, NOBODY)
     names = Names(above, os.getpid(), OURS)
     assert names.left() is None
-    with captured(names) as kernel:
+    with Captured(names) as kernel:
         assert kernel.loaded.unpinned == f"maps have no names in {names.folder} ({above} belongs to somebody else)"
         names.take_stale_away()
     names.take_away()
@@ -157,7 +157,7 @@ def test_who_has_the_number_of_one_that_ended_meanwhile_is_not_it(file: int, mou
             os.close(fd)
         assert {event.pid for event in inheriting.made_before(killed)} == {os.getpid()}
         inheriting.take_out_reused(killed)
-        with captured(Names(mounted / "runlist", os.getpid(), OURS)) as kernel:
+        with Captured(Names(mounted / "runlist", os.getpid(), OURS)) as kernel:
             left = [name for name, (each, _) in entered.items() if kernel.map(name).get(each) is not None]
             still = kernel.map("groups").get(struct.pack("<III", os.getpid(), CLIENT, 0x15))
     assert left == []

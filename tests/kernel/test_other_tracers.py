@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
-from bench.harness.captured import Captured, captured
+from bench.harness.captured import Captured
 from runlist.planes.kernel import bpf, rights
 from runlist.planes.kernel.watching import Watch
 from tests.fixtures.kernel import GROUP, Asking, needs_kernel
@@ -116,9 +116,9 @@ def test_others_and_we_go_on(file: int, first: str, tracer: str, tracepoint: str
         foreign: AbstractContextManager[Counted] = TRACERS[tracer](tracepoint)
         if first == "they come first":
             counted = theirs.enter_context(foreign)
-            kernel = ours.enter_context(captured())
+            kernel = ours.enter_context(Captured())
         else:
-            kernel = ours.enter_context(captured())
+            kernel = ours.enter_context(Captured())
             counted = theirs.enter_context(foreign)
         before, handle = counted(), asked()
         assert told(kernel) == [handle]

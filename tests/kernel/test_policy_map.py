@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.captured import Captured, captured, of_file
+from bench.harness.captured import Captured, of_file
 from runlist.planes.kernel import bpf, kernel_types, loading, program
 from runlist.planes.kernel.events import Event
 from runlist.planes.kernel.maps import MOST_ENTRIES, STRUCTURES
@@ -87,7 +87,7 @@ def comm() -> bytes:
 def test_the_entry_that_names_a_process_comes_with_its_group(file: int, names: tuple[str, ...]) -> None:
     own = {"cgroup": cgroup(), "user": os.getuid(), "comm": comm()}
     others = {"cgroup": cgroup() + 1, "user": 12345, "comm": b"another"}
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(6, **{name: own[name] for name in names})
         entries.enter(2, **{name: others[name] for name in names})
@@ -100,7 +100,7 @@ def test_the_entry_that_names_a_process_comes_with_its_group(file: int, names: t
 
 
 def test_of_several_entries_the_first_counts(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(5, cgroup=cgroup(), comm=comm())
         entries.enter(3, user=os.getuid())
@@ -111,7 +111,7 @@ def test_of_several_entries_the_first_counts(file: int) -> None:
 
 
 def test_entries_of_another_generation_do_not_count(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(1, user=os.getuid())
         entries.begin()
@@ -125,7 +125,7 @@ def test_entries_of_another_generation_do_not_count(file: int) -> None:
 
 
 def test_what_the_map_forbids_is_counted_and_told_where_it_was_done(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
         entries.begin()
@@ -148,7 +148,7 @@ def test_what_the_map_forbids_is_counted_and_told_where_it_was_done(file: int) -
 
 def test_who_is_exempt_is_refused_nothing_and_told_of_for_nothing(file: int) -> None:
     """The daemon's helpers, whatever entry names them."""
-    with captured(exempt=(os.getppid(), os.getpid())) as kernel:
+    with Captured(exempt=(os.getppid(), os.getpid())) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=1, comm=comm())
         entries.begin()
@@ -165,7 +165,7 @@ def test_who_is_exempt_is_refused_nothing_and_told_of_for_nothing(file: int) -> 
 
 def test_groups_that_went_with_their_client_are_not_counted_on(file: int) -> None:
     """A program that makes contexts and frees them, one after the other, never has more than one."""
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
         entries.begin()
@@ -188,7 +188,7 @@ def counted(kernel: Captured, pid: int) -> int:
 
 def test_a_group_goes_with_the_last_copy_of_its_file(answering: Path) -> None:
     """A program that copies the descriptor and closes one could have any number of groups."""
-    with captured() as kernel:
+    with Captured() as kernel:
         fd = os.open(answering, os.O_RDWR)
         asking = Asking(fd, CLIENT)
         asking.client_made()
@@ -207,7 +207,7 @@ def test_a_group_goes_with_the_last_copy_of_its_file(answering: Path) -> None:
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering: Path, keeps: bool) -> None:
-    with captured(capture=of_file(answering)) as kernel:
+    with Captured(capture=of_file(answering)) as kernel:
         child = os.fork()
         if child == 0:
             fd = os.open(answering, os.O_RDWR)
@@ -222,7 +222,7 @@ def test_groups_stay_with_who_runs_another_program_and_keeps_the_file(answering:
 
 
 def test_a_flood_hides_nothing_that_is_forbidden(file: int) -> None:
-    with captured(budget=50) as kernel:
+    with Captured(budget=50) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES | protocol.REFUSE_GROUPS, most_groups=2, comm=comm())
         entries.begin()
@@ -240,7 +240,7 @@ def test_a_flood_hides_nothing_that_is_forbidden(file: int) -> None:
 
 def test_a_new_group_may_have_its_slice_set(file: int) -> None:
     """CUDA does that while it makes a context."""
-    with captured(settle_ms=3_600_000) as kernel:
+    with Captured(settle_ms=3_600_000) as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
         entries.begin()
@@ -255,7 +255,7 @@ def test_a_new_group_may_have_its_slice_set(file: int) -> None:
 
 
 def test_two_daemons_have_maps_of_their_own(file: int) -> None:
-    with captured() as strict, captured() as other:
+    with Captured() as strict, Captured() as other:
         entries = Map(strict)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
         entries.begin()
@@ -266,7 +266,7 @@ def test_two_daemons_have_maps_of_their_own(file: int) -> None:
 
 
 def test_a_full_map_says_so(file: int) -> None:
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         for user in range(2 * MOST_ENTRIES):
             entries.enter(user, user=user)
@@ -330,7 +330,7 @@ class Refusing:
 
 @pytest.fixture
 def kernel() -> Iterator[Captured]:
-    with captured() as made:
+    with Captured() as made:
         yield made
 
 
@@ -389,7 +389,7 @@ def test_who_is_exempt_or_not_named_is_never_refused(kernel: Captured, refusing:
 
 
 def test_a_flood_of_refused_requests_is_told_up_to_a_bound(file: int) -> None:
-    with captured(budget=20) as kernel:
+    with Captured(budget=20) as kernel:
         refusing = Refusing(kernel)
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
@@ -403,7 +403,7 @@ def test_a_flood_of_refused_requests_is_told_up_to_a_bound(file: int) -> None:
 
 def test_the_kernel_says_whether_it_refuses(file: int) -> None:
     """Where it takes the program, a true request ends with EPERM; where not, it says why, in words."""
-    with captured() as kernel:
+    with Captured() as kernel:
         entries = Map(kernel)
         entries.enter(flags=protocol.REFUSE_SLICES, comm=comm())
         entries.begin()

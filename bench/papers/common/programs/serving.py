@@ -35,6 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,7 @@ class Program(ABC):
 
     ways: frozenset[str] = frozenset()
     """Of what it offers: "blocks" (with --blocks its kernels stop between blocks: a BLPExecutor of that page, run in
-    `infer`), "reset" (with --reset the same, but anew: its kernels may run twice), "hint" (`infer` and `copy_output`
-    only queue, so that they can wait on the GPU behind a blocker).
+    `infer`), "reset" (with --reset the same, but anew: its kernels may run twice), "hint" (a `Hinted` one).
     """
 
     @property
@@ -79,12 +79,6 @@ class Program(ABC):
 
     def copy_input(self) -> None:  # noqa: B027
         """Queue the copy of the input to the GPU."""
-
-    def copy_input_aside(self) -> None:
-        """Copy the input on another stream, and wait for that: the work waits on its own stream meanwhile, and holds
-        the GPU. May be called from another thread than all else. Who offers "hint" has it.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def infer(self) -> None:
@@ -106,6 +100,16 @@ class Program(ABC):
     def correct(self) -> bool:
         """At the end: whether all the results were right, as far as the program itself can tell."""
         return True
+
+
+class Hinted(Program):
+    """One that, where it offers "hint", can wait on the GPU behind a blocker: `infer` and `copy_output` only queue."""
+
+    @abstractmethod
+    def copy_input_aside(self) -> None:
+        """Copy the input on another stream, and wait for that: the work waits on its own stream meanwhile, and holds
+        the GPU. May be called from another thread than all else.
+        """
 
 
 @dataclass(frozen=True)
@@ -251,8 +255,9 @@ def serve(
     page = options.blocks or options.reset
     stopper = _stopper(page) if options.urgent and page is not None else None
     own_turn = None if options.turn is None else Turn(options.turn, urgent=options.urgent)
-    hinted = options.hint_us is not None and "hint" in program.ways
-    ahead = Ahead(program.stream) if hinted else None
+    behind_a_blocker = None
+    if options.hint_us is not None and "hint" in program.ways and isinstance(program, Hinted):
+        behind_a_blocker = partial(_behind_a_blocker, program, Ahead(program.stream))
     gc.collect()
     gc.freeze()  # a collection of all that was loaded would show as a slow request
     for request in requests:
@@ -260,10 +265,10 @@ def serve(
         asked = time.monotonic_ns()
         program.prepare(request.number)
         prepared = time.monotonic_ns()
-        lead_us = request.lead_us(options.hint_us) if ahead is not None else None
-        if ahead is not None and lead_us is not None and request.due_ns is not None:
+        lead_us = request.lead_us(options.hint_us) if behind_a_blocker is not None else None
+        if behind_a_blocker is not None and lead_us is not None and request.due_ns is not None:
             with turn:
-                phases, begun = _behind_a_blocker(program, ahead, request.due_ns, lead_us, prepared)
+                phases, begun = behind_a_blocker(request.due_ns, lead_us, prepared)
         else:
             until(request.due_ns or 0)
             due = time.monotonic_ns()  # to wait for a turn is part of the request
@@ -296,7 +301,7 @@ def _in_steps(program: Program) -> dict[str, int]:
 
 
 def _behind_a_blocker(
-    program: Program, ahead: Ahead, due_ns: int, lead_us: float, asked_ns: int
+    program: Hinted, ahead: Ahead, due_ns: int, lead_us: float, asked_ns: int
 ) -> tuple[dict[str, int], int]:
     """The same, the work queued behind a kernel that holds the GPU until the input is there; that is copied when the
     request is due. `infer` has the copy of the output, too.

@@ -18,7 +18,7 @@ from runlist.workloads.gpu import Gpu, PageLocked, synchronize
 _BYTES = 1 << 14
 
 
-class Spin(serving.Program):
+class Spin(serving.Hinted):
     """A request copies 16 KiB in, runs some kernels, and copies the same out."""
 
     ways = frozenset({"hint"})

@@ -24,7 +24,7 @@ _WARM_UPS = 3
 _PRECISIONS = {"fp32": "float32", "fp16": "float16"}
 
 
-class Inference(serving.Program):
+class Inference(serving.Hinted):
     """Copies an input in from page-locked memory, and the result out to it."""
 
     def __init__(self, options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -96,29 +97,34 @@ def test_what_a_window_cannot_tell_from_chance_changes_nothing() -> None:
     assert part.slices(nearly, nearly, 0.25)[0] == first
 
 
-def test_while_shares_are_on_target_looks_come_more_seldom_down_to_one_in_four_windows() -> None:
-    part, tasks, now, waits = WeightedSlices(), [task(1), task(2)], 0.0, []
+def looked_at(part: WeightedSlices, tasks: list[Task], parts: Sequence[float]) -> list[float]:
+    """How long each of twelve looks is waited for, while so many tasks hold these parts of the time."""
+    now, waits = 0.0, list[float]()
     for _ in range(12):
         _, again = part.slices(tasks, tasks, now)
         assert again is not None
         waits.append(again)
         now += again
-        tasks = [used(each, each.usage.held_s + again / 2, each.usage.turns + 10) for each in tasks]
+        for place, one in enumerate(parts):
+            usage = tasks[place].usage
+            tasks[place] = used(tasks[place], usage.held_s + one * again, usage.turns + 10)
+    return waits
+
+
+def test_while_shares_are_on_target_looks_come_more_seldom_down_to_one_in_four_windows() -> None:
+    waits = looked_at(WeightedSlices(), [task(1), task(2)], (0.5, 0.5))
     assert waits[:2] == pytest.approx([WINDOW_S] * 2)
     assert waits[-4:] == pytest.approx([4 * WINDOW_S] * 4)
 
 
 @pytest.mark.parametrize("busy", [0, 1])
 def test_while_nobody_competes_looks_come_more_seldom_too(busy: int) -> None:
-    part, tasks, now, waits = WeightedSlices(), [task(1), task(2)], 0.0, []
-    for _ in range(12):
-        _, again = part.slices(tasks, tasks, now)
-        assert again is not None
-        waits.append(again)
-        now += again
-        tasks[:busy] = [used(each, each.usage.held_s + again, each.usage.turns + 10) for each in tasks[:busy]]
+    part, tasks = WeightedSlices(), [task(1), task(2)]
+    waits = looked_at(part, tasks, (1.0,) * busy)
     assert waits[-2:] == pytest.approx([4 * WINDOW_S] * 2)
+    now = sum(waits)
     _, again = part.slices(tasks, tasks, now)
+    assert again is not None
     uneven = [used(tasks[0], tasks[0].usage.held_s + 0.9, tasks[0].usage.turns + 100), used(tasks[1], 0.1, 100)]
     part.slices(uneven, uneven, now + again)
     assert part.slices(uneven, uneven, now + again)[1] == pytest.approx(WINDOW_S)

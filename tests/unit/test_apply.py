@@ -39,6 +39,7 @@ class Context(GpuContext):
         self.slice_us = share.timeslice_us or 2048
         self.enabled = share.enabled
         self.error: Exception | None = None
+        self._prepared = {}
         gpu.contexts.append(self)
 
     def _do(self, what: str) -> None:

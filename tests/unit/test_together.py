@@ -80,9 +80,10 @@ def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_e
             assert not enabled(clients[mine])
             world.manager.suspend(mine, False, NOBODY)
             world.census.mps_clients = lambda gpu: {mine, too, PID}
-            for uid in (NOBODY, 1):  # whoever it is that the tree belongs to
+            for uid, others in ((NOBODY, f"{PID}"), (1, f"({PID}|{too})")):  # whoever it is that the tree belongs to
                 root.uid = uid
-                with pytest.raises(NoPermissionError, match=f"process {PID} of another user .* only root may suspend"):
+                said = f"process {others} of another user .* only root may suspend"
+                with pytest.raises(NoPermissionError, match=said):
                     world.manager.suspend(mine, True, uid)
                 assert enabled(clients[mine])
                 assert world.task(mine).suspended_by == {}

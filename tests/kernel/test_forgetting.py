@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from collections.abc import Collection
 
 import msgspec
 
 from bench.harness.captured import Captured
-from runlist.planes.kernel.forgetting import NEEDED, OF_PROCESSES, take_out
+from runlist.planes.kernel.forgetting import NEEDED, OF_PROCESSES, take_out_ended
 from runlist.planes.kernel.maps import STRUCTURES
 from tests.fixtures.kernel import needs_kernel
 
@@ -34,10 +35,10 @@ def left(kernel: Captured) -> dict[str, set[int]]:
     return {name: {struct.unpack_from("<I", key)[0] for key in kernel.map(name).all_keys()} for name in OF_PROCESSES}
 
 
-def sweep(kernel: Captured) -> None:
+def sweep(kernel: Captured, among: Collection[int] | None = None) -> None:
     """As the daemon does."""
     maps = {name: kernel.map(name) for name in NEEDED}
-    take_out({name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in maps.items()})
+    take_out_ended({name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in maps.items()}, among)
 
 
 def test_what_ended_processes_had() -> None:
@@ -47,6 +48,15 @@ def test_what_ended_processes_had() -> None:
         sweep(kernel)
         found = left(kernel)
     assert all(own in pids and not {one, other} & pids for pids in found.values()), found
+
+
+def test_of_those_that_are_named_what_ended_had() -> None:
+    own, one, other = os.getpid(), ended(), ended()
+    with Captured(own=own) as kernel:
+        filled(kernel, [own, one, other])
+        sweep(kernel, {own, one})
+        found = left(kernel)
+    assert all({own, other} <= pids and one not in pids for pids in found.values()), found
 
 
 def test_what_an_earlier_process_of_the_same_number_had() -> None:

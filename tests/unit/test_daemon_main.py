@@ -317,6 +317,12 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         await scanned(3)
         assert walks.count(True) == 1
         assert not daemon.opened.is_set()
+        daemon.kernel.works = True  # it tells of groups, and who only asks a GPU how it is makes none
+        watch.opens()
+        await scanned(1)
+        assert walks.count(True) == 1
+        assert not daemon.opened.is_set()
+        daemon.kernel.works = False
         search.settled = True
         await scanned(1)
         await asyncio.sleep(0.02)

@@ -99,20 +99,21 @@ def test_there_is_more_to_learn_once_more_was_seen_or_refused() -> None:
 def test_what_processes_had_that_ended_goes_for_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SWEEP_S", 0.001)
     swept: list[object] = []
-    monkeypatch.setattr(link, "take_out", swept.append)
+    monkeypatch.setattr(link, "take_out_ended", lambda maps, among: swept.append((maps, among)))
 
     async def test(kernel: Kernel) -> None:
         monkeypatch.setattr(kernel.link, "_copies", lambda: "copies")
-        for times in (1, 2):
-            for _ in range(3):
-                kernel.link.forget()
+        for pids, among in (([1, 2, 1], {1, 2}), ([3], {3}), ([4, None, 5], None), ([6], {6})):
+            for pid in pids:
+                kernel.link.forget(pid)
             await until(lambda: kernel.link._sweeping is None)
-            assert swept == ["copies"] * times
+            assert swept.pop() == ("copies", among)
+            assert swept == []
         kernel.counters[Counter.FULL] = 1  # a map is full of what ended unseen
         kernel.link.check()
         kernel.link.check()
         await until(lambda: kernel.link._sweeping is None)
-        assert len(swept) == 3
+        assert swept == [("copies", None)]
 
     with_a_kernel(test)
 

@@ -46,6 +46,7 @@ class World:
         self.root: object = object()
         self.task_class = TaskClass.LATENCY
         self.rooms = 0
+        self.left: list[int] = []  # to the ordinary looks
         self.gpu = SimpleNamespace(gpu="GPU-0", gives_room=True, make_room=self._make_room)
         processes = self.processes = SimpleNamespace(
             managed=self.managed, is_ours=lambda _: False, roots={}, owner_of_client={CLIENT: PID}.get
@@ -58,7 +59,9 @@ class World:
                 "Any",
                 SimpleNamespace(correct=self._correct, assert_all=self._assert_all, check_files=self.checked.append),
             ),
-            cast("Any", SimpleNamespace(root_of_new=lambda _: self.root, rules_changed=self._noted)),
+            cast("Any", SimpleNamespace(
+                    root_of_new=lambda _: self.root, rules_changed=self._noted, look_anew=self.left.append
+                )),
             cast(
                 "Any",
                 SimpleNamespace(all=lambda: [self.gpu], run=lambda gpus, asked_for: self.ran.append(gpus)),
@@ -167,6 +170,34 @@ def test_one_that_is_managed_comes_to_rest_first_and_is_looked_at_in_between(mon
         assert since == later
         assert max(objects(seen)) == later
         world.sightings.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_makes_more_and_more_is_left_to_the_ordinary_looks_which_hear_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else has them look: they do not go by who opens a GPU while the kernel tells of groups."""
+    monkeypatch.setattr(sightings, "LOOKS_A_SECOND", 3)
+
+    async def run() -> None:
+        world = World()
+        while not world.left:  # it takes four within a second
+            world.made(Kind.COMPUTE)
+            await asyncio.sleep(0.005)
+            assert not world.left or len(world.looks) >= 3
+        assert world.left == [PID]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_one_of_too_many_is_left_to_the_ordinary_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sightings, "MOST_PROCESSES", 0)
+
+    async def run() -> None:
+        world = World()
+        world.made(Kind.GROUP)
+        assert world.left == [PID]
 
     asyncio.run(run())
 

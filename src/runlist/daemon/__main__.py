@@ -215,14 +215,17 @@ async def _say_alive(manager: ServiceManager, every_s: float) -> None:
 
 
 async def _look(daemon: Daemon) -> None:
-    """Scan for new processes and contexts: soon after a GPU was opened, then more and more seldom."""
+    """Scan for new processes and contexts: soon after a GPU was opened, then more and more seldom. While the kernel
+    tells of each group that is made, opens cause none: what asks a GPU how it is opens it, too, every few seconds.
+    """
     watch = OpenWatch(daemon.plane.watch_paths())
     opened = daemon.opened
     last_opened = time.monotonic()  # rules may name processes that are there already
 
     def on_open() -> None:
         watch.drain()
-        opened.set()
+        if not daemon.kernel.works:
+            opened.set()
 
     if watch.works:
         asyncio.get_running_loop().add_reader(watch.fileno(), on_open)

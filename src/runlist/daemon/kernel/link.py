@@ -28,7 +28,7 @@ from runlist.planes.interface import Plane
 from runlist.planes.kernel import events, inheriting, messages, rights
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.events import Event
-from runlist.planes.kernel.forgetting import NEEDED, take_out
+from runlist.planes.kernel.forgetting import NEEDED, take_out_ended
 from runlist.planes.kernel.loading import Wanted, open_map
 from runlist.planes.kernel.names import FOLDER, Names
 from runlist.planes.kernel.ring import BrokenRing, Ring
@@ -97,7 +97,8 @@ class KernelLink:
         self._rest_s = RETRY_S
         self._timer: asyncio.TimerHandle | None = None
         self._full = 0
-        self._ended_some = False
+        self._ended_unseen = False
+        self._ended_pids: set[int] = set()
         self._sweep_took_s = 0.0
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -244,23 +245,27 @@ class KernelLink:
                 self.maps["exempt"].delete(_NUMBER.pack(pid))
             self._exempt = wanted
 
-    def forget(self) -> None:
-        """Take out of the maps what processes had that have ended. It happens a little later, for many at once and in a
-        thread: one of them may have filled the maps.
+    def forget(self, pid: int | None = None) -> None:
+        """Take out of the maps what a process had that has ended, or each that has. It happens a little later, for many
+        at once and in a thread: one of them may have filled the maps.
         """
-        self._ended_some = True
+        if pid is None:
+            self._ended_unseen = True
+        else:
+            self._ended_pids.add(pid)
         if self._sweeping is None:
             self._sweeping = self._loop.create_task(self._sweep())
 
     async def _sweep(self) -> None:
         try:
-            while self._ended_some:
+            while self._ended_unseen or self._ended_pids:
                 await asyncio.sleep(max(SWEEP_S, SWEEP_REST * self._sweep_took_s))
-                self._ended_some = False
+                ended = None if self._ended_unseen else self._ended_pids
+                self._ended_unseen, self._ended_pids = False, set()
                 if self.works:
                     began = time.monotonic()
                     with contextlib.suppress(OSError):
-                        await asyncio.to_thread(take_out, self._copies())
+                        await asyncio.to_thread(take_out_ended, self._copies(), ended)
                     self._sweep_took_s = time.monotonic() - began
         finally:
             self._sweeping = None

@@ -244,7 +244,10 @@ class Sightings:
     def _made(self, event: Event) -> None:
         known = self._known.get(event.pid)
         if known is None:
-            if len(self._known) >= MOST_PROCESSES or not self._finder.is_file(event.pid, event.fd):
+            if not self._finder.is_file(event.pid, event.fd):
+                return
+            if len(self._known) >= MOST_PROCESSES:
+                self._search.look_anew(event.pid)
                 return
             known = self._known[event.pid] = _Process()
         objects = known.objects.setdefault(event.client, {})
@@ -365,7 +368,7 @@ class Sightings:
         if known is not None and known.look is not None:
             known.look.cancel()
         self._corrected.pop(event.pid, None)
-        self._kernel.forget()
+        self._kernel.forget(event.pid)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -379,7 +382,10 @@ class Sightings:
             if known.match is not None:
                 self._placement.foretold[pid] = known.match
             root = self._search.root_of_new(pid)
-            while root is not None and known.dirty and known.may_look():
+            while root is not None and known.dirty:
+                if not known.may_look():
+                    self._search.look_anew(pid)
+                    return
                 await self._quiet(known)
                 clients, known.dirty = known.dirty, set()
                 known.ready.clear()

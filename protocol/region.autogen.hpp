@@ -269,7 +269,11 @@ struct alignas(64) Operations {
     std::atomic<std::uint32_t> copies;
     // SMs of the device; 0: not known.
     std::atomic<std::uint32_t> sms;
-    std::uint8_t reserved_40[24];
+    // Of the rule, too; 0: any,
+    std::atomic<std::uint64_t> ahead_ns;
+    // and this.
+    std::atomic<std::uint64_t> rest_ns;
+    std::uint8_t reserved_56[8];
     Client clients[16];
 };
 static_assert(sizeof(Operations) == 1600 && alignof(Operations) == 64);
@@ -280,6 +284,8 @@ static_assert(offsetof(Operations, beside) == 24);
 static_assert(offsetof(Operations, most_sms) == 28);
 static_assert(offsetof(Operations, copies) == 32);
 static_assert(offsetof(Operations, sms) == 36);
+static_assert(offsetof(Operations, ahead_ns) == 40);
+static_assert(offsetof(Operations, rest_ns) == 48);
 static_assert(offsetof(Operations, clients) == 64);
 
 // All of it. What is behind the slots has no room on the disk until it is used.

@@ -30,6 +30,7 @@ struct Given {
 
 Given given[kStreams];
 std::atomic<bool> first_busy{false};
+std::atomic<bool> in_flight{false};  // what others than client 0 gave
 
 // Handles of the driver that is made here: never looked into.
 CUstream stream_at(int index) {
@@ -44,7 +45,8 @@ CUresult get_current(CUcontext* context) {
 CUresult set_current(CUcontext) { return CUDA_SUCCESS; }
 CUresult make_stream(CUstream*, unsigned, int) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult query(CUstream stream) {
-    return stream == stream_at(0) && first_busy.load() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    if (stream == stream_at(0)) return first_busy.load() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return in_flight.load() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 CUresult synchronize_stream(CUstream) { return CUDA_SUCCESS; }
 CUresult wait_event(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
@@ -55,6 +57,7 @@ CUresult make_event(CUevent* event, unsigned) {
 }
 CUresult record_event(CUevent, CUstream) { return CUDA_SUCCESS; }
 CUresult query_event(CUevent) {
+    if (in_flight.load()) return CUDA_ERROR_NOT_READY;
     static std::atomic<unsigned> asked{0};
     return asked.fetch_add(1) % 3 == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -309,7 +312,7 @@ void ring() {
 void rules() {
     Page page{};
     const Cost compute{.of_class = 1, .sms = 4, .duration_ns = 50};
-    REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));  // nobody is busy
+    REQUIRE(!page.first.is_busy(0));
     page.first.works({.of_class = 2, .sms = 100});
     REQUIRE(admits(page, Kind::kKernel, compute, ~0ull));
     REQUIRE(!admits(page, Kind::kKernel, {.of_class = 2}, ~0ull));
@@ -332,6 +335,89 @@ void rules() {
     REQUIRE(admits(page, Kind::kEvent, {}, ~0ull));
     page.first.newest.store(3);
     REQUIRE(!admits(page, Kind::kKernel, compute, ~0ull));
+}
+
+void rests() {
+    Page page{};
+    First& first = page.first;
+    constexpr std::int64_t kHourNs = 3'600'000'000'000;
+    REQUIRE(!first.is_busy(kHourNs));  // it has never worked
+    first.works({});
+    REQUIRE(first.is_busy(0));
+    first.idle.store(0);
+    first.worked.store(0);
+    REQUIRE(first.is_working());
+    first.has_ended(runlist::monotonic_ns());
+    REQUIRE(!first.is_working());
+    REQUIRE(!first.is_busy(0));
+    REQUIRE(first.is_busy(500'000'000));
+    first.has_ended(runlist::monotonic_ns() - 2 * kLongestRestNs);
+    REQUIRE(!first.is_busy(kHourNs));                    // nobody holds the others for longer
+    first.has_ended(runlist::monotonic_ns() + kHourNs);  // as a page may say
+    REQUIRE(!first.is_busy(kHourNs));
+    first.has_ended(runlist::monotonic_ns());
+    first.rests();
+    REQUIRE(!first.is_busy(500'000'000));
+}
+
+// What another client may have in flight while client 0 is idle. Nothing ends by itself here.
+struct Ahead {
+    static constexpr std::int64_t kAheadNs = 16'000;
+    Client& client = engine.load()->all[1];
+
+    Ahead() {
+        REQUIRE(rl_operations_start(2) == 0);
+        rl_admission rule{
+            .size = sizeof(rule), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1, .ahead_ns = -1, .rest_ns = 0};
+        REQUIRE(rl_operations_admission(&rule) == -EINVAL);
+        rule.ahead_ns = kAheadNs;
+        REQUIRE(rl_operations_admission(&rule) == 0);
+        rule.size = offsetof(rl_admission, ahead_ns);
+        REQUIRE(rl_operations_admission(&rule) == 0 && engine.load()->page->admission.ahead_ns.load() == 0);
+        rule.size = sizeof(rule);
+        REQUIRE(rl_operations_admission(&rule) == 0);
+        REQUIRE(rl_operations_client(1) == 0);
+        engine.load()->page->first.rests();
+        in_flight.store(true);
+        given[1].numbers.clear();
+    }
+    ~Ahead() {
+        in_flight.store(false);
+        REQUIRE(flush(client) == CUDA_SUCCESS);
+        while (any_flies(*engine.load())) land_all(*engine.load());
+        REQUIRE(rl_operations_stop() == 0);
+    }
+    Ahead(const Ahead&) = delete;
+    Ahead& operator=(const Ahead&) = delete;
+
+    // How many of so many go at once.
+    std::size_t gives(Kind kind, int count) const {
+        const std::uint64_t before = client.queue.written();
+        for (int number = 0; number < count; ++number) launch(client, {1, 0}, kind);
+        return count - (client.queue.written() - before);
+    }
+};
+
+void ahead() {
+    {
+        const Ahead bound;
+        REQUIRE(bound.gives(Kind::kKernel, 40) == 17);  // a sixteenth each, and one when it is full
+        REQUIRE(bound.gives(Kind::kCopy, 3) == 0);      // in order
+        in_flight.store(false);
+        REQUIRE(flush(bound.client) == CUDA_SUCCESS);
+        REQUIRE(given[1].numbers.size() == 43);
+    }
+    {
+        const Ahead bound;
+        REQUIRE(bound.gives(Kind::kCopy, 100) == 100);
+        REQUIRE(bound.gives(Kind::kGraph, 5) == 2);
+    }
+    {
+        const Ahead bound;
+        in_flight.store(false);
+        REQUIRE(bound.gives(Kind::kGraph, 1) == 1);
+        for (int number = 0; number < 1000; ++number) REQUIRE(bound.gives(Kind::kKernel, 1) == 1);
+    }
 }
 
 // A free place has no key, and so no key has a value.
@@ -359,11 +445,13 @@ constinit const Surroundings runlist::operations::surroundings{
 int main() {
     table();
     rules();
+    rests();
     ring();
     latencies();
     names();
     waits();
     clients();
+    ahead();
     telling();
     std::puts("ok");
 }

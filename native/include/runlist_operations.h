@@ -32,13 +32,20 @@ enum rl_operation_class { RL_UNKNOWN = 0, RL_COMPUTE = 1, RL_MEMORY = 2 };
 
 enum rl_operation_kind { RL_KERNEL = 0, RL_GRAPH = 1, RL_COPY = 2, RL_FILL = 3, RL_EVENT = 4 };
 
-/* What may run beside client 0 while it is busy. */
+/*
+ * What may run beside client 0 while it is busy, and how far ahead of it the others may be while it is not: what is in
+ * flight when client 0 comes is what it waits for.
+ */
 struct rl_admission {
     uint32_t size;   /* of this structure */
     uint32_t beside; /* bit 3 * (class of client 0's newest operation) + (class of the other): may run beside it */
     uint32_t sms;    /* most SMs of the others' operations in flight beside it, the new one included */
     uint32_t copies; /* whether the others' copies and fills go at once */
     int64_t gate_ns; /* most of the summed expected durations of those in flight, the new one included; negative: any */
+    int64_t ahead_ns; /* while client 0 is idle, another one goes where those in flight may be expected to last this
+                         long together, or where its client has none; a kernel without a profile counts as a sixteenth
+                         of it, a graph as all of it; 0: any */
+    int64_t rest_ns;  /* client 0 counts as busy for this long after all that it gave has ended; at most 1 s */
 };
 
 /* Of one client, since the start. */

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 
 #include "core/say.hpp"
 #include "include/runlist_operations.h"
@@ -34,12 +35,18 @@ int rl_operations_client(int index) {
 int rl_operations_admission(const struct rl_admission* admission) {
     Engine* all = running();
     if (all == nullptr) return -ENOENT;
-    if (admission == nullptr || admission->size != sizeof(*admission)) return -EINVAL;
+    constexpr std::size_t kFirstSize = offsetof(rl_admission, ahead_ns);  // of programs built before it grew
+    if (admission == nullptr || (admission->size != sizeof(*admission) && admission->size != kFirstSize))
+        return -EINVAL;
+    const bool whole = admission->size == sizeof(*admission);
+    if (whole && (admission->ahead_ns < 0 || admission->rest_ns < 0)) return -EINVAL;
     Admission& rule = all->page->admission;
     rule.beside.store(admission->beside);
     rule.sms.store(admission->sms);
     rule.copies.store(admission->copies);
     rule.gate_ns.store(admission->gate_ns);
+    rule.ahead_ns.store(whole ? admission->ahead_ns : 0);
+    rule.rest_ns.store(whole ? admission->rest_ns : 0);
     wake();
     return 0;
 }

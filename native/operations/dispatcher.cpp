@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 
@@ -22,6 +23,8 @@ constexpr int kEager = 64;                     // fruitless looks before it slee
 constexpr int kInOneGo = 64;                   // before another client has its turn
 constexpr std::int64_t kPauseNs = 5'000;
 constexpr std::int64_t kLongestNs = 60'000;
+constexpr std::int64_t kLeastQuietNs = 20'000;
+constexpr std::int64_t kMostQuietNs = 1'000'000;
 
 // Whether what client 0 was seen to give its streams is done.
 bool is_first_done(Engine& all) {
@@ -44,15 +47,22 @@ bool is_first_done(Engine& all) {
     return done;
 }
 
+// For how long client 0 has to give nothing before the driver is asked: a question holds up a launch of its, and while
+// it launches the answer is known.
+std::int64_t quiet_ns(const Admission& rule) {
+    return std::clamp(rule.rest_ns.load(std::memory_order_relaxed), kLeastQuietNs, kMostQuietNs);
+}
+
 // A capture is disturbed by a question about its stream, so that nothing is asked while there is one.
-void look_at_first(Engine& all) {
+void look_at_first(Engine& all, std::int64_t now) {
     First& first = all.page->first;
-    if (!first.is_busy()) return;
+    if (!first.is_working()) return;
+    first.idle.store(0);  // until the driver has said so, nobody takes it for idle
+    if (first.worked.exchange(0) != 0) all.worked_ns = now;
+    if (now - all.worked_ns < quiet_ns(all.page->admission)) return;
     const Held held(all.asking);
     if (all.any_capture()) return;
-    first.idle.store(0);  // while it is asked, nobody takes it for idle
-    first.worked.exchange(0);
-    if (is_first_done(all)) first.idle.store(1, std::memory_order_release);
+    if (is_first_done(all)) first.has_ended(monotonic_ns());
 }
 
 // The bell is rung before it is looked whether the thread sleeps, and it says so before it looks at the bell.
@@ -156,9 +166,9 @@ void work(Engine& all) {
         bool active = queued;
         look_who_lives(all, now);
         if (all.first_is_here() && (queued || is_wanted(all))) {
-            look_at_first(all);
+            look_at_first(all, now);
             active = true;
-        } else if (queued && all.first_is_busy()) {
+        } else if (queued && all.first_is_busy() && all.page->first.is_working()) {
             want_to_know(all.page->first);
         }
         int given = 0;
@@ -167,10 +177,13 @@ void work(Engine& all) {
         }
         if (poll_log(all)) active = true;
         tell(all, now);
-        if (active && !leaves) {  // only now: what the driver wants at the end was said before, and comes after
+        const bool flies = !active && any_flies(all);  // other processes count it until it is seen to have ended
+        if ((active || flies) &&
+            !leaves) {  // only now: what the driver wants at the end was said before, and comes after
             leaves = true;
             std::atexit(leave);
         }
+        if (flies) land_all(all);
         fruitless = given != 0 ? 0 : fruitless + 1;
         if (!active) {
             all.bell->sleeping.store(1);

@@ -114,7 +114,7 @@ void Doing::end(CUresult result) {
         if (work_.per_thread && result == CUDA_SUCCESS) follow_first(*work_.calls);
         all.page->first.works(work_.cost);  // it may have been asked between the two
     } else if (result == CUDA_SUCCESS) {
-        meter(all, client_, work_.stream, *work_.calls, work_.cost);
+        meter(all, client_, work_);
     }
     client_.has_launched(work_.cost);
     if (all.logging.load(kRelaxed) && result == CUDA_SUCCESS) note(all, client_, work_, monotonic_ns());
@@ -126,7 +126,7 @@ void run_record(Engine& all, Client& client, Record& record, std::int64_t now) {
     order(client, record.work.stream, *record.work.calls);
     const CUresult result = record.run(record);
     if (result == CUDA_SUCCESS) {
-        meter(all, client, record.work.stream, *record.work.calls, record.work.cost);
+        meter(all, client, record.work);
     } else {
         int none = 0;
         client.error.compare_exchange_strong(none, static_cast<int>(result));

@@ -112,6 +112,7 @@ struct Client {
     std::atomic<int> blocking;  // its blocking streams, besides default ones
     Spin metering;
     std::array<Flight, 64> flights;
+    std::int64_t loose_ns;  // how much its streams were given since an event was recorded, or more
     Lately lately;
 
     void has_launched(const Cost& cost) {
@@ -215,6 +216,7 @@ struct Engine {
     Log log;
     Telling telling;
     std::int64_t told_ns;
+    std::int64_t worked_ns;  // when client 0 was last seen to have given something
 
     bool first_is_here() const { return !processes || own == 0; }
     bool first_is_busy();
@@ -356,10 +358,12 @@ void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
 void order(Client& client, Stream* stream, const Calls& calls);
-void meter(Engine& all, Client& client, Stream* stream, const Calls& calls, const Cost& cost);
+void meter(Engine& all, Client& client, const Work& work);
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost);
 void note(Engine& all, const Client& client, const Work& work, std::int64_t launched_ns);
 bool poll_log(Engine& all);
+bool any_flies(Engine& all);
+void land_all(Engine& all);
 void forget_flights(Engine& all, CUcontext context);
 void forget_logged(Engine& all, CUcontext context);
 bool start_dispatcher(Engine& all);

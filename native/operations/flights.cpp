@@ -1,5 +1,6 @@
-// What the clients beside client 0 have in flight: an event after each of their operations while client 0 is busy, and
-// one after all that a stream was given meanwhile when it becomes so.
+// What the clients beside client 0 have in flight: an event after each of their operations while client 0 is busy, one
+// after all that a stream was given meanwhile when it becomes so, and one after several where the rule bounds how far
+// ahead they may be.
 #include <algorithm>
 
 #include "core/guest.hpp"
@@ -9,6 +10,10 @@ namespace runlist::operations {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::int64_t kGuessed = 16;  // what part of being ahead a kernel is whose duration is not known
+constexpr std::int64_t kCounted = 8;   // in what parts of it an event is recorded
+
+Cost loose_of(const Stream& stream) { return {.sms = stream.sms, .duration_ns = stream.duration_ns}; }
 
 void add(Engine& all, const Client& client, const Cost& cost, int sign) {
     Other& other = all.page->others[client.index];
@@ -51,17 +56,57 @@ void land(Engine& all, Client& client) {
 // What streams were given while nobody counted.
 void settle(Engine& all, Client& client) {
     const Held held(all.streaming);
+    client.loose_ns = 0;
     all.streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.sms == 0 && stream.duration_ns == 0)) return;
         CUcontext current = nullptr;
-        if (stream.calls->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != stream.context) return;
-        if (stream.calls->cuStreamQuery(stream.handle) == CUDA_ERROR_NOT_READY &&
-            !begin_flight(all, client, *stream.calls, stream, {.sms = stream.sms, .duration_ns = stream.duration_ns})) {
+        const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == stream.context;
+        if (!is_here || (stream.calls->cuStreamQuery(stream.handle) == CUDA_ERROR_NOT_READY &&
+                         !begin_flight(all, client, *stream.calls, stream, loose_of(stream)))) {
+            client.loose_ns += stream.duration_ns;
             return;
         }
         stream.sms = 0;
         stream.duration_ns = 0;
     });
+}
+
+// Whoever is in a process of its own is counted by that process. Not while any stream captures.
+void look(Engine& all, const Client& client) {
+    for (int index = 1; index < all.clients; ++index) {
+        Client& other = all.all[index];
+        if (all.processes && index != client.index) continue;
+        const Held metering(other.metering);
+        land(all, other);
+        settle(all, other);
+    }
+}
+
+bool takes_sms(Kind kind) { return kind == Kind::kKernel || kind == Kind::kGraph; }
+
+// How far ahead of an idle client 0 the others may be; 0: as far as they like, or there is nobody to be ahead of.
+std::int64_t ahead_of(const Engine& all) {
+    return (all.live.load(kRelaxed) & 1) != 0 ? all.page->admission.ahead_ns.load(kRelaxed) : 0;
+}
+
+// What is not known of an operation is guessed where it matters.
+std::int64_t expected_ns(Kind kind, const Cost& cost, std::int64_t ahead_ns) {
+    if (cost.duration_ns != 0 || !takes_sms(kind)) return cost.duration_ns;
+    return kind == Kind::kGraph ? ahead_ns : (ahead_ns + kGuessed - 1) / kGuessed;
+}
+
+// Beside an idle client 0: one that has nothing in flight always goes, and looks at what is only where that matters.
+bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
+    const std::uint64_t live = all.live.load(kRelaxed);
+    {
+        const Held metering(client.metering);
+        if (flying(*all.page, live).duration_ns + client.loose_ns <= ahead_ns) return true;
+    }
+    const Held held(all.asking);
+    if (all.any_capture()) return true;
+    look(all, client);
+    return all.page->others[client.index].duration_ns.load(kRelaxed) <= 0 ||
+           flying(*all.page, live).duration_ns <= ahead_ns;
 }
 
 }  // namespace
@@ -77,31 +122,48 @@ void forget_flights(Engine& all, CUcontext context) {
     }
 }
 
-void meter(Engine& all, Client& client, Stream* stream, const Calls& calls, const Cost& cost) {
-    if (stream == nullptr || (cost.sms == 0 && cost.duration_ns == 0)) return;
+// An event costs as much as a small launch: while client 0 is idle there is one for several of these.
+void meter(Engine& all, Client& client, const Work& work) {
+    Stream* stream = work.stream;
+    const std::int64_t ahead_ns = ahead_of(all);
+    const std::int64_t duration_ns = expected_ns(work.kind, work.cost, ahead_ns);
+    if (stream == nullptr || (work.cost.sms == 0 && duration_ns == 0)) return;
     const Held held(client.metering);
-    if (all.first_is_busy() && begin_flight(all, client, calls, *stream, cost)) return;
-    stream->sms = std::max(stream->sms, cost.sms);
-    stream->duration_ns += cost.duration_ns;
+    stream->sms = std::max(stream->sms, work.cost.sms);
+    stream->duration_ns += duration_ns;
+    client.loose_ns += duration_ns;
+    if (!all.first_is_busy() && (ahead_ns == 0 || stream->duration_ns < ahead_ns / kCounted)) return;
+    if (!begin_flight(all, client, *work.calls, *stream, loose_of(*stream))) return;
+    client.loose_ns = std::max(std::int64_t{0}, client.loose_ns - stream->duration_ns);
+    stream->sms = 0;
+    stream->duration_ns = 0;
+}
+
+bool any_flies(Engine& all) {
+    return std::any_of(all.all.begin(), all.all.end(), [](Client& client) {
+        const Held metering(client.metering);
+        return std::any_of(client.flights.begin(), client.flights.end(), [](const Flight& one) { return one.used; });
+    });
+}
+
+void land_all(Engine& all) {
+    const Held held(all.asking);
+    if (all.any_capture()) return;
+    for (Client& client : all.all) {
+        const Held metering(client.metering);
+        land(all, client);
+    }
 }
 
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost) {
-    if (!all.first_is_busy()) return true;
-    if (kind == Kind::kKernel || kind == Kind::kGraph) {
-        const std::uint64_t live = all.live.load(kRelaxed);
-        const Held held(all.asking);
-        if (all.any_capture()) return admits(*all.page, kind, cost, live);  // what is in flight is as it was
-        // Whoever is in a process of its own is counted by that process.
-        for (int index = 1; index < all.clients; ++index) {
-            Client& other = all.all[index];
-            if (all.processes && index != client.index) continue;
-            const Held metering(other.metering);
-            land(all, other);
-            settle(all, other);
-        }
-        return admits(*all.page, kind, cost, live);
+    if (!all.first_is_busy()) {
+        const std::int64_t ahead_ns = takes_sms(kind) ? ahead_of(all) : 0;
+        return ahead_ns == 0 || is_within(all, client, ahead_ns);
     }
-    return admits(*all.page, kind, cost, ~std::uint64_t{0});
+    if (!takes_sms(kind)) return admits(*all.page, kind, cost, ~std::uint64_t{0});
+    const Held held(all.asking);
+    if (!all.any_capture()) look(all, client);  // else what is in flight is as it was
+    return admits(*all.page, kind, cost, all.live.load(kRelaxed));
 }
 
 }  // namespace runlist::operations

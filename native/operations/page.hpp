@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/guest.hpp"
+
 namespace runlist::operations {
 
 inline constexpr int kClients = 16;
@@ -29,6 +31,8 @@ struct Admission {
     std::atomic<std::uint32_t> sms{~0u};
     std::atomic<std::uint32_t> copies{1};
     std::atomic<std::int64_t> gate_ns{-1};
+    std::atomic<std::int64_t> ahead_ns{0};  // 0: any
+    std::atomic<std::int64_t> rest_ns{0};
 };
 
 // Of a thread that sleeps until it is rung. Who rings says before what for.
@@ -37,22 +41,37 @@ struct Bell {
     std::atomic<std::uint32_t> sleeping{0};
 };
 
+inline constexpr std::int64_t kLongestRestNs = 1'000'000'000;
+
 struct alignas(64) First {
     std::atomic<std::uint32_t> newest{0};                // its class and, from the third bit on, its SMs
     std::atomic<std::uint32_t> worked{0};                // it gave something to the driver since that was asked
     std::atomic<std::uint32_t> idle{1};                  // the driver said so
+    std::atomic<std::int64_t> rests_ns{0};               // when it was seen to have ended all that it gave
     alignas(64) std::atomic<std::int64_t> wanted_ns{0};  // until when somebody wants to know
     Bell bell;
 
-    bool is_busy() const {
+    bool is_working() const {
         return worked.load(std::memory_order_acquire) != 0 || idle.load(std::memory_order_acquire) == 0;
+    }
+    // It works, or has not rested for so long. A time to come is nobody's word.
+    bool is_busy(std::int64_t rest_ns) const {
+        if (is_working()) return true;
+        if (rest_ns <= 0) return false;
+        const std::int64_t rested_ns = monotonic_ns() - rests_ns.load(std::memory_order_relaxed);
+        return rested_ns >= 0 && rested_ns < (rest_ns < kLongestRestNs ? rest_ns : kLongestRestNs);
     }
     void works(const Cost& cost) {
         newest.store(cost.of_class % kClasses | cost.sms << 2, std::memory_order_relaxed);
         worked.store(1, std::memory_order_release);
     }
+    void has_ended(std::int64_t now) {
+        rests_ns.store(now, std::memory_order_relaxed);
+        idle.store(1, std::memory_order_release);
+    }
     // Nobody answers for it any more: no other waits.
     void rests() {
+        rests_ns.store(0, std::memory_order_relaxed);
         worked.store(0, std::memory_order_release);
         idle.store(1, std::memory_order_release);
     }
@@ -71,28 +90,39 @@ struct Page {
     std::array<Other, kClients> others;
 };
 
-inline constexpr std::uint64_t kMagic = 0x32'5350'4F4C'52;  // "RLOPS2"
+inline constexpr std::uint64_t kMagic = 0x33'5350'4F4C'52;  // "RLOPS3"
 
-// Whether the rule lets an operation of another client go now, beside what is in flight.
+// What the other clients whose processes live have in flight, together.
+struct Flying {
+    std::uint64_t sms = 0;
+    std::int64_t duration_ns = 0;
+};
+
+inline Flying flying(const Page& page, std::uint64_t live) {
+    constexpr std::int64_t kLongest = std::int64_t{1} << 56;
+    Flying all;
+    for (int client = 1; client < kClients; ++client) {
+        if ((live >> client & 1) == 0) continue;
+        const Other& other = page.others[client];
+        all.sms += other.sms.load(std::memory_order_relaxed);
+        const std::int64_t one = other.duration_ns.load(std::memory_order_relaxed);
+        all.duration_ns += one < 0 ? 0 : one > kLongest ? kLongest : one;
+    }
+    return all;
+}
+
+// Whether the rule lets an operation of another client go beside a busy client 0, and beside what is in flight.
 inline bool admits(const Page& page, Kind kind, const Cost& cost, std::uint64_t live) {
-    if (!page.first.is_busy() || kind == Kind::kEvent) return true;
+    if (kind == Kind::kEvent) return true;
     const Admission& rule = page.admission;
     if (kind == Kind::kCopy || kind == Kind::kFill) return rule.copies.load(std::memory_order_relaxed) != 0;
     const std::uint32_t first = page.first.newest.load(std::memory_order_relaxed) & 3;
     if (first >= kClasses) return false;
     if ((rule.beside.load(std::memory_order_relaxed) >> (3 * first + cost.of_class % kClasses) & 1) == 0) return false;
-    std::uint64_t sms = cost.sms;
-    std::int64_t duration_ns = cost.duration_ns;
-    constexpr std::int64_t kLongest = std::int64_t{1} << 56;
-    for (int client = 1; client < kClients; ++client) {
-        if ((live >> client & 1) == 0) continue;
-        const Other& other = page.others[client];
-        sms += other.sms.load(std::memory_order_relaxed);
-        const std::int64_t one = other.duration_ns.load(std::memory_order_relaxed);
-        duration_ns += one < 0 ? 0 : one > kLongest ? kLongest : one;
-    }
+    const Flying others = flying(page, live);
     const std::int64_t gate_ns = rule.gate_ns.load(std::memory_order_relaxed);
-    return sms <= rule.sms.load(std::memory_order_relaxed) && (gate_ns < 0 || duration_ns <= gate_ns);
+    return cost.sms + others.sms <= rule.sms.load(std::memory_order_relaxed) &&
+           (gate_ns < 0 || cost.duration_ns + others.duration_ns <= gate_ns);
 }
 
 // A page of this process alone; or the one of a file, as its client: nullptr, with `why` set, where that cannot be.

@@ -62,6 +62,8 @@ void tell(Engine& all, std::int64_t now) {
     place.most_sms.store(rule.sms.load(kRelaxed), kRelaxed);
     place.copies.store(rule.copies.load(kRelaxed), kRelaxed);
     place.gate_ns.store(static_cast<std::uint64_t>(rule.gate_ns.load(kRelaxed)), kRelaxed);
+    place.ahead_ns.store(static_cast<std::uint64_t>(rule.ahead_ns.load(kRelaxed)), kRelaxed);
+    place.rest_ns.store(static_cast<std::uint64_t>(rule.rest_ns.load(kRelaxed)), kRelaxed);
     place.sms.store(all.kernels.sms(), kRelaxed);
     place.window_ns.store(static_cast<std::uint64_t>(window_ns), kRelaxed);
     place.written_ns.store(real_ns(), std::memory_order_release);

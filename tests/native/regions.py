@@ -18,7 +18,7 @@ ACTIVITY = struct.Struct("<4Q")
 USE = struct.Struct("<4Q")
 SLOT_BYTES = SLOT.size + DEVICES * USE.size
 SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
-OPERATIONS = struct.Struct("<3Q4I24x")
+OPERATIONS = struct.Struct("<3Q4I2Q8x")
 CLIENT = struct.Struct("<9Q24x")
 OPERATIONS_BYTES = OPERATIONS.size + CLIENTS * CLIENT.size
 OPERATIONS_AT = SLOTS_AT + SLOTS * SLOT_BYTES
@@ -60,6 +60,8 @@ class Operations(NamedTuple):
     most_sms: int
     copies: int
     sms: int
+    ahead_ns: int
+    rest_ns: int
 
 
 class Client(NamedTuple):

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from runlist.cli import application
 from runlist.errors import NoPermissionError, NotSupportedError, UsageError
 from runlist.operations import ANY, CLOSED, COMPLEMENTS, OPEN, Admission, Counters, Model, Rule, load_rule
+from runlist.operations.admission import AHEAD_NS, REST_NS
 from runlist.operations.feedback import FALLBACK, Feedback
 from runlist.operations.rules import builtin_rules
 from runlist.operations.rules.p99 import P99, STEPS
@@ -45,6 +46,11 @@ def counted(launched: int) -> Counters:
 
 def model(latencies: Sequence[int] = (), now_s: float = 0.0, launched: int = 0, sms: int = 132) -> Model:
     return Model(now_s, (counted(launched), counted(0)), latencies, sms)
+
+
+def is_closed(answer: Admission) -> bool:
+    """Nothing goes beside client 0, and the others are bounded while it is idle."""
+    return answer == replace(CLOSED, ahead_ns=AHEAD_NS, rest_ns=REST_NS)
 
 
 # -- finding them -----------------------------------------------------------------------------------
@@ -215,7 +221,7 @@ def test_where_everything_fits_everything_goes() -> None:
 def test_a_ratio_is_to_what_it_measured_with_nobody_beside() -> None:
     plant = Plant(lambda part: 4000 * (1 + part))
     rule = rule_p99("p99(ratio=1.5)")
-    assert rule.admission(model()) == CLOSED
+    assert is_closed(rule.admission(model()))
     assert rule.why() == "measures client 0 alone"
     plant.run(rule, 200)
     alone_us = 4000 * 1.03
@@ -253,10 +259,10 @@ def test_a_client_that_stopped_is_tried_afresh_and_one_that_is_never_seen_holds_
     assert rule.step == STEPS
     blind = rule_p99("p99")
     answers = [blind.admission(model(now_s=0.25 * number, launched=number)) for number in range(20)]
-    assert answers[0] == CLOSED
+    assert is_closed(answers[0])
     assert answers[-1] == OPEN
     assert "never synchronises" in blind.why()
-    assert blind.admission(model([1000], 6.0, 30)) == CLOSED
+    assert is_closed(blind.admission(model([1000], 6.0, 30)))
 
 
 def test_a_step_that_has_held_is_soon_tried_again() -> None:
@@ -369,15 +375,34 @@ def test_an_answer_is_put_in_force_once_until_it_is_another() -> None:
     assert put == [OPEN, CLOSED, OPEN]
 
 
+def test_others_are_bounded_while_client_0_is_idle() -> None:
+    assert is_closed(load_rule("exclusive").admission(model()))
+    own = load_rule("exclusive(rest_us=0, ahead_us=50)").admission(model())
+    assert own == replace(CLOSED, ahead_ns=50_000)
+    assert load_rule("exclusive(ahead_us=off, rest_us=0)").admission(model()) == CLOSED
+    step = load_rule("p99(target_us=1000, ahead_us=20, rest_us=3)").admission(model())
+    assert (step.ahead_ns, step.rest_ns) == (20_000, 3_000)
+    for rule in ("greedy", "orion"):
+        answer = load_rule(rule).admission(model())
+        assert (answer.ahead_ns, answer.rest_ns) == (None, 0)
+    for text, said in (("ahead_us=0", "1 to"), ("rest_us=2e6", "0 to"), ("ahead=1", "take ahead_us, rest_us")):
+        with pytest.raises(UsageError, match=said):
+            load_rule(f"exclusive({text})")
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (fails, "KeyError"),
         (lambda: 3, "it answered int"),
-        (lambda: Admission(frozenset(), sms=-1), "no admission has -1 SMs"),
-        (lambda: Admission(frozenset(), sms=1 << 40), "SMs"),
+        (lambda: Admission(frozenset(), sms=-1), "no admission has sms=-1"),
+        (lambda: Admission(frozenset(), sms=1 << 40), "sms="),
         (lambda: Admission(frozenset({(7, 7)})), "pairs of Bound"),  # type: ignore[arg-type]
-        (lambda: Admission(frozenset(), gate_ns=1 << 63), "gate"),
+        (lambda: Admission(frozenset(), gate_ns=1 << 63), "gate_ns="),
+        (lambda: Admission(frozenset(), ahead_ns=0), "ahead_ns=0"),
+        (lambda: Admission(frozenset(), ahead_ns=1.5), "ahead_ns=1.5"),  # type: ignore[arg-type]
+        (lambda: Admission(frozenset(), rest_ns=10**9 + 1), "rest_ns="),
+        (lambda: Admission(frozenset(), rest_ns=None), "rest_ns=None"),  # type: ignore[arg-type]
         (lambda: time.sleep(0.3) or OPEN, "s for an answer"),  # type: ignore[func-returns-value]
     ],
 )

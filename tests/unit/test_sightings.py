@@ -59,9 +59,10 @@ class World:
                 "Any",
                 SimpleNamespace(correct=self._correct, assert_all=self._assert_all, check_files=self.checked.append),
             ),
-            cast("Any", SimpleNamespace(
-                    root_of_new=lambda _: self.root, rules_changed=self._noted, look_anew=self.left.append
-                )),
+            cast(
+                "Any",
+                SimpleNamespace(root_of_new=lambda _: self.root, rules_changed=self._noted, look_anew=self.left.append),
+            ),
             cast(
                 "Any",
                 SimpleNamespace(all=lambda: [self.gpu], run=lambda gpus, asked_for: self.ran.append(gpus)),

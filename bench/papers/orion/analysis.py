@@ -10,7 +10,7 @@ from typing import Any
 from bench.papers.common.results import TaskResult
 from bench.papers.orion.cells import Cell, Store
 from bench.papers.orion.experiments import EACH, EXPERIMENTS, Experiment
-from bench.papers.orion.systems import ALONE, MPS, SEQUENTIAL, SLICING, SYSTEMS, THREADS
+from bench.papers.orion.systems import ALONE, ALONE_UNDER_MPS, MPS, SEQUENTIAL, SLICING, SYSTEMS, THREADS
 from runlist.errors import UsageError
 from runlist.statistics import percentile
 
@@ -100,7 +100,14 @@ class Results:
 
     def p99_ratio(self, experiment: Experiment, system: str) -> float | None:
         """To that alone."""
-        ours, theirs = self.p99_us(experiment, system), self.p99_us(experiment, ALONE)
+        return self._p99_over(experiment, system, ALONE)
+
+    def p99_ratio_under_mps(self, experiment: Experiment, system: str) -> float | None:
+        """Of clients of MPS, to that alone as such a client: what the other program costs, without what MPS does."""
+        return self._p99_over(experiment, system, ALONE_UNDER_MPS) if SYSTEMS[system].form == MPS else None
+
+    def _p99_over(self, experiment: Experiment, system: str, other: str) -> float | None:
+        ours, theirs = self.p99_us(experiment, system), self.p99_us(experiment, other)
         return ours / theirs if ours and theirs else None
 
     def rate(self, experiment: Experiment, system: str, task: str) -> float | None:

@@ -9,13 +9,14 @@ from bench.papers.common import pictures
 from bench.papers.common.pictures import Kind, legend, log, tidy
 from bench.papers.orion.analysis import Results
 from bench.papers.orion.experiments import EACH, SERVED, TOGETHER
-from bench.papers.orion.systems import ALONE, SYSTEMS
+from bench.papers.orion.systems import SYSTEMS
 
 # Colours of Okabe and Ito, told apart by every eye; the markers tell them apart in print.
 _STYLES = {
     "alone": ("#000000", "o"), "sequential": ("#F0E442", "v"), "slicing": ("#999999", "s"),
     "threads": ("#E69F00", "P"), "threads-greedy": ("#D55E00", "^"), "threads-exclusive": ("#56B4E9", "<"),
     "threads-orion": ("#0072B2", "D"), "threads-p99": ("#009E73", "*"), "mps": ("#CC79A7", "X"),
+    "mps-alone": ("#444444", "p"),
     "mps-greedy": ("#8C3A00", "1"), "mps-exclusive": ("#2A7FA8", "2"), "mps-orion": ("#003F66", "d"),
     "mps-p99": ("#005C43", "p"),
 }  # fmt: skip
@@ -33,7 +34,7 @@ def _scatter(results: Results, figure: Any) -> bool:
         filled = ("full", "none", "left")[place % 3]
         for system in results.systems(experiment):
             p99, both = results.p99_ratio(experiment, system), results.together_ratio(experiment, system)
-            if system == ALONE or p99 is None or both is None:
+            if SYSTEMS[system].is_alone or p99 is None or both is None:
                 continue
             colour, marker = _STYLES[system]
             axes.plot([p99], [both], marker=marker, color=colour, markersize=9, linestyle="none", fillstyle=filled,

@@ -17,7 +17,7 @@ from bench.papers.common.server import Server, ServerError, Start
 from bench.papers.orion.asking import ask
 from bench.papers.orion.cells import Cell, Store
 from bench.papers.orion.experiments import SERVED, Experiment
-from bench.papers.orion.systems import ALONE, Place, System, groups
+from bench.papers.orion.systems import Place, System, groups
 from runlist.errors import RunlistError
 
 FAILURES = (ServerError, RunlistError, RuntimeError, OSError)
@@ -95,7 +95,7 @@ class Run:
         ways = {task.name: system.ways() for task in experiment.tasks}
         settle_s = min(SETTLE_S, self.window_s)
         plan = Plan(self.window_s, OPEN, settle_s, seed=cell.round, ways=ways)
-        for tasks in [[task] for task in experiment.tasks] if system.name == ALONE else [list(experiment.tasks)]:
+        for tasks in [[task] for task in experiment.tasks] if system.is_alone else [list(experiment.tasks)]:
             for name, served in drive(tasks, servers, plan).items():
                 (task,) = (one for one in tasks if one.name == name)
                 wrong = self.store.wrong(task.program, served.checks)

@@ -15,13 +15,13 @@ from bench.papers.common.program import SHARED
 from bench.papers.common.programs.serving import LAST
 from bench.papers.common.server import Start
 from bench.papers.common.task import Task
-from bench.papers.orion.experiments import EACH, PROGRAMS, Experiment
+from bench.papers.orion.experiments import EACH, PROGRAMS, SERVED, Experiment
 from runlist.errors import UsageError
 
 PROCESSES, MPS, THREADS = "processes", "MPS", "threads"
 RULES = ("greedy", "exclusive", "orion", "p99")
 
-ALONE, SEQUENTIAL, SLICING = "alone", "sequential", "slicing"
+ALONE, SEQUENTIAL, SLICING, ALONE_UNDER_MPS = "alone", "sequential", "slicing", "mps-alone"
 _SHARING = "runlist.sharing"
 _MPS_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 
@@ -50,6 +50,11 @@ class System:
         """Systems of the same group run with the same processes."""
         return f"{self.form}, ruled" if self.rule else self.form
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether one program at a time is asked."""
+        return self.name in (ALONE, ALONE_UNDER_MPS)
+
     def refuses(self, experiment: Experiment, place: Place) -> str:
         """Why it cannot run this experiment; empty where it can."""
         if self.form == MPS and place.mps.missing:
@@ -58,13 +63,15 @@ class System:
             return "the emulated GPU has no MPS control daemon for `runlist run --share sms`"
         if self.form == MPS and self.rule and importlib.util.find_spec(_SHARING) is None:
             return "this Runlist has no `runlist run --share sms`"
+        if self.name == ALONE_UNDER_MPS and experiment.kind != SERVED:
+            return "what MPS itself costs is asked of programs that are served"
         if experiment.kind == EACH and self.name in (SEQUENTIAL, SLICING):
             return "one client at a time is all that is asked for"
         return ""
 
     def at_once(self, experiment: Experiment) -> bool:
         """Whether the programs are asked at the same moment."""
-        return experiment.kind != EACH and self.name not in (ALONE, SEQUENTIAL)
+        return experiment.kind != EACH and self.name != SEQUENTIAL and not self.is_alone
 
     def ways(self) -> tuple[str, ...]:
         """Of serving requests, those that programs are asked for."""
@@ -120,6 +127,7 @@ SYSTEMS: dict[str, System] = {
         System(SLICING, "time slicing"),
         System("threads", "one process, no rule", THREADS),
         *(System(f"threads-{rule}", f"one process, {rule}", THREADS, rule) for rule in RULES),
+        System(ALONE_UNDER_MPS, "each alone under MPS", MPS),
         System("mps", "MPS, no rule", MPS),
         *(System(f"mps-{rule}", f"MPS, {rule}", MPS, rule) for rule in RULES),
     )

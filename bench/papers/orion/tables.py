@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from bench.papers.common.tables import NONE, Table, number
 from bench.papers.orion.analysis import UNSCHEDULED, Results
 from bench.papers.orion.experiments import EACH, EXPERIMENTS, SERVED, TOGETHER, Experiment
-from bench.papers.orion.systems import ALONE, SEQUENTIAL, SYSTEMS
+from bench.papers.orion.systems import MPS, SEQUENTIAL, SYSTEMS
 
 NOT_MEASURED = "not measured"
 
 
 def together(results: Results) -> Table:
     """Work of two programs at the same moment."""
-    compared = [one for one in SYSTEMS.values() if one.name not in (ALONE, SEQUENTIAL)]
+    compared = [one for one in SYSTEMS.values() if one.name != SEQUENTIAL and not one.is_alone]
     heading = ("programs", "one after the other, ms", *(f"{one.title}: times as quick" for one in compared), "wrong")
     rows = [
         (
@@ -56,7 +56,8 @@ def overhead(results: Results) -> Table:
 def served(results: Results) -> Table:
     """Inference beside training."""
     heading = (
-        "experiment", "configuration", "inference p99, ms", "p99 / alone", "training steps a second",
+        "experiment", "configuration", "inference p99, ms", "p99 / alone", "p99 / alone under MPS",
+        "training steps a second",
         "both together, of 2", "both together / time slicing", "training's operations deferred", "wrong",
     )  # fmt: skip
     rows = []
@@ -66,8 +67,9 @@ def served(results: Results) -> Table:
             rows.append((
                 one.key, system.title,
                 _ms(results.p99_us(one, name)), _told(results.p99_ratio(one, name)),
+                _told(results.p99_ratio_under_mps(one, name)) if system.form == MPS else NONE,
                 _told(results.rate(one, name, one.tasks[1].name)),
-                *((NONE, NONE) if name == ALONE else
+                *((NONE, NONE) if system.is_alone else
                   (_told(results.together(one, name)), _told(results.together_ratio(one, name)))),
                 NONE if not system.rule else NOT_MEASURED if deferred is None else f"{deferred:.0%}",
                 _wrong(results, one, [name]),

@@ -22,12 +22,19 @@ class Admission:
     """What may run beside client 0 while it is busy: pairs of what its newest operation is bound by and what the other
     is; the most SMs of others in flight; whether their copies and fills go at once; and the most that those in flight
     may be expected to last together, in ns, None for no bound.
+
+    What is in flight when client 0 comes is what it waits for: while it is idle the others give more as long as what is
+    in flight may be expected to last `ahead_ns` together, None for any time. A kernel without a profile counts as a
+    sixteenth of that then, a CUDA graph as all of it. Client 0 counts as busy for `rest_ns` after its work has ended,
+    1 s at most.
     """
 
     beside: frozenset[tuple[Bound, Bound]]
     sms: int = ANY
     copies: bool = True
     gate_ns: int | None = None
+    ahead_ns: int | None = None
+    rest_ns: int = 0
 
     def bits(self) -> int:
         """`beside` as the library takes it."""
@@ -43,3 +50,9 @@ COMPLEMENTS = frozenset(pair for pair in ALL if pair[0] != pair[1] or Bound.UNKN
 OPEN = Admission(ALL)
 CLOSED = Admission(frozenset(), sms=0, copies=False)
 """Nothing goes while client 0 is busy."""
+
+AHEAD_NS = 1_000_000
+"""A rule's bound where client 0's latency counts most: a few kernels of a training step."""
+
+REST_NS = 300_000
+"""So that the others do not come in between two launches of one request."""

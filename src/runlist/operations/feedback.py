@@ -76,6 +76,14 @@ def _check(answer: object) -> None:
         raise TypeError(f"it answered {type(answer).__name__}, not Admission")
     if not 0 <= answer.bits() < 1 << 9:
         raise ValueError("an admission names pairs of Bound")
-    whole = all(isinstance(one, int) for one in (answer.sms, 0 if answer.gate_ns is None else answer.gate_ns))
-    if not whole or not 0 <= answer.sms < 1 << 32 or not -1 <= (answer.gate_ns or 0) < 1 << 63:
-        raise ValueError(f"no admission has {answer.sms} SMs and a gate of {answer.gate_ns} ns")
+    for name, least, most in _NUMBERS:
+        number = getattr(answer, name)
+        optional = name in ("gate_ns", "ahead_ns") and number is None
+        if not optional and not (isinstance(number, int) and least <= number <= most):
+            raise ValueError(f"no admission has {name}={number}")
+
+
+_NUMBERS = (
+    ("sms", 0, (1 << 32) - 1), ("gate_ns", -1, (1 << 63) - 1), ("ahead_ns", 1, (1 << 63) - 1), ("rest_ns", 0, 10**9)
+)  # fmt: skip
+"""What is a number in an admission, from which to which."""

@@ -43,7 +43,10 @@ def call(lib: ctypes.CDLL, name: str, *arguments: object) -> int:
 def admit(lib: ctypes.CDLL, admission: Admission) -> None:
     """Have it in force from the next operation on."""
     gate = -1 if admission.gate_ns is None else admission.gate_ns
-    structure = _Admission(ctypes.sizeof(_Admission), admission.bits(), admission.sms, admission.copies, gate)
+    structure = _Admission(
+        ctypes.sizeof(_Admission), admission.bits(), admission.sms, admission.copies, gate, admission.ahead_ns or 0,
+        admission.rest_ns,
+    )  # fmt: skip
     call(lib, "admission", ctypes.byref(structure))
 
 
@@ -63,7 +66,7 @@ def latencies(lib: ctypes.CDLL) -> list[int]:
 class _Admission(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("size", "beside", "sms", "copies")),
-        ("gate_ns", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("gate_ns", "ahead_ns", "rest_ns")),
     )
 
 

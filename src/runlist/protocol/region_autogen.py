@@ -76,7 +76,9 @@ STRUCTS: dict[str, str] = {
         "launched:Q deferred:Q opened:Q queued:Q oldest_ns:Q lately_launched:Q lately_deferred:Q lately_wait_ns:Q "
         "lately_sm_ns:Q 24x"
     ),
-    "OPERATIONS": "written_ns:Q window_ns:Q gate_ns:Q beside:I most_sms:I copies:I sms:I 24x clients:1536s",
+    "OPERATIONS": (
+        "written_ns:Q window_ns:Q gate_ns:Q beside:I most_sms:I copies:I sms:I ahead_ns:Q rest_ns:Q 8x clients:1536s"
+    ),
     "FILE": "header:128s devices:2048s slots:720896s operations:1638400s",
 }
 """Structures, as `runlist.structure.Structure` reads them."""

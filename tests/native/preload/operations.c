@@ -344,7 +344,7 @@ static void page(const char* part) {
 static void bursts(const char* part) {
     const bool first = !strcmp(part, "first");
     uint32_t at = first ? 1 : 2;
-    const struct rl_admission closed = {sizeof(closed), 0, 0, 0, -1};
+    const struct rl_admission closed = {sizeof(closed), 0, 0, 0, -1, 0, 0};
     MUST(cuMemAlloc(&memory, kWords * 4));
     MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
     MUST(RL(rl_operations_admission)(&closed));
@@ -385,7 +385,7 @@ int main(int count, char** words) {
         return 0;
     }
     if (!strcmp(act, "asks_first")) {
-        const struct rl_admission all = {sizeof(all), ~0u, ~0u, 1, -1};
+        const struct rl_admission all = {sizeof(all), ~0u, ~0u, 1, -1, 0, 0};
         printf("%d\n", RL(rl_operations_admission)(&all));
         return 0;
     }

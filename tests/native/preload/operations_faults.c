@@ -85,7 +85,7 @@ static void callback(void) {
 
 /* Client 0 launches, and never waits for anything: the other one still has its turn. */
 static void never(void) {
-    const struct rl_admission closed = {sizeof(closed), 0, 0, 0, -1};
+    const struct rl_admission closed = {sizeof(closed), 0, 0, 0, -1, 0, 0};
     CUstream first;
     buffers();
     MUST(RL(rl_operations_admission)(&closed));
@@ -150,7 +150,7 @@ static void told(void) {
 /* A client of a page that has work with a profile in flight until its input says a word, or asks beside what others
    have. */
 static void page(const char* part) {
-    const struct rl_admission rule = {sizeof(rule), ~0u, 10, 1, -1};
+    const struct rl_admission rule = {sizeof(rule), ~0u, 10, 1, -1, 0, 0};
     MUST(RL(rl_operations_admission)(&rule));
     MUST(RL(rl_operations_profile)("wait_flag_u32", RL_MEMORY, 8, 1000));
     MUST(RL(rl_operations_profile)("fill_u32", RL_COMPUTE, 8, 1000));

@@ -52,15 +52,28 @@ def _sms_share(client: Client, told: Operations) -> float | None:
 
 
 def beside(rule: Rule) -> str:
-    """What a rule lets go beside a busy client 0, in a few words."""
+    """What a rule lets go beside a busy client 0, and how far ahead of an idle one, in a few words."""
+    return ", ".join([*_beside_busy(rule), *_around(rule)])
+
+
+def _around(rule: Rule) -> list[str]:
+    ahead = [] if rule.ahead_ns is None else [f"{_time(rule.ahead_ns)} ahead"]
+    return [*ahead, *([f"after {_time(rule.rest_ns)}"] if rule.rest_ns else [])]
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e6:.4g} ms" if ns >= 1_000_000 else f"{ns / 1e3:.4g} µs"
+
+
+def _beside_busy(rule: Rule) -> list[str]:
     pairs = rule.beside & _ALL
     if not pairs:
-        return "copies" if rule.copies else "nothing"
+        return ["copies" if rule.copies else "nothing"]
     words = ["anything" if pairs == _ALL else _COMPLEMENTS.get(pairs, "some")]
     if rule.sms <= MAX_SMS:
         words.append(f"to {rule.sms} SMs")
     if rule.gate_ns is not None:
-        words.append(f"to {rule.gate_ns / 1e3:.4g} µs")
+        words.append(f"to {_time(rule.gate_ns)}")
     if not rule.copies:
         words.append("no copies")
-    return ", ".join(words)
+    return words

@@ -1,9 +1,20 @@
-"""Nothing goes while client 0 is busy: it has the GPU to itself, and the others have its pauses."""
+"""Nothing goes while client 0 is busy: it has the GPU to itself, and the others have its pauses.
+
+Options: `rest_us` is for how long client 0 counts as busy after its work has ended (default 300; 0: not at all), so
+that nothing comes in between two launches of one request. `ahead_us` is how much of the others' work may be in flight
+while it is idle, which it waits for when it comes (default 1000; `ahead_us=off`: any). It counts what profiles say, and
+a kernel without one as a sixteenth of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from runlist.operations.admission import CLOSED, Admission
+from runlist.operations.rules.bounds import take_bounds
 from runlist.operations.rules.interface import Model, Rule
+from runlist.policies.parts.options import no_more
 
 
 class Exclusive(Rule):
@@ -11,9 +22,15 @@ class Exclusive(Rule):
 
     summary = "nothing goes until client 0 is idle"
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        left = dict(options)
+        ahead_ns, rest_ns = take_bounds(left)
+        no_more(left, "ahead_us", "rest_us")
+        self._closed = replace(CLOSED, ahead_ns=ahead_ns, rest_ns=rest_ns)
+
     def admission(self, model: Model) -> Admission:
         del model
-        return CLOSED
+        return self._closed
 
 
 RULE = Exclusive

@@ -18,7 +18,7 @@ _RULES = Plugins(
     package="runlist.operations.rules",
     base=Rule,  # type: ignore[type-abstract]  # nobody makes one of it
     base_name="runlist.operations.rules.Rule",
-    others=frozenset({"interface", "loader"}),
+    others=frozenset({"bounds", "interface", "loader"}),
 )
 
 _WRITTEN = re.compile(r"\s*(?P<name>[^()]+?)\s*(?:\((?P<options>[^()]*)\))?\s*", re.DOTALL)

@@ -10,6 +10,9 @@ as soon as clearly more than one request in a hundred is late, which three late 
 high is not tried again for 2 s, then 4 s, up to 64 s, so that fewer and fewer requests are late by trying; the wait is
 shorter again after a step has held for a while.
 
+Of all steps but the last, what is in flight while client 0 is idle is bounded, too, and it counts as busy for a moment
+after its work has ended (`ahead_us`, `rest_us`, as of `exclusive`): what it has alone would be wrong otherwise.
+
 Where it fails: with fewer than some ten requests a second it learns slowly; a client 0 that never synchronises shows no
 latencies at all, and then everything goes. Without profiles every kernel counts as nothing, and there is only open and
 closed.
@@ -19,9 +22,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from math import sqrt
 
 from runlist.operations.admission import ALL, ANY, CLOSED, OPEN, Admission
+from runlist.operations.rules.bounds import take_bounds
 from runlist.operations.rules.interface import Model, Rule
 from runlist.policies.parts.options import no_more, number
 from runlist.statistics import percentile
@@ -52,7 +57,8 @@ class P99(Rule):
             raise ValueError("target_us and ratio are two ways to say the same: give one")
         self._target_ns = number(left, "target_us", 0, 1e-3, 1e9) * 1e3
         self._ratio = 0.0 if self._target_ns else number(left, "ratio", 1.25, 1.01, 1000)
-        no_more(left, "target_us", "ratio")
+        self._ahead_ns, self._rest_ns = take_bounds(left)
+        no_more(left, "target_us", "ratio", "ahead_us", "rest_us")
         self._step = 0
         self._alone_ns = 0.0
         self._window: deque[int] = deque(maxlen=_KEPT)
@@ -135,13 +141,15 @@ class P99(Rule):
         if self._blind or self._step == STEPS:
             return OPEN
         if self._step == 0:
-            return CLOSED
+            return replace(CLOSED, ahead_ns=self._ahead_ns, rest_ns=self._rest_ns)
         target_ns = self._target()
         slack_ns = max(target_ns - self._alone_ns, _LEAST_SLACK * target_ns)
         return Admission(
             ALL,
             sms=max(1, sms * self._step // STEPS) if sms else ANY,
             gate_ns=round(slack_ns * self._step / STEPS),
+            ahead_ns=self._ahead_ns,
+            rest_ns=self._rest_ns,
         )
 
     def why(self) -> str:

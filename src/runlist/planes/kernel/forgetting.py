@@ -26,9 +26,9 @@ _Gone = Counter[tuple[int, str]]
 
 
 def take_out_ended(maps: Mapping[str, Map], among: Collection[int] | None = None) -> None:
-    """Take out what processes had that have ended, of those `among` these or of all, and close the maps, which are those
-    NEEDED. A number may be used again: what is of the process that has it now stays. It takes a second where the maps
-    are full.
+    """Take out what processes had that have ended, of those `among` these or of all, and close the maps, which are
+    those NEEDED. A number may be used again: what is of the process that has it now stays. It takes a second where the
+    maps are full.
     """
     lives = _Lives(maps["processes"])
     _take_out(maps, among, lambda pid, name, value: not lives.has(pid, name, value))
@@ -36,7 +36,7 @@ def take_out_ended(maps: Mapping[str, Map], among: Collection[int] | None = None
 
 def take_out(maps: Mapping[str, Map], of: Collection[int]) -> None:
     """Take out all that these processes have, whether they live or not, and close the maps, which are those NEEDED."""
-    _take_out(maps, of, lambda pid, name, value: True)
+    _take_out(maps, of, lambda *_: True)
 
 
 def _take_out(

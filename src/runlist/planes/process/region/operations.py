@@ -20,14 +20,18 @@ LEAST_WINDOW_NS, LONGEST_WINDOW_NS = 10**7, 60 * 10**9
 MAX_COUNT = (1 << 63) - 1
 MAX_SMS = 1 << 16
 
+LONGEST_REST_NS = 10**9
+
 
 class Rule(msgspec.Struct, frozen=True):
-    """What the rule in force lets go beside client 0, as `struct rl_admission`; `gate_ns` is None for no gate."""
+    """What the rule in force lets go beside client 0, as `struct rl_admission`; None stands for no bound."""
 
     beside: int
     sms: int
     copies: bool
     gate_ns: int | None
+    ahead_ns: int | None = None
+    rest_ns: int = 0
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -58,19 +62,26 @@ class Operations(msgspec.Struct, frozen=True):
 
 def parse_operations(data: bytes, bits: int) -> Operations | None:
     """What these bytes of a region say of the clients whose bits are set; None where that is nothing."""
-    written_ns, window_ns, gate_ns, beside, most_sms, copies, sms = _NUMBERS.unpack_from(data)
+    written_ns, window_ns, gate_ns, beside, most_sms, copies, sms, ahead_ns, rest_ns = _NUMBERS.unpack_from(data)
     age_s = (time.time_ns() - written_ns) / 1e9
     if abs(age_s) > KEPT_S or not LEAST_WINDOW_NS <= window_ns <= LONGEST_WINDOW_NS:
         return None
     return Operations(
         window_ns,
         sms if sms <= MAX_SMS else 0,
-        Rule(beside, most_sms, bool(copies), None if gate_ns > MAX_COUNT else gate_ns),
+        Rule(
+            beside,
+            most_sms,
+            bool(copies),
+            None if gate_ns > MAX_COUNT else gate_ns,
+            ahead_ns if 0 < ahead_ns <= MAX_COUNT else None,
+            rest_ns if rest_ns <= LONGEST_REST_NS else 0,
+        ),
         tuple(_client(data, index) for index in range(CLIENTS) if bits >> index & 1),
     )
 
 
-_NUMBERS = struct.Struct("<3Q4I")
+_NUMBERS = struct.Struct("<3Q4I2Q")
 """Of OPERATIONS, before its clients."""
 
 

@@ -335,6 +335,40 @@ def test_one_who_dies_while_he_stops_has_let_go(host: Host, page_path: Path) -> 
     assert counting.counted() == {1}
 
 
+def test_who_died_while_he_stopped_holds_up_nobody_who_goes_on_by_hand(host: Host, page_path: Path) -> None:
+    """Whoever only waits and resumes would come and go without end; nor would a call of the host begin."""
+    held = subprocess.Popen([sys.executable, blocks_stopper.__file__, str(page_path), "hold"], stdout=subprocess.PIPE)
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"stopping\n"
+    counting, called = Counting(host, (40,), 1), []
+    with blocks.BLPExecutor(host, page_path) as executor:
+        executor.call(lambda: called.append(True))
+        executor.add(counting.kernel.function, 40, 32, counting.arguments)
+        executor.start()
+        assert not executor.wait(30)
+        assert called == []
+        held.kill()
+        held.communicate()
+        executor.resume()
+        assert executor.wait(30)
+    assert called == [True]
+    assert counting.counted() == {1}
+
+
+def test_a_closed_page_says_nothing_of_others_and_takes_nothing_from_them(page_path: Path) -> None:
+    working = blocks.Page(page_path)
+    working.write(working.claim(RUNS), True)
+    closed = blocks.Page(page_path)
+    closed.close()
+    for asked in (closed.running, closed.until_off, closed.told, lambda: closed.claim(STOPS)):
+        with pytest.raises(RunlistError, match="was closed"):
+            asked()
+    looking = blocks.Page(page_path)
+    assert looking.running()
+    looking.close()
+    working.close()
+
+
 def test_a_call_between_kernels_happens_once_behind_all_before_it(host: Host) -> None:
     counting = Counting(host, (200,), 50_000)
     seen: list[set[int]] = []

@@ -132,6 +132,10 @@ def _mode(mode: int) -> Callable[[Path], None]:
     return lambda path: (path.touch(), path.chmod(mode))[0]
 
 
+def _content(content: bytes) -> Callable[[Path], None]:
+    return lambda path: (path.write_bytes(content), path.chmod(0o600))[1]
+
+
 @pytest.mark.parametrize(
     ("spoil", "error", "said"),
     [
@@ -139,6 +143,8 @@ def _mode(mode: int) -> Callable[[Path], None]:
         (_mode(0o602), Untrusted, "others can open"),
         (lambda path: path.symlink_to(path.with_name("other")), OSError, "symbolic links"),
         (lambda path: (path.write_text("other words"), path.chmod(0o600)), UsageError, "another kind of file"),
+        (_content(bytes(8) + b"precious" * 511), UsageError, "another kind of file"),
+        (_content(bytes(1 << 16)), UsageError, "another kind of file"),
         (lambda path: path.mkdir(), OSError, "directory"),
         (lambda path: path.parent.chmod(0o777), Untrusted, "others can write there"),
     ],
@@ -149,6 +155,13 @@ def test_a_page_that_others_could_change_is_not_used(
     spoil(page_path)
     with pytest.raises(error, match=said):
         Page(page_path)
+
+
+def test_a_page_whose_maker_died_is_made_by_the_next(page_path: Path) -> None:
+    page_path.write_bytes(bytes(4096))
+    page_path.chmod(0o600)
+    Page(page_path).close()
+    assert page_path.read_bytes() == b"RLBLKS01" + bytes(4088)
 
 
 def test_a_page_of_somebody_else_is_not_used(page_path: Path) -> None:

@@ -74,6 +74,7 @@ class Page:
         self._bytes = mmap.mmap(-1, SIZE) if path is None else _mapped(self._descriptor)
         self._held: set[int] = set()
         self._lock = threading.Lock()
+        self._closed = False
         _pages.add(self)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         """Of the page, in this process."""
@@ -85,13 +86,14 @@ class Page:
                 self._bytes[byte] = 0
                 self._release(byte)
             self._held.clear()
+            self._closed = True
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
     def asked(self) -> bool:
-        """Whether somebody asks for a stop."""
-        return self._bytes[STOPS : STOPS + PLACES] != _NOTHING
+        """Whether somebody asks for a stop. What a dead one asked for is taken back."""
+        return self._bytes[STOPS : STOPS + PLACES] != _NOTHING and self._any_alive(STOPS)
 
     def running(self) -> bool:
         """Whether some kernels may be on the GPU; those of the dead are not."""
@@ -99,7 +101,7 @@ class Page:
 
     def until_free(self, timeout_s: float | None = None) -> bool:
         """Waits until nobody asks for a stop any more; whether that was so within the time."""
-        return _until(lambda: not self.asked() or not self._any_alive(STOPS), timeout_s)
+        return _until(lambda: not self.asked(), timeout_s)
 
     def until_off(self, timeout_s: float | None = None) -> bool:
         """Waits until no kernels are on the GPU; whether that was so within the time."""
@@ -180,6 +182,8 @@ class Page:
             return False
 
     def _take(self, byte: int) -> bool:
+        if self._closed:  # without its locks everybody would seem dead
+            raise RunlistError(f"{self.path or 'this page'} was closed")
         if self._descriptor < 0:
             return self._descriptor != _LOST
         try:
@@ -278,15 +282,16 @@ def _opened(path: Path) -> int:
         os.close(folder)
     try:
         _check(descriptor, path)
-        # Two that make it at once write the same. It never shrinks, so that nobody's memory goes away.
+        # Those that make it at once write the same. It never shrinks, so that nobody's memory goes away.
         if os.fstat(descriptor).st_size == 0:
             try:
                 os.posix_fallocate(descriptor, 0, SIZE)
             except OSError as error:
                 raise NotSupportedError(f"{path}: no room for {SIZE} bytes: {error.strerror}") from error
-            os.pwrite(descriptor, MAGIC, 0)
-        if os.pread(descriptor, len(MAGIC), 0) not in (MAGIC, bytes(len(MAGIC))) or os.fstat(descriptor).st_size < SIZE:
+        content = os.pread(descriptor, SIZE + 1, 0)
+        if len(content) != SIZE or (content[: len(MAGIC)] != MAGIC and any(content)):
             raise UsageError(f"{path} is another kind of file: name one that does not exist yet")
+        os.pwrite(descriptor, MAGIC, 0)
     except BaseException:
         os.close(descriptor)
         raise

@@ -162,7 +162,8 @@ class BLPExecutor:
 
     def resume(self, saved: Saved | None = None, *, physical: int | None = None) -> None:
         """Lets go of its own stop, and goes on where it stopped, or at `saved`; with `physical` blocks for each kernel
-        instead of those it had. While others still ask for a stop it goes on as they let go.
+        instead of those it had. Its kernels come and go while others still ask for a stop, and `wait` tells that:
+        `page.until_free` waits until they have let go.
         """
         with self._asking:
             if self._stopper is not None:
@@ -229,6 +230,7 @@ class BLPExecutor:
     def _go(self, at: Saved, physical: int | None) -> None:
         """Begins or goes on there."""
         self._begun, self._at, self._physical = True, at, physical
+        self.page.asked()  # kernels would see what a dead one asks for
         self._reset(at)
         self._queue()
 

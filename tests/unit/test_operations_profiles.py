@@ -299,6 +299,19 @@ def test_the_oldest_go_where_there_is_no_room(tmp_path: Path) -> None:
     assert "copy" not in found
 
 
+@pytest.mark.parametrize("letter", ["k", "\U0001f5a5"])
+def test_what_is_kept_can_be_read_again_however_long_the_names_are(tmp_path: Path, letter: str) -> None:
+    store = Store(tmp_path)
+    store.put("x", [GEMM], IMPORTED)
+    names = [letter * 60_000 + str(number) for number in range(400)]
+    kept = store.put("x", [Profile(name, Bound.UNKNOWN, 1, 1) for name in names], IMPORTED)
+    assert 0 < kept < 400
+    assert list(store.look("x")) == names[-kept:]
+    assert store.put("x", [GEMM, Profile(letter * 70_000, Bound.UNKNOWN, 1, 1)], LEARNED) == 1
+    assert list(store.look("x"))[-1] == "gemm"
+    assert "70000 letters" in wrong(Profile(letter * 70_000, Bound.UNKNOWN, 1, 1))
+
+
 @pytest.mark.parametrize("gpu", ["../../etc/passwd", "", "...", "/", "a" * 500, "\udcff", "x\ny"])
 def test_any_name_of_a_gpu_is_a_file_in_the_folder(tmp_path: Path, gpu: str) -> None:
     store = Store(tmp_path)

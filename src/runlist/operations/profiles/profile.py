@@ -13,6 +13,9 @@ LONGEST_NS = 1 << 40
 MOST_KERNELS = 2048
 """So many the library knows."""
 
+LONGEST_NAME = 1 << 16
+"""Letters of a kernel's name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -28,6 +31,8 @@ def wrong(profile: Profile) -> str:
     """Why the library would not take it; empty where it would."""
     if not profile.name or "\0" in profile.name or not profile.name.isprintable():
         return "a kernel without a name"
+    if len(profile.name) > LONGEST_NAME:
+        return f"a name of {len(profile.name)} letters: take {LONGEST_NAME} at most"
     if not 0 <= profile.sms <= MOST_SMS:
         return f"{profile.sms} SMs: take a number from 0 to {MOST_SMS}"
     if not 0 <= profile.duration_ns <= LONGEST_NS:

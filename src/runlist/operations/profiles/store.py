@@ -27,6 +27,8 @@ IMPORTED, LEARNED = "imported", "learned"
 
 _MARK, _VERSION = "runlist_profiles", 1
 _MOST_BYTES = 16 << 20
+_HEAD_BYTES = 1 << 20  # of them for the name of the GPU
+_INDENT = 8  # more bytes of a kernel inside a file than alone
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _LOCK = ".lock"
 
@@ -75,16 +77,14 @@ class Store:
         """
         with self._locked():
             there = self.look(gpu)
-            count = 0
+            given: set[str] = set()
             for one in profiles:
                 if wrong(one) or (source == LEARNED and one.name in there and there[one.name].source != LEARNED):
                     continue
                 there.pop(one.name, None)  # it is the newest again
                 there[one.name] = Kept(one, source)
-                count += 1
-            newest = dict(list(there.items())[-MOST_KERNELS:])
-            self._write(gpu, newest)
-            return count
+                given.add(one.name)
+            return len(given & self._write(gpu, there))
 
     def clear(self, gpu: str) -> int:
         """Forget a kind. Returns how many kernels were known; a file that is none of ours stays, and is an error."""
@@ -96,17 +96,21 @@ class Store:
                 raise RunlistError(f"{self.path(gpu)}: {error.strerror}") from None
             return len(found)
 
-    def _write(self, gpu: str, kept: Mapping[str, Kept]) -> None:
-        kernels = {
-            name: {"bound": one.profile.bound.name.lower(), "sms": one.profile.sms,
-                   "duration_ns": one.profile.duration_ns, "source": one.source}
-            for name, one in kept.items()
-        }  # fmt: skip
+    def _write(self, gpu: str, kept: Mapping[str, Kept]) -> set[str]:
+        """Returns which of them there was room for."""
+        kernels = _newest(
+            {
+                name: {"bound": one.profile.bound.name.lower(), "sms": one.profile.sms,
+                       "duration_ns": one.profile.duration_ns, "source": one.source}
+                for name, one in kept.items()
+            }
+        )  # fmt: skip
         content = json.dumps({_MARK: _VERSION, "gpu": gpu, "kernels": kernels}, indent=1).encode() + b"\n"
         try:
             files.replace(self.path(gpu), content, 0o600)
         except OSError as error:
             raise RunlistError(f"{self.path(gpu)}: {error.strerror}") from None
+        return set(kernels)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -120,6 +124,18 @@ class Store:
             yield
         finally:
             os.close(lock)
+
+
+def _newest(kernels: Mapping[str, Any]) -> dict[str, Any]:
+    """The last of them, as many as there is room for, of so many bytes as are read again."""
+    found: dict[str, Any] = {}
+    octets = 0
+    for name, fields in list(kernels.items())[: -MOST_KERNELS - 1 : -1]:
+        octets += len(json.dumps({name: fields}, indent=1)) + _INDENT
+        if octets > _MOST_BYTES - _HEAD_BYTES:
+            break
+        found[name] = fields
+    return dict(reversed(found.items()))
 
 
 def _read(path: Path) -> tuple[str, dict[str, Kept]]:
@@ -147,16 +163,18 @@ def _read(path: Path) -> tuple[str, dict[str, Kept]]:
 
 
 def _kept(path: Path, text: str, name: str, fields: Any) -> Kept:
-    where = f"{path}:{_line(text, name)}"
+    def no_profile(why: str) -> UsageError:
+        return UsageError(f"{path}:{_line(text, name)}: {why}")
+
     if not isinstance(fields, dict):
-        raise UsageError(f"{where}: the kernel {name!r} is no profile")
+        raise no_profile(f"the kernel {name!r} is no profile")
     bound = {one.name.lower(): one for one in Bound}.get(str(fields.get("bound")))
     sms, duration_ns, source = fields.get("sms"), fields.get("duration_ns"), fields.get("source")
     if bound is None or source not in (IMPORTED, LEARNED) or type(sms) is not int or type(duration_ns) is not int:
-        raise UsageError(f"{where}: the kernel {name!r} is no profile")
+        raise no_profile(f"the kernel {name!r} is no profile")
     one = Profile(name, bound, sms, duration_ns)
     if why := wrong(one):
-        raise UsageError(f"{where}: {why}")
+        raise no_profile(why)
     return Kept(one, source)
 
 

@@ -66,6 +66,7 @@ def test_a_bad_policy_is_usage_and_changes_nothing(
         (("one", "class=emperor", "--user", "0"), "emperor"),
         (("one", "class", "--user", "0"), "class: write key=value"),
         (("one", "--user", "no-such-user-here"), "no-such-user-here"),
+        (("one", "--user", "9" * 5000), "no user '999"),
         (("one", "--cgroup", "/a/*"), "the policy map takes names in full, without *, ? or ["),
         (("one", "--user", "0", "--refuse", "all"), "--refuse all: take slices, groups=N or gpus=N,N"),
         (("one", "--user", "0", "--refuse", "groups=x"), "--refuse groups=x: take slices, groups=N or gpus=N,N"),

@@ -27,7 +27,9 @@ def test_addresses(text: str, expected: tuple[str, int]) -> None:
     assert serve.parse_address(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "9878", "host", "host:", "host:x", "host:70000", "::1:80", "host:-1", "h:\uff11"])
+@pytest.mark.parametrize(
+    "text", ["", "9878", "host", "host:", "host:x", "host:70000", "::1:80", "host:-1", "h:\uff11", "h:" + "9" * 5000]
+)
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="write an address and a port"):
         serve.parse_address(text)

@@ -25,6 +25,7 @@ PATIENCE_S = 5.0
 
 _HEAD = "Written by `runlist policy map set`; `runlist policy map unset` removes it."
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 class Entry:
@@ -47,7 +48,7 @@ class Entry:
             raise UsageError("name whom it is for: --cgroup, --user, --comm")
         parse_settings(settings)
         conditions: dict[str, Value] = {**who}
-        if who.get("user", "").isascii() and who.get("user", "").isdecimal():
+        if _NUMBER.fullmatch(who.get("user", "")):
             conditions["user"] = int(who["user"])
         text = rule_text(_HEAD, conditions, {}, settings, _refused(refuse))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import ssl
 import sys
@@ -25,6 +26,7 @@ from runlist.planes.registry import choose_plane
 
 PORT = 9878
 LISTEN = f"127.0.0.1:{PORT}"
+_PORT = re.compile(r"[0-9]{1,5}")
 """Where it listens unless told otherwise: Prometheus' exporters have ports from 9100 to 9999."""
 
 MAX_SERIES = 20_000
@@ -51,9 +53,10 @@ def parse_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`, `[HOST]:PORT` or `:PORT`. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in bare and bare == host):
-        raise UsageError(f"{text}: write an address and a port, such as {LISTEN} or [::1]:{PORT}")
-    return bare, int(port)
+    number = int(port) if _PORT.fullmatch(port) else 65536
+    if not colon or number > 65535 or (":" in bare and bare == host):
+        raise UsageError(f"{text[:100]}: write an address and a port, such as {LISTEN} or [::1]:{PORT}")
+    return bare, number
 
 
 def parse_dialects(text: str) -> list[str]:

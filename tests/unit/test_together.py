@@ -96,3 +96,25 @@ def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_e
             world.manager.suspend(mine, True, NOBODY)
 
     a_daemon(test)
+
+
+@needs_root
+@pytest.mark.usefixtures("own_usage")
+def test_who_was_suspended_alone_goes_on_when_somebody_else_comes() -> None:
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as mine, child(NOBODY) as too:
+            clients = world.tree([mine])
+            root = await world.launched(mine, NOBODY)
+            await world.adopt(root, mine)
+            for uid, stays in ((NOBODY, False), (0, True)):
+                world.census.mps_clients = lambda gpu: {mine, too}
+                world.manager.suspend(mine, True, uid)
+                world.manager.suspend(mine, True, NOBODY)  # what root asked for stays root's
+                await world.manager.look_who_joined()
+                assert not enabled(clients[mine])
+                world.census.mps_clients = lambda gpu: {mine, too, PID}
+                await world.manager.look_who_joined()
+                assert enabled(clients[mine]) != stays
+                assert bool(world.task(mine).suspended_by) == stays
+
+    a_daemon(test)

@@ -135,7 +135,10 @@ class Handlers:
         return await self._tasks([], self._own.leave(self._pid, self._uid))
 
     async def _suspend(self, request: wire.Suspend | wire.Resume) -> wire.Message:
-        tasks = self._manager.suspend(request.pid, isinstance(request, wire.Suspend), self._uid)
+        suspended = isinstance(request, wire.Suspend)
+        if suspended and self._uid != 0:
+            await self._manager.census.refresh()  # who came a moment ago may be another user's, and would stop with it
+        tasks = self._manager.suspend(request.pid, suspended, self._uid)
         return await self._tasks(tasks, await self._together(tasks, KEPT_S))
 
     async def _use_policy(self, request: wire.UsePolicy) -> wire.Message:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.facts import environment_of
-from runlist.daemon.tasks.managed import ManagedTask, Sms
+from runlist.daemon.tasks.managed import ManagedTask, Sms, SuspendedBy
 from runlist.errors import NoPermissionError
 from runlist.proc.owners import user_behind
 from runlist.proc.process import owner_of
@@ -15,6 +15,7 @@ from runlist.protocol import environment_autogen as names
 from runlist.units import parse_number
 
 _MOST_SMS = 1_000_000
+_BY_ROOT, _BY_ITS_USER = "by root", "by its user"
 
 
 def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus) -> list[int] | None:
@@ -34,6 +35,17 @@ def check_alone(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus
                 f"process {managed.task.key.pid} is a client of an MPS server, and process {pid} of another user would "
                 "stop with it: only root may suspend it"
             )
+
+
+def by(managed: ManagedTask, uid: int) -> str:
+    """Who suspends a task, in words. What root asked for stays root's."""
+    before = managed.suspended_by.get(SuspendedBy.USER)
+    return _BY_ROOT if uid == 0 or before == _BY_ROOT else _BY_ITS_USER
+
+
+def is_by_its_user(managed: ManagedTask) -> bool:
+    """Whether somebody has a task suspended who may not have others off with it."""
+    return managed.suspended_by.get(SuspendedBy.USER) == _BY_ITS_USER
 
 
 def together_notes(tasks: Iterable[ManagedTask], together: Iterable[list[int] | None]) -> list[str]:

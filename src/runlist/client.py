@@ -11,7 +11,6 @@ import math
 import numbers
 import operator
 import os
-import select
 import socket
 import struct
 import time
@@ -33,6 +32,7 @@ from runlist.settings.table import override
 from runlist.starting import Turn, start_private
 from runlist.version import __version__
 from runlist.views.structs import TaskView, WorkloadView
+from runlist.waiting import readable
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
@@ -352,7 +352,7 @@ class Client:
     def _hear_nothing(self) -> None:
         """Say so, once, where the daemon is silent from the beginning."""
         said, self._on_silence = self._on_silence, None
-        if said is not None and not select.select([self._connection.sock], [], [], _SILENCE_S)[0]:
+        if said is not None and not readable([self._connection.sock.fileno()], _SILENCE_S):
             said(self._peer()[0])
 
     def _peer(self) -> tuple[int, int]:

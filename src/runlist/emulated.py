@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import tempfile
 from importlib import resources
@@ -20,6 +19,7 @@ from runlist import trusted
 from runlist.errors import NoPermissionError, NotSupportedError
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.calibration_autogen import DEVICE_MEMORY
+from runlist.waiting import readable
 
 _DEVICE_PROGRAM = "runlist-emulated-gpu"
 _LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -108,8 +108,7 @@ class EmulatedGpu:
         self._process = process
         assert process.stdout is not None
         assert process.stderr is not None
-        readable, _, _ = select.select([process.stdout], [], [], timeout)
-        if readable and process.stdout.readline() == b"ready\n":
+        if readable([process.stdout.fileno()], timeout) and process.stdout.readline() == b"ready\n":
             return self
         process.kill()
         said = process.stderr.read().decode(errors="replace").strip()

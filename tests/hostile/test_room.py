@@ -67,6 +67,30 @@ def test_just_enough_descriptors(commands: Commands, worker: Start) -> None:
     assert started.wait(PATIENCE_S) == 0
 
 
+_MANY = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+while os.dup(0) < 1100:
+    pass
+for fd in range(3, 1101):
+    os.set_inheritable(fd, True)
+os.execv(sys.executable, [sys.executable, "-m", "runlist.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="needs 1200 descriptors")
+@pytest.mark.parametrize("words", [("ps",), ("run", "--", "true"), ("emulator", "--", "true")])
+def test_a_command_with_more_descriptors_than_select_takes(
+    daemon: Daemon, commands: Commands, words: tuple[str, ...]
+) -> None:
+    """They are of whoever starts it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY, *words], env=commands.environment, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
 @pytest.mark.parametrize("attached", [True, False])
 def test_no_memory(daemon: Daemon, worker: Start, slices: Slices, kind: int, attached: bool) -> None:

@@ -33,6 +33,7 @@ FLOW: dict[str, set[str]] = {
     "trusted": {"errors"},
     "units": set(),
     "version": set(),
+    "waiting": set(),
     "proc": {"errors", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": {"units"},
@@ -53,8 +54,8 @@ FLOW: dict[str, set[str]] = {
         "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure", "trusted",
     },
     "planes.process": {"errors", "proc", "protocol", "structure", "trusted"},
-    "emulated": {"protocol", "errors", "trusted"},
-    "sharing": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted"},
+    "emulated": {"protocol", "errors", "trusted", "waiting"},
+    "sharing": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted", "waiting"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},
     "views": {"model", "planes.control", "planes.registry", "text", "units"},
@@ -112,7 +113,7 @@ FLOW: dict[str, set[str]] = {
     "starting": {"errors", "interpreter", "paths", "planes.interface", "protocol"},
     "client": {
         "errors", "frames", "paths", "planes.interface", "planes.registry", "proc", "protocol", "settings", "starting",
-        "version", "views", "wire",
+        "version", "views", "waiting", "wire",
     },
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
     "top": {"client", "errors", "model", "units", "views"},

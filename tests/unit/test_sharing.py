@@ -11,7 +11,7 @@ import pytest
 from runlist.cli.side_by_side import asked_sharing
 from runlist.errors import NoPermissionError, NotSupportedError, RunlistError, UsageError
 from runlist.settings.table import parse_settings
-from runlist.sharing import gpus, mps, places
+from runlist.sharing import gpus, joining, mps, places
 
 GPU = gpus.Gpu("GPU-1", "NVIDIA H100 80GB HBM3", 132, 0)
 
@@ -160,6 +160,18 @@ def test_a_place_is_kept_by_who_inherited_it(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     os.close(ours)
     _taken(tmp_path, first=True).close()
+
+
+def test_a_control_daemon_that_names_one_server_on_and_on(tmp_path: Path) -> None:
+    """Each that is named is watched by a descriptor."""
+    program = tmp_path / "control"
+    program.write_text(f"#!/bin/sh\nyes {os.getpid()} | head -c 600000\n")
+    program.chmod(0o755)
+    before = len(os.listdir("/proc/self/fd"))
+    said: list[str] = []
+    with joining._watching(joining._Server(str(program), tmp_path, own=False), said.append):
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert said == []
 
 
 @pytest.mark.parametrize("name", [places.PAGE, places.PLACES])

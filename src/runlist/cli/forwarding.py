@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import struct
 import time
 from types import FrameType
+
+from runlist.waiting import readable
 
 SIGNALS = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGCONT,
@@ -88,7 +89,7 @@ class Forwarding:
             return number in _FROM_TERMINAL
         until = time.monotonic() + _PATIENCE_S
         while not self._is_heard(number) and (left := until - time.monotonic()) > 0:
-            if select.select([self._from_ear], [], [], left)[0] and not self._listen():
+            if readable([self._from_ear], left) and not self._listen():
                 break
         with contextlib.suppress(OSError):  # it has ended
             return self._is_heard(number) and os.getpgid(self._pid or 0) == os.getpgid(0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from types import FrameType
 from runlist.errors import RunlistError
 from runlist.protocol import environment_autogen as names
 from runlist.sharing import mps, places
+from runlist.waiting import readable
 
 LOCK = "attendant"
 PIPE, LOG = "pipe", "log"
@@ -123,7 +123,7 @@ def _wait_until_left(file: int, control: _Control) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     watched = [] if control.ended() else [os.pidfd_open(control.pid)]
-    while left not in select.select([left, *watched], [], [])[0]:
+    while left not in readable([left, *watched]):
         control.ended()
         os.close(watched.pop())
     for fd in (left, *watched):

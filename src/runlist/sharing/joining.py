@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import select
 import shutil
 import subprocess
 import threading
@@ -18,9 +17,11 @@ from runlist.errors import NoTargetError, NotSupportedError, RunlistError, Usage
 from runlist.planes.interface import Plane
 from runlist.protocol import environment_autogen as names
 from runlist.sharing import attendant, gpus, mps, places
+from runlist.waiting import readable
 
 _KEY = 12  # characters of a folder's name
 _READY_S = 60.0
+_MOST_SERVERS = 64  # that are watched
 _NORMAL, _BELOW_NORMAL = "0", "1"  # priorities of clients
 
 
@@ -164,7 +165,7 @@ def _start(program: str, folder: Path, uuids: Sequence[str]) -> None:
         os.close(theirs)
     with open(ours, "rb") as pipe:
         line = b"no answer"
-        if select.select([pipe], [], [], _READY_S)[0]:
+        if readable([ours], _READY_S):
             line = pipe.readline().strip()
     if line != b"ready":
         raise NotSupportedError(line.decode(errors="replace") or f"{mps.CONTROL} was killed as it started: try again")
@@ -203,14 +204,14 @@ def _clear(folder: Path) -> None:
 def _watching(server: _Server, say: Callable[[str], None]) -> Iterator[None]:
     """Say once, while this lasts, that the server that programs are clients of now has ended."""
     watched = {}
-    for pid in mps.servers(server.program, server.pipe) or []:
+    for pid in list(dict.fromkeys(mps.servers(server.program, server.pipe) or []))[:_MOST_SERVERS]:
         with contextlib.suppress(OSError):
             watched[os.pidfd_open(pid)] = pid
     stop = os.eventfd(0, os.EFD_CLOEXEC)
 
     def watch() -> None:
-        ended = [watched[fd] for fd in select.select([*watched, stop], [], [])[0] if fd != stop]
-        ended += [pid for fd, pid in watched.items() if pid not in ended and select.select([fd], [], [], 0)[0]]
+        ended = [watched[fd] for fd in readable([*watched, stop]) if fd != stop]
+        ended += [watched[fd] for fd in readable([*watched], 0) if watched[fd] not in ended]
         if ended:
             say(
                 f"the MPS server (process {ended[0]}) has ended: the programs on it get errors from the driver, start "

@@ -99,6 +99,8 @@ def _operation(shown: str, number: int, fields: dict[str, Any]) -> Operation:
     numbers: dict[str, Any] = {name: fields.get(name) for name in _NUMBERS}
     name = fields.get("name", "")
     wrong = [each for each, value in numbers.items() if not _is_number(value)]
+    if not wrong and numbers["client"] >= operations.MOST_CLIENTS:
+        wrong = ["client"]
     if wrong or not isinstance(name, str):
         raise UsageError(f"{shown}: line {number}: {(wrong or ['name'])[0]} is not what it must be")
     return Operation(name=name, **numbers)

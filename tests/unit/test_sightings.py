@@ -461,3 +461,29 @@ def test_where_no_room_was_made_none_is_told() -> None:
         world.sightings.close()
 
     asyncio.run(run())
+
+
+def test_a_user_with_many_processes_takes_nobody_elses_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do the numbers that a user has for containers; root's count by cgroup, as in the kernel's maps."""
+    monkeypatch.setattr(sightings, "MOST_OF_AN_OWNER", 2)
+    monkeypatch.setattr(sightings, "user_behind", lambda uid: 1000 if uid >= 100_000 else uid)
+
+    async def test() -> None:
+        world = World()
+        whose = [(1000, 5), (1000, 6), (100_000, 5), (1000, 5), (1001, 5), (0, 8), (0, 8), (0, 8), (0, 9), (100_001, 7)]
+        for pid, (uid, cgroup) in enumerate(whose, 10):
+            made = msgspec.structs.replace(world.event(Kind.CLIENT), pid=pid, uid=uid, cgroup=cgroup)
+            world.sightings.hear([made])
+        assert list(world.sightings._known) == [10, 11, 14, 15, 16, 18]
+        ended = msgspec.structs.replace(world.event(Kind.CLIENT), what=What.ENDED, pid=10, uid=1000)
+        made = msgspec.structs.replace(world.event(Kind.CLIENT), pid=20, uid=100_000)
+        world.sightings.hear([ended, made, msgspec.structs.replace(made, pid=21)])
+        assert list(world.sightings._known) == [11, 14, 15, 16, 18, 20]
+        world.sightings.gap()
+        world.sightings.hear([made, msgspec.structs.replace(made, pid=21), msgspec.structs.replace(made, pid=22)])
+        assert list(world.sightings._known) == [20, 21]
+        world.sightings.hear([msgspec.structs.replace(ended, pid=pid) for pid in (20, 21)])
+        assert not world.sightings._owners
+        world.sightings.close()
+
+    asyncio.run(test())

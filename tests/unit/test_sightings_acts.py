@@ -32,7 +32,7 @@ def test_others_are_served_between_the_tasks_that_are_set_right() -> None:
 def test_one_is_looked_at_on_hints_so_often_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(sightings, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    known = sightings._Process()
+    known = sightings._Process((0, 0))
     for clock.now in (100.0, 100.5, 101.0):  # the last begins another second
         may = [known.may_look() for _ in range(sightings.LOOKS_A_SECOND + 1)]
         assert may == [clock.now != 100.5] * sightings.LOOKS_A_SECOND + [False]

@@ -114,17 +114,19 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert len(operations_log.read(path).operations) == 1
 
 
+_OF_CLIENT_16 = """{"runlist_operations": 1, "pid": 1}
+{"client": 16, "kind": 0, "operation_class": 0, "sms": 0, "called_ns": 1, "launched_ns": 1, "done_ns": 1}
+"""
+"""There are sixteen: each has tracks of its own."""
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
         ("", "line 1"), ("\n", "line 1"), ("{}\n", "no log"), ('{"runlist_operations": 2, "pid": 1}\n', "no log"),
         ('{"runlist_operations": 1}\n', "no log"), ("[" * 100_000 + "\n", "line 1"),
         ('{"runlist_operations": 1, "pid": 1}\n{"client": 0}\n', "line 2: kind is not"),
-        (
-            '{"runlist_operations": 1, "pid": 1}\n{"client": 16, "kind": 0, "operation_class": 0, "sms": 0, '
-            '"called_ns": 1, "launched_ns": 1, "done_ns": 1}\n',
-            "line 2: client is not",
-        ),  # each would have tracks of its own
+        (_OF_CLIENT_16, "line 2: client is not"),
         ('{"runlist_operations": 1, "pid": 1}\n{"lost": -1}\n', "line 2: client"),
         ('{"runlist_operations": 1, "pid": 1}\n7\n', "line 2 is no operation"),
     ],

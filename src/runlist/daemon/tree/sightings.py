@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -30,6 +31,7 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
+from runlist.proc.owners import user_behind
 from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, Refusal, What
 
 _log = structlog.get_logger()
@@ -44,7 +46,8 @@ BEGIN_S = 5.0
 """A search waits no longer for those that an earlier daemon knew."""
 MOST_OBJECTS = 16_384
 """Remembered of a process; beyond, looks find the rest."""
-MOST_PROCESSES = 4096
+MOST_OF_AN_OWNER, MOST_PROCESSES = 2048, 1 << 16
+"""Processes of a user, or of root in a cgroup, as in the kernel's maps; and of all together."""
 LOOKS_A_SECOND = 20
 """At a process on hints alone. A program that makes and frees contexts on and on is left to the ordinary looks."""
 CORRECT_EVERY_S = 0.005
@@ -68,9 +71,14 @@ _CRITICAL = (TaskClass.LATENCY, TaskClass.DEADLINE)
 _TAKES_GROUPS = (Kind.CLIENT, Kind.DEVICE, Kind.GROUP)
 
 
+_Owner = tuple[int, int]
+"""A user, and for root the cgroup."""
+
+
 class _Process(msgspec.Struct):
     """What was seen of a process: its objects by client, and the descriptor of each client."""
 
+    owner: _Owner
     objects: dict[int, dict[int, Kind]] = {}
     fds: dict[int, int] = {}
     last: float = 0.0
@@ -97,6 +105,10 @@ class _Process(msgspec.Struct):
             self.second, self.looks = now, 0
         self.looks += 1
         return self.looks <= LOOKS_A_SECOND
+
+
+def _owner(event: Event) -> _Owner:
+    return user_behind(event.uid), event.cgroup if event.uid == 0 else 0
 
 
 class Sightings:
@@ -126,6 +138,7 @@ class Sightings:
         self._checks = checks
         self._search = search
         self._known: dict[int, _Process] = {}
+        self._owners: Counter[_Owner] = Counter()  # of these
         self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
         self._wrong: dict[int, None] = {}  # processes whose slices are to be looked at, in the order of events
@@ -155,7 +168,7 @@ class Sightings:
             self._beginning.add_done_callback(lambda done: None if done.cancelled() else self.gap())
             return
         for pid in [pid for pid, known in self._known.items() if known.look is None]:
-            del self._known[pid]
+            self._forget(pid)
         for root in list(self._processes.roots.values()):
             self._search.look_again(root)
         self._search.rules_changed(lambda _: True)
@@ -246,10 +259,12 @@ class Sightings:
         if known is None:
             if not self._finder.is_file(event.pid, event.fd):
                 return
-            if len(self._known) >= MOST_PROCESSES:
+            owner = _owner(event)
+            if self._owners[owner] >= MOST_OF_AN_OWNER or len(self._known) >= MOST_PROCESSES:
                 self._search.look_anew(event.pid)
                 return
-            known = self._known[event.pid] = _Process()
+            known = self._known[event.pid] = _Process(owner)
+            self._owners[owner] += 1
         objects = known.objects.setdefault(event.client, {})
         if len(objects) < MOST_OBJECTS:
             objects[event.object] = event.kind
@@ -364,11 +379,19 @@ class Sightings:
             asyncio.get_running_loop().call_later(QUIET_S, self._checks.check_files, event.pid)
 
     def _ended(self, event: Event) -> None:
-        known = self._known.pop(event.pid, None)
+        known = self._forget(event.pid)
         if known is not None and known.look is not None:
             known.look.cancel()
         self._corrected.pop(event.pid, None)
         self._kernel.forget(event.pid)
+
+    def _forget(self, pid: int) -> _Process | None:
+        known = self._known.pop(pid, None)
+        if known is not None:
+            self._owners[known.owner] -= 1
+            if not self._owners[known.owner]:
+                del self._owners[known.owner]
+        return known
 
     # -- looking -----------------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ class World:
         root: Any = SimpleNamespace(quota=quota)
         self.task = ManagedTask(Task(TaskKey(7, "GPU-0"), TaskClass.BATCH, "x", 0, 0.0), {1: self.context}, root=root)
         self.account, self.all = Account(), Account()
-        accounting = SimpleNamespace(of=lambda pid: self.account, all=self.all)
+        self.accounts: dict[int, Account] = {}  # of processes that have one of their own
+        accounting = SimpleNamespace(of=lambda pid: self.accounts.get(pid, self.account), all=self.all)
         self.ran: list[str] = []
         gpus: Any = SimpleNamespace(
             scheduler=lambda gpu: SimpleNamespace(accounting=accounting), run=lambda gpus, _: self.ran.extend(gpus)
@@ -206,6 +207,31 @@ def test_of_many_some_have_their_turn_in_a_look_and_the_others_in_the_next(
         world.look(1)
         counts.append(world.context.enabled + world.context.roused - before)
     assert [count for count in counts if count] == [3, 3, 1]
+
+
+def test_those_who_seem_to_wait_on_and_on_keep_nobody_from_being_roused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run for a moment whenever they were roused, and are looked at as anew from then on."""
+    clock = 0.0
+
+    def liar(pid: int) -> ManagedTask:
+        task = replace_key(world.task, pid)
+        context: Any = Context()
+        world.accounts[pid] = Account()
+
+        def takes() -> None:
+            nonlocal clock
+            clock += 0.002
+            world.accounts[pid].add(Usage(0.001, 1))
+
+        context.takes = takes
+        task.contexts = {1: context}
+        return task
+
+    monkeypatch.setattr(rousing, "time", SimpleNamespace(monotonic=lambda: clock))
+    world.tasks = [*map(liar, range(100, 140)), world.task]
+    assert world.look(30)
 
 
 def test_what_may_go_off_at_once_is_let_go_of_before_and_armed_again(world: World) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from operator import itemgetter
 
 import msgspec
 import structlog
@@ -69,20 +70,22 @@ class Rousing:
         began = time.monotonic()
         now = began if now is None else now
         before, self._still = self._still, {}
-        unsettled, over, seen = set(), False, self._seen()
+        due: list[tuple[float, ManagedTask, Accounting]] = []
         for task in self._processes.tasks():
             if not task.share.enabled or task.carrier is not None or task.outside:
                 continue
-            gpu = task.task.key.gpu
-            accounting = self._gpus.scheduler(gpu).accounting
+            accounting = self._gpus.scheduler(task.task.key.gpu).accounting
             still = self._still[task.task.key] = _now(task, accounting, before.get(task.task.key), now)
-            if now < still.due or over:
-                continue
+            if now >= still.due:
+                due.append((still.due, task, accounting))
+        unsettled, seen = set(), self._seen()
+        for _, task, accounting in sorted(due, key=itemgetter(0)):  # whoever had no turn in the last look is first
             shares = accounting.all.shares
             armed = task.on_settle is not None
-            if _ask(task, still, now, busy=bool(shares) and shares[-1] > BUSY, seen=seen):
-                over = time.monotonic() - began >= MOST_S
-                unsettled |= {gpu} if armed else set()
+            if _ask(task, self._still[task.task.key], now, busy=bool(shares) and shares[-1] > BUSY, seen=seen):
+                unsettled |= {task.task.key.gpu} if armed else set()
+                if time.monotonic() - began >= MOST_S:
+                    break
         self._gpus.run(unsettled, set())  # what was to go off at once is to do so again
 
 

@@ -27,13 +27,20 @@ __all__ = ["own_usage"]
 def test_tasks_that_the_gpu_knows_as_one() -> None:
     key = TaskKey(5, "GPU-0")
     task = ManagedTask(Task(key, TaskClass.NORMAL, "x", 0, time.monotonic()))
-    scheduler: Any = SimpleNamespace(fellows=lambda task: [9, 7])
+    scheduler: Any = SimpleNamespace(fellows=lambda task: [9, 7], tasks={})
     census: Any = SimpleNamespace(mps_clients=lambda gpu: {5, 8, 7} if gpu == "GPU-0" else set())
     assert pids_together(task, scheduler, census) == [7, 8, 9]
     task.task = replace(task.task, key=TaskKey(5, "GPU-1"))
     assert pids_together(task, scheduler, census) == [7, 9]  # it is a client on another GPU
     scheduler.fellows = lambda task: []
     assert pids_together(task, scheduler, census) is None
+    task.task = replace(task.task, key=TaskKey(5, "GPU-0"))
+    scheduler.tasks = {
+        TaskKey(7, "GPU-0"): SimpleNamespace(group_ids={3}),
+        TaskKey(8, "GPU-0"): SimpleNamespace(group_ids=set()),
+    }
+    assert pids_together(task, scheduler, census) == [8]  # the group of 7 is known: it is another server's
+    task.task = replace(task.task, key=TaskKey(5, "GPU-1"))
     line = "process 5 is a client of an MPS server: it runs, stops and has a slice together with the server's other "
     assert together_notes([task], [[7, 8]]) == [f"{line}clients (7, 8)"]
     assert together_notes([task], [[]]) == [f"{line}clients (none now)"]
@@ -116,5 +123,21 @@ def test_who_was_suspended_alone_goes_on_when_somebody_else_comes() -> None:
                 await world.manager.look_who_joined()
                 assert enabled(clients[mine]) != stays
                 assert bool(world.task(mine).suspended_by) == stays
+
+    a_daemon(test)
+
+
+@needs_root
+@pytest.mark.usefixtures("own_usage")
+def test_users_with_a_server_each_are_not_in_each_others_way() -> None:
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as mine, child(1) as theirs:
+            clients = world.tree([mine, theirs])
+            for pid, uid in ((mine, NOBODY), (theirs, 1)):
+                await world.adopt(await world.launched(pid, uid), pid)
+            world.census.mps_clients = lambda gpu: {mine, theirs}
+            world.manager.suspend(mine, True, NOBODY)
+            await world.manager.look_who_joined()
+            assert [enabled(clients[pid]) for pid in (mine, theirs)] == [False, True]
 
     a_daemon(test)

@@ -19,11 +19,14 @@ _BY_ROOT, _BY_ITS_USER = "by root", "by its user"
 
 
 def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus) -> list[int] | None:
-    """The other processes that run, stop and have a slice with a task's; None for one that stands alone."""
+    """The other processes that run, stop and have a slice with a task's; None for one that stands alone. Of which
+    server a client is, its channel group tells, once that is known.
+    """
     pid, gpu = managed.task.key
-    clients = census.mps_clients(gpu)
-    together = {*scheduler.fellows(managed.task), *(clients if pid in clients else ())}
-    return sorted(together - {pid}) if together else None
+    clients, together = census.mps_clients(gpu), set(scheduler.fellows(managed.task))
+    if pid in clients:
+        together |= clients - {key.pid for key, other in scheduler.tasks.items() if other.group_ids}
+    return sorted(together - {pid}) if together or pid in clients else None
 
 
 def check_alone(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, uid: int) -> None:

@@ -77,10 +77,12 @@ def test_one_that_came_a_moment_ago_is_not_stopped(
 def test_nor_is_one_that_comes_later(for_all: Daemon, commands: Commands, worker: Start, own: Worker) -> None:
     nobody(lambda client: client.suspend(own.pid))
     own.assert_stopped()
-    other = worker(environment={**commands.environment, **CLIENT})  # it is ready once it did some work
-    wait_for(lambda: not task_of(for_all, own.pid).suspended)
+    other = worker(environment={**commands.environment, **CLIENT}, idle=True)
+    for_all.client.attach(other.pid, "normal", wait=True)
+    other.do("open")  # it is ready once it did some work
     other.wait_for_progress()
     own.wait_for_progress()
+    assert not task_of(for_all, own.pid).suspended
 
 
 def test_nor_by_one_that_had_no_work_when_it_was_suspended(
@@ -89,9 +91,10 @@ def test_nor_by_one_that_had_no_work_when_it_was_suspended(
     own.do("close")
     wait_for(lambda: not for_all.client.ps())
     other = worker(environment={**commands.environment, **CLIENT})
+    for_all.client.attach(other.pid, "normal")
     nobody(lambda client: client.suspend(own.pid))
     own.do("open")
-    wait_for(lambda: [task.suspended for task in for_all.client.ps()] == [False])
+    wait_for(lambda: [task.suspended for task in for_all.client.ps() if task.pid == own.pid] == [False])
     other.wait_for_progress()
 
 

@@ -18,6 +18,7 @@ from runlist.errors import NoPermissionError
 from runlist.model import Task, TaskClass, TaskKey
 from tests.fixtures.adoption import PID, child, own_usage
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
+from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import NO_PROCESS, Managed, a_daemon
 from tests.unit.test_manager import enabled
 
@@ -109,20 +110,24 @@ def test_only_root_suspends_those_who_stop_together_with_a_process_of_somebody_e
 @pytest.mark.usefixtures("own_usage")
 def test_who_was_suspended_alone_goes_on_when_somebody_else_comes() -> None:
     async def test(world: Managed) -> None:
-        with child(NOBODY) as mine, child(NOBODY) as too:
+        with child(NOBODY) as mine:
             clients = world.tree([mine])
             root = await world.launched(mine, NOBODY)
             await world.adopt(root, mine)
+            fellows: list[int] = []
+            world.gpus.scheduler(UUIDS[0]).fellows = lambda task: fellows  # type: ignore[method-assign]
             for uid, stays in ((NOBODY, False), (0, True)):
-                world.census.mps_clients = lambda gpu: {mine, too}
+                fellows[:] = [mine]
                 world.manager.suspend(mine, True, uid)
                 world.manager.suspend(mine, True, NOBODY)  # what root asked for stays root's
-                await world.manager.look_who_joined()
+                world.census.mps_clients = lambda gpu: {mine, PID}
+                world.manager.look_who_joined()  # of whose server that one is nobody knows
                 assert not enabled(clients[mine])
-                world.census.mps_clients = lambda gpu: {mine, too, PID}
-                await world.manager.look_who_joined()
+                fellows[:] = [PID]
+                world.manager.look_who_joined()
                 assert enabled(clients[mine]) != stays
                 assert bool(world.task(mine).suspended_by) == stays
+                world.census.mps_clients = lambda gpu: set()
 
     a_daemon(test)
 
@@ -137,7 +142,7 @@ def test_users_with_a_server_each_are_not_in_each_others_way() -> None:
                 await world.adopt(await world.launched(pid, uid), pid)
             world.census.mps_clients = lambda gpu: {mine, theirs}
             world.manager.suspend(mine, True, NOBODY)
-            await world.manager.look_who_joined()
+            world.manager.look_who_joined()
             assert [enabled(clients[pid]) for pid in (mine, theirs)] == [False, True]
 
     a_daemon(test)

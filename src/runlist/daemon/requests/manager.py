@@ -17,14 +17,14 @@ import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.kernel.link import KernelLink
-from runlist.daemon.memory.census import KEPT_S, MemoryCensus
+from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement, some
 from runlist.daemon.requests.launches import Launches
 from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, set_limit
 from runlist.daemon.requests.messages import Answer, Kind, TenantMessage
 from runlist.daemon.requests.rights import check_owner, check_right
 from runlist.daemon.requests.tenants import hear
-from runlist.daemon.requests.together import by, check_alone, is_by_its_user
+from runlist.daemon.requests.together import by, check_alone, check_others, is_by_its_user
 from runlist.daemon.tasks.managed import Asked, ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.descriptors import Descriptors
@@ -256,17 +256,14 @@ class Manager:
                 task.let_go(SuspendedBy.USER)
         return tasks
 
-    async def look_who_joined(self) -> None:
+    def look_who_joined(self) -> None:
         """Resume the clients of MPS that their users suspended before another user's came to their server."""
-        if not any(map(is_by_its_user, self.processes.tasks())):
-            return
-        await self.census.refresh(KEPT_S)
         resumed = set()
         for task in filter(is_by_its_user, self.processes.tasks()):
             assert task.root is not None
             gpu = task.task.key.gpu
             try:
-                check_alone(task, self.gpus.scheduler(gpu), self.census, task.root.uid)
+                check_others(task, self.gpus.scheduler(gpu).fellows(task.task), task.root.uid)
             except NoPermissionError as error:
                 _log.info("a client of MPS is not suspended any more", pid=task.task.key.pid, reason=str(error))
                 task.let_go(SuspendedBy.USER)

@@ -30,8 +30,16 @@ def pids_together(managed: ManagedTask, scheduler: Scheduler, census: MemoryCens
 
 
 def check_alone(managed: ManagedTask, scheduler: Scheduler, census: MemoryCensus, uid: int) -> None:
-    """Raise NoPermissionError where suspending a task for its user would stop a process of somebody else, too."""
-    for pid in () if uid == 0 else pids_together(managed, scheduler, census) or ():
+    """Raise NoPermissionError where suspending a task for its user would stop a process of somebody else, too, or may:
+    of which server the clients are that are not managed nobody knows.
+    """
+    if uid != 0:
+        check_others(managed, pids_together(managed, scheduler, census) or (), uid)
+
+
+def check_others(managed: ManagedTask, others: Iterable[int], uid: int) -> None:
+    """The same, where it is known who stops with it."""
+    for pid in others:
         owner = owner_of(pid)
         if owner is not None and user_behind(owner) != user_behind(uid):
             raise NoPermissionError(

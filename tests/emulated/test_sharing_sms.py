@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ def test_a_control_daemon_that_is_killed(commands: Commands, sharing: Sharing) -
     assert "control daemon of these GPUs does not answer" in commands.fails(1, *SHARE, "batch", "--", "true")
     assert end(process)[0] == 7
     sharing.wait_until_nothing_is_left()
+
+
+@needs_stand_in
+def test_who_only_asks_whether_an_attendant_is_there_keeps_none_from_starting(sharing: Sharing, tmp_path: Path) -> None:
+    """As each program does that ends: it has the lock for that moment."""
+    tmp_path.chmod(0o700)
+    lock = os.open(tmp_path / attendant.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    assert places.locked(lock)
+    os.close(places.open_places(tmp_path))
+    ours, theirs = os.pipe()
+    words = [str(tmp_path), str(tmp_path / places.TURN), sharing.program, "", str(theirs)]
+    command = interpreter.command("runlist.sharing.attendant", *words)
+    subprocess.run(command, env=sharing.commands.environment, pass_fds=[theirs], check=True)
+    os.close(theirs)
+    threading.Timer(0.1, os.close, [lock]).start()
+    with open(ours, "rb") as said:
+        assert said.readline() == b"ready\n"
+    wait_for(lambda: not tmp_path.exists(), "it ends, as nobody is there")
 
 
 def test_an_attendant_that_is_killed(commands: Commands, sharing: Sharing) -> None:

@@ -29,6 +29,7 @@ PIPE, LOG = "pipe", "log"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _START_S, _QUIT_S = 30.0, 20.0
 _LOOK_S = 0.05
+_ASKED_S = 1.0  # who asks whether we are there has our lock for a moment
 _CLIENTS_LOOK_S = 1.0
 _LAST_WORDS = 400  # characters
 
@@ -152,9 +153,12 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if not places.locked(lock):
-        _say(ready, "another attendant is there: try again")
-        return
+    until = time.monotonic() + _ASKED_S
+    while not places.locked(lock):
+        if time.monotonic() > until:
+            _say(ready, "another attendant is there: try again")
+            return
+        time.sleep(_LOOK_S)
     try:
         control = _Control(program, folder, gpus)
     except OSError as error:

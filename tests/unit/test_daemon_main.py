@@ -179,6 +179,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
         checkpoints=SimpleNamespace(look=nothing),
+        manager=SimpleNamespace(look_who_joined=lambda: said.append("who joined")),
         kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
@@ -194,7 +195,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 12
-    assert said.count("ring") == said.count("counts") == said.count("roused") == 6
+    assert said.count("ring") == said.count("counts") == said.count("roused") == said.count("who joined") == 6
     assert "opened" not in said
     said.clear()
     processes.expected.add(7)
@@ -228,6 +229,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
         checkpoints=SimpleNamespace(look=nothing),
+        manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(
             check=lambda: len(checks) != 4, asking=lambda managed: {7} if len(checks) == 6 else set()
         ),
@@ -413,6 +415,7 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
         checkpoints=SimpleNamespace(look=nothing),
+        manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
         revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),

@@ -73,7 +73,8 @@ class World:
             cast("Any", SimpleNamespace(gpus=lambda: self.machine)),
         )
 
-    def _forget(self) -> None:
+    def _forget(self, pid: int | None = None) -> None:
+        del pid
         self.forgotten += 1
 
     def _make_room(self) -> bool:

@@ -95,7 +95,8 @@ std::int64_t expected_ns(Kind kind, const Cost& cost, std::int64_t ahead_ns) {
     return kind == Kind::kGraph ? ahead_ns : (ahead_ns + kGuessed - 1) / kGuessed;
 }
 
-// Beside an idle client 0: one that has nothing in flight always goes, and looks at what is only where that matters.
+// Beside an idle client 0. Each may have two in flight, however long they are: with one the GPU would stand between
+// them. It is looked at what is in flight only where that matters.
 bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     const std::uint64_t live = all.live.load(kRelaxed);
     {
@@ -105,8 +106,9 @@ bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     const Held held(all.asking);
     if (all.any_capture()) return true;
     look(all, client);
-    return all.page->others[client.index].duration_ns.load(kRelaxed) <= 0 ||
-           flying(*all.page, live).duration_ns <= ahead_ns;
+    if (flying(*all.page, live).duration_ns <= ahead_ns) return true;
+    const Held metering(client.metering);
+    return std::count_if(client.flights.begin(), client.flights.end(), [](const Flight& one) { return one.used; }) <= 1;
 }
 
 }  // namespace

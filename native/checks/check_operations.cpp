@@ -30,7 +30,8 @@ struct Given {
 
 Given given[kStreams];
 std::atomic<bool> first_busy{false};
-std::atomic<bool> in_flight{false};  // what others than client 0 gave
+std::atomic<bool> in_flight{false};  // what others than client 0 gave, but for the next `landing` that are asked about
+std::atomic<int> landing{0};
 
 // Handles of the driver that is made here: never looked into.
 CUstream stream_at(int index) {
@@ -57,7 +58,7 @@ CUresult make_event(CUevent* event, unsigned) {
 }
 CUresult record_event(CUevent, CUstream) { return CUDA_SUCCESS; }
 CUresult query_event(CUevent) {
-    if (in_flight.load()) return CUDA_ERROR_NOT_READY;
+    if (in_flight.load()) return landing.load() != 0 && landing.fetch_sub(1) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     static std::atomic<unsigned> asked{0};
     return asked.fetch_add(1) % 3 == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -413,10 +414,28 @@ void ahead() {
         REQUIRE(bound.gives(Kind::kGraph, 5) == 2);
     }
     {
+        Ahead bound;
+        Engine& all = *engine.load();
+        while (bound.client.guess_ns < Ahead::kAheadNs) {  // the dispatcher may look as well, at any moment
+            bound.client.guess_ns = 0;
+            bound.gives(Kind::kKernel, 15);
+            land_all(all);  // it flies
+            runlist::pause_ns(100'000);
+            landing.store(2);
+            land_all(all);  // four in 100 µs
+            in_flight.store(false);
+            REQUIRE(flush(bound.client) == CUDA_SUCCESS);
+            while (any_flies(all)) land_all(all);
+            in_flight.store(true);
+        }
+        REQUIRE(bound.gives(Kind::kKernel, 17) <= 2);  // each as long as all may be
+    }
+    {
         const Ahead bound;
-        in_flight.store(false);
+        landing.store(1 << 30);  // as soon as it is asked
         REQUIRE(bound.gives(Kind::kGraph, 1) == 1);
         for (int number = 0; number < 1000; ++number) REQUIRE(bound.gives(Kind::kKernel, 1) == 1);
+        landing.store(0);
     }
 }
 

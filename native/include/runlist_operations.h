@@ -43,8 +43,8 @@ struct rl_admission {
     uint32_t copies; /* whether the others' copies and fills go at once */
     int64_t gate_ns; /* most of the summed expected durations of those in flight, the new one included; negative: any */
     int64_t ahead_ns; /* while client 0 is idle, another one goes where those in flight may be expected to last this
-                         long together, or its client has one at most; a kernel without a profile counts as a sixteenth
-                         of it, a graph as all of it; 0: any */
+                         long together, or its client has one at most; a kernel without a profile counts as its client's
+                         others took, at first as a sixteenth of it; a graph as all of it; 0: any */
     int64_t rest_ns;  /* client 0 counts as busy for this long after all that it gave has ended; at most 1 s */
 };
 

@@ -71,6 +71,7 @@ void set_up(Engine& all, int clients) {
                               &client.requests, &client.latency_ns, &client.sm_ns}) {
             counter->store(0, kRelaxed);
         }
+        client.guess_ns = client.flew_ns = 0;
         client.began_ns.store(0, kRelaxed);
         client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);

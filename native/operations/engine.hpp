@@ -43,6 +43,7 @@ struct Stream {
     // Under the client's lock of meters: what it was given since an event was recorded.
     std::uint32_t sms;
     std::int64_t duration_ns;
+    std::uint32_t guessed;  // operations whose duration is not known
 };
 
 // How large a launch is; all 0 where that is not asked for.
@@ -86,6 +87,7 @@ struct Flight {
     const Calls* calls;
     bool used;
     Cost cost;
+    std::uint32_t guessed;
 };
 
 struct Client {
@@ -113,6 +115,8 @@ struct Client {
     Spin metering;
     std::array<Flight, 64> flights;
     std::int64_t loose_ns;  // how much its streams were given since an event was recorded, or more
+    std::int64_t guess_ns;  // how long its kernels took of which nothing is known; 0: none was seen yet
+    std::int64_t flew_ns;   // when something of it was last seen in flight; 0: nothing was
     Lately lately;
 
     void has_launched(const Cost& cost) {

@@ -10,10 +10,9 @@ namespace runlist::operations {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::int64_t kGuessed = 16;  // what part of being ahead a kernel is whose duration is not known
-constexpr std::int64_t kCounted = 8;   // in what parts of it an event is recorded
-
-Cost loose_of(const Stream& stream) { return {.sms = stream.sms, .duration_ns = stream.duration_ns}; }
+constexpr std::int64_t kGuessed = 16;  // what part of being ahead the first kernels are of which nothing is known
+constexpr std::int64_t kLeastGuessNs = 1'000;
+constexpr std::int64_t kCounted = 8;  // in what parts of it an event is recorded
 
 void add(Engine& all, const Client& client, const Cost& cost, int sign) {
     Other& other = all.page->others[client.index];
@@ -22,7 +21,7 @@ void add(Engine& all, const Client& client, const Cost& cost, int sign) {
 }
 
 // Under the lock of meters, with the context current.
-bool begin_flight(Engine& all, Client& client, const Calls& calls, const Stream& stream, const Cost& cost) {
+bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& stream) {
     Flight* chosen = nullptr;
     for (Flight& flight : client.flights) {
         if (flight.used) continue;
@@ -40,17 +39,43 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, const Stream&
     }
     if (calls.cuEventRecord(chosen->event, stream.handle) != CUDA_SUCCESS) return false;
     chosen->used = true;
-    chosen->cost = cost;
-    add(all, client, cost, 1);
+    chosen->cost = {.sms = stream.sms, .duration_ns = stream.duration_ns};
+    chosen->guessed = stream.guessed;
+    add(all, client, chosen->cost, 1);
     return true;
 }
 
+void count_nothing(Stream& stream) {
+    stream.sms = 0;
+    stream.duration_ns = 0;
+    stream.guessed = 0;
+}
+
+// While something flies all the time, what lands meanwhile took that time.
+void learn(Client& client, std::int64_t now, std::int64_t known_ns, std::uint32_t guessed) {
+    const std::int64_t each_ns = (now - client.flew_ns - known_ns) / guessed;
+    const std::int64_t before_ns = client.guess_ns != 0 ? client.guess_ns : each_ns;
+    client.guess_ns = std::max(kLeastGuessNs, (3 * before_ns + each_ns) / 4);
+}
+
 void land(Engine& all, Client& client) {
+    bool flies = false;
+    std::int64_t known_ns = 0;
+    std::uint32_t guessed = 0;
     for (Flight& flight : client.flights) {
-        if (!flight.used || flight.calls->cuEventQuery(flight.event) == CUDA_ERROR_NOT_READY) continue;
+        if (!flight.used) continue;
+        if (flight.calls->cuEventQuery(flight.event) == CUDA_ERROR_NOT_READY) {
+            flies = true;
+            continue;
+        }
         flight.used = false;
         add(all, client, flight.cost, -1);
+        guessed += flight.guessed;
+        if (flight.guessed == 0) known_ns += flight.cost.duration_ns;
     }
+    const std::int64_t now = monotonic_ns();
+    if (flies && client.flew_ns != 0 && guessed != 0) learn(client, now, known_ns, guessed);
+    client.flew_ns = flies ? now : 0;
 }
 
 // What streams were given while nobody counted.
@@ -62,12 +87,11 @@ void settle(Engine& all, Client& client) {
         CUcontext current = nullptr;
         const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == stream.context;
         if (!is_here || (stream.calls->cuStreamQuery(stream.handle) == CUDA_ERROR_NOT_READY &&
-                         !begin_flight(all, client, *stream.calls, stream, loose_of(stream)))) {
+                         !begin_flight(all, client, *stream.calls, stream))) {
             client.loose_ns += stream.duration_ns;
             return;
         }
-        stream.sms = 0;
-        stream.duration_ns = 0;
+        count_nothing(stream);
     });
 }
 
@@ -89,10 +113,10 @@ std::int64_t ahead_of(const Engine& all) {
     return (all.live.load(kRelaxed) & 1) != 0 ? all.page->admission.ahead_ns.load(kRelaxed) : 0;
 }
 
-// What is not known of an operation is guessed where it matters.
-std::int64_t expected_ns(Kind kind, const Cost& cost, std::int64_t ahead_ns) {
-    if (cost.duration_ns != 0 || !takes_sms(kind)) return cost.duration_ns;
-    return kind == Kind::kGraph ? ahead_ns : (ahead_ns + kGuessed - 1) / kGuessed;
+// What is not known of an operation is guessed where it matters: by what others of the client took, or by nothing.
+std::int64_t guess_ns(const Client& client, Kind kind, std::int64_t ahead_ns) {
+    if (kind == Kind::kGraph || ahead_ns == 0) return ahead_ns;
+    return std::min(ahead_ns, client.guess_ns != 0 ? client.guess_ns : (ahead_ns + kGuessed - 1) / kGuessed);
 }
 
 // Beside an idle client 0. Each may have two in flight, however long they are: with one the GPU would stand between
@@ -128,17 +152,18 @@ void forget_flights(Engine& all, CUcontext context) {
 void meter(Engine& all, Client& client, const Work& work) {
     Stream* stream = work.stream;
     const std::int64_t ahead_ns = ahead_of(all);
-    const std::int64_t duration_ns = expected_ns(work.kind, work.cost, ahead_ns);
-    if (stream == nullptr || (work.cost.sms == 0 && duration_ns == 0)) return;
+    const bool guesses = work.cost.duration_ns == 0 && ahead_ns != 0 && takes_sms(work.kind);
+    if (stream == nullptr || (work.cost.sms == 0 && work.cost.duration_ns == 0 && !guesses)) return;
     const Held held(client.metering);
+    const std::int64_t duration_ns = guesses ? guess_ns(client, work.kind, ahead_ns) : work.cost.duration_ns;
+    stream->guessed += guesses && work.kind == Kind::kKernel ? 1 : 0;
     stream->sms = std::max(stream->sms, work.cost.sms);
     stream->duration_ns += duration_ns;
     client.loose_ns += duration_ns;
     if (!all.first_is_busy() && (ahead_ns == 0 || stream->duration_ns < ahead_ns / kCounted)) return;
-    if (!begin_flight(all, client, *work.calls, *stream, loose_of(*stream))) return;
+    if (!begin_flight(all, client, *work.calls, *stream)) return;
     client.loose_ns = std::max(std::int64_t{0}, client.loose_ns - stream->duration_ns);
-    stream->sms = 0;
-    stream->duration_ns = 0;
+    count_nothing(*stream);
 }
 
 bool any_flies(Engine& all) {
@@ -163,8 +188,11 @@ bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost) {
         return ahead_ns == 0 || is_within(all, client, ahead_ns);
     }
     if (!takes_sms(kind)) return admits(*all.page, kind, cost, ~std::uint64_t{0});
-    const Held held(all.asking);
-    if (!all.any_capture()) look(all, client);  // else what is in flight is as it was
+    const Admission& rule = all.page->admission;
+    if (rule.sms.load(kRelaxed) != kAnySms || rule.gate_ns.load(kRelaxed) >= 0) {
+        const Held held(all.asking);
+        if (!all.any_capture()) look(all, client);  // else what is in flight is as it was
+    }
     return admits(*all.page, kind, cost, all.live.load(kRelaxed));
 }
 

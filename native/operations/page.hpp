@@ -26,9 +26,11 @@ struct Cost {
     std::int64_t duration_ns = 0;
 };
 
+inline constexpr std::uint32_t kAnySms = ~0u;
+
 struct Admission {
     std::atomic<std::uint32_t> beside{1u << (3 * 1 + 2) | 1u << (3 * 2 + 1)};
-    std::atomic<std::uint32_t> sms{~0u};
+    std::atomic<std::uint32_t> sms{kAnySms};
     std::atomic<std::uint32_t> copies{1};
     std::atomic<std::int64_t> gate_ns{-1};
     std::atomic<std::int64_t> ahead_ns{0};  // 0: any

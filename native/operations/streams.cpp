@@ -43,6 +43,7 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
             stream.event = nullptr;
             stream.sms = 0;
             stream.duration_ns = 0;
+            stream.guessed = 0;
         },
         [](const Stream&) { return false; });
 }

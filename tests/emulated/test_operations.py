@@ -59,7 +59,7 @@ from runlist.operations import CLOSED, Rule
 
 class Watched(Rule):
     summary = "writes down what it sees, and closes"
-    every_s = 0.05
+    every_s = 0.01
 
     def __init__(self, options):
         self.out = options["out"]
@@ -121,7 +121,8 @@ def test_a_rule_of_a_users_own_sees_the_model_and_is_in_force(
 def test_p99_holds_the_other_back_until_it_knows_and_then_lets_it_in(run: Callable[..., dict[str, Any]]) -> None:
     held = run("p99(target_us=1)", 1.5)  # nobody is as quick
     assert held["why"].startswith("step 0 of 8")
-    assert held["counted"][1]["deferred"] > 0
+    other = held["counted"][1]
+    assert other["deferred"] > 0 or other["launched"] <= 5  # where client 0 never rests all waits but what came first
     let_in = run("p99(target_us=1e9)", 8.0)
     assert re.match(r"step [1-8] of 8, target 1000000000 µs", let_in["why"]), let_in
 

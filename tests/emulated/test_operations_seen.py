@@ -62,7 +62,7 @@ def test_both_clients_of_a_program_are_seen_beside_each_other(
     task = msgspec.convert(told, TaskView)
     first, other = task.clients
     assert (first.client, first.beside, first.operations_deferred, first.wait_us) == (0, "at once", 0, None)
-    assert (other.client, other.beside) == (1, "nothing, 1 ms ahead, after 300 µs")
+    assert (other.client, other.beside) == (1, "nothing, 1 ms ahead, after 100 µs")
     assert first.operations_per_s > 1
     assert 0 < (first.sms_share or 0) < 10
     titles, high, low = client_lines([task], 160, 40)

@@ -24,7 +24,7 @@ from runlist.errors import NotSupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "papers" / "orion.md"
-KEPT = [DOCUMENT.parent / "runs" / name for name in ("2026-11-23T2205-nvidia-orion", "2026-11-25T0715-nvidia-orion")]
+KEPT = [DOCUMENT.parent / "runs" / name for name in ("2026-11-26T1610-nvidia-orion", "2026-11-26T1638-nvidia-orion")]
 GPU = {"device": "nvidia", "gpus": ["a GPU"], "driver": "1", "window_s": 1.0}
 
 

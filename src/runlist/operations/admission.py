@@ -24,8 +24,8 @@ class Admission:
     may be expected to last together, in ns, None for no bound.
 
     What is in flight when client 0 comes is what it waits for: while it is idle the others give more as long as what is
-    in flight may be expected to last `ahead_ns` together, None for any time. A kernel without a profile counts as a
-    sixteenth of that then, a CUDA graph as all of it. Client 0 counts as busy for `rest_ns` after its work has ended,
+    in flight may be expected to last `ahead_ns` together, None for any time. A kernel without a profile counts as
+    others of its client took, at first as a sixteenth of that, and a CUDA graph as all of it. Client 0 counts as busy for `rest_ns` after its work has ended,
     1 s at most.
     """
 
@@ -54,5 +54,5 @@ CLOSED = Admission(frozenset(), sms=0, copies=False)
 AHEAD_NS = 1_000_000
 """A rule's bound where client 0's latency counts most: a few kernels of a training step."""
 
-REST_NS = 300_000
+REST_NS = 100_000
 """So that the others do not come in between two launches of one request."""

@@ -1,9 +1,9 @@
 """Nothing goes while client 0 is busy: it has the GPU to itself, and the others have its pauses.
 
-Options: `rest_us` is for how long client 0 counts as busy after its work has ended (default 300; 0: not at all), so
+Options: `rest_us` is for how long client 0 counts as busy after its work has ended (default 100; 0: not at all), so
 that nothing comes in between two launches of one request. `ahead_us` is how much of the others' work may be in flight
 while it is idle, which it waits for when it comes (default 1000; `ahead_us=off`: any). It counts what profiles say, and
-a kernel without one as a sixteenth of it.
+a kernel without one as others of its client took.
 """
 
 from __future__ import annotations

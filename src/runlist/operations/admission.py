@@ -25,8 +25,8 @@ class Admission:
 
     What is in flight when client 0 comes is what it waits for: while it is idle the others give more as long as what is
     in flight may be expected to last `ahead_ns` together, None for any time. A kernel without a profile counts as
-    others of its client took, at first as a sixteenth of that, and a CUDA graph as all of it. Client 0 counts as busy for `rest_ns` after its work has ended,
-    1 s at most.
+    others of its client took, at first as a sixteenth of that, and a CUDA graph as all of it. Client 0 counts as busy
+    for `rest_ns` after its work has ended, 1 s at most.
     """
 
     beside: frozenset[tuple[Bound, Bound]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import struct
 from collections.abc import Mapping
@@ -56,6 +55,8 @@ def obstacle(program: str, search: str | None = None) -> str:
     for a script its interpreter counts.
     """
     for _ in range(_MAX_SCRIPTS):
+        import shutil  # the daemon, which looks for no program, need not load it
+
         found = shutil.which(program, path=search)
         if found is None:
             return ""

@@ -89,7 +89,7 @@ def _spread(files: list[Path]) -> dict[Path, float]:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # thousands of tests are no garbage: collections skip them
-    gc.set_threshold(10_000)  # new objects: with 700, looks for garbage took a twentieth of the time of what computes
+    gc.set_threshold(10_000)  # new objects: with 700, tests that compute looked for garbage all the time
 
 
 @contextmanager

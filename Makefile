@@ -17,8 +17,8 @@ BUILD := pyproject.toml tools/setup tools/cuda_headers.py $(shell find CMakeList
 demo: setup
 	@$(BIN)/runlist demo $(ARGS)
 
-# A file's tests stay in one process, which has an emulated GPU of its own. The files that take longest come first
-# (tests/conftest.py), so that none is left over when all others are done.
+# A file's tests stay in one process, which has an emulated GPU of its own. The files that take longest come first, so that
+# none is left over when all others are done, and those that compute are among those that wait (tests/conftest.py).
 test: setup
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 

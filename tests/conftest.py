@@ -41,35 +41,55 @@ def pytest_configure() -> None:
 
 
 LONG = (
-    "emulated/test_gpreempt_artifact.py", "hostile/test_lies.py", "emulated/test_commands.py",
-    "native/test_sanitizers.py", "emulated/test_giving_way.py", "hostile/test_quota.py", "emulated/test_scheduling.py",
-    "emulated/test_memory_limits.py", "emulated/test_demo.py", "emulated/test_announcements.py",
-    "emulated/test_actuator.py", "emulated/test_commands_settings.py", "emulated/test_commands_policy.py",
-    "emulated/test_managing.py", "native/test_cap.py", "emulated/test_bench_pairs.py", "emulated/test_usage.py",
-    "integrations/test_node_faults.py", "emulated/test_sharing_sms.py", "emulated/test_attacks.py",
-    "emulated/test_refusals.py",
-    "hostile/test_bad_inputs.py", "hostile/test_first_runs.py", "integrations/test_node_hostile.py",
-    "hostile/test_output.py", "emulated/test_hostile.py", "planes/test_smoke.py", "integrations/test_node_api.py",
-    "emulated/test_rules_and_limits.py", "integrations/test_exporter_daemon.py", "unit/test_top_app.py",
-    "native/test_preload_arrivals.py", "blocks/test_graphs.py", "blocks/test_preemption.py",
+    "emulated/test_kernel_plane.py", "native/test_sanitizers.py", "emulated/test_gpreempt_artifact.py",
+    "hostile/test_lies.py", "emulated/test_actuator.py", "emulated/test_attacks.py", "emulated/test_sharing_sms.py",
+    "integrations/test_node_faults.py", "emulated/test_giving_way.py", "emulated/test_scheduling.py",
+    "hostile/test_quota.py", "native/test_operations_random.py", "emulated/test_managing.py",
+    "emulated/test_memory_limits.py", "emulated/test_commands.py", "emulated/test_bench_pairs.py",
+    "emulated/test_announcements.py", "hostile/test_output.py", "emulated/test_kernel_plane_places.py",
+    "unit/test_policies_announcements.py", "integrations/test_node_hostile.py", "kernel/test_policy_map.py",
+    "emulated/test_announcing_servers.py", "unit/test_policies_any.py", "emulated/test_keeper.py",
+    "emulated/test_refusals.py", "emulated/test_usage.py", "hostile/test_deep_trees.py",
+    "native/test_operations_filters.py", "emulated/test_demo.py", "integrations/test_node.py",
+    "process/test_daemon.py", "kernel/test_capture.py", "emulated/test_sharing_storms.py",
+    "integrations/test_node_api.py", "hostile/test_budgets.py", "native/test_preload_filters.py",
+    "planes/test_smoke.py", "emulated/test_kernel_plane_gaps.py", "hostile/test_parsers.py", "hostile/test_room.py",
+    "hostile/test_first_runs.py", "layout/test_source_distribution.py", "layout/test_docs_site.py",
+    "emulated/test_operations.py", "integrations/test_exporter_daemon.py", "native/test_cap.py",
+    "native/test_preload_messages.py", "emulated/test_rules_and_limits.py",
 )  # fmt: skip
 """Files that take longest, the longest first: where several run at once, none of them is begun last."""
+
+COMPUTING = ("blocks", "layout", "unit")
+"""Folders whose tests compute more than they wait."""
 
 TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {TESTS / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    long = {TESTS / name: place for place, name in enumerate(LONG)}
+    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: long.get(path, len(long)))
+    places = _spread(files)
+    items.sort(key=lambda item: places[item.path])
     if not ON_NVIDIA:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a real GPU: make test-gpu"))
 
 
+def _spread(files: list[Path]) -> dict[Path, float]:
+    """Places in this order, but for those that compute, which are spread among those that wait: all the time there are
+    some of both, and no processor is without work.
+    """
+    computing = [path for path in files if path.relative_to(TESTS).parts[0] in COMPUTING]
+    waiting = [path for path in files if path not in set(computing)]
+    return {path: place / len(those) for those in (computing, waiting) for place, path in enumerate(those)}
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # thousands of tests are no garbage: collections skip them
+    gc.set_threshold(10_000)  # new objects: with 700, tests that compute looked for garbage all the time
 
 
 @contextmanager

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "model/timing.hpp"
@@ -27,11 +28,15 @@ namespace {
 
 // Timers come late, so the loop is awake some time before anything is due, and looks until then. How long is learnt:
 // one timer in nine comes later than that. What is later than the most had no processor, which no looking helps.
+// Nor does it help where there are few of them: it would take one from the programs that are to see what is due.
 constexpr Time kLeastEarly = 10 * timing::kMicrosecond;
 constexpr Time kMostEarly = 100 * timing::kMicrosecond;
+constexpr unsigned kFewProcessors = 2;
 constexpr Time kLonger = 8 * timing::kMicrosecond;
 constexpr Time kShorter = 1 * timing::kMicrosecond;
 constexpr int kMessagesAtOnce = 64;
+
+Time most_early() { return std::thread::hardware_concurrency() > kFewProcessors ? kMostEarly : kLeastEarly; }
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
@@ -56,7 +61,12 @@ std::vector<Gpu> make_gpus(const ServerOptions& options, GpuListener& listener) 
 }  // namespace
 
 Server::Server(const ServerOptions& options)
-    : options_(options), gpus_(make_gpus(options, *this)), rm_(gpus_), service_(rm_, gpus_), early_(kMostEarly) {
+    : options_(options),
+      gpus_(make_gpus(options, *this)),
+      rm_(gpus_),
+      service_(rm_, gpus_),
+      most_early_(most_early()),
+      early_(most_early_) {
     take_directory();
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -327,8 +337,8 @@ void Server::wait_until(Time deadline) {
 void Server::learn_from(Time late) {
     if (late <= early_)
         early_ = std::max(kLeastEarly, early_ - kShorter);
-    else if (late <= kMostEarly)
-        early_ = std::min(kMostEarly, early_ + kLonger);
+    else if (late <= most_early_)
+        early_ = std::min(most_early_, early_ + kLonger);
 }
 
 void Server::serve(int fd) {

@@ -81,6 +81,7 @@ class Server : private GpuListener {
     RmService service_;
     std::map<int, Connection> connections_;
     std::multimap<Time, DelayedReply> replies_;
+    const Time most_early_;
     Time early_;      // so long before anything is due the loop is awake
     Time alarm_ = 0;  // what the timer is set to; 0: it is not
     std::uint64_t next_id_ = 1;

@@ -10,13 +10,13 @@ import contextlib
 import os
 import subprocess
 import tempfile
-from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from runlist import trusted
 from runlist.errors import NoPermissionError, NotSupportedError
+from runlist.installed import installed
 from runlist.protocol import environment_autogen as names
 from runlist.protocol.calibration_autogen import DEVICE_MEMORY
 from runlist.waiting import readable
@@ -36,7 +36,7 @@ def artefacts() -> Path:
     Raises EmulatedGpuError when this installation has none.
     """
     named = os.environ.get(names.EMULATOR_BUILD)
-    directory = Path(named).absolute() if named else Path(str(resources.files("runlist").joinpath("_emulator")))
+    directory = Path(named).absolute() if named else installed("_emulator")
     if named:
         _check_named(directory)
     missing = [name for name in (_DEVICE_PROGRAM, *_LIBRARIES) if not (directory / name).is_file()]

@@ -31,6 +31,9 @@ from tests.fixtures.daemon import (
     task_of,
     wait_for,
 )  # fmt: skip
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 

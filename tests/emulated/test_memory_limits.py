@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from tests.fixtures.daemon import (
     wait_for,
 )
 from tests.fixtures.holder import FOUR_LOOKS_S, OUT_OF_MEMORY, Holder, drop_capabilities
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 GiB = 1 << 30
 RUN = (sys.executable, "-m", "runlist.cli", "run")
@@ -218,15 +222,24 @@ def test_what_run_takes_from_the_environment_is_no_matter_for_the_library(run: R
     assert holder.quit() == ""
 
 
-def test_the_region_goes_with_the_tree(run: Run, commands: Commands) -> None:
+@pytest.fixture
+def regions(commands: Commands) -> Iterator[Path]:
+    """Where regions are, without what earlier tests killed and left; a later one finds nothing of this one's."""
     folder = commands.folder / "regions"
+    shutil.rmtree(folder, ignore_errors=True)
+    yield folder
+    if folder.is_file():
+        folder.unlink()
+
+
+def test_the_region_goes_with_the_tree(run: Run, regions: Path, commands: Commands) -> None:
     holder = run("--memory", "1G")
-    (region,) = folder.iterdir()
-    assert (region.stat().st_mode & 0o7777, folder.stat().st_mode & 0o7777) == (0o600, 0o700)
+    (region,) = regions.iterdir()
+    assert (region.stat().st_mode & 0o7777, regions.stat().st_mode & 0o7777) == (0o600, 0o700)
     holder.quit()
-    assert list(folder.iterdir()) == []
+    assert list(regions.iterdir()) == []
     os.kill(run("--memory", "1G").process.pid, signal.SIGKILL)
-    wait_for(lambda: list(folder.iterdir()))
+    wait_for(lambda: list(regions.iterdir()))
     commands.ok("run", "--", "true")  # the next one cleans up what a killed one left, once its program is gone
 
 
@@ -299,8 +312,8 @@ def test_rules_limit_memory_too(commands: Commands, start_daemon: Callable[..., 
         wait_for(lambda: not task_of(daemon, holder.pid).suspended, "the program to run again")
 
 
-def test_a_folder_without_room_is_one_line(commands: Commands, daemon: Daemon) -> None:
-    (commands.folder / "regions").write_text("in the way")
+def test_a_folder_without_room_is_one_line(commands: Commands, daemon: Daemon, regions: Path) -> None:
+    regions.write_text("in the way")
     for setting in ("--memory=1G", "--cap=50"):
         line = commands.fails(3, "run", setting, "--", "echo", "started")
         assert "regions cannot be made" in line or "belongs to somebody else" in line

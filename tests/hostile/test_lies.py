@@ -36,6 +36,9 @@ from tests.fixtures.daemon import (
     wait_for,
 )
 from tests.fixtures.effort import TIMES
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="no real GPU should have to bear this")
 

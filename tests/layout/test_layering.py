@@ -25,6 +25,7 @@ FLOW: dict[str, set[str]] = {
     "log_limit": {"proc", "rate"},
     "files": set(),
     "interpreter": {"errors", "protocol", "trusted"},
+    "installed": set(),
     "lean": set(),
     "protocol": set(),
     "statistics": set(),
@@ -53,8 +54,8 @@ FLOW: dict[str, set[str]] = {
     "planes.kernel": {
         "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure", "trusted",
     },
-    "planes.process": {"errors", "proc", "protocol", "structure", "trusted"},
-    "emulated": {"protocol", "errors", "trusted", "waiting"},
+    "planes.process": {"errors", "installed", "proc", "protocol", "structure", "trusted"},
+    "emulated": {"protocol", "errors", "installed", "trusted", "waiting"},
     "sharing": {"errors", "interpreter", "paths", "planes.interface", "protocol", "trusted", "waiting"},
     # what users ask for, and what they are shown
     "settings": {"errors", "model", "planes.control", "planes.registry", "text", "units"},

@@ -60,3 +60,12 @@ lean.started()
 print(gc.get_threshold() == usual, gc.get_freeze_count() > 1000)
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True True\n"
+
+
+def test_nothing_is_looked_through_once_more_at_the_end() -> None:
+    code = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 100))  # runs last
+from runlist import lean
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True True\n"

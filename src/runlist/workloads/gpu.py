@@ -6,7 +6,7 @@ import ctypes
 import time
 from array import array
 from collections.abc import Callable
-from importlib import resources
+from pathlib import Path
 from typing import Any, Self
 
 from cuda.bindings import driver
@@ -223,7 +223,7 @@ def in_this_context(body: Callable[[], None]) -> Callable[[], None]:
 
 
 def _load() -> Any:
-    ptx = resources.files(__package__).joinpath("kernels.autogen.ptx").read_bytes()
+    ptx = Path(__file__).with_name("kernels.autogen.ptx").read_bytes()
     return check(driver.cuModuleLoadData(ptx + b"\0"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -107,6 +108,13 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
 
 def _name(name: str) -> bytes:
     return name.encode()[:_NAME_BYTES]  # the structures that it is put into have a 0 behind it
+
+
+@functools.cache
+def possible_cpus() -> int:
+    """How many processors there may ever be while the kernel runs: a value of a map per CPU has a part for each."""
+    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
+    return int(text.rpartition(",")[2].rpartition("-")[2]) + 1
 
 
 class Map(msgspec.Struct, frozen=True):

@@ -118,13 +118,8 @@ def open_map(name: str, fd: int) -> bpf.Map:
     (described,) = (each for each in maps.MAPS if each.name == name)
     key, value = described.sizes
     if described.kind is bpf.MapType.PER_CPU_ARRAY:
-        value = (value + 7) // 8 * 8 * _possible_cpus()
+        value = (value + 7) // 8 * 8 * bpf.possible_cpus()
     return bpf.Map(fd, key, value)
-
-
-def _possible_cpus() -> int:
-    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
-    return int(text.rpartition(",")[2].rpartition("-")[2]) + 1
 
 
 def _fill(loaded: Loaded, wanted: Wanted, types: KernelTypes) -> None:

@@ -264,7 +264,7 @@ class Watch:
     def _map(self, name: str) -> bpf.Map:
         kind, key, value, _ = _MAPS[name]
         if kind is MapType.PER_CPU_ARRAY:
-            value *= _possible_cpus()
+            value *= bpf.possible_cpus()
         return bpf.Map(self._maps[name], key, value)
 
 
@@ -298,8 +298,3 @@ def _why(error: OSError) -> str:
 
 def _release() -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-
-
-def _possible_cpus() -> int:
-    text = Path("/sys/devices/system/cpu/possible").read_text().strip()
-    return int(text.rpartition(",")[2].rpartition("-")[2]) + 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import resources
 from pathlib import Path
 
 from runlist import trusted
 from runlist.errors import NoPermissionError
+from runlist.installed import installed
 from runlist.protocol import environment_autogen as names
 
 _LIBRARY = "librunlist.so"
@@ -45,7 +45,7 @@ def include() -> Path:
 
 
 def _installed(name: str) -> Path:
-    path = Path(str(resources.files("runlist").joinpath("_native", *name.split("/"))))
+    path = installed("_native", name)
     if not path.is_file():
         raise FileNotFoundError(f"this installation has no {path.name} ({path}): reinstall runlist")
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import struct
 from collections.abc import Mapping
@@ -55,6 +54,8 @@ def obstacle(program: str, search: str | None = None) -> str:
     """Why the library will not be loaded into a program, or nothing. `program` is looked for in `search`, or in PATH;
     for a script its interpreter counts.
     """
+    import shutil  # the daemon, which looks for no program, need not load it
+
     for _ in range(_MAX_SCRIPTS):
         found = shutil.which(program, path=search)
         if found is None:

@@ -22,7 +22,7 @@ constexpr std::int64_t kWantedNs = 2'000'000;  // for how long somebody is taken
 constexpr int kEager = 64;                     // fruitless looks before it sleeps between them
 constexpr int kInOneGo = 64;                   // before another client has its turn
 constexpr std::int64_t kPauseNs = 5'000;
-constexpr std::int64_t kLongestNs = 60'000;
+constexpr std::int64_t kLongestPauseNs = 60'000;
 constexpr std::int64_t kLeastQuietNs = 20'000;
 constexpr std::int64_t kMostQuietNs = 1'000'000;
 
@@ -178,8 +178,8 @@ void work(Engine& all) {
         if (poll_log(all)) active = true;
         tell(all, now);
         const bool flies = !active && any_flies(all);  // other processes count it until it is seen to have ended
-        if ((active || flies) &&
-            !leaves) {  // only now: what the driver wants at the end was said before, and comes after
+        // Only now: what the driver wants at the end was said before, and comes after.
+        if ((active || flies) && !leaves) {
             leaves = true;
             std::atexit(leave);
         }
@@ -197,7 +197,7 @@ void work(Engine& all) {
                 return;  // the C library ends the process
         } else if (fruitless > kEager) {
             const std::int64_t pause = kPauseNs * (fruitless - kEager);
-            pause_ns(pause < kLongestNs ? pause : kLongestNs);
+            pause_ns(pause < kLongestPauseNs ? pause : kLongestPauseNs);
         }
     }
 }

@@ -110,7 +110,8 @@ bool takes_sms(Kind kind) { return kind == Kind::kKernel || kind == Kind::kGraph
 
 // How far ahead of an idle client 0 the others may be; 0: as far as they like, or there is nobody to be ahead of.
 std::int64_t ahead_of(const Engine& all) {
-    return (all.live.load(kRelaxed) & 1) != 0 ? all.page->admission.ahead_ns.load(kRelaxed) : 0;
+    if ((all.live.load(kRelaxed) & 1) == 0) return 0;
+    return std::clamp(all.page->admission.ahead_ns.load(kRelaxed), std::int64_t{0}, kLongestFlightNs);
 }
 
 // What is not known of an operation is guessed where it matters: by what others of the client took, or by nothing.

@@ -56,12 +56,13 @@ struct alignas(64) First {
     bool is_working() const {
         return worked.load(std::memory_order_acquire) != 0 || idle.load(std::memory_order_acquire) == 0;
     }
-    // It works, or has not rested for so long. A time to come is nobody's word.
+    // It works, or has not rested for so long. A time that no clock has had is nobody's word.
     bool is_busy(std::int64_t rest_ns) const {
         if (is_working()) return true;
         if (rest_ns <= 0) return false;
-        const std::int64_t rested_ns = monotonic_ns() - rests_ns.load(std::memory_order_relaxed);
-        return rested_ns >= 0 && rested_ns < (rest_ns < kLongestRestNs ? rest_ns : kLongestRestNs);
+        const std::int64_t now = monotonic_ns();
+        const std::int64_t since = rests_ns.load(std::memory_order_relaxed);
+        return since > 0 && since <= now && now - since < (rest_ns < kLongestRestNs ? rest_ns : kLongestRestNs);
     }
     void works(const Cost& cost) {
         newest.store(cost.of_class % kClasses | cost.sms << 2, std::memory_order_relaxed);
@@ -94,6 +95,8 @@ struct Page {
 
 inline constexpr std::uint64_t kMagic = 0x33'5350'4F4C'52;  // "RLOPS3"
 
+inline constexpr std::int64_t kLongestFlightNs = std::int64_t{1} << 56;  // whatever a page says
+
 // What the other clients whose processes live have in flight, together.
 struct Flying {
     std::uint64_t sms = 0;
@@ -101,14 +104,13 @@ struct Flying {
 };
 
 inline Flying flying(const Page& page, std::uint64_t live) {
-    constexpr std::int64_t kLongest = std::int64_t{1} << 56;
     Flying all;
     for (int client = 1; client < kClients; ++client) {
         if ((live >> client & 1) == 0) continue;
         const Other& other = page.others[client];
         all.sms += other.sms.load(std::memory_order_relaxed);
         const std::int64_t one = other.duration_ns.load(std::memory_order_relaxed);
-        all.duration_ns += one < 0 ? 0 : one > kLongest ? kLongest : one;
+        all.duration_ns += one < 0 ? 0 : one > kLongestFlightNs ? kLongestFlightNs : one;
     }
     return all;
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.cli import forwarding
 from runlist.proc.process import descendants
 from runlist.proc.words import command_line
 from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, run_by, running, wait_for
@@ -98,6 +99,28 @@ def test_the_command_has_each_signal_once(commands: Commands, daemon: Daemon, wa
         send(number)
         assert process.stdout.readline() == f"{number.name}\n"
         time.sleep(0.4)  # a second one would come now
+    os.kill(process.pid, signal.SIGQUIT)
+    assert process.communicate(timeout=20)[0] == ""
+    assert process.returncode == 7
+
+
+def test_the_command_has_a_signal_once_where_who_tells_of_it_comes_late(commands: Commands, daemon: Daemon) -> None:
+    """On a machine with much to do, that hears of a signal long after us."""
+    process = commands.start("run", "--", sys.executable, "-c", COUNTS, start_new_session=True, preexec_fn=heed_all)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (ear,) = [
+        pid
+        for pid in descendants([process.pid])[process.pid]
+        if Path(f"/proc/{pid}/comm").read_text().strip() == forwarding.EAR
+    ]
+    os.kill(ear, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{ear}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout.readline() == "SIGTERM\n"
+    time.sleep(0.2)
+    os.kill(ear, signal.SIGCONT)
+    time.sleep(0.4)
     os.kill(process.pid, signal.SIGQUIT)
     assert process.communicate(timeout=20)[0] == ""
     assert process.returncode == 7

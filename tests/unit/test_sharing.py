@@ -174,6 +174,20 @@ def test_a_control_daemon_that_names_one_server_on_and_on(tmp_path: Path) -> Non
     assert said == []
 
 
+def test_a_control_daemon_that_refuses_at_first_is_asked_again(tmp_path: Path) -> None:
+    program, asked = tmp_path / "program", tmp_path / "asked"
+    program.write_text(f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -ge 3 ] || exit 1\necho 7\n")
+    program.chmod(0o755)
+    assert mps.servers(str(program), tmp_path) is None  # there is no socket
+    assert len(asked.read_text()) == 1
+    (tmp_path / "control").touch()
+    assert mps.servers(str(program), tmp_path) == [7]
+    asked.unlink()
+    program.write_text(f"#!/bin/sh\necho >> {asked}\nexit 1\n")
+    assert mps.servers(str(program), tmp_path) is None
+    assert len(asked.read_text()) == 3
+
+
 @pytest.mark.parametrize("name", [places.PAGE, places.PLACES])
 def test_files_of_others_are_refused(tmp_path: Path, name: str) -> None:
     os.close(places.open_places(tmp_path))

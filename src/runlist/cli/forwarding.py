@@ -28,7 +28,9 @@ EAR = "runlist-ear"
 
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _PATIENCE_S = 0.05
-"""How much later than we the ear may have a signal."""
+"""How much later than we the ear may be sent a signal …"""
+_LONGEST_S = 1.0
+"""… and how long it may take to tell of one, on a machine with much else to do."""
 _SAME_S = 0.25
 _HEARD = struct.Struct("<id")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -87,9 +89,12 @@ class Forwarding:
         """Whether the command has a signal that came to us, too."""
         if self._ear is None:
             return number in _FROM_TERMINAL
-        until = time.monotonic() + _PATIENCE_S
-        while not self._is_heard(number) and (left := until - time.monotonic()) > 0:
-            if readable([self._from_ear], left) and not self._listen():
+        began = time.monotonic()
+        while not self._is_heard(number):
+            left = _PATIENCE_S - (time.monotonic() - began)
+            if left <= 0 and (left <= _PATIENCE_S - _LONGEST_S or not self._ear_is_behind()):
+                break
+            if readable([self._from_ear], max(left, _PATIENCE_S / 10)) and not self._listen():
                 break
         with contextlib.suppress(OSError):  # it has ended
             return self._is_heard(number) and os.getpgid(self._pid or 0) == os.getpgid(0)
@@ -97,6 +102,14 @@ class Forwarding:
 
     def _is_heard(self, number: int) -> bool:
         return time.monotonic() - self._heard.get(number, float("-inf")) < _SAME_S
+
+    def _ear_is_behind(self) -> bool:
+        """Whether signals wait for the ear, or it has not waited for more since it had one."""
+        with contextlib.suppress(OSError, KeyError), open(f"/proc/{self._ear}/status") as file:
+            status = dict(line.split(":", 1) for line in file)
+            pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+            return bool(pending) or status["State"].split()[0] != "S"
+        return False
 
     def _listen(self) -> bool:
         """Take what the ear says; whether it is still there."""

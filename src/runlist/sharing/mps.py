@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from runlist.protocol import environment_autogen as names
 
 CONTROL = "nvidia-cuda-mps-control"
 _ASK_S = 20.0
+_AT_ONCE_S = 1.0
+_AGAIN_S = (0.1, 0.3)
+"""Pauses before it is asked again."""
+_SOCKET = "control"
 _MAX_ANSWER = 1 << 20
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _PREFIX = "CUDA_MPS_"
@@ -58,7 +63,19 @@ def folders(pipe: Path, log: Path) -> dict[str, str]:
 
 
 def ask(path: str, pipe: Path, words: str) -> str | None:
-    """What the control daemon of a pipe folder answers to a command; None where it does not."""
+    """What the control daemon of a pipe folder answers to a command; None where it does not. One that refused at once,
+    though its socket is there, is asked again: it has been seen to, with other questions at the same moment.
+    """
+    for pause_s in (0.0, *_AGAIN_S):
+        time.sleep(pause_s)
+        began = time.monotonic()
+        answer = _asked(path, pipe, words)
+        if answer is not None or time.monotonic() - began > _AT_ONCE_S or not (pipe / _SOCKET).exists():
+            return answer
+    return None
+
+
+def _asked(path: str, pipe: Path, words: str) -> str | None:
     # Into a file: what it leaves in the background would hold a pipe open. In memory, as disks are full or read-only.
     with open(os.memfd_create("answer"), "w+", errors="replace") as said:
         try:

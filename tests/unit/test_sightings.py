@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from runlist.daemon.tree import sightings
+from runlist.daemon.tree import corrections, sightings
 from runlist.daemon.tree.sightings import Sightings
 from runlist.errors import UsageError
 from runlist.model import TaskClass
@@ -234,7 +234,7 @@ def test_what_was_not_told_may_have_stopped_anybody() -> None:
 
 def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of each: what comes within a moment is one question, as for a slice that was changed."""
-    monkeypatch.setattr(sightings, "CORRECT_EVERY_S", 0.05)
+    monkeypatch.setattr(corrections, "CORRECT_EVERY_S", 0.05)
 
     async def run() -> None:
         world = World()
@@ -257,7 +257,7 @@ def test_the_driver_is_asked_about_one_whose_group_is_freed(monkeypatch: pytest.
 def test_who_may_have_stopped_others_has_that_undone_and_not_all_the_time(
     monkeypatch: pytest.MonkeyPatch, rest: int
 ) -> None:
-    monkeypatch.setattr(sightings, "ASSERT_REST", rest)  # times as long as it took
+    monkeypatch.setattr(corrections, "ASSERT_REST", rest)  # times as long as it took
 
     async def run() -> None:
         world = World()
@@ -303,8 +303,8 @@ def test_who_enables_itself_by_a_client_that_nobody_manages_is_looked_at() -> No
 def test_of_many_who_change_their_slices_each_has_a_turn_and_others_are_served_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sightings, "CORRECT_S", 0.002)
-    monkeypatch.setattr(sightings, "CORRECT_EVERY_S", 0)
+    monkeypatch.setattr(corrections, "CORRECT_S", 0.002)
+    monkeypatch.setattr(corrections, "CORRECT_EVERY_S", 0)
 
     async def run() -> None:
         world = World()

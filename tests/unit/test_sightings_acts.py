@@ -20,7 +20,7 @@ def test_others_are_served_between_the_tasks_that_are_set_right() -> None:
         world.pieces = 50
         world.sightings.gap()
         turns = 0
-        while not world.asserted or world.sightings._setting_right is not None:
+        while not world.asserted or world.sightings._corrections._setting_right is not None:
             turns += bool(world.asserted)
             await asyncio.sleep(0)
         assert turns >= world.pieces

@@ -24,6 +24,7 @@ from runlist.daemon.placement.rule import Match
 from runlist.daemon.tasks.managed import Count, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
 from runlist.daemon.tree.checks import Checks
+from runlist.daemon.tree.corrections import Corrections
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.search import Search
 from runlist.errors import RunlistError
@@ -50,12 +51,6 @@ MOST_OF_AN_OWNER, MOST_PROCESSES = 2048, 1 << 16
 """Processes of a user, or of root in a cgroup, as in the kernel's maps; and of all together."""
 LOOKS_A_SECOND = 20
 """At a process on hints alone. A program that makes and frees contexts on and on is left to the ordinary looks."""
-CORRECT_EVERY_S = 0.005
-"""A process that changes its slices on and on has them put back so often."""
-CORRECT_S, CORRECT_REST = 0.002, 4
-"""So long they are put back in a row, however many do; then not for so many times as long as that took."""
-ASSERT_REST = 50
-"""Who may have stopped others on and on has that undone all the time but for so many times as long as it took last."""
 
 _REFUSED: dict[int, str] = {
     Refusal.SLICES: "changed how it is scheduled itself",
@@ -141,13 +136,7 @@ class Sightings:
         self._owners: Counter[_Owner] = Counter()  # of these
         self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
-        self._wrong: dict[int, None] = {}  # processes whose slices are to be looked at, in the order of events
-        self._correcting: asyncio.TimerHandle | None = None
-        self._correct_at = 0.0  # not before
-        self._corrected: dict[int, float] = {}  # when slices of a process were last looked at for an event
-        self._meddlers: set[int] = set()  # who may have stopped others since all were last set right
-        self._setting_right: asyncio.Task[None] | None = None
-        self._set_right_at = 0.0  # not before
+        self._corrections = Corrections(checks)
 
     def close(self) -> None:
         """Look no more."""
@@ -157,10 +146,7 @@ class Sightings:
         self._known.clear()
         if self._beginning is not None:
             self._beginning.cancel()
-        if self._correcting is not None:
-            self._correcting.cancel()
-        if self._setting_right is not None:
-            self._setting_right.cancel()
+        self._corrections.close()
 
     def gap(self) -> None:
         """Something was not told: everything is looked at, and what was seen is not relied on."""
@@ -173,7 +159,7 @@ class Sightings:
             self._search.look_again(root)
         self._search.rules_changed(lambda _: True)
         self._kernel.forget()  # nobody may have been told of the end of some
-        self._set_others_right(NOBODY)  # nor of what was done to others
+        self._corrections.set_all_right(but=NOBODY)  # nor of what was done to others
 
     def hear(self, events: Sequence[Event]) -> None:
         """Take events in their order. All of them have happened: a control counts once, however often it was sent."""
@@ -295,7 +281,7 @@ class Sightings:
 
     def _freed(self, event: Event) -> None:
         if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
-            self._correct_soon(owner)
+            self._corrections.look_at(owner)
         known = self._known.get(event.pid)
         if known is None:
             return
@@ -311,68 +297,13 @@ class Sightings:
         """
         may_be_others = bool(event.parent & WATCH_OTHERS)
         owners = {self._processes.owner_of_client(event.client), event.pid if may_be_others else None}
-        changed = [pid for pid in owners if pid in self._processes.managed and pid not in self._wrong]
-        meddles = may_be_others and event.pid not in self._meddlers and len(self._meddlers) < MOST_PROCESSES
+        changed = [pid for pid in owners if pid in self._processes.managed and not self._corrections.is_due(pid)]
+        meddles = may_be_others and self._corrections.is_new(event.pid)
         if (changed or meddles) and self._finder.is_file(event.pid, event.fd):
             for pid in changed:
-                self._correct_soon(pid)
+                self._corrections.look_at(pid)
             if meddles:
-                self._set_others_right(event.pid)
-
-    def _set_others_right(self, but: int) -> None:
-        """The driver lets any client disable the channels of all, and enable them; of whom is not told."""
-        self._meddlers.add(but)
-        if self._setting_right is None:
-            self._setting_right = asyncio.get_running_loop().create_task(self._set_right())
-
-    async def _set_right(self) -> None:
-        try:
-            while self._meddlers:
-                await asyncio.sleep(max(0.0, self._set_right_at - time.monotonic()))
-                meddlers, self._meddlers = self._meddlers, set()
-                took_s = await self._assert_all(meddlers)
-                self._set_right_at = time.monotonic() + max(CORRECT_EVERY_S, ASSERT_REST * took_s)
-        finally:
-            self._setting_right = None
-
-    async def _assert_all(self, meddlers: set[int]) -> float:
-        """What one does to itself stays. Returns how long it took, without what others did meanwhile."""
-        pieces = self._checks.assert_all(but=meddlers.pop() if len(meddlers) == 1 else None)
-        took_s, more = 0.0, True
-        while more:
-            began = time.monotonic()
-            more = next(pieces, self) is not self
-            took_s += time.monotonic() - began
-            await asyncio.sleep(0)
-        return took_s
-
-    def _correct_soon(self, pid: int) -> None:
-        """Ask the driver what a process has now."""
-        if pid not in self._wrong:
-            self._wrong[pid] = None
-            if self._correcting is None or time.monotonic() >= self._correct_at:
-                self._correct_some()
-
-    def _correct_some(self) -> None:
-        """Those that are due, as long as others can wait."""
-        if self._correcting is not None:
-            self._correcting.cancel()
-            self._correcting = None
-        began = now = time.monotonic()
-        if now >= self._correct_at:
-            for pid in [pid for pid in self._wrong if self._due(pid) <= now]:
-                del self._wrong[pid]
-                self._checks.correct(pid, off=True)
-                now = self._corrected[pid] = time.monotonic()
-                if now - began >= CORRECT_S:
-                    break
-            self._correct_at = now + CORRECT_REST * (now - began)
-        if self._wrong:
-            due = max(self._correct_at, min(map(self._due, self._wrong)))
-            self._correcting = asyncio.get_running_loop().call_later(max(0.0, due - now), self._correct_some)
-
-    def _due(self, pid: int) -> float:
-        return self._corrected.get(pid, 0.0) + CORRECT_EVERY_S
+                self._corrections.set_all_right(but=event.pid)
 
     def _closed(self, event: Event) -> None:
         if event.pid in self._processes.managed:
@@ -382,7 +313,7 @@ class Sightings:
         known = self._forget(event.pid)
         if known is not None and known.look is not None:
             known.look.cancel()
-        self._corrected.pop(event.pid, None)
+        self._corrections.forget(event.pid)
         self._kernel.forget(event.pid)
 
     def _forget(self, pid: int) -> _Process | None:

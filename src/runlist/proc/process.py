@@ -210,7 +210,7 @@ def peak_of(pid: int) -> int:
 def other_thread(pid: int) -> int:
     """The id of the last thread: the first may have ended while others run."""
     with contextlib.suppress(OSError):
-        return max(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+        return max(map(int, os.listdir(f"/proc/{pid}/task")), default=pid)  # one that just ends has none
     return pid
 
 

@@ -12,6 +12,7 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kGuessed = 16;  // what part of being ahead the first kernels are of which nothing is known
 constexpr std::int64_t kLeastGuessNs = 1'000;
+constexpr std::int64_t kStandsNs = 50'000'000;
 constexpr std::int64_t kCounted = 8;  // in what parts of it an event is recorded
 
 void add(Engine& all, const Client& client, const Cost& cost, int sign) {
@@ -60,6 +61,7 @@ void learn(Client& client, std::int64_t now, std::int64_t known_ns, std::uint32_
 
 void land(Engine& all, Client& client) {
     bool flies = false;
+    bool landed = false;
     std::int64_t known_ns = 0;
     std::uint32_t guessed = 0;
     for (Flight& flight : client.flights) {
@@ -69,11 +71,13 @@ void land(Engine& all, Client& client) {
             continue;
         }
         flight.used = false;
+        landed = true;
         add(all, client, flight.cost, -1);
         guessed += flight.guessed;
         if (flight.guessed == 0) known_ns += flight.cost.duration_ns;
     }
     const std::int64_t now = monotonic_ns();
+    if (landed || !flies) client.moved_ns = now;
     if (flies && client.flew_ns != 0 && guessed != 0) learn(client, now, known_ns, guessed);
     client.flew_ns = flies ? now : 0;
 }
@@ -120,8 +124,9 @@ std::int64_t guess_ns(const Client& client, Kind kind, std::int64_t ahead_ns) {
     return std::min(ahead_ns, client.guess_ns != 0 ? client.guess_ns : (ahead_ns + kGuessed - 1) / kGuessed);
 }
 
-// Beside an idle client 0. Each may have two in flight, however long they are: with one the GPU would stand between
-// them. It is looked at what is in flight only where that matters.
+// Beside an idle client 0. Where nothing ends for long, what is in flight may wait for what is to come: one more goes.
+// Each may have two in flight, however long they are: with one the GPU would stand between them. It is looked at what
+// is in flight only where that matters.
 bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     const std::uint64_t live = all.live.load(kRelaxed);
     {
@@ -133,7 +138,12 @@ bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     look(all, client);
     if (flying(*all.page, live).duration_ns <= ahead_ns) return true;
     const Held metering(client.metering);
-    return std::count_if(client.flights.begin(), client.flights.end(), [](const Flight& one) { return one.used; }) <= 1;
+    if (std::count_if(client.flights.begin(), client.flights.end(), [](const Flight& one) { return one.used; }) <= 1)
+        return true;
+    const std::int64_t now = monotonic_ns();
+    if (now - client.moved_ns < kStandsNs) return false;
+    client.moved_ns = now;
+    return true;
 }
 
 }  // namespace

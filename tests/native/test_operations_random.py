@@ -63,7 +63,7 @@ def test_programs_give_what_they_should(program: Path, guests: Guests) -> None:
     assert ran(program, guests, 1, PROGRAMS) == [f"right {PROGRAMS}"]
 
 
-RULES = ("exclusive", "greedy", "complementary", "tiny", "changing")
+RULES = ("exclusive", "greedy", "complementary", "tiny", "bounded", "changing")
 RULED = 60 if TIMES == 1 else 1_000 * TIMES
 
 

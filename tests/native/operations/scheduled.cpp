@@ -34,6 +34,7 @@ rl_admission rule(std::string_view name) {
     rl_admission made{sizeof made, 0, 0, 0, 0};  // exclusive
     if (name == "greedy") made = {sizeof made, kAny, ~0U, 1, -1};
     if (name == "complementary") made = {sizeof made, kComplementary, 66, 1, 20'000};
+    if (name == "bounded") made = {sizeof made, 0, 0, 0, 0, 8'000, 20'000};
     if (name == "tiny") made = {sizeof made, kAny, 1, 0, 1};
     return made;
 }
@@ -59,7 +60,7 @@ void Scheduled::begin(int clients) {
 }
 
 void Scheduled::change() {
-    constexpr std::array<std::string_view, 4> kRules{"exclusive", "greedy", "complementary", "tiny"};
+    constexpr std::array<std::string_view, 5> kRules{"exclusive", "greedy", "complementary", "tiny", "bounded"};
     std::minstd_rand random(programs_ + 1);
     while (changing_) {
         const rl_admission made = rule(kRules.at(random() % kRules.size()));

@@ -108,7 +108,7 @@ class Forwarding:
         with contextlib.suppress(OSError, KeyError), open(f"/proc/{self._ear}/status") as file:
             status = dict(line.split(":", 1) for line in file)
             pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
-            return bool(pending) or status["State"].split()[0] != "S"
+            return bool(pending) or status["State"].split()[0] == "R"
         return False
 
     def _listen(self) -> bool:

@@ -1,0 +1,36 @@
+"""What a record of which tests reach which sources is good for, later."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from bench import ROOT
+
+RECORD = {
+    "sources": {"a.py": "1", "b.py": "1"},
+    "files": {"test_a.py": {"stamp": "x", "lines": {"a.py": {}}}, "test_b.py": {"stamp": "y", "lines": {"b.py": {}}}},
+}
+STAMPS = {"test_a.py": "x", "test_b.py": "y"}
+
+
+@pytest.mark.parametrize(
+    ("now", "stamps", "left"),
+    [
+        ({"a.py": "1", "b.py": "1"}, STAMPS, ["test_a.py", "test_b.py"]),
+        ({"a.py": "1"}, STAMPS, ["test_a.py"]),  # of the other nobody knows what it became
+        ({"a.py": "2", "b.py": "1"}, STAMPS, ["test_b.py"]),
+        ({"a.py": "1", "b.py": "1"}, {**STAMPS, "test_a.py": "z"}, ["test_b.py"]),
+        ({"a.py": "1", "b.py": "1", "c.py": "1"}, STAMPS, []),  # each may reach what was not looked at
+        ({"c.py": "1"}, STAMPS, []),
+    ],
+)
+def test_what_need_not_be_recorded_again(
+    now: dict[str, str], stamps: dict[str, str], left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tests: Any = importlib.import_module("mutation.tests")
+    assert list(tests.still_true(RECORD, now, stamps)) == left
+    assert tests.still_true({}, now, stamps) == {}

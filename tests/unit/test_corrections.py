@@ -19,7 +19,7 @@ def test_after_its_end_nothing_is_put_back() -> None:
         yield
 
     async def run() -> None:
-        checks = cast(Checks, SimpleNamespace(assert_all=assert_all, correct=lambda pid, off: seen.append(pid)))
+        checks = cast("Checks", SimpleNamespace(assert_all=assert_all, correct=lambda pid, off: seen.append(pid)))
         corrections = Corrections(checks)
         corrections.look_at(7)
         assert seen == [7]

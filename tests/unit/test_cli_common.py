@@ -222,6 +222,16 @@ def test_help_has_a_short_name_everywhere(
     assert "--help" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", [(), ("policy",), ("policy", "map"), ("profile",)])
+def test_without_words_there_is_the_help_once(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command])
+    written = capsys.readouterr()
+    assert caught.value.code == 2
+    assert (written.out + written.err).count("Usage:") == 1
+    assert written.err.strip() or not written.err
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])

@@ -70,6 +70,7 @@ def test_why_a_client_gets_no_gpu() -> None:
         ("sms", {}, None, "--share sms has two classes"),
         ("sms", {"class": "deadline"}, None, "--share sms has two classes"),
         ("sms", {"class": "batch"}, "x", "sms=x: take 1% to 100%, or a number of SMs, 1 or more"),
+        ("sms", {"class": "batch"}, "0", "sms=0: take 1% to 100%, or a number of SMs, 1 or more"),
     ],
 )
 def test_what_cannot_be_asked_for(share: str, settings: dict[str, str], sms: str | None, what: str) -> None:

@@ -130,7 +130,8 @@ def _usage_error(error: Exception, words: list[str]) -> int | None:
         return code
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(context.get_help() if context is not None else written(), file=sys.stderr)
+        if text := written():  # empty where Typer's Rich has shown it as the error was made
+            print(text, file=sys.stderr)
         return code
     command = context.command_path if context is not None else _named(words)
     line = " ".join(written().split()).rstrip(".")

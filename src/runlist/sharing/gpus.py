@@ -88,7 +88,7 @@ def percent_of(text: str, gpus: Sequence[Gpu]) -> int:
     percent, count = _PERCENT.fullmatch(text.strip()), _COUNT.fullmatch(text.strip())
     if percent is not None and 1 <= int(percent[1]) <= 100:
         return int(percent[1])
-    if count is not None and (not gpus or 1 <= int(count[0]) <= least):
+    if count is not None and int(count[0]) >= 1 and (not gpus or int(count[0]) <= least):
         return max(1, 100 * int(count[0]) // least) if gpus else 100
     most = f"1 to {least}" if gpus else "1 or more"
     raise UsageError(f"sms={text[:60]}: take 1% to 100%, or a number of SMs, {most}")

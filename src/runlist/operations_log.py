@@ -116,20 +116,40 @@ def writing(path: Path) -> Iterator[None]:
     a file that cannot be written, and NotSupportedError where no scheduler of operations was started.
     """
     library = operations.library()
-    try:
-        file = path.open("w")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: name a file that can be written") from None
-    with file:
-        write_head(file, os.getpid())
-        file.flush()
+    file = _begun(path)
+    whole = True
 
-        def sink(taken: Sequence[Operation], lost: int) -> None:
+    def missing(error: OSError) -> None:
+        nonlocal whole
+        if whole:
+            say(f"{path}: {error.strerror}: operations are missing in it from here on")
+        whole = False
+
+    def sink(taken: Sequence[Operation], lost: int) -> None:
+        if whole:  # or it would go on within a line that broke off, and nobody could read what is before that
             try:
                 write(file, taken, lost)
                 file.flush()
             except OSError as error:
-                say(f"{path}: {error.strerror}: operations are missing in it")
+                missing(error)
 
+    try:
         with listening(library, sink):
             yield
+    finally:
+        try:
+            file.close()
+        except OSError as error:
+            missing(error)
+
+
+def _begun(path: Path) -> IO[str]:
+    try:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(path.open("w"))
+            write_head(file, os.getpid())
+            file.flush()
+            opened.pop_all()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: name a file that can be written") from None
+    return file

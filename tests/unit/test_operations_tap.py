@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from runlist import operations_log
-from runlist.errors import NotSupportedError
+from runlist.errors import NotSupportedError, UsageError
 from runlist.operations.record import Operation
 from runlist.operations.tap import listening
 
@@ -110,3 +111,27 @@ def test_a_log_is_written_while_somebody_else_listens(tmp_path: Path, monkeypatc
     found = operations_log.read(tmp_path / "log").operations
     assert [one.launched_ns for one in found] == seen.numbers == [7, 8]
     assert found[0].name == "k�"
+
+
+def test_a_log_that_cannot_be_begun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runlist.operations.library", Library)
+    refused = pytest.raises(UsageError, match="/dev/full: No space left on device: name a file that can be written")
+    with refused, operations_log.writing(Path("/dev/full")):
+        raise AssertionError
+
+
+def test_a_log_that_cannot_go_on_is_told_once_and_its_program_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library: Any = Library()
+    monkeypatch.setattr("runlist.operations.library", lambda: library)
+    seen = Seen()
+    os.mkfifo(tmp_path / "log")
+    reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
+    with listening(library, seen), operations_log.writing(tmp_path / "log"):
+        os.close(reader)
+        for number in (1, 2, 3):
+            library.happen(number)
+            seen.wait(number)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("log: Broken pipe: operations are missing in it from here on")

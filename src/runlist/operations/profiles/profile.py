@@ -29,8 +29,10 @@ class Profile:
 
 def wrong(profile: Profile) -> str:
     """Why the library would not take it; empty where it would."""
-    if not profile.name or "\0" in profile.name or not profile.name.isprintable():
+    if not profile.name:
         return "a kernel without a name"
+    if not profile.name.isprintable():
+        return f"the kernel's name {ascii(profile.name[:80])} cannot be printed: name it as in its module"
     if len(profile.name) > LONGEST_NAME:
         return f"a name of {len(profile.name)} letters: take {LONGEST_NAME} at most"
     if not 0 <= profile.sms <= MOST_SMS:

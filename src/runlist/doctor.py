@@ -109,6 +109,10 @@ def _borrowing(plane: Plane) -> str:
 
 def _lending(plane: Plane) -> str:
     """Have a child make an RM client with the library in it, and hear from it as the daemon would."""
+    try:
+        plane.check()
+    except RunlistError as error:
+        raise Limited(f"cannot be tried: {error}") from None
     code = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(f"{folder}/messages")

@@ -96,8 +96,7 @@ def test_a_driver_that_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
         "use of the GPU": "every turn of the processes that can be managed is in the driver's log",
         "memory limits": "by the driver: not supported (driver 580.159.04); librunlist.so keeps them",
     }
-    (file,) = nvidia.files
-    assert (file.clients, file.closed) == ({}, 1)
+    assert [(file.clients, file.closed) for file in nvidia.files] == [({}, 1)] * 2
     nvidia.limits = True
     assert nvidia.found()["memory limits"] == "by the driver itself, for a daemon run by root (driver 580.159.04)"
 
@@ -127,6 +126,21 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     said = nvidia.found()
     assert isinstance(said["use of the GPU"], Limited)
     assert str(said["use of the GPU"]) == _HIDDEN
+
+
+def test_of_a_driver_that_is_not_there_nothing_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia = Nvidia(monkeypatch)
+
+    def missing() -> FakeFile:
+        raise NotSupportedError("no driver")
+
+    nvidia.rm.open = missing  # type: ignore[method-assign]
+    said = nvidia.found()
+    assert str(said["use of the GPU"]) == str(said["device"]) == "no driver"
+    plane = NvidiaPlane(nvidia.rm)
+    lending = dict(doctor._checks(plane))["lending"]
+    with pytest.raises(Limited, match="cannot be tried: no driver"):
+        lending()
 
 
 @needs_root

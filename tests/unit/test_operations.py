@@ -45,6 +45,7 @@ def test_profiles_are_read(tmp_path: Path) -> None:
         (HEAD + "x,1,0,1,inf\n", 2, "Duration(ns) 'inf': take a number"),
         (HEAD + f"x,1,0,{ANY + 1},1\n", 2, "take a number"),
         (HEAD + ",1,0,1,1\n", 2, "without a name"),
+        (HEAD + "\x1b[31mx,1,0,1,1\n", 2, r"the kernel's name '\x1b[31mx' cannot be printed"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: str, line: int, said: str) -> None:

@@ -25,7 +25,7 @@ def checks(driver: Driver) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "device", lambda: _device(driver)
     yield "GPUs", lambda: _gpus(driver)
     yield "privileged controls", _nice
-    yield "use of the GPU", _use
+    yield "use of the GPU", lambda: _use(driver)
     yield "memory limits", lambda: _memory_limits(driver)
 
 
@@ -57,7 +57,8 @@ def _nice() -> str:
     raise Limited(f"{privileged} cannot be set without root or CAP_SYS_NICE; classes, slices and suspension can")
 
 
-def _use() -> str:
+def _use(driver: Driver) -> str:
+    driver.open().close()
     if why := hides_others():
         raise Limited(why)
     return "every turn of the processes that can be managed is in the driver's log"

@@ -111,7 +111,8 @@ def profiles_dir() -> Path:
     folder at all.
     """
     try:
-        state = Path(os.environ.get(names.STATE_HOME) or Path.home() / ".local" / "state")
+        named = Path(os.environ.get(names.STATE_HOME, ""))
+        state = named if named.is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError:
         raise NoPermissionError(f"this user has no home folder: set {names.STATE_HOME}") from None
     return state / "runlist" / "profiles"

@@ -31,8 +31,11 @@ def test_profiles_are_kept_in_the_users_own_folder_or_it_is_said_that_there_is_n
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/s")
     assert paths.profiles_dir() == Path("/s/runlist/profiles")
-    monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/h")
+    for none in ("", "here", "./here"):  # a relative one is to be ignored, and would be another in each folder
+        monkeypatch.setenv("XDG_STATE_HOME", none)
+        assert paths.profiles_dir() == Path("/h/.local/state/runlist/profiles")
+    monkeypatch.delenv("XDG_STATE_HOME")
     assert paths.profiles_dir() == Path("/h/.local/state/runlist/profiles")
 
     def nowhere() -> Path:

@@ -66,6 +66,18 @@ def test_every_rule_is_found_by_its_name_and_said_in_a_line() -> None:
     assert [line[0] for line in done.stdout.splitlines()] == [" ", " ", "*", " "]
 
 
+@pytest.mark.parametrize("name", list(builtin_rules()))
+def test_what_is_listed_of_a_rule_has_its_options(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_rule(f"{name}(nothing=1)")
+    if "takes no options" in str(caught.value):
+        assert "option" not in builtin_rules()[name]
+        return
+    options = str(caught.value).partition(": take ")[2]
+    assert options
+    assert builtin_rules()[name].endswith(f"(options {options})")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

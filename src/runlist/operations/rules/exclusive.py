@@ -20,7 +20,7 @@ from runlist.policies.parts.options import no_more
 class Exclusive(Rule):
     """One admission, always."""
 
-    summary = "nothing goes until client 0 is idle"
+    summary = "nothing goes until client 0 is idle (options ahead_us, rest_us)"
 
     def __init__(self, options: Mapping[str, str]) -> None:
         left = dict(options)

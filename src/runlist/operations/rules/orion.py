@@ -27,7 +27,10 @@ _STEP = 0.1
 class Orion(Rule):
     """Always the same classes; the gate follows client 0's requests."""
 
-    summary = "what complements client 0: compute beside memory, within bounds of SMs and expected durations"
+    summary = (
+        "what complements client 0: compute beside memory, within bounds of SMs and expected durations "
+        "(options gate, sms, latency_us)"
+    )
     every_s = 0.5
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -48,7 +48,7 @@ _LEAST_SLACK = 0.05
 class P99(Rule):
     """A ladder of admissions, and where on it we are."""
 
-    summary = "keeps client 0's p99 latency at a target, by feedback"
+    summary = "keeps client 0's p99 latency at a target, by feedback (options target_us, ratio, ahead_us, rest_us)"
     every_s = 0.25
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -116,7 +116,8 @@ def test_a_client_of_mps_is_one_with_a_number(region: Region) -> None:
         (Rule(COMPLEMENTS, 0xFFFFFFFF, True, 0), "complements, to 0 µs"),
         (Rule(1, 4, False, None), "some, to 4 SMs, no copies"),
         (Rule(0, 0, False, None, 10**6, 300_000), "nothing, 1 ms ahead, after 300 µs"),
-        (Rule(ALL | 1 << 31, 0xFFFFFFFF, True, MAX_COUNT), "anything, to 9.223e+12 ms"),
+        (Rule(0, 0, False, None, 10**12, 0), "nothing, 1000 s ahead"),
+        (Rule(ALL | 1 << 31, 0xFFFFFFFF, True, MAX_COUNT), "anything, to 9.22337e+09 s"),
     ],
 )
 def test_a_rule_is_told_in_words(rule: Rule, words: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import platform
 import random
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 
 from runlist.planes.kernel.functions import is_stepped_over
 from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED
+from runlist.why.cost import Cost
 from runlist.why.functions import number_of, watched
 from runlist.why.parts import Part
+from runlist.why.recorder import Recorder
 from runlist.why.report import Row, analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
 from runlist.why.seen import Event, Mode, Pause, Seen, Throttle, Times, Turn, What
@@ -435,6 +439,14 @@ def test_a_watched_call_costs_more_where_its_first_instruction_is_stepped_over(t
     assert {place: is_stepped_over(path, place) for place in places} == {
         place: stepped and steps for place, steps in places.items()
     }
+
+
+def test_what_costs_all_of_the_time_that_there_was_is_said_in_digits() -> None:
+    one = Recorder.__new__(Recorder)
+    one.pid, one._events, one._launches_until = os.getpid(), [], None
+    one._cost, one._worked, one._worked_first = Cost(1e3, 1e3, 1e3), 0, 1 << 62
+    one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=7, dropped=0, switches=2))
+    assert "some 0.0 ms, 100.0 % of the processor time" in one.cost()
 
 
 def test_every_function_is_watched_in_all_its_forms_by_one_number() -> None:

@@ -155,7 +155,7 @@ class Recorder:
                 f"from then on a request begins where its thread awakes"
             )
         return (
-            f"watching cost some {spent / 1e6:.1f} ms, {100 * cost:.2g} % of the processor time that it had, for "
+            f"watching cost some {spent / 1e6:.1f} ms, {100 * cost:.1f} % of the processor time that it had, for "
             f"{begun} calls and {ended} ends of calls; "
             f"{counts.switches} switches of cores were looked at{gave_up}{lost}"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from runlist.daemon.tasks.managed import ManagedTask
 from runlist.planes.process.region.operations import MAX_SMS, Client, Operations, Rule
+from runlist.units import duration
 from runlist.views.structs import ClientView
 
 MOST_PER_S = 1e9
@@ -57,12 +58,8 @@ def beside(rule: Rule) -> str:
 
 
 def _around(rule: Rule) -> list[str]:
-    ahead = [] if rule.ahead_ns is None else [f"{_time(rule.ahead_ns)} ahead"]
-    return [*ahead, *([f"after {_time(rule.rest_ns)}"] if rule.rest_ns else [])]
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1e6:.4g} ms" if ns >= 1_000_000 else f"{ns / 1e3:.4g} µs"
+    ahead = [] if rule.ahead_ns is None else [f"{duration(rule.ahead_ns / 1e3)} ahead"]
+    return [*ahead, *([f"after {duration(rule.rest_ns / 1e3)}"] if rule.rest_ns else [])]
 
 
 def _beside_busy(rule: Rule) -> list[str]:
@@ -73,7 +70,7 @@ def _beside_busy(rule: Rule) -> list[str]:
     if rule.sms <= MAX_SMS:
         words.append(f"to {rule.sms} SMs")
     if rule.gate_ns is not None:
-        words.append(f"to {_time(rule.gate_ns)}")
+        words.append(f"to {duration(rule.gate_ns / 1e3)}")
     if not rule.copies:
         words.append("no copies")
     return words

@@ -203,6 +203,23 @@ def test_a_wrong_word_is_usage_in_one_line(capsys: pytest.CaptureFixture[str], w
     assert line.startswith("runlist: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["profile", "show", "--gpu"], "runlist profile show"),
+        (["policy", "map", "set", "night", "--refuse"], "runlist policy map set"),
+        (["run", "--class"], "runlist run"),
+        (["ps", "profile", "--device"], "runlist ps"),
+    ],
+)
+def test_an_option_without_its_word_points_at_the_help_of_its_command(
+    capsys: pytest.CaptureFixture[str], words: list[str], command: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"(see `{command} --help`)" in capsys.readouterr().err
+
+
 def test_emulated_without_a_gpu_is_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNLIST_EMULATED_GPU", raising=False)
     with pytest.raises(SystemExit) as caught:

@@ -140,4 +140,11 @@ def _usage_error(error: Exception, words: list[str]) -> int | None:
 
 def _named(words: list[str]) -> str:
     """The command that somebody meant, where Typer does not say."""
-    return " ".join(["runlist", *words[:1]]) if words and words[0] in _NAMES else "runlist"
+    command: object = typer.main.get_command(application(words))
+    known = ["runlist"]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        known.append(word)
+    return " ".join(known)

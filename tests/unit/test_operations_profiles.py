@@ -362,7 +362,7 @@ def test_what_is_wrong_in_what_is_kept_is_named(tmp_path: Path, change: dict[str
 def test_other_files_are_none_of_ours_and_stay(tmp_path: Path, content: bytes) -> None:
     store = Store(tmp_path)
     store.path("x").write_bytes(content)
-    with pytest.raises(UsageError, match="no file of profiles"):
+    with pytest.raises(UsageError, match="no file of profiles: remove it"):
         store.look("x")
     with pytest.raises(UsageError):
         store.clear("x")

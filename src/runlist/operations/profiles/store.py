@@ -31,6 +31,7 @@ _HEAD_BYTES = 1 << 20  # of them for the name of the GPU
 _INDENT = 8  # more bytes of a kernel inside a file than alone
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _LOCK = ".lock"
+_NONE = "this is no file of profiles: remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +144,22 @@ def _read(path: Path) -> tuple[str, dict[str, Kept]]:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise UsageError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: this is no file of profiles")
+            raise UsageError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: {_NONE}")
         text = content.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{path}:1: this is no file of profiles") from None
+        raise UsageError(f"{path}:1: {_NONE}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: this is no file of profiles: {error.msg}") from None
+        raise UsageError(f"{path}:{error.lineno}: {_NONE} ({error.msg})") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}:1: this is no file of profiles") from None
+        raise UsageError(f"{path}:1: {_NONE}") from None
     kernels = found.get("kernels") if isinstance(found, dict) else None
     gpu = found.get("gpu") if isinstance(found, dict) else None
     if not isinstance(kernels, dict) or not isinstance(gpu, str) or found.get(_MARK) != _VERSION:
-        raise UsageError(f"{path}:1: this is no file of profiles")
+        raise UsageError(f"{path}:1: {_NONE}")
     return gpu, {name: _kept(path, text, name, fields) for name, fields in kernels.items()}
 
 

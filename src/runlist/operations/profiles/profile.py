@@ -32,7 +32,7 @@ def wrong(profile: Profile) -> str:
     if not profile.name:
         return "a kernel without a name"
     if not profile.name.isprintable():
-        return f"the kernel's name {ascii(profile.name[:80])} cannot be printed: name it as in its module"
+        return f"the kernel's name {profile.name[:80]!a} cannot be printed: name it as in its module"
     if len(profile.name) > LONGEST_NAME:
         return f"a name of {len(profile.name)} letters: take {LONGEST_NAME} at most"
     if not 0 <= profile.sms <= MOST_SMS:

@@ -57,6 +57,12 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: str, line: in
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_of_profiles_may_be_named_as_any_path(tmp_path: Path, kind: type[str] | type[Path]) -> None:
+    with pytest.raises(UsageError, match=r"none\.csv: No such file"):
+        start(profiles=kind(tmp_path / "none.csv"))
+
+
 def test_other_files_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read(tmp_path / "none")

@@ -140,7 +140,7 @@ class Scheduler:
 def start(
     clients: int = 2,
     rule: str | Admission | Rule = "orion",
-    profiles: Path | Iterable[Profile] | None = None,
+    profiles: str | Path | Iterable[Profile] | None = None,
     *,
     learn: bool | None = None,
 ) -> Scheduler:
@@ -157,7 +157,7 @@ def start(
     if not 1 <= clients <= MOST_CLIENTS:
         raise UsageError(f"{clients} clients: there can be 1 to {MOST_CLIENTS}")
     made = rule_of(rule)
-    given = None if profiles is None else read(profiles) if isinstance(profiles, Path) else list(profiles)
+    given = None if profiles is None else read(Path(profiles)) if isinstance(profiles, str | Path) else list(profiles)
     scheduler = Scheduler(native.library(), clients, native.own_client())
     if scheduler._own is None:
         native.call(scheduler._library, "start", clients)

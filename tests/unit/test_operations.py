@@ -58,7 +58,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: str, line: in
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_a_file_of_profiles_may_be_named_as_any_path(tmp_path: Path, kind: type[str] | type[Path]) -> None:
+def test_a_file_of_profiles_may_be_named_as_any_path(tmp_path: Path, kind: type[str | Path]) -> None:
     with pytest.raises(UsageError, match=r"none\.csv: No such file"):
         start(profiles=kind(tmp_path / "none.csv"))
 

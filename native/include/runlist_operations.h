@@ -3,7 +3,7 @@
  * operations go beside it by a rule. docs/operations.md says what for.
  *
  * Clients are threads of this process, or whole processes under MPS that map one page (RUNLIST_OPERATIONS). All of it
- * needs the library to be preloaded with RUNLIST_OPERATIONS set, as `runlist run` does; without, every function but
+ * needs the library to be preloaded, by `runlist run` or with RUNLIST_OPERATIONS set; without, every function but
  * rl_operations_start, which says -ENOSYS, says -ENOENT.
  *
  * Client 0 gives its operations to the driver at once. Those of the others go at once while it is idle, or where the

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runlist.daemon.kernel import link
 from runlist.daemon.kernel.link import KernelLink
@@ -101,6 +102,7 @@ def run(test: Callable[[], Any]) -> None:
         ({"capture": None}, "the kernel sees no requests to this device"),
         ({"switch": "off"}, "off: RUNLIST_KERNEL_PLANE=on switches it on"),
         ({"switch": None}, "off: RUNLIST_KERNEL_PLANE=on switches it on"),
+        ({"switch": "1"}, "off: RUNLIST_KERNEL_PLANE=on switches it on"),
         ({"hindered": "no right"}, "no right"),
     ],
 )
@@ -116,7 +118,9 @@ def test_where_it_cannot_be_or_nobody_wants_it_no_loader_is_started(
             monkeypatch.setenv(names.KERNEL_PLANE, lacks.get("switch", "on"))
         one = kernel.made()
         assert one.state == "not started"
-        one.start()
+        with capture_logs() as log:
+            one.start()
+        assert [line["value"] for line in log] == (["1"] if lacks.get("switch") == "1" else [])
         assert (one.state, one.works, one.pid, kernel.loaders) == (state, False, 0, [])
         assert not one.check()
         assert not one.has_counted()

@@ -119,8 +119,10 @@ class KernelLink:
         if capture is None:
             self.state = "the kernel sees no requests to this device"
             return
-        if os.environ.get(names.KERNEL_PLANE) != "on":
+        if (switch := os.environ.get(names.KERNEL_PLANE, "off")) != "on":
             self.state = f"off: {names.KERNEL_PLANE}=on switches it on"
+            if switch != "off":
+                _log.warning(f"the kernel plane is off: {names.KERNEL_PLANE} is on or off", value=switch[:20])
             return
         if why := rights.hindered():  # as most private daemons are
             self.state = why

@@ -132,7 +132,7 @@ def test_a_storm_leaves_nothing_behind(daemon: Daemon, commands: Commands, worke
     asking.start()
     try:
         over = time.monotonic() + STORM_S
-        while time.monotonic() < over:
+        while time.monotonic() < over or (not storm.killed and time.monotonic() < over + PATIENT_S):
             storm.step()
             asking.over.wait(storm.chance.uniform(0.01, 0.15))
     finally:
@@ -149,9 +149,10 @@ def test_a_storm_leaves_nothing_behind(daemon: Daemon, commands: Commands, worke
     def managed() -> set[int]:
         return {task.pid for task in daemon.client.ps()}
 
-    wait_for(lambda: managed() <= {one.pid for one in workers}, "what ended to be let go")
+    wait_for(lambda: managed() <= {one.pid for one in workers}, "what ended to be let go", PATIENT_S)
     for pid in managed():
         daemon.client.resume(pid)
+        daemon.client.attach(pid, "normal")  # one that works all the time may have become latency-critical
     for one in workers:
         one.wait_for_progress()
     for pid in managed():
@@ -161,7 +162,7 @@ def test_a_storm_leaves_nothing_behind(daemon: Daemon, commands: Commands, worke
         one.wait_for_progress()
     wait_for(lambda: all(files(pid) == IDLE_FILES for pid in actuators(daemon.pid)), "the actuator to let go")
     assert commands.ok("run", "--memory", "1G", "--", "true") == ""  # it removes what those that were killed left
-    wait_for(lambda: not os.listdir(commands.folder / "regions"), "regions to go")
+    wait_for(lambda: not os.listdir(commands.folder / "regions"), "regions to go", PATIENT_S)
     wait_for(lambda: files(daemon.pid) <= before, "descriptors to be closed")
     assert set(storm.helpers()) <= {daemon.keeper, *actuators(daemon.pid)}
     assert storm.killed

@@ -149,10 +149,15 @@ def test_a_storm_leaves_nothing_behind(daemon: Daemon, commands: Commands, worke
     def managed() -> set[int]:
         return {task.pid for task in daemon.client.ps()}
 
-    wait_for(lambda: managed() <= {one.pid for one in workers}, "what ended to be let go", PATIENT_S)
-    for pid in managed():
+    def swept() -> bool:
+        """Each command removes what those left that were killed, once their jobs have ended as well."""
+        assert commands.ok("run", "--memory", "1G", "--", "true") == ""
+        return not os.listdir(commands.folder / "regions")
+
+    for pid in managed() & {one.pid for one in workers}:
         daemon.client.resume(pid)
-        daemon.client.attach(pid, "normal")  # one that works all the time may have become latency-critical
+        daemon.client.attach(pid, "batch")  # of a higher class, one that works all the time leaves jobs nothing
+    wait_for(lambda: managed() <= {one.pid for one in workers}, "what ended to be let go")
     for one in workers:
         one.wait_for_progress()
     for pid in managed():
@@ -161,8 +166,7 @@ def test_a_storm_leaves_nothing_behind(daemon: Daemon, commands: Commands, worke
         wait_for(lambda: slices.of(one.pid) == DEFAULT_SLICES, f"the slices of {one.pid}")  # noqa: B023
         one.wait_for_progress()
     wait_for(lambda: all(files(pid) == IDLE_FILES for pid in actuators(daemon.pid)), "the actuator to let go")
-    assert commands.ok("run", "--memory", "1G", "--", "true") == ""  # it removes what those that were killed left
-    wait_for(lambda: not os.listdir(commands.folder / "regions"), "regions to go", PATIENT_S)
+    wait_for(swept, "regions to go")
     wait_for(lambda: files(daemon.pid) <= before, "descriptors to be closed")
     assert set(storm.helpers()) <= {daemon.keeper, *actuators(daemon.pid)}
     assert storm.killed

@@ -119,10 +119,9 @@ def test_a_rule_of_a_users_own_sees_the_model_and_is_in_force(
 
 
 def test_p99_holds_the_other_back_until_it_knows_and_then_lets_it_in(run: Callable[..., dict[str, Any]]) -> None:
-    held = run("p99(target_us=1)", 1.5)  # nobody is as quick
+    held = run("p99(target_us=1, rest_us=0)", 1.5)  # nobody is as quick, and the other has each of client 0's pauses
     assert held["why"].startswith("step 0 of 8")
-    other = held["counted"][1]
-    assert other["deferred"] > 0 or other["launched"] <= 5  # where client 0 never rests all waits but what came first
+    assert held["counted"][1]["deferred"] > 0
     let_in = run("p99(target_us=1e9)", 8.0)
     assert re.match(r"step [1-8] of 8, target 1000000000 µs", let_in["why"]), let_in
 

@@ -21,7 +21,13 @@ void add(Engine& all, const Client& client, const Cost& cost, int sign) {
     other.duration_ns.store(other.duration_ns.load(kRelaxed) + sign * cost.duration_ns, kRelaxed);
 }
 
-// Under the lock of meters, with the context current.
+void count_nothing(Stream& stream) {
+    stream.sms = 0;
+    stream.duration_ns = 0;
+    stream.guessed = 0;
+}
+
+// What a stream was given since an event was recorded is in flight. Under the lock of meters, with the context current.
 bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& stream) {
     Flight* chosen = nullptr;
     for (Flight& flight : client.flights) {
@@ -43,13 +49,8 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& strea
     chosen->cost = {.sms = stream.sms, .duration_ns = stream.duration_ns};
     chosen->guessed = stream.guessed;
     add(all, client, chosen->cost, 1);
+    count_nothing(stream);
     return true;
-}
-
-void count_nothing(Stream& stream) {
-    stream.sms = 0;
-    stream.duration_ns = 0;
-    stream.guessed = 0;
 }
 
 // While something flies all the time, what lands meanwhile took that time.
@@ -90,12 +91,11 @@ void settle(Engine& all, Client& client) {
         if (stream.user != client.index || (stream.sms == 0 && stream.duration_ns == 0)) return;
         CUcontext current = nullptr;
         const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == stream.context;
-        if (!is_here || (stream.calls->cuStreamQuery(stream.handle) == CUDA_ERROR_NOT_READY &&
-                         !begin_flight(all, client, *stream.calls, stream))) {
+        if (is_here && stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY) {
+            count_nothing(stream);
+        } else if (!is_here || !begin_flight(all, client, *stream.calls, stream)) {
             client.loose_ns += stream.duration_ns;
-            return;
         }
-        count_nothing(stream);
     });
 }
 
@@ -172,9 +172,9 @@ void meter(Engine& all, Client& client, const Work& work) {
     stream->duration_ns += duration_ns;
     client.loose_ns += duration_ns;
     if (!all.first_is_busy() && (ahead_ns == 0 || stream->duration_ns < ahead_ns / kCounted)) return;
-    if (!begin_flight(all, client, *work.calls, *stream)) return;
-    client.loose_ns = std::max(std::int64_t{0}, client.loose_ns - stream->duration_ns);
-    count_nothing(*stream);
+    const std::int64_t counted_ns = stream->duration_ns;
+    if (begin_flight(all, client, *work.calls, *stream))
+        client.loose_ns = std::max(std::int64_t{0}, client.loose_ns - counted_ns);
 }
 
 bool any_flies(Engine& all) {

@@ -74,9 +74,8 @@ struct alignas(64) First {
     }
     // Nobody answers for it any more: no other waits.
     void rests() {
-        rests_ns.store(0, std::memory_order_relaxed);
         worked.store(0, std::memory_order_release);
-        idle.store(1, std::memory_order_release);
+        has_ended(0);
     }
 };
 

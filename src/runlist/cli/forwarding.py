@@ -16,6 +16,7 @@ import struct
 import time
 from types import FrameType
 
+from runlist.proc.process import has_pending, wants_processor
 from runlist.waiting import readable
 
 SIGNALS = (
@@ -31,6 +32,7 @@ _PATIENCE_S = 0.05
 """How much later than we the ear may be sent a signal …"""
 _LONGEST_S = 1.0
 """… and how long it may take to tell of one, on a machine with much else to do."""
+_AGAIN_S = 0.005
 _SAME_S = 0.25
 _HEARD = struct.Struct("<id")
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -91,10 +93,10 @@ class Forwarding:
             return number in _FROM_TERMINAL
         began = time.monotonic()
         while not self._is_heard(number):
-            left = _PATIENCE_S - (time.monotonic() - began)
-            if left <= 0 and (left <= _PATIENCE_S - _LONGEST_S or not self._ear_is_behind()):
+            waited_s = time.monotonic() - began
+            if waited_s >= _LONGEST_S or (waited_s >= _PATIENCE_S and not self._ear_is_behind()):
                 break
-            if readable([self._from_ear], max(left, _PATIENCE_S / 10)) and not self._listen():
+            if readable([self._from_ear], max(_PATIENCE_S - waited_s, _AGAIN_S)) and not self._listen():
                 break
         with contextlib.suppress(OSError):  # it has ended
             return self._is_heard(number) and os.getpgid(self._pid or 0) == os.getpgid(0)
@@ -105,11 +107,7 @@ class Forwarding:
 
     def _ear_is_behind(self) -> bool:
         """Whether signals wait for the ear, or it has not waited for more since it had one."""
-        with contextlib.suppress(OSError, KeyError), open(f"/proc/{self._ear}/status") as file:
-            status = dict(line.split(":", 1) for line in file)
-            pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
-            return bool(pending) or status["State"].split()[0] == "R"
-        return False
+        return self._ear is not None and (has_pending(self._ear) or wants_processor(self._ear))
 
     def _listen(self) -> bool:
         """Take what the ear says; whether it is still there."""

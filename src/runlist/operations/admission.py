@@ -56,3 +56,5 @@ AHEAD_NS = 1_000_000
 
 REST_NS = 100_000
 """So that the others do not come in between two launches of one request."""
+
+LONGEST_REST_NS = 10**9

@@ -8,10 +8,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from runlist.errors import RunlistError
 from runlist.log import say
-from runlist.operations.admission import COMPLEMENTS, Admission
+from runlist.operations.admission import ANY, COMPLEMENTS, LONGEST_REST_NS, Admission
 from runlist.operations.rules.interface import LEAST_EVERY_S, STALL_S, Model, Rule
 
 FALLBACK = Admission(COMPLEMENTS)
@@ -76,14 +77,16 @@ def _check(answer: object) -> None:
         raise TypeError(f"it answered {type(answer).__name__}, not Admission")
     if not 0 <= answer.bits() < 1 << 9:
         raise ValueError("an admission names pairs of Bound")
-    for name, least, most in _NUMBERS:
+    for name, kind, least, most in _NUMBERS:
         number = getattr(answer, name)
-        optional = name in ("gate_ns", "ahead_ns") and number is None
-        if not optional and not (isinstance(number, int) and least <= number <= most):
+        if not isinstance(number, kind) or not (number is None or least <= number <= most):
             raise ValueError(f"no admission has {name}={number}")
 
 
-_NUMBERS = (
-    ("sms", 0, (1 << 32) - 1), ("gate_ns", -1, (1 << 63) - 1), ("ahead_ns", 1, (1 << 63) - 1), ("rest_ns", 0, 10**9)
-)  # fmt: skip
+_NUMBERS: tuple[tuple[str, Any, int, int], ...] = (
+    ("sms", int, 0, ANY),
+    ("gate_ns", int | None, -1, (1 << 63) - 1),
+    ("ahead_ns", int | None, 1, (1 << 63) - 1),
+    ("rest_ns", int, 0, LONGEST_REST_NS),
+)
 """What is a number in an admission, from which to which."""

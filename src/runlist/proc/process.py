@@ -183,6 +183,12 @@ def wants_processor(pid: int) -> bool:
     return _stat(pid)[:1] == [b"R"]
 
 
+def has_pending(pid: int) -> bool:
+    """Whether signals wait for a process, or for its first thread, to take them."""
+    status = _status(pid)
+    return any(int(status.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd"))
+
+
 def behind(pidfd: int) -> int:
     """The process id behind a pidfd; 0 where the process has ended, or is not seen in this namespace."""
     try:

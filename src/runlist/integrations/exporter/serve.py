@@ -26,8 +26,8 @@ from runlist.planes.registry import choose_plane
 
 PORT = 9878
 LISTEN = f"127.0.0.1:{PORT}"
-_PORT = re.compile(r"[0-9]{1,5}")
 """Where it listens unless told otherwise: Prometheus' exporters have ports from 9100 to 9999."""
+_PORT = re.compile(r"[0-9]{1,5}")
 
 MAX_SERIES = 20_000
 KEPT_S = 1.0

@@ -9,10 +9,9 @@ a kernel without one as others of its client took.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from runlist.operations.admission import CLOSED, Admission
-from runlist.operations.rules.bounds import take_bounds
+from runlist.operations.admission import Admission
+from runlist.operations.rules.bounds import BOUNDS, take_closed
 from runlist.operations.rules.interface import Model, Rule
 from runlist.policies.parts.options import no_more
 
@@ -24,9 +23,8 @@ class Exclusive(Rule):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         left = dict(options)
-        ahead_ns, rest_ns = take_bounds(left)
-        no_more(left, "ahead_us", "rest_us")
-        self._closed = replace(CLOSED, ahead_ns=ahead_ns, rest_ns=rest_ns)
+        self._closed = take_closed(left)
+        no_more(left, *BOUNDS)
 
     def admission(self, model: Model) -> Admission:
         del model

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 
-from runlist.operations.admission import ALL, ANY, CLOSED, OPEN, Admission
-from runlist.operations.rules.bounds import take_bounds
+from runlist.operations.admission import ALL, ANY, OPEN, Admission
+from runlist.operations.rules.bounds import BOUNDS, take_closed
 from runlist.operations.rules.interface import Model, Rule
 from runlist.policies.parts.options import no_more, number
 from runlist.statistics import percentile
@@ -57,8 +57,8 @@ class P99(Rule):
             raise ValueError("target_us and ratio are two ways to say the same: give one")
         self._target_ns = number(left, "target_us", 0, 1e-3, 1e9) * 1e3
         self._ratio = 0.0 if self._target_ns else number(left, "ratio", 1.25, 1.01, 1000)
-        self._ahead_ns, self._rest_ns = take_bounds(left)
-        no_more(left, "target_us", "ratio", "ahead_us", "rest_us")
+        self._closed = take_closed(left)
+        no_more(left, "target_us", "ratio", *BOUNDS)
         self._step = 0
         self._alone_ns = 0.0
         self._window: deque[int] = deque(maxlen=_KEPT)
@@ -141,15 +141,15 @@ class P99(Rule):
         if self._blind or self._step == STEPS:
             return OPEN
         if self._step == 0:
-            return replace(CLOSED, ahead_ns=self._ahead_ns, rest_ns=self._rest_ns)
+            return self._closed
         target_ns = self._target()
         slack_ns = max(target_ns - self._alone_ns, _LEAST_SLACK * target_ns)
-        return Admission(
-            ALL,
+        return replace(
+            self._closed,
+            beside=ALL,
             sms=max(1, sms * self._step // STEPS) if sms else ANY,
+            copies=True,
             gate_ns=round(slack_ns * self._step / STEPS),
-            ahead_ns=self._ahead_ns,
-            rest_ns=self._rest_ns,
         )
 
     def why(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,10 @@ def write(
     }
     folder.mkdir(parents=True, exist_ok=True)
     stem = "-".join([f"{now:%Y-%m-%dT%H%M}", device, *(names if len(names) == 1 else ())])
-    path = folder / f"{stem}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    return path
+    text = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+    for ending in chain([""], (f"-{number}" for number in count(2))):  # others may have ended in the same minute
+        path = folder / f"{stem}{ending}.json"
+        with contextlib.suppress(FileExistsError), path.open("xb") as file:
+            file.write(text)
+            return path
+    raise AssertionError("there is always one more number")

@@ -130,6 +130,46 @@ def test_a_message_that_was_lost_is_made_up_for(watched: tuple[World, ManagedTas
     assert told(world) == [Busy]
 
 
+def test_of_who_is_watched_without_hurry_looks_tell_when_it_begins_and_ends(world: World) -> None:
+    managed, library = add(world)
+    key = managed.task.key
+    world.decide(Decision({}, watch={key: IDLE_S}, unhurried=frozenset({key})))
+    world.run()
+    for _ in range(3):
+        assert not library.asked, "it need not say anything"
+        library.work()
+        began, before = world.clock.now, len(told(world))
+        world.pass_time(IDLE_S * 0.6)
+        assert told(world)[before:] == [Busy]
+        library.work()
+        world.pass_time(IDLE_S * 0.6)
+        assert told(world)[before:] == [Busy]
+        world.pass_time(2 * IDLE_S)
+        assert told(world)[before:] == [Busy, Idle]
+        assert world.clock.now - began < 4 * IDLE_S
+    library.looked = 0
+    world.decide(Decision({}))
+    world.run()
+    world.pass_time(0.05)
+    assert library.looked < 5, "nobody is watched any more"
+
+
+def test_whoever_is_watched_in_a_hurry_from_now_on_says_so_itself(world: World) -> None:
+    managed, library = add(world)
+    key = managed.task.key
+    for unhurried in (True, False, True):
+        world.decide(Decision({}, watch={key: IDLE_S}, unhurried=frozenset({key} if unhurried else ())))
+        world.run()
+        assert library.asked is not unhurried
+    library.work()
+    world.pass_time(IDLE_S)
+    world.decide(Decision({}, watch={key: IDLE_S}))
+    world.run()
+    world.pass_time(3 * IDLE_S)
+    assert told(world) == [Busy, Idle], "who is busy stays so"
+    assert library.asked
+
+
 def test_messages_of_who_is_busy_or_not_watched_change_nothing(watched: tuple[World, ManagedTask, Library]) -> None:
     world, managed, library = watched
     says_that_it_works(world, managed)

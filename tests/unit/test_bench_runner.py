@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import re
 import shutil
@@ -108,6 +109,17 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Benchmark]:
 def kept(folder: Path) -> tuple[str, dict[str, Any]]:
     (path,) = folder.iterdir()
     return path.name, json.loads(path.read_text())
+
+
+def test_runs_of_one_minute_keep_a_file_each(on_a_gpu: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.datetime(2026, 11, 26, 19, 0, tzinfo=datetime.UTC)
+    clock = SimpleNamespace(now=lambda _: now)
+    monkeypatch.setattr(runner.record, "datetime", SimpleNamespace(datetime=clock, UTC=datetime.UTC))
+    for commit in "abc":
+        assert runner.main(["good", "--out", str(tmp_path), "--commit", commit]) == 0
+    found = {path.name: json.loads(path.read_text())["commit"] for path in tmp_path.iterdir()}
+    name = "2026-11-26T1900-emulated-good"
+    assert found == {f"{name}.json": "a", f"{name}-2.json": "b", f"{name}-3.json": "c"}
 
 
 def test_a_result_names_its_code_its_machine_and_its_command(on_a_gpu: object, tmp_path: Path) -> None:

@@ -324,6 +324,33 @@ def test_the_background_goes_off_at_once_for_requests_alone_and_in_no_break() ->
     assert not switch.watch
 
 
+def test_nobody_goes_off_for_requests_that_are_only_listened_to_but_for_what_is_announced() -> None:
+    gpu = Gpu(tells=True)
+    gpu.work(WINDOW_S + 0.05, pauses=600, held=1e-3)
+    assert gpu.part.way is Way.SWITCH
+    assert gpu.manner.watch.keys() == gpu.manner.unhurried == {gpu.key}
+    assert gpu.manner.at_once
+    assert not at_requests().manner.unhurried
+
+
+def test_whom_one_listens_to_finds_room_for_what_it_announces() -> None:
+    policy = load_policy(PolicySpec("priority"))
+    service, batch = task(1, LATENCY, activity=Activity()), task(2, BATCH)
+    for one in (service, batch):
+        policy.on_event(Appear(one), 10.0)
+    listened = False
+    for step in range(int(2 * WINDOW_S / STEP_S)):
+        now = 10.0 + step * STEP_S
+        policy.on_event(Used({service.key: 1e-3}), now)
+        service = replace(service, usage=Usage(step * 1e-3, step), activity=Activity(step))
+        batch = replace(batch, usage=Usage(step * 1e-5, step))
+        decision = policy.decide([service, batch], now)
+        listened |= bool(decision.unhurried)
+        assert decision.announcing == {service.key}
+        assert decision.off_on_work == {batch.key}
+    assert listened
+
+
 def test_what_goes_off_at_once_is_the_background_that_is_on() -> None:
     policy = load_policy(PolicySpec("priority", {"give_way": "request"}))
     tasks = [task(1, LATENCY, activity=Activity()), task(2, BATCH), task(3, BATCH), task(4, BATCH, suspended=True)]

@@ -10,7 +10,21 @@ from runlist.daemon.gpu.accounting import Account
 from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.tasks.managed import SuspendedBy
 from runlist.errors import RunlistError
-from runlist.model import Appear, Event, Hint, Report, Segment, Share, TaskKey, Tick, Usage, Used, Vanish
+from runlist.model import (
+    Announce,
+    Appear,
+    Busy,
+    Event,
+    Hint,
+    Report,
+    Segment,
+    Share,
+    TaskKey,
+    Tick,
+    Usage,
+    Used,
+    Vanish,
+)
 from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
 
@@ -244,6 +258,22 @@ def test_a_flood_of_events_is_few_decisions(world: World) -> None:
     world.pass_time(1)
     world.do(lambda: world.scheduler.tell(Hint(KEY, 0.001)))
     assert world.policy.times[2:] == [1.01]
+
+
+@pytest.mark.parametrize(
+    "event", [Hint(KEY, 0.001), Announce(KEY, 0.001), Busy(KEY)], ids=lambda event: type(event).__name__
+)
+def test_who_is_about_to_work_waits_for_no_other_decision_but_for_others_like_it(world: World, event: Event) -> None:
+    world.add(1)
+    world.do(lambda: world.scheduler.tell(BEGIN))
+    for _ in range(1000):
+        world.do(lambda: world.scheduler.tell(event))
+    assert world.policy.times == [0.0, 0.0]
+    world.pass_time(0.01)
+    assert world.policy.times == [0.0, 0.0, 0.002]
+    world.run()
+    world.do(lambda: world.scheduler.tell(event))
+    assert world.policy.times[3:] == [0.01, 0.01]
 
 
 def test_a_task_is_told_whether_its_segment_is_in_force_whoever_asked_for_the_decision(world: World) -> None:

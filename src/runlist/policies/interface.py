@@ -28,12 +28,13 @@ class Decision:
     force.
 
     `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
-    begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle.
-    Of those in `announcing`, watched or not, `on_event` gets Announce when they are about to work.
+    begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle. Of
+    those in `unhurried` Busy may come late by half of that time. Of those in `announcing`, watched or not, `on_event`
+    gets Announce when they are about to work.
 
-    `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle begins to work, or one
-    announces that it is about to. Where that is possible they are off before the policy hears of it, and stay so until
-    it decides.
+    `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle, and not unhurried,
+    begins to work, or one announces that it is about to. Where that is possible they are off before the policy hears of
+    it, and stay so until it decides.
 
     `off_on_arrival` names enabled tasks that are to go off as soon as a process makes its first channel group of which
     the task will be latency-critical, where the kernel tells of that. They stay off until that task is there and the
@@ -48,6 +49,7 @@ class Decision:
     announcing: frozenset[TaskKey] = frozenset()
     off_on_work: frozenset[TaskKey] = frozenset()
     off_on_arrival: frozenset[TaskKey] = frozenset()
+    unhurried: frozenset[TaskKey] = frozenset()
 
 
 class Policy(ABC):

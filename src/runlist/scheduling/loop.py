@@ -31,7 +31,9 @@ from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_off_at_once, safe_shares
 
 SOON_S = 0.002
-"""Events come in floods: after one has had the policy asked, the next waits this long."""
+"""Events come in floods: after one has had the policy asked, the next waits this long. One of a task that is about to
+work, or has begun, waits for others of that kind alone: in that time its work would be over.
+"""
 
 BUSY_KEPT_S = 0.25
 """How old usage may be when a task begins to work, or announces some: others go off for it, and reading
@@ -73,11 +75,12 @@ class Host(Protocol):
 
     def watch(self, decision: Decision) -> None:
         """Call `Loop.tell` with Busy and Idle of the tasks that the decision has in `watch` from now on, and of no
-        others: Idle after so many seconds without work. Call it with Announce of those in `announcing`. Those that do
-        not tell of their activity are passed over.
+        others: Idle after so many seconds without work. Busy of those in `unhurried` may come up to half of that late.
+        Call it with Announce of those in `announcing`. Those that do not tell of their activity are passed over.
 
-        The tasks in `off_on_work` may go off as soon as one that is idle begins to work, or announces that it will,
-        before the policy is asked; those in `off_on_arrival` as soon as a latency-critical task is about to come.
+        The tasks in `off_on_work` may go off as soon as one that is idle, and not unhurried, begins to work, or one
+        announces that it will, before the policy is asked; those in `off_on_arrival` as soon as a latency-critical task
+        is about to come.
         """
 
     def note(self, text: str) -> None:
@@ -96,15 +99,16 @@ class Loop:
         self._policy = policy
         self._host = host
         self._slices = slices
-        self._ran_at = -math.inf
+        self._ran_at = self._hurried_at = -math.inf
         self._said: set[str] = set()
 
     # -- what happens ------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
         """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
-        if self._heard(event) or isinstance(event, Hint | Announce | Segment | Busy | Idle):
-            self._soon(BUSY_KEPT_S if isinstance(event, Announce | Busy) else 0.0)
+        hurries = isinstance(event, Hint | Announce | Busy)
+        if self._heard(event) or hurries or isinstance(event, Segment | Idle):
+            self._soon(BUSY_KEPT_S if isinstance(event, Announce | Busy) else 0.0, hurries=hurries)
 
     def read_usage(self, kept_s: float = 0.0) -> None:
         """Renew usage that is older than `kept_s`, and tell the policy."""
@@ -142,13 +146,16 @@ class Loop:
 
     # -- when it is asked --------------------------------------------------------------------------
 
-    def _soon(self, usage_kept_s: float) -> None:
+    def _soon(self, usage_kept_s: float, *, hurries: bool) -> None:
         """Run now, or a moment later where it has just run."""
-        since = self._host.now() - self._ran_at
-        if since >= SOON_S:
-            self._host.wake(usage_kept_s)
-        else:
+        now = self._host.now()
+        since = now - (self._hurried_at if hurries else self._ran_at)
+        if since < SOON_S:
             self._host.ring_in(SOON_S - since)
+            return
+        if hurries:
+            self._hurried_at = now
+        self._host.wake(usage_kept_s)
 
     def ring(self) -> None:
         """The timer ran out."""
@@ -202,8 +209,9 @@ class Loop:
             waits.append(float(decision.again_after_s))
         if any(map(math.isnan, waits)):
             raise ValueError(f"{decision.again_after_s!r} is no time to ask again after")
-        preempt, segments, announcing = (
-            frozenset(in_force.keys() & each) for each in (decision.preempt, decision.segments, decision.announcing)
+        preempt, segments, unhurried, announcing = (
+            frozenset(in_force.keys() & each)
+            for each in (decision.preempt, decision.segments, decision.unhurried, decision.announcing)
         )
         watch = {key: float(idle_s) for key, idle_s in dict(decision.watch).items() if key in in_force}
         if not all(SHORTEST_TIMER_S <= idle_s <= LONGEST_TIMER_S for idle_s in watch.values()):
@@ -211,7 +219,10 @@ class Loop:
         off_on_work = safe_off_at_once(tasks, decision.off_on_work, shares, watch)
         off_on_arrival = safe_off_at_once(tasks, decision.off_on_arrival, shares)
         again_after_s = min(waits, default=None)
-        return Decision(shares, again_after_s, preempt, segments, watch, announcing, off_on_work, off_on_arrival), notes
+        safe = Decision(
+            shares, again_after_s, preempt, segments, watch, announcing, off_on_work, off_on_arrival, unhurried
+        )
+        return safe, notes
 
     def _guarded(self, call: Callable[[Policy], _Result]) -> _Result | None:
         """The policy's answer; None when it failed and was replaced by the default one."""

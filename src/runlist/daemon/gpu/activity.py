@@ -1,7 +1,8 @@
 """What tasks tell of their work by the preloaded library: looked at now and then, and watched where a policy asks.
 
 A watched task sends a message when it begins to work. From then on its counts are read every moment, until they have
-stood still for as long as the policy asked. A message that is lost is made up for by the next look.
+stood still for as long as the policy asked. A message that is lost is made up for by the next look. Of one for which
+the policy is in no hurry there is no message: its counts are read all the time.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ LONGEST_S = 1e9
 
 class _Watched(msgspec.Struct):
     """A watched task. `seen` are its count of work and its time of waiting at `since`; neither grew after that. `ended`
-    is how often requests ended, as it was when the task was last idle.
+    is how often requests ended, as it was when the task was last idle. An `unhurried` one sends no message.
     """
 
     idle_s: float
+    unhurried: bool
     seen: tuple[int, int]
     since: float
     ended: int
@@ -89,9 +91,14 @@ class ActivityWatch:
         for key in missed:
             self.worked(key)
 
-    def watch(self, wanted: Mapping[TaskKey, float], announcing: AbstractSet[TaskKey] = frozenset()) -> None:
-        """Watch these tasks, and no others, each until it was idle for so many seconds; and hear what is announced by
-        those in `announcing`.
+    def watch(
+        self,
+        wanted: Mapping[TaskKey, float],
+        announcing: AbstractSet[TaskKey] = frozenset(),
+        unhurried: AbstractSet[TaskKey] = frozenset(),
+    ) -> None:
+        """Watch these tasks, and no others, each until it was idle for so many seconds, the `unhurried` ones without a
+        message of theirs; and hear what is announced by those in `announcing`.
         """
         changed = (announcing ^ self._announcing) | (self._watched.keys() - wanted.keys())
         self._announcing = announcing
@@ -100,21 +107,24 @@ class ActivityWatch:
         for key in changed - wanted.keys():
             self._ask(key)
         for key, idle_s in wanted.items():
-            if key in self._watched:
-                self._watched[key].idle_s = idle_s
-                if key in changed:
+            if (watched := self._watched.get(key)) is not None:
+                watched.idle_s = idle_s
+                if key in changed or watched.unhurried != (key in unhurried):
+                    watched.unhurried = key in unhurried
                     self._ask(key)
             elif (managed := self._tasks.get(key)) is not None:
-                managed.ask_for_work(asked=True, announced=key in announcing)
+                managed.ask_for_work(asked=key not in unhurried, announced=key in announcing)
                 if (told := managed.told()) is not None:
                     seen = told.work, told.waited_ns
-                    self._watched[key] = _Watched(idle_s, seen, time.monotonic(), told.ended)
+                    self._watched[key] = _Watched(idle_s, key in unhurried, seen, time.monotonic(), told.ended)
+        self._look_soon()
         self._glance_later()
 
     @property
     def idle(self) -> list[TaskKey]:
         """The tasks that say when they begin to work, or announce it, and did not yet."""
-        heard = {**dict.fromkeys(self._watched), **dict.fromkeys(self._announcing)}
+        saying = (key for key, watched in self._watched.items() if not watched.unhurried)
+        heard = {**dict.fromkeys(saying), **dict.fromkeys(self._announcing)}
         return [key for key in heard if key not in self._watched or not self._watched[key].busy]
 
     def worked(self, key: TaskKey) -> bool:
@@ -174,12 +184,13 @@ class ActivityWatch:
         """Have a task tell of what it is watched for. One that is busy is asked when it is idle."""
         managed, watched = self._tasks.get(key), self._watched.get(key)
         if managed is not None and (watched is None or not watched.busy):
-            managed.ask_for_work(asked=watched is not None, announced=key in self._announcing)
+            asked = watched is not None and not watched.unhurried
+            managed.ask_for_work(asked=asked, announced=key in self._announcing)
 
     def _look_soon(self) -> None:
-        busy = [watched.idle_s for watched in self._watched.values() if watched.busy]
-        if busy and self._timer is None:
-            after = max(min(busy) / 2, REST * self._look_took_s)
+        looked_at = [watched.idle_s for watched in self._watched.values() if watched.busy or watched.unhurried]
+        if looked_at and self._timer is None:
+            after = max(min(looked_at) / 2, REST * self._look_took_s)
             self._timer = asyncio.get_running_loop().call_later(after, self._look)
 
     def _look(self) -> None:
@@ -188,10 +199,13 @@ class ActivityWatch:
         idle = [key for key, watched in self._watched.items() if watched.busy and self._is_idle(key, watched, now)]
         for key in idle:
             self._watched[key].busy = False
+        begun = [key for key, watched in self._watched.items() if watched.unhurried and self._has_begun(key, watched)]
         self._look_took_s = time.monotonic() - now
         self._look_soon()
         for key in idle:
             self._tell(Idle(key))
+        for key in begun:
+            self.worked(key)
 
     def _is_idle(self, key: TaskKey, watched: _Watched, now: float) -> bool:
         managed = self._tasks.get(key)
@@ -206,9 +220,14 @@ class ActivityWatch:
         if not over and now - watched.since < (max(OPEN_S, watched.idle_s) if told.open else watched.idle_s):
             return False
         watched.seen, watched.since, watched.ended = seen, now, told.ended
-        managed.ask_for_work(asked=True, announced=key in self._announcing)
+        managed.ask_for_work(asked=not watched.unhurried, announced=key in self._announcing)
         again = managed.told()  # it may have begun just before we asked
         return again is None or again.work == seen[0]
+
+    def _has_begun(self, key: TaskKey, watched: _Watched) -> bool:
+        managed = self._tasks.get(key)
+        told = None if watched.busy or managed is None else managed.told()
+        return told is not None and told.work != watched.seen[0]
 
 
 def activity_of(managed: ManagedTask) -> Activity | None:

@@ -82,14 +82,15 @@ WAYS = (*Way, AUTO)
 
 class Manner(msgspec.Struct, frozen=True):
     """What is asked of the background now: slices of `turn_us`, or to be off `off_until`. `look` is when to ask again;
-    `watch` whom to watch, as in a Decision; `at_once` whether it is to be off as soon as one of those begins to work,
-    or one of all announces that it will.
+    `watch` whom to watch, and `unhurried` who of them, as in a Decision; `at_once` whether it is to be off as soon as
+    another of those begins to work, or one of all announces that it will.
     """
 
     turn_us: int = TURN_US
     off_until: float | None = None
     look: float = NEVER
     watch: Mapping[TaskKey, float] = {}
+    unhurried: frozenset[TaskKey] = frozenset()
     at_once: bool = False
 
 
@@ -198,11 +199,11 @@ class GiveWay:
         self._requests.keep(watch)
         wants = telling if self.way is Way.REQUEST else []
         off_until, again = self._requests.off_until(wants, foreground, asked, now)
-        # While one only listens to requests, nobody goes off for them.
-        gives_way = self.way is Way.REQUEST or (self.way is Way.SWITCH and not watch)
-        at_once = gives_way and off_until is None and not self._requests.in_break(now)
+        # Nobody goes off for requests that are only listened to; for announcements of them, yes.
+        unhurried = frozenset(watch if self.way is Way.SWITCH else ())
+        at_once = self.way is not Way.SLICE and off_until is None and not self._requests.in_break(now)
         turn_us = self._given_us if self.way is Way.SLICE else TURN_US
-        return Manner(turn_us=turn_us, off_until=off_until, look=min(look, again), watch=watch, at_once=at_once)
+        return Manner(turn_us, off_until, min(look, again), watch, unhurried, at_once)
 
     def told(self) -> GivingWay | None:
         """The way in force, as data; None where nobody gives way."""

@@ -107,12 +107,12 @@ class Priority(Policy):
         times = [again, turn_ends, look if background else None, look_again]
         again = min((each for each in times if each is not None), default=None)
         heard = self._announcements.heard(may_ask, now) if self._makes_room(foreground, background) else frozenset()
-        at_once = manner.at_once and (manner.watch or heard)
+        at_once = manner.at_once and (heard or manner.watch.keys() - manner.unhurried)
         shares |= behind
         urgent = any(task.task_class in FOREGROUNDS[0] for task in foreground)
         decision = Decision(
-            shares, again, watch=manner.watch, announcing=heard, off_on_work=_enabled(behind if at_once else {}),
-            off_on_arrival=_enabled({} if urgent else shares),
+            shares, again, watch=manner.watch, unhurried=manner.unhurried, announcing=heard,
+            off_on_work=_enabled(behind if at_once else {}), off_on_arrival=_enabled({} if urgent else shares),
         )  # fmt: skip
         return earliest(now, decision, manner.look)
 

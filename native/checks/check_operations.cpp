@@ -129,7 +129,7 @@ void be_first(std::atomic<bool>& ended) {
         launch(*client, {0, round}, Kind::kKernel);
         for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
         first_busy.store(false);
-        for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
+        runlist::pause_ns(100'000);  // else it is never quiet for long enough to be taken for idle
     }
 }
 
@@ -366,12 +366,12 @@ struct Ahead {
     static constexpr std::int64_t kAheadNs = 16'000;
     Client& client = engine.load()->all[1];
 
-    Ahead() {
+    explicit Ahead(std::int64_t ahead_ns = kAheadNs) {
         REQUIRE(rl_operations_start(2) == 0);
         rl_admission rule{
             .size = sizeof(rule), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1, .ahead_ns = -1, .rest_ns = 0};
         REQUIRE(rl_operations_admission(&rule) == -EINVAL);
-        rule.ahead_ns = kAheadNs;
+        rule.ahead_ns = ahead_ns;
         REQUIRE(rl_operations_admission(&rule) == 0);
         rule.size = offsetof(rl_admission, ahead_ns);
         REQUIRE(rl_operations_admission(&rule) == 0 && engine.load()->page->admission.ahead_ns.load() == 0);
@@ -433,6 +433,27 @@ void ahead() {
             in_flight.store(true);
         }
         REQUIRE(bound.gives(Kind::kKernel, 17) <= 2);  // each as long as all may be
+    }
+    {
+        constexpr std::int64_t kLongNs = 1'600'000'000;
+        Ahead bound(kLongNs);
+        Engine& all = *engine.load();
+        landing.store(1 << 30);  // as soon as it is asked
+        for (int number = 0; number < 10'000; ++number) REQUIRE(bound.gives(Kind::kKernel, 1) == 1);
+        land_all(all);  // all of it has landed: a bound of what each took
+        const std::int64_t learnt_ns = bound.client.guess_ns;
+        REQUIRE(learnt_ns != 0 && learnt_ns < kLongNs / 16);
+        for (int number = 0; number < 10'000; ++number) REQUIRE(bound.gives(Kind::kKernel, 1) == 1);
+        REQUIRE(bound.client.guess_ns <= learnt_ns);
+        const std::int64_t now_ns = bound.client.guess_ns;
+        landing.store(0);
+        bound.gives(Kind::kKernel, 1);
+        bound.gives(Kind::kGraph, 1);
+        runlist::pause_ns(20'000'000);
+        landing.store(1 << 30);
+        while (any_flies(all)) land_all(all);  // it may have stood meanwhile: nothing is learnt
+        REQUIRE(bound.client.guess_ns <= now_ns);
+        landing.store(0);
     }
     {
         const Ahead bound;

@@ -45,6 +45,7 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& strea
         chosen->calls = &calls;
     }
     if (calls.cuEventRecord(chosen->event, stream.handle) != CUDA_SUCCESS) return false;
+    if (client.flew_ns == 0) client.flew_ns = monotonic_ns();
     chosen->used = true;
     chosen->cost = {.sms = stream.sms, .duration_ns = stream.duration_ns};
     chosen->guessed = stream.guessed;
@@ -53,18 +54,26 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& strea
     return true;
 }
 
-// While something flies all the time, what lands meanwhile took that time.
-void learn(Client& client, std::int64_t now, std::int64_t known_ns, std::uint32_t guessed) {
-    const std::int64_t each_ns = (now - client.flew_ns - known_ns) / guessed;
+// What landed of which something was guessed.
+struct Landed {
+    std::uint32_t guessed = 0;
+    std::int64_t guessed_ns = 0;
+    std::int64_t known_ns = 0;  // beside it
+};
+
+// While something flies all the time, what lands meanwhile took that time. Where all has landed it may have been less:
+// then that time is only a bound.
+void learn(Client& client, std::int64_t flew_ns, const Landed& landed, bool flies) {
+    const std::int64_t each_ns = (flew_ns - landed.known_ns) / landed.guessed;
+    if (!flies && each_ns >= landed.guessed_ns / landed.guessed) return;
     const std::int64_t before_ns = client.guess_ns != 0 ? client.guess_ns : each_ns;
     client.guess_ns = std::max(kLeastGuessNs, (3 * before_ns + each_ns) / 4);
 }
 
 void land(Engine& all, Client& client) {
     bool flies = false;
-    bool landed = false;
-    std::int64_t known_ns = 0;
-    std::uint32_t guessed = 0;
+    bool any = false;
+    Landed landed;
     for (Flight& flight : client.flights) {
         if (!flight.used) continue;
         if (flight.calls->cuEventQuery(flight.event) == CUDA_ERROR_NOT_READY) {
@@ -72,14 +81,14 @@ void land(Engine& all, Client& client) {
             continue;
         }
         flight.used = false;
-        landed = true;
+        any = true;
         add(all, client, flight.cost, -1);
-        guessed += flight.guessed;
-        if (flight.guessed == 0) known_ns += flight.cost.duration_ns;
+        landed.guessed += flight.guessed;
+        (flight.guessed != 0 ? landed.guessed_ns : landed.known_ns) += flight.cost.duration_ns;
     }
     const std::int64_t now = monotonic_ns();
-    if (landed || !flies) client.moved_ns = now;
-    if (flies && client.flew_ns != 0 && guessed != 0) learn(client, now, known_ns, guessed);
+    if (any || !flies) client.moved_ns = now;
+    if (client.flew_ns != 0 && landed.guessed != 0) learn(client, now - client.flew_ns, landed, flies);
     client.flew_ns = flies ? now : 0;
 }
 

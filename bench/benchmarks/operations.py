@@ -19,7 +19,7 @@ ROUNDS = {"nvidia": 60, "emulated": 3}
 LARGE = {"nvidia": 100, "emulated": 20}
 SMALL = {"nvidia": 10_000, "emulated": 2_000}
 
-CLIENTS = {"none": "no client", "hp": "high priority", "be": "best effort"}
+CLIENTS = {"none": "no client", "hp": "high priority", "be": "best effort", "ahead": "best effort, 1 ms ahead at most"}
 ITSELF, LINKED = "itself", "linked"
 UNQUEUED_NS, QUEUED_NS = 300, 2_000
 LEFT = {"large": 0.98, "small": 0.90}

@@ -1,9 +1,10 @@
 /*
  * What scheduling operations costs who launches them: `operations PTX CPU ROUNDS LARGE SMALL`.
  *
- * Three clients in turn, each with a stream of its own: `none` (a thread that is no client), `hp` (client 0), `be`
- * (client 1). Two routes: `itself` is the driver's own function, `linked` what a program finds, which the library
- * stands before. Prints lines of words and a number:
+ * Clients in turn, each with a stream of its own: `none` (a thread that is no client), `hp` (client 0), `be` (client
+ * 1), `ahead` (client 1 under a rule that bounds what it may have in flight while client 0 is idle). Two routes:
+ * `itself` is the driver's own function, `linked` what a program finds, which the library stands before. Prints lines
+ * of words and a number:
  *
  * launch CLIENT ROUTE: CPU ns of this thread a launch, one line a batch, of kernels that have nothing to do. Nobody
  * else uses the GPU.
@@ -21,12 +22,13 @@
 #include "cuda.h"
 #include "elf.h"
 
+enum { CLIENTS = 4, TURNS = 2 * CLIENTS };
 enum { IDLE = 500, QUEUED = 200, BLOCKS = 132, THREADS = 256, WARM_UP = 2, LARGE_NS = 1000000 };
 
 /* As in runlist_operations.h, which programs need not be built with. */
 struct admission {
     uint32_t size, beside, sms, copies;
-    int64_t gate_ns;
+    int64_t gate_ns, ahead_ns, rest_ns;
 };
 struct counters {
     uint64_t launched, deferred, flushed, opened, waited_ns, requests, latency_ns;
@@ -50,6 +52,7 @@ struct work {
 struct client {
     const char* name;
     int index;
+    const struct admission* rule;
     void* stream;
     address state;
     uint64_t rounds; /* that its kernels have had */
@@ -73,7 +76,10 @@ static void find_operations(void) {
         if (said_ < 0) fail(#call, said_); \
     } while (0)
 
-static void become(const struct client* client) { SAYS(operations.client(client->index)); }
+static void become(const struct client* client) {
+    SAYS(operations.client(client->index));
+    SAYS(operations.admission(client->rule));
+}
 
 static void accumulate(const struct work* work, const struct cuda* cuda, struct client* client, uint32_t rounds) {
     uint64_t count = (uint64_t)BLOCKS * THREADS;
@@ -189,8 +195,14 @@ int main(int count, char** words) {
     work.empty = kernel_of(&linked, module, "fill_u32");
     work.accumulate = kernel_of(&linked, module, "accumulate_lcg");
     work.wait = kernel_of(&linked, module, "wait_flag_u32");
-    struct client clients[] = {{.name = "none", .index = -1}, {.name = "hp", .index = 0}, {.name = "be", .index = 1}};
-    for (int i = 0; i < 3; ++i) {
+    const struct admission exclusive = {.size = sizeof exclusive, .gate_ns = -1};
+    const struct admission bounded = {
+        .size = sizeof bounded, .gate_ns = -1, .ahead_ns = LARGE_NS, .rest_ns = LARGE_NS / 10};
+    struct client clients[CLIENTS] = {{.name = "none", .index = -1, .rule = &exclusive},
+                                      {.name = "hp", .index = 0, .rule = &exclusive},
+                                      {.name = "be", .index = 1, .rule = &exclusive},
+                                      {.name = "ahead", .index = 1, .rule = &bounded}};
+    for (int i = 0; i < CLIENTS; ++i) {
         become(&clients[i]);
         CHECK(linked.cuStreamCreate(&clients[i].stream, STREAM_NON_BLOCKING));
         CHECK(linked.cuMemAlloc(&clients[i].state, sizeof(uint32_t) * BLOCKS * THREADS));
@@ -201,26 +213,24 @@ int main(int count, char** words) {
     CHECK(linked.cuMemHostAlloc((void**)&flag, sizeof *flag, MEMORY_MAPPED));
     CHECK(linked.cuMemHostGetDevicePointer(&flag_at, flag, 0));
     *flag = 0;
-    const struct admission exclusive = {.size = sizeof exclusive, .gate_ns = -1};
-    SAYS(operations.admission(&exclusive));
     become(&clients[1]);
     work.large_rounds = rounds_of_a_large_one(&work, &clients[1]);
     static const char* const routes[] = {"itself", "linked"};
     for (int round = -WARM_UP; round < rounds; ++round) {
-        for (int i = 0; i < 6; ++i) {
-            const int turn = (round + WARM_UP + i) % 6;
+        for (int i = 0; i < TURNS; ++i) {
+            const int turn = (round + WARM_UP + i) % TURNS;
             launches(&work, &clients[turn / 2], routes[turn % 2], round < 0);
         }
         queued(&work, &clients[1], &clients[2], flag, flag_at, (uint32_t)(round + WARM_UP + 1), round < 0);
     }
     const int repeats = rounds < 5 ? rounds : 5;
     for (int round = 0; round < repeats; ++round)
-        for (int i = 0; i < 6; ++i) {
-            const int turn = (round + i) % 6;
+        for (int i = 0; i < TURNS; ++i) {
+            const int turn = (round + i) % TURNS;
             if (large) many(&work, &clients[turn / 2], routes[turn % 2], "large", large);
             if (small) many(&work, &clients[turn / 2], routes[turn % 2], "small", small);
         }
-    for (int i = 0; i < 3; ++i) printf("right %s %d\n", clients[i].name, right(&linked, &clients[i]));
+    for (int i = 0; i < CLIENTS; ++i) printf("right %s %d\n", clients[i].name, right(&linked, &clients[i]));
     SAYS(operations.client(-1));
     SAYS(operations.stop());
     return 0;

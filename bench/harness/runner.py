@@ -43,7 +43,8 @@ def main(words: Sequence[str] | None = None) -> int:
         with use_device(arguments.device) as device:
             with nvml.session(choose_driver()):
                 where = record.machine()
-            Client.open(start=True).close()
+            with Client.open(start=True) as client:
+                where["kernel plane"] = client.status().kernel_plane  # of a daemon that others may have started
             run = _measure(console, known, arguments, device.name, len(where["gpus"]))
     except RunlistError as error:
         print(error, file=sys.stderr)

@@ -138,6 +138,7 @@ def test_they_run_on_where_it_is_gone_before_it_is_managed(seeing: Daemon, worke
 
 
 def test_ps_shows_what_the_kernel_saw_a_process_make(seeing: Daemon, worker: Start, commands: Commands) -> None:
+    assert seeing.client.status().kernel_plane == "on"
     tenant = worker()
     seeing.client.attach(tenant.pid, "batch")
     wait_for(lambda: [task.channels for task in managed(seeing, tenant.pid)] == [20])

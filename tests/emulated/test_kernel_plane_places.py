@@ -77,6 +77,7 @@ def test_without_a_right_all_goes_on_and_is_said_in_one_line(
     assert slices.compute(tenant.pid) == task.timeslice_us
     assert task.kernel_groups is None
     assert daemon.client.policy_map().enforced.startswith(f"nobody: {_NO_RIGHT}")
+    assert daemon.client.status().kernel_plane.startswith(_NO_RIGHT)
     found = finding(commands.run("doctor", "--json").stdout)
     assert found["state"] == "warn"
     assert _NO_RIGHT in found["detail"]

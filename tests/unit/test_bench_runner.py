@@ -101,7 +101,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Benchmark]:
     monkeypatch.setattr(runner, "use_device", use_device)
     monkeypatch.setattr(runner.nvml, "session", session)
     monkeypatch.setattr(runner.record, "machine", lambda: {"gpus": ["a GPU"]})
-    monkeypatch.setattr(runner.Client, "open", lambda start: SimpleNamespace(close=lambda: None))
+    client = SimpleNamespace(status=lambda: SimpleNamespace(kernel_plane="off"))
+    monkeypatch.setattr(runner.Client, "open", lambda start: contextlib.nullcontext(client))
     monkeypatch.setattr(runner, "find", lambda: known)
     return known
 
@@ -128,7 +129,7 @@ def test_a_result_names_its_code_its_machine_and_its_command(on_a_gpu: object, t
     assert name.endswith("-emulated-good.json")
     assert (result["runlist"], result["commit"]) == (__version__, "abc")
     assert result["command"] == "python -m bench good --device emulated"
-    assert result["machine"] == {"gpus": ["a GPU"]}
+    assert result["machine"] == {"gpus": ["a GPU"], "kernel plane": "off"}
     (figure,) = result["figures"]
     assert figure == {"benchmark": "good", "met": False, "name": "g", "value": 1.5, "relation": "≤", "target": 1,
                       "unit": "ms", "details": {"all": [1]}}  # fmt: skip

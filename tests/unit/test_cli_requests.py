@@ -238,6 +238,17 @@ def test_policy_show_says_why(fake: FakeDaemon, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.splitlines()[1] == trouble
 
 
+def test_the_status_of_a_daemon_says_whether_its_kernel_plane_is_on(
+    fake: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.status = status(kernel_plane="its loader ended \x1b", troubles=["7 records were lost"])
+    assert run("daemon", "--status") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "kernel plane: its loader ended ?",
+        "trouble: 7 records were lost",
+    ]
+
+
 def test_policy_show_without_anything(fake: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     fake.tasks = []
     assert run("policy", "show") == 0

@@ -204,10 +204,12 @@ def test_it_works_from_the_loaders_word_until_its_end(kernel: Kernel) -> None:
         kernel.answers(Answer(unpinned="maps have no names", lenient="no BPF_LSM"))
         await until(lambda: one.works)
         assert (one.state, one.lenient, kernel.gaps) == ("maps have no names", "no BPF_LSM", 1)
+        assert one.told == "on"
         assert set(one.maps) == set(messages.SHARED)
         kernel.loaders[0].close()
         await until(lambda: not one.works)
         assert (one.state, kernel.gaps, one.maps) == ("its loader ended", 2, {})
+        assert one.told == one.state
         one.close()
 
     run(test)

@@ -76,6 +76,8 @@ def register(app: typer.Typer) -> None:
                     f"process {found.pid}, version {found.version}, {found.driver}, "
                     f"policy {found.policy}, {counted(found.tasks, 'task')}"
                 )
+                if found.kernel_plane:  # older daemons do not say
+                    print(f"kernel plane: {printable(found.kernel_plane)}")
                 for trouble in found.troubles:
                     print(f"trouble: {printable(trouble)}")
             return

@@ -192,6 +192,7 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
     keeper_pid: Annotated[int, label("process id of its keeper")]
     tasks: Annotated[int, gauge("tasks that are managed, of all users")]
     rules: Annotated[str, label("path of its rules file")] = ""
+    kernel_plane: Annotated[str, label("whether its kernel plane is on, and if not, why")] = ""
     waiting: Annotated[list[str], label("what of the caller's waits for room")] = []
     others_waiting: Annotated[int, gauge("how much of other users waits for room")] = 0
     troubles: Annotated[list[str], label("policies that were dropped, and usage that was lost")] = []

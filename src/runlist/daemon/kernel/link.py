@@ -112,6 +112,11 @@ class KernelLink:
         """Whether events come."""
         return self._ring is not None
 
+    @property
+    def told(self) -> str:
+        """Whether they do, and if not, why, in words."""
+        return "on" if self.works else self.state or "starting"
+
     def start(self) -> None:
         """Start the loader, where the plane has requests that the kernel sees."""
         self._timer = None

@@ -159,6 +159,7 @@ class Server:
             keeper_pid=manager.keeper.pid,
             tasks=len(manager.tasks(0)),
             rules=str(manager.placement.path or ""),
+            kernel_plane=manager.kernel.told,
             waiting=waiting,
             others_waiting=others,
             troubles=[

@@ -22,6 +22,7 @@ RUN_S = 60 * TIMES
 CHECKS = (
     "check_actuator",
     "check_clock",
+    "check_flights",
     "check_objects",
     "check_operations",
     "check_quota",

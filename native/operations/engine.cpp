@@ -58,7 +58,7 @@ void set_up(Engine& all, int clients) {
     all.clients = clients;
     all.bound_ns = bound_ns.load(kRelaxed);
     all.any_capture = surroundings.any_capture;
-    all.live.store(~std::uint64_t{0});
+    all.live.store((std::uint64_t{1} << all.clients) - 1);  // of processes it is asked
     all.lived_ns.store(0);
     look_who_lives(all, monotonic_ns());
     all.bell = all.first_is_here() ? &all.page->first.bell : &all.own_bell;

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/guest.hpp"
@@ -104,9 +106,9 @@ struct Flying {
 
 inline Flying flying(const Page& page, std::uint64_t live) {
     Flying all;
-    for (int client = 1; client < kClients; ++client) {
-        if ((live >> client & 1) == 0) continue;
-        const Other& other = page.others[client];
+    constexpr std::uint64_t kOthers = (std::uint64_t{1} << kClients) - 2;
+    for (std::uint64_t left = live & kOthers; left != 0; left &= left - 1) {
+        const Other& other = page.others[static_cast<std::size_t>(std::countr_zero(left))];
         all.sms += other.sms.load(std::memory_order_relaxed);
         const std::int64_t one = other.duration_ns.load(std::memory_order_relaxed);
         all.duration_ns += one < 0 ? 0 : one > kLongestFlightNs ? kLongestFlightNs : one;

@@ -175,7 +175,9 @@ struct Shape {
     std::uint8_t status_at;
     std::uint8_t source_client_at;
     std::uint8_t source_at;
-    std::uint8_t reserved_12[4];
+    // ALLOCATE: the pointer to what a class wants to know; a device, the number of its GPU.
+    std::uint8_t params_at;
+    std::uint8_t reserved_13[3];
 };
 static_assert(sizeof(Shape) == 16 && alignof(Shape) == 4);
 static_assert(offsetof(Shape, verb) == 0);
@@ -187,6 +189,7 @@ static_assert(offsetof(Shape, class_at) == 8);
 static_assert(offsetof(Shape, status_at) == 9);
 static_assert(offsetof(Shape, source_client_at) == 10);
 static_assert(offsetof(Shape, source_at) == 11);
+static_assert(offsetof(Shape, params_at) == 12);
 
 // Classes of a kind: those that are `value` under `mask`, from `least` on. Without a mask, no rule.
 struct Rule {
@@ -353,7 +356,8 @@ struct Object {
     Kind kind;
     // CLIENT and DEVICE: channel groups that go with it.
     std::uint32_t groups;
-    std::uint8_t reserved_12[4];
+    // DEVICE: one more than the number by which its maker named its GPU; 0: nobody saw that.
+    std::uint32_t gpu;
     // For whom it is counted.
     std::uint64_t owner;
     // CLOCK_MONOTONIC: numbers of objects are used again.
@@ -365,6 +369,7 @@ static_assert(sizeof(Object) == 40 && alignof(Object) == 8);
 static_assert(offsetof(Object, parent) == 0);
 static_assert(offsetof(Object, kind) == 4);
 static_assert(offsetof(Object, groups) == 8);
+static_assert(offsetof(Object, gpu) == 12);
 static_assert(offsetof(Object, owner) == 16);
 static_assert(offsetof(Object, made_ns) == 24);
 static_assert(offsetof(Object, parent_ns) == 32);
@@ -493,7 +498,8 @@ struct Event {
     std::uint8_t name[16];
     // A group that is made, REFUSED and FORBIDDEN: the entry that names its process, or 0.
     std::uint32_t entry;
-    std::uint8_t reserved_76[4];
+    // A group that is made: that of its device.
+    std::uint32_t gpu;
 };
 static_assert(sizeof(Event) == 80 && alignof(Event) == 8);
 static_assert(offsetof(Event, what) == 0);
@@ -510,5 +516,6 @@ static_assert(offsetof(Event, object) == 48);
 static_assert(offsetof(Event, class_) == 52);
 static_assert(offsetof(Event, name) == 56);
 static_assert(offsetof(Event, entry) == 72);
+static_assert(offsetof(Event, gpu) == 76);
 
 }  // namespace runlist::kernel

@@ -100,6 +100,23 @@ ALWAYS void enter(const ObjectKey& key, Object& object, const Request& request, 
 }
 
 // ---- requests
+
+// The GPU of a new device, by the number that its maker gave for it. Its memory may say anything by now.
+ALWAYS std::uint32_t gpu_asked(const Request& request) {
+    const std::uint8_t place = request.shape->params_at;
+    if (place == kNowhere) return 0;
+    const std::uint64_t low = Request::at(request, place), high = Request::at(request, place + 4);
+    std::uint32_t number = 0;
+    return read_user(&number, sizeof number, reinterpret_cast<const void*>(high << 32 | low)) == 0 ? number + 1 : 0;
+}
+
+// The GPU of a new group, which is below a device.
+ALWAYS std::uint32_t gpu_of(ObjectKey key, std::uint32_t parent) {
+    key.object = parent;
+    const auto* device = find<Object>(&objects, key);
+    return device && device->kind == Kind::kDevice ? device->gpu : 0;
+}
+
 ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     const Shape& shape = *request.shape;
     const std::uint32_t class_ = Request::at(request, shape.class_at);
@@ -114,13 +131,15 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     Object object{};
     object.parent = Request::at(request, shape.parent_at);
     object.kind = kind;
+    object.gpu = kind == Kind::kDevice ? gpu_asked(request) : 0;
     const Policy* entry = kind == Kind::kGroup ? entry_of_caller() : nullptr;
     if (entry && !is_exempt(pid) && judged(*entry, 0, kind, key, process, request.began_ns) != Refusal::kNone)
         forbidden({What::kForbidden, kind, request.fd, key.client, static_cast<std::uint32_t>(Refusal::kGroups),
                    key.object, class_, entry->number});
     if (!process) return;
     enter(key, object, request, *process);
-    tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0});
+    tell({What::kMade, kind, request.fd, key.client, object.parent, key.object, class_, entry ? entry->number : 0,
+          kind == Kind::kGroup ? gpu_of(key, object.parent) : 0});
 }
 
 ALWAYS void freed(const Request& request, std::uint32_t pid) {
@@ -159,6 +178,7 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     if (!process || !within_budget(*process)) return;
     Object object{};
     object.kind = source->kind;
+    object.gpu = source->gpu;
     object.parent = Request::at(request, shape.parent_at);
     const std::uint32_t first = key.object;
     key.client = Request::at(request, shape.client_at);

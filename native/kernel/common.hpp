@@ -125,7 +125,8 @@ struct Told {
     std::uint32_t parent;
     std::uint32_t object;
     std::uint32_t class_;
-    std::uint32_t entry;
+    std::uint32_t entry = 0;
+    std::uint32_t gpu = 0;
 };
 
 ALWAYS void tell(const Told& told) {
@@ -148,6 +149,7 @@ ALWAYS void tell(const Told& told) {
     event->object = told.object;
     event->class_ = told.class_;
     event->entry = told.entry;
+    event->gpu = told.gpu;
     current_name(event->name, sizeof event->name);
     ring_submit(event, 0);
     count(Counter::kEvents);

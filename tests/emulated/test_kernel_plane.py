@@ -102,41 +102,6 @@ def test_a_process_is_managed_when_its_groups_are_made(
         wait_for(lambda child=child: not managed(seeing, child))
 
 
-def test_batch_jobs_make_room_for_a_latency_critical_program_before_it_is_managed(
-    seeing: Daemon, worker: Start
-) -> None:
-    jobs = [worker(), worker()]
-    for job in jobs:
-        seeing.client.attach(job.pid, "batch")
-    critical = worker(idle=True)
-    seeing.client.attach(critical.pid, "latency", wait=True)
-    other = worker(idle=True)
-    seeing.client.attach(other.pid, "normal", wait=True)
-    other.do("open")
-    wait_for(partial(managed, seeing, other.pid))
-    assert [task.room_ms for task in managed(seeing, other.pid)] == [None]
-    critical.do("open")
-    wait_for(partial(managed, seeing, critical.pid))
-    (task,) = managed(seeing, critical.pid)
-    assert task.room_ms is not None
-    assert 0 < task.room_ms < task.attach_ms
-    critical.wait_for_progress()
-    critical.do("pause")
-    for job in jobs:
-        job.wait_for_progress()
-
-
-def test_they_run_on_where_it_is_gone_before_it_is_managed(seeing: Daemon, worker: Start, tmp_path: Path) -> None:
-    job, critical = worker(), worker(idle=True)
-    seeing.client.attach(job.pid, "batch")
-    seeing.client.attach(critical.pid, "latency", wait=True)
-    critical.send("open")
-    wait_for(lambda: [task.suspensions for task in managed(seeing, job.pid)] != [0])
-    critical.kill()
-    job.wait_for_progress()
-    wait_for(lambda: [task.enabled for task in seeing.client.ps()] == [True])
-
-
 def test_ps_shows_what_the_kernel_saw_a_process_make(seeing: Daemon, worker: Start, commands: Commands) -> None:
     assert seeing.client.status().kernel_plane == "on"
     tenant = worker()

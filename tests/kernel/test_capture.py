@@ -66,6 +66,24 @@ def test_a_context_is_told_with_who_made_it(file: int) -> None:
     assert [event.time for event in events] == sorted(event.time for event in events)
 
 
+def test_a_group_is_told_with_the_gpu_that_its_device_was_asked_for(file: int) -> None:
+    numbers = (ctypes.c_uint32 * 2)(3, 0)
+    with Captured() as kernel:
+        asking = Asking(file, CLIENT)
+        asking.client_made()
+        for device, params in ((2, ctypes.addressof(numbers)), (3, ctypes.addressof(numbers) + 4), (4, 0), (5, 1)):
+            asking.made(CLIENT, device, DEVICE, params=params)
+            asking.made(device, 0x10 + device, GROUP)
+        asking.made(9, 0x19, GROUP)  # below what nobody saw
+        asking.duplicated(6, 2, CLIENT)
+        asking.made(6, 0x16, GROUP)
+        asking.made(0x12, 0x1A, GROUP)  # below a group
+        events = [event for event in _mine(kernel.take()) if event.kind is Kind.GROUP]
+    assert {event.object: event.gpu for event in events} == {
+        0x12: 4, 0x13: 1, 0x14: 0, 0x15: 0, 0x19: 0, 0x16: 4, 0x1A: 0,
+    }  # fmt: skip
+
+
 def test_another_thread_and_another_user_are_told(file: int) -> None:
     asking = Asking(file, CLIENT)
     with Captured() as kernel:

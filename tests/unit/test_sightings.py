@@ -65,7 +65,11 @@ class World:
             ),
             cast(
                 "Any",
-                SimpleNamespace(all=lambda: [self.gpu], run=lambda gpus, asked_for: self.ran.append(gpus)),
+                SimpleNamespace(
+                    all=lambda: [self.gpu],
+                    run=lambda gpus, asked_for: self.ran.append(gpus),
+                    numbered={0: "GPU-1", 1: "GPU-0"}.get,
+                ),
             ),
             cast("Any", SimpleNamespace(foretold={}, class_of_new=self._class_of_new)),
             cast("Any", SimpleNamespace(forget=self._forget)),
@@ -108,14 +112,14 @@ class World:
         self.looks.append((seen, since))
         self.managed[pid] = self.takes_in
 
-    def event(self, kind: Kind) -> Event:
+    def event(self, kind: Kind, gpu: int = 0) -> Event:
         """The process makes an object."""
         number = next(self.clock)
-        return Event(What.MADE, kind, float(number), 0, PID, PID, 0, FD, CLIENT, 2, number, 0, "python")
+        return Event(What.MADE, kind, float(number), 0, PID, PID, 0, FD, CLIENT, 2, number, 0, "python", gpu=gpu)
 
-    def made(self, kind: Kind) -> float:
+    def made(self, kind: Kind, gpu: int = 0) -> float:
         """It is heard at once; returns when it was, by the kernel's clock."""
-        event = self.event(kind)
+        event = self.event(kind, gpu)
         self.sightings.hear([event])
         return event.time
 
@@ -378,87 +382,6 @@ def test_a_round_that_failed_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         world.sightings.hear([stop])
         await asyncio.sleep(0.01)
         assert world.asserted == [PID, PID]
-        world.sightings.close()
-
-    asyncio.run(run())
-
-
-# -- room for one that comes -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("task_class", [TaskClass.LATENCY, TaskClass.DEADLINE])
-def test_room_is_made_for_a_latency_critical_one_at_its_first_group_and_once(task_class: TaskClass) -> None:
-    async def run() -> None:
-        world = World()
-        world.task_class = task_class
-        world.made(Kind.CLIENT)
-        assert world.rooms == 0
-        made = world.made(Kind.GROUP)
-        assert world.rooms == 1
-        assert world.looks == []  # nothing is known of it yet
-        world.made(Kind.GROUP)
-        world.made(Kind.COMPUTE)
-        await world.looked(1)
-        await asyncio.sleep(0)
-        assert world.rooms == 1
-        (task,) = world.managed[PID].tasks.values()
-        assert 0 < task.room_ms <= (time.monotonic() - made) * 1e3
-        world.sightings.close()
-
-    asyncio.run(run())
-
-
-def _other_class(world: World) -> None:
-    world.task_class = TaskClass.NORMAL
-
-
-def _bad_settings(world: World) -> None:
-    world.task_class = TaskClass.BATCH
-
-
-def _nobodys(world: World) -> None:
-    world.root = None
-
-
-def _has_work(world: World) -> None:
-    world.managed[PID] = SimpleNamespace(tasks={})
-
-
-def _two_gpus(world: World) -> None:
-    world.machine = ["GPU-0", "GPU-1"]
-
-
-def _another_gpu(world: World) -> None:
-    world.machine = ["GPU-1"]
-
-
-def _nobody_there(world: World) -> None:
-    world.gpu.gives_room = False
-
-
-@pytest.mark.parametrize(
-    "change", [_other_class, _bad_settings, _nobodys, _has_work, _two_gpus, _another_gpu, _nobody_there]
-)
-def test_room_is_made_for_nobody_else(change: Callable[[World], None]) -> None:
-    async def run() -> None:
-        world = World()
-        change(world)
-        world.made(Kind.GROUP)
-        assert world.rooms == 0
-        world.sightings.close()
-
-    asyncio.run(run())
-
-
-def test_where_no_room_was_made_none_is_told() -> None:
-    async def run() -> None:
-        world = World()
-        world.gpu.make_room = lambda: False
-        world.made(Kind.GROUP)
-        world.made(Kind.COMPUTE)
-        await world.looked(1)
-        await asyncio.sleep(0)
-        assert [task.room_ms for task in world.managed[PID].tasks.values()] == [None]
         world.sightings.close()
 
     asyncio.run(run())

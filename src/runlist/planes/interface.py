@@ -348,6 +348,11 @@ class Plane(Protocol):
     def census(self) -> Census:
         """A census. Raises CensusError where there is none."""
 
+    def gpu_numbers(self) -> Mapping[int, str]:
+        """GPUs by the numbers by which programs name them to the driver, as the kernel plane tells them. Raises
+        RunlistError or OSError.
+        """
+
     def watch_gpus(self) -> GpuWatch:
         """Which GPUs are there and fit for work, from now on."""
 

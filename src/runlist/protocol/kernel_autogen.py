@@ -166,7 +166,8 @@ class Counter(IntEnum):
 
 STRUCTS: dict[str, str] = {
     "SHAPE": (
-        "verb:I bytes:B client_at:B parent_at:B object_at:B class_at:B status_at:B source_client_at:B source_at:B 4x"
+        "verb:I bytes:B client_at:B parent_at:B object_at:B class_at:B status_at:B source_client_at:B source_at:B "
+        "params_at:B 3x"
     ),
     "RULE": "mask:I value:I least:I kind:I",
     "SETTINGS": "own:I budget:I mask:I value:I loader:I settle_ms:I major:I files:I inode:Q device:I 4x",
@@ -177,7 +178,7 @@ STRUCTS: dict[str, str] = {
     "REFUSAL_KEY": "pid:I why:I",
     "CALL": "who:Q argument:Q request:I fd:i began_ns:Q file:Q",
     "OBJECT_KEY": "pid:I client:I object:I",
-    "OBJECT": "parent:I kind:I groups:I 4x owner:Q made_ns:Q parent_ns:Q",
+    "OBJECT": "parent:I kind:I groups:I gpu:I owner:Q made_ns:Q parent_ns:Q",
     "GROUP": "cgroup:Q made_ns:Q tid:I uid:I fd:i channels:I compute:I copy:I name:16s owner:Q",
     "PROCESS": "cgroup:Q first_ns:Q second_ns:Q uid:I groups:I requests:Q held_back:I used:I name:16s owner:Q",
     "MEMBER_KEY": "cgroup:Q pid:I 4x",
@@ -186,7 +187,7 @@ STRUCTS: dict[str, str] = {
     "FILE": "owner:Q client:I 4x file:Q",
     "EVENT": (
         "what:I kind:I time_ns:Q cgroup:Q pid:I tid:I uid:I fd:i client:I parent:I object:I class_:I name:16s entry:I "
-        "4x"
+        "gpu:I"
     ),
 }
 """Structures, as `runlist.structure.Structure` reads them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
 
 from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
@@ -15,6 +17,8 @@ from runlist.model import TaskKey
 from runlist.planes.interface import Plane
 from runlist.policies import STALL_S, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Failures
+
+_log = structlog.get_logger()
 
 USAGE_KEPT_S = 0.02
 """How old usage may be in a run that a request asked for: reading takes 0.1 ms."""
@@ -43,6 +47,7 @@ class Gpus:
         self._release = release
         self._actuator = actuator
         self._schedulers: dict[str, Scheduler] = {}
+        self._numbers: Mapping[int, str] | None = None  # of GPUs; None: nobody asked yet
 
     def scheduler(self, gpu: str) -> Scheduler:
         """The scheduler of a GPU, by UUID."""
@@ -54,6 +59,16 @@ class Gpus:
                 accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
             )
         return self._schedulers[gpu]
+
+    def numbered(self, number: int) -> str | None:
+        """The UUID of the GPU that has this number for the driver. It is asked once, and none where it does not say."""
+        if self._numbers is None:
+            try:
+                self._numbers = self._plane.gpu_numbers()
+            except (RunlistError, OSError) as error:
+                _log.warning("the driver does not tell its numbers of GPUs", reason=str(error))
+                self._numbers = {}
+        return self._numbers.get(number)
 
     @property
     def actuator_pid(self) -> int:

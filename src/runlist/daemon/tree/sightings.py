@@ -33,7 +33,7 @@ from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
 from runlist.proc.owners import user_behind
-from runlist.protocol.kernel_autogen import WATCH_OTHERS, Kind, Refusal, What
+from runlist.protocol.kernel_autogen import MOST_GPUS, WATCH_OTHERS, Kind, Refusal, What
 
 _log = structlog.get_logger()
 
@@ -86,8 +86,8 @@ class _Process(msgspec.Struct):
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
-    comes: bool = False  # it has made a channel group
-    room_ms: float | None = None  # how soon others were off for it
+    comes: set[int] = set()  # to which GPUs it came, by the numbers that it gave: it has made a channel group there
+    room_ms: dict[str, float] = {}  # how soon others were off for it, by GPU, until it is managed there
 
     def seen(self, clients: set[int]) -> list[Seen]:
         return [
@@ -258,8 +258,8 @@ class Sightings:
         known.last = time.monotonic()
         if event.entry and (entry := self._policy.entry(event.entry)) is not None:
             known.match = entry.match()
-        if event.kind is Kind.GROUP and not known.comes and event.pid not in self._processes.managed:
-            known.comes = True
+        if event.kind is Kind.GROUP and event.gpu not in known.comes and len(known.comes) < MOST_GPUS:
+            known.comes.add(event.gpu)
             self._make_room(event, known)
         if event.kind in _WORTH_A_LOOK:
             known.first = known.first if known.dirty else event.time
@@ -269,15 +269,20 @@ class Sightings:
             self._begin(event.pid, known)
 
     def _make_room(self, event: Event, known: _Process) -> None:
-        """Have others off for one that comes, if it is to be latency-critical. Which GPU it comes to is not told."""
-        only = self._census.gpus()
-        gpu = next((each for each in self._gpus.all() if only == [each.gpu] and each.gives_room), None)
-        root = None if gpu is None else self._search.root_of_new(event.pid)
-        if gpu is None or root is None:
+        """Have others off for one that comes to a GPU, if it is to be latency-critical there. Where there are several,
+        its own word says which, and a wrong one has others off for a moment, as rarely as a right one.
+        """
+        every = self._census.gpus()
+        uuid = every[0] if len(every) == 1 else self._gpus.numbered(event.gpu - 1)
+        managed = self._processes.managed.get(event.pid)
+        gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
+        if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
+            return
+        if (root := self._search.root_of_new(event.pid)) is None:
             return
         with contextlib.suppress(RunlistError):  # bad settings: that is said where it is managed
             if self._placement.class_of_new(event.pid, root, known.match) in _CRITICAL and gpu.make_room():
-                known.room_ms = (time.monotonic() - event.time) * 1e3
+                known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
 
     def _freed(self, event: Event) -> None:
         if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
@@ -356,10 +361,10 @@ class Sightings:
             known.look = None
 
     def _tell_of_room(self, pid: int, known: _Process) -> None:
-        if known.room_ms is not None and pid in self._processes.managed:
-            for task in self._processes.managed[pid].tasks.values():
-                task.room_ms = known.room_ms
-            known.room_ms = None
+        managed = self._processes.managed.get(pid)
+        for gpu in list(known.room_ms):
+            if managed is not None and (task := managed.tasks.get(gpu)) is not None:
+                task.room_ms = known.room_ms.pop(gpu)
 
     async def _quiet(self, known: _Process) -> None:
         ends = time.monotonic() + LONGEST_S

@@ -28,7 +28,7 @@ def _shape(number: Ioctl, struct: str, verb: Verb, **fields: str) -> tuple[int, 
     argument = Structure(rm.STRUCTS[struct])
     places = {
         f"{name}_at": kernel.NOWHERE
-        for name in ("client", "parent", "object", "class", "status", "source_client", "source")
+        for name in ("client", "parent", "object", "class", "status", "source_client", "source", "params")
     }
     places |= {f"{name}_at": argument.offsets[field] for name, field in fields.items()}
     return _request(number, argument.size), bytes(_SHAPE.pack(verb=verb, bytes=argument.size, **places))
@@ -38,7 +38,9 @@ def _rule(kind: Kind, value: int, mask: int = _ALL, least: int = 0) -> bytes:
     return bytes(_RULE.pack(mask=mask, value=value, least=least, kind=kind))
 
 
-_ALLOCATION = {"client": "root", "parent": "parent", "object": "new", "class": "class_", "status": "status"}
+_ALLOCATION = {
+    "client": "root", "parent": "parent", "object": "new", "class": "class_", "status": "status", "params": "params",
+}  # fmt: skip
 
 CAPTURE = Capture(
     shapes=dict(

@@ -63,6 +63,11 @@ class NvidiaPlane:
 
         return NvmlCensus(self.driver)
 
+    def gpu_numbers(self) -> dict[int, str]:
+        from runlist.planes.nvidia.gpu_numbers import gpu_numbers
+
+        return gpu_numbers(self.driver)
+
     def watch_gpus(self) -> interface.GpuWatch:
         from runlist.planes.nvidia.health import Health
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import struct
 import time
 from typing import NamedTuple, Self
 
 from runlist.errors import NotSupportedError
+from runlist.planes.nvidia.gpu_numbers import attached_client, each_gpu
 from runlist.planes.nvidia.rm import status
-from runlist.planes.nvidia.rm.client import RmClient, free_client, open_client, raw
+from runlist.planes.nvidia.rm.client import RmClient, raw
 from runlist.planes.nvidia.rm.commands import COMMANDS
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
 from runlist.proc.process import CAP_SYS_PTRACE, capable
 from runlist.protocol.rm_autogen import (
     EVENT_BUFFER_KEEP_NEWEST,
-    MAX_GPUS,
     MEMORY_CACHED,
     MEMORY_USER_READ_ONLY,
-    NO_GPU_ID,
     STRUCTS,
     SWITCH_LOG_SIMPLE,
     Class,
@@ -170,14 +168,9 @@ class SwitchLog:
     def open(cls, driver: Driver, gpu_uuid: str, records: int = RECORDS) -> Self:
         """Start a log of our own. Raises RmError or NotSupportedError, which say what was refused, or OSError."""
         with contextlib.ExitStack() as stack:
-            file = driver.open()
-            stack.callback(file.close)
-            for fd in driver.attach_gpus(file):
-                stack.callback(os.close, fd)
-            client = open_client(file)
-            stack.callback(free_client, client)
+            client = attached_client(driver, stack)
             _find_gpu(client, gpu_uuid)
-            ring = _allocate(client, file, records, stack)
+            ring = _allocate(client, client.file, records, stack)
             log = cls(client, ring, stack.pop_all())
         try:
             log.now_ns()  # an error shows here, not later
@@ -217,21 +210,10 @@ class SwitchLog:
 
 
 def _find_gpu(client: RmClient, uuid: str) -> None:
-    """Allocate the device and subdevice of a GPU. RM numbers devices its own way, so each is asked for its UUID."""
-    ids: tuple[int, ...] = client.control(client.handle, "GET_ATTACHED_IDS", ids=[NO_GPU_ID] * MAX_GPUS)["ids"]  # type: ignore[assignment]
-    to_see = sum(number != NO_GPU_ID for number in ids)
-    for device_id in range(MAX_GPUS):
-        if not to_see:
-            break
-        try:
-            client.allocate(Class.DEVICE, client.handle, _DEVICE, device_id=device_id, client_share=client.handle)
-        except status.RmError:
-            continue  # no such number
-        to_see -= 1
-        client.allocate(Class.SUBDEVICE, _DEVICE, _SUBDEVICE)
-        if client.gpu_uuid(_SUBDEVICE) == uuid:
+    """Allocate the device and subdevice of a GPU."""
+    for _, found in each_gpu(client, _DEVICE, _SUBDEVICE):
+        if found == uuid:
             return
-        client.free(_DEVICE)
     raise NotSupportedError(f"the driver shows no GPU {uuid}: check `nvidia-smi -L`")
 
 

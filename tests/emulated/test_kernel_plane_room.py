@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from runlist.emulated import EmulatedGpu
+from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.rm.transport import choose_driver
+from tests.conftest import ON_NVIDIA
 from tests.emulated.test_kernel_plane import WAITS, managed, seeing, twin
 from tests.fixtures.daemon import Commands, Daemon, Worker, wait_for
 from tests.fixtures.kernel import needs_kernel
@@ -16,6 +19,20 @@ from tests.fixtures.kernel import needs_kernel
 __all__ = ["seeing", "twin"]
 pytestmark = needs_kernel
 Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def two_gpus(commands: Commands, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with several."""
+    if ON_NVIDIA:
+        with nvml.session(choose_driver()):
+            if (count := len(nvml.gpus())) < 2:
+                pytest.skip(f"this machine has {count} GPU")
+        return
+    fresh_gpu: Callable[..., EmulatedGpu] = request.getfixturevalue("fresh_gpu")
+    for name, value in fresh_gpu(gpus=2).environment().items():
+        monkeypatch.setenv(name, value)
+        commands.environment[name] = value
 
 
 def test_batch_jobs_make_room_for_a_latency_critical_program_before_it_is_managed(
@@ -43,16 +60,8 @@ def test_batch_jobs_make_room_for_a_latency_critical_program_before_it_is_manage
 
 
 def test_of_several_gpus_room_is_made_on_that_to_which_it_comes(
-    twin: Path,
-    commands: Commands,
-    fresh_gpu: Callable[..., EmulatedGpu],
-    start_daemon: Callable[..., Daemon],
-    worker: Start,
-    monkeypatch: pytest.MonkeyPatch,
+    twin: Path, two_gpus: None, start_daemon: Callable[..., Daemon], worker: Start
 ) -> None:
-    for name, value in fresh_gpu(gpus=2).environment().items():
-        monkeypatch.setenv(name, value)
-        commands.environment[name] = value
     daemon = start_daemon()
     wait_for(lambda: WAITS in daemon.log.read_text())
     jobs = [worker(), worker(idle=True)]

@@ -43,9 +43,9 @@ def main(words: Sequence[str] | None = None) -> int:
         with use_device(arguments.device) as device:
             with nvml.session(choose_driver()):
                 where = record.machine()
-            with Client.open(start=True) as client:
-                where["kernel plane"] = client.status().kernel_plane  # of a daemon that others may have started
+            Client.open(start=True).close()
             run = _measure(console, known, arguments, device.name, len(where["gpus"]))
+            where["kernel plane"] = _kernel_plane()
     except RunlistError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -113,6 +113,15 @@ def _measure(
         for figure in found:
             console.print(_row(figure))
     return run
+
+
+def _kernel_plane() -> str:
+    """That of the daemon, which others may have started."""
+    try:
+        with Client.open() as client:
+            return client.status().kernel_plane
+    except RunlistError as error:  # a benchmark may have ended it
+        return str(error)
 
 
 def _row(figure: Figure) -> str:

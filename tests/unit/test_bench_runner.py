@@ -21,7 +21,7 @@ from bench.harness import record, runner
 from bench.harness.benchmark import Benchmark, Needs, find
 from bench.harness.figures import AT_MOST, Figure
 from runlist import __version__
-from runlist.errors import UsageError
+from runlist.errors import RunlistError, UsageError
 
 STABLE = {
     "accounted", "attach", "caps", "demo", "hook_cost", "idle", "launch_cost", "many", "service", "suspend",
@@ -101,8 +101,15 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Benchmark]:
     monkeypatch.setattr(runner, "use_device", use_device)
     monkeypatch.setattr(runner.nvml, "session", session)
     monkeypatch.setattr(runner.record, "machine", lambda: {"gpus": ["a GPU"]})
-    client = SimpleNamespace(status=lambda: SimpleNamespace(kernel_plane="off"))
-    monkeypatch.setattr(runner.Client, "open", lambda start: contextlib.nullcontext(client))
+
+    def open_(start: bool = False) -> Any:
+        if start:
+            return SimpleNamespace(close=lambda: None)
+        if "gone" in known:
+            raise RunlistError("no daemon runs")
+        return contextlib.nullcontext(SimpleNamespace(status=lambda: SimpleNamespace(kernel_plane="off")))
+
+    monkeypatch.setattr(runner.Client, "open", open_)
     monkeypatch.setattr(runner, "find", lambda: known)
     return known
 
@@ -168,6 +175,12 @@ def test_what_fails_is_told_and_the_others_run(on_a_gpu: object, tmp_path: Path)
     assert name.endswith("-emulated.json")
     assert result["failures"] == {"bad": "no answer", "real": "needs the device nvidia"}
     assert [figure["name"] for figure in result["figures"]] == ["g"]
+
+
+def test_a_benchmark_may_end_the_daemon(on_a_gpu: dict[str, Benchmark], tmp_path: Path) -> None:
+    on_a_gpu["gone"] = on_a_gpu["good"]
+    assert runner.main(["gone", "--out", str(tmp_path)]) == 0
+    assert kept(tmp_path)[1]["machine"]["kernel plane"] == "no daemon runs"
 
 
 def test_what_nobody_asked_for_and_cannot_run_here_is_left_out(on_a_gpu: dict[str, Benchmark], tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ struct Client {
     std::atomic<int> blocking;  // its blocking streams, besides default ones
     Spin metering;
     std::array<Flight, 64> flights;
-    std::int64_t loose_ns;  // how much its streams were given since an event was recorded, or more
-    std::int64_t guess_ns;  // how long its kernels took of which nothing is known; 0: none was seen yet
+    std::atomic<std::int64_t> loose_ns;  // how much its streams were given since an event was recorded, or more
+    std::int64_t guess_ns;               // how long its kernels took of which nothing is known; 0: none was seen yet
     std::int64_t flew_ns;   // since when something of it may have been in flight all the time; 0: nothing was
     std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
     Lately lately;

@@ -95,7 +95,7 @@ void land(Engine& all, Client& client) {
 // What streams were given while nobody counted.
 void settle(Engine& all, Client& client) {
     const Held held(all.streaming);
-    client.loose_ns = 0;
+    std::int64_t loose_ns = 0;
     all.streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.sms == 0 && stream.duration_ns == 0)) return;
         CUcontext current = nullptr;
@@ -103,9 +103,10 @@ void settle(Engine& all, Client& client) {
         if (is_here && stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY) {
             count_nothing(stream);
         } else if (!is_here || !begin_flight(all, client, *stream.calls, stream)) {
-            client.loose_ns += stream.duration_ns;
+            loose_ns += stream.duration_ns;
         }
     });
+    client.loose_ns.store(loose_ns, kRelaxed);
 }
 
 // Whoever is in a process of its own is counted by that process. Not while any stream captures.
@@ -138,10 +139,7 @@ std::int64_t guess_ns(const Client& client, Kind kind, std::int64_t ahead_ns) {
 // is in flight only where that matters.
 bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     const std::uint64_t live = all.live.load(kRelaxed);
-    {
-        const Held metering(client.metering);
-        if (flying(*all.page, live).duration_ns + client.loose_ns <= ahead_ns) return true;
-    }
+    if (flying(*all.page, live).duration_ns + client.loose_ns.load(kRelaxed) <= ahead_ns) return true;
     const Held held(all.asking);
     if (all.any_capture()) return true;
     look(all, client);
@@ -179,11 +177,12 @@ void meter(Engine& all, Client& client, const Work& work) {
     stream->guessed += guesses && work.kind == Kind::kKernel ? 1 : 0;
     stream->sms = std::max(stream->sms, work.cost.sms);
     stream->duration_ns += duration_ns;
-    client.loose_ns += duration_ns;
+    const std::int64_t loose_ns = client.loose_ns.load(kRelaxed) + duration_ns;
+    client.loose_ns.store(loose_ns, kRelaxed);
     if (!all.first_is_busy() && (ahead_ns == 0 || stream->duration_ns < ahead_ns / kCounted)) return;
     const std::int64_t counted_ns = stream->duration_ns;
     if (begin_flight(all, client, *work.calls, *stream))
-        client.loose_ns = std::max(std::int64_t{0}, client.loose_ns - counted_ns);
+        client.loose_ns.store(std::max(std::int64_t{0}, loose_ns - counted_ns), kRelaxed);
 }
 
 bool any_flies(Engine& all) {

@@ -51,20 +51,24 @@ struct alignas(64) First {
     std::atomic<std::uint32_t> newest{0};                // its class and, from the third bit on, its SMs
     std::atomic<std::uint32_t> worked{0};                // it gave something to the driver since that was asked
     std::atomic<std::uint32_t> idle{1};                  // the driver said so
-    std::atomic<std::int64_t> rests_ns{0};               // when it was seen to have ended all that it gave
+    std::atomic<std::int64_t> rests_ns{0};               // when it was seen to have ended all; 0: long ago
     alignas(64) std::atomic<std::int64_t> wanted_ns{0};  // until when somebody wants to know
     Bell bell;
 
     bool is_working() const {
         return worked.load(std::memory_order_acquire) != 0 || idle.load(std::memory_order_acquire) == 0;
     }
-    // It works, or has not rested for so long. A time that no clock has had is nobody's word.
-    bool is_busy(std::int64_t rest_ns) const {
+    // It works, or has not rested for so long. A time that no clock has had is nobody's word. Once it has rested nobody
+    // needs to know the time again until it works.
+    bool is_busy(std::int64_t rest_ns) {
         if (is_working()) return true;
-        if (rest_ns <= 0) return false;
+        std::int64_t since = rests_ns.load(std::memory_order_relaxed);
+        if (rest_ns <= 0 || since == 0) return false;
         const std::int64_t now = monotonic_ns();
-        const std::int64_t since = rests_ns.load(std::memory_order_relaxed);
-        return since > 0 && since <= now && now - since < (rest_ns < kLongestRestNs ? rest_ns : kLongestRestNs);
+        if (since > 0 && since <= now && now - since < (rest_ns < kLongestRestNs ? rest_ns : kLongestRestNs))
+            return true;
+        rests_ns.compare_exchange_strong(since, 0, std::memory_order_relaxed);
+        return false;
     }
     void works(const Cost& cost) {
         newest.store(cost.of_class % kClasses | cost.sms << 2, std::memory_order_relaxed);

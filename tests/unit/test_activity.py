@@ -170,6 +170,21 @@ def test_whoever_is_watched_in_a_hurry_from_now_on_says_so_itself(world: World) 
     assert library.asked
 
 
+@pytest.mark.parametrize("telling", [True, False])
+def test_for_whom_others_went_off_at_once_works_also_where_it_tells_no_more(
+    watched: tuple[World, ManagedTask, Library], telling: bool
+) -> None:
+    world, managed, library = watched
+    world.decide(Decision({}, watch={managed.task.key: IDLE_S}, announcing=frozenset({managed.task.key})))
+    world.run()
+    library.work()
+    if not telling:
+        library.told = None
+    world.do(lambda: world.scheduler._activity.fired(managed.task.key))
+    assert told(world) == [Busy]
+    assert announced(world) == []
+
+
 def test_messages_of_who_is_busy_or_not_watched_change_nothing(watched: tuple[World, ManagedTask, Library]) -> None:
     world, managed, library = watched
     says_that_it_works(world, managed)

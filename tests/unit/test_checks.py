@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -132,5 +133,27 @@ def test_one_that_closed_its_files_keeps_its_settings(monkeypatch: pytest.Monkey
         world.checks.check(files=True, slices=False)
         assert not world.processes.managed
         assert [away.task for away in root.away.values()] == [task]
+
+    a_daemon(test)
+
+
+def test_one_that_may_have_been_let_on_by_another_is_suspended_once_more() -> None:
+    async def test(world: Managed) -> None:
+        with child() as other:
+            off, on = world.tree([other]).values()
+            root = world.root()
+            for pid in (PID, other):
+                await world.adopt(root, pid)
+            world.task().suspend_for(SuspendedBy.USER)
+            world.gpus.run_all()
+            for pid, until in ((PID, time.monotonic() + 60), (other, time.monotonic() + 60)):
+                world.task(pid).unsure_until = until
+            meddle(off, on)
+            world.checks.check(files=False, slices=False)
+            assert (enabled(off), enabled(on)) == ({False}, {False})  # who is to run is not looked at for that
+            meddle(off)
+            world.task().unsure_until = 0.0
+            world.checks.check(files=False, slices=False)
+            assert enabled(off) == {True}
 
     a_daemon(test)

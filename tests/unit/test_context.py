@@ -84,6 +84,12 @@ def test_a_slice_out_of_range_is_refused_before_anything_is_sent(tenant: Tenant,
     assert not tenant.file.calls
 
 
+@pytest.mark.parametrize("right", [1, MAX_TIMESLICE_US])
+def test_the_shortest_and_the_longest_slice_are_set(tenant: Tenant, right: int) -> None:
+    tenant.context.set_timeslice(right)
+    assert right in tenant.slices()
+
+
 def test_a_tenants_own_change_is_noticed_on_compute_groups(tenant: Tenant) -> None:
     tenant.context.set_timeslice(1)
     assert not tenant.context.wrong_timeslices(1)

@@ -13,6 +13,8 @@ import pytest
 
 from runlist.daemon.kernel import link
 from runlist.daemon.kernel.link import KernelLink
+from runlist.daemon.kernel.made import Made, made_by
+from runlist.planes.kernel.maps import STRUCTURES
 from runlist.protocol.kernel_autogen import Counter
 from tests.fixtures.adoption import until
 
@@ -113,9 +115,25 @@ def test_what_processes_had_that_ended_goes_for_many_at_once(monkeypatch: pytest
         kernel.link.check()
         kernel.link.check()
         await until(lambda: kernel.link._sweeping is None)
+        kernel.link.check()  # it was full before, and nothing came since
+        await until(lambda: kernel.link._sweeping is None)
         assert swept == [("copies", None)]
 
     with_a_kernel(test)
+
+
+def test_what_a_process_made_is_told_by_its_groups() -> None:
+    def packed(name: str, **values: int) -> bytes:
+        return bytes(STRUCTURES[name].pack(**values))
+
+    groups = {
+        packed("OBJECT_KEY", pid=7, client=70, object=number): packed("GROUP", channels=number, compute=1, copy=2)
+        for number in (3, 4)
+    }
+    processes = {struct.pack("<I", 7): packed("PROCESS", groups=9)}
+    maps: Any = {"groups": SimpleNamespace(get=groups.get), "processes": SimpleNamespace(get=processes.get)}
+    assert made_by(maps, 7, [(70, 3), (70, 4), (71, 3), (70, 5)]) == Made(9, 7, 2, 4)
+    assert made_by(maps, 70, [(7, 3)]) is None
 
 
 def test_a_loader_that_ends_soon_is_started_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

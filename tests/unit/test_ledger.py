@@ -191,6 +191,20 @@ def test_the_oldest_that_ended_become_one_and_the_sum_stays(ledger: Ledger, cloc
     assert by_pod(ledger, ENDED)["folded"] == 50
 
 
+def test_the_oldest_are_those_that_ended_first(ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ENDED", 2)
+    for pid in (1, 2, 3, 4):
+        ledger.begin(task(pid, pod=f"pod-{pid}"), NO_USAGE)
+        held(ledger, pid, 1.0)
+        clock.now += SETTLED_S
+        by_pod(ledger)
+    for pid in (4, 3, 1, 2):
+        ledger.end(TaskKey(pid, GPU))
+        clock.now += SETTLED_S
+        by_pod(ledger)
+    assert by_pod(ledger) == {"pod-1": 1.0, "pod-2": 1.0, "folded": 2.0}
+
+
 @pytest.mark.parametrize("by", ["user", "pod", "labelled"])
 def test_whoever_makes_many_loses_nobody_elses(ledger: Ledger, clock: Clock, by: str) -> None:
     """Root in a container is any user that it likes, and a namespace may have any number of pods."""

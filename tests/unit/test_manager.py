@@ -408,6 +408,17 @@ def test_who_may_resume_what_the_daemon_keeps_off(uid: int, cause: SuspendedBy) 
     a_daemon(test)
 
 
+def test_one_that_runs_may_be_resumed_by_its_user() -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = await world.launched()
+        await world.adopt(root)
+        root.uid = 1000
+        assert world.manager.suspend(PID, False, 1000) == [world.task()]
+
+    a_daemon(test)
+
+
 def test_a_suspend_that_fails_leaves_all_as_it_was() -> None:
     async def test(world: Managed) -> None:
         with child() as one:

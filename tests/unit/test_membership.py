@@ -143,6 +143,19 @@ def test_a_process_that_ended_is_of_the_tree_that_it_was_in(world: World, family
     assert world.processes.ended == {}
 
 
+def test_one_of_no_tree_is_of_that_which_knew_it_when_it_ended(world: World, family: list[int]) -> None:
+    *_, bottom = family
+    world.members.update([bottom])
+    assert world.trees(bottom) == []
+    with subprocess.Popen(["sleep", "60"]) as elsewhere:
+        world.processes.ended[bottom] = world.processes.add_root(elsewhere.pid, {})
+        os.kill(bottom, 9)
+        while not world.members.has_ended(bottom):
+            world.members.update([bottom])
+        assert world.trees(bottom) == [elsewhere.pid]
+        elsewhere.kill()
+
+
 def test_a_tree_stays_while_somebody_keeps_the_memory_of_its_last_process(world: World, family: list[int]) -> None:
     root = world.processes.add_root(family[0], {})
     world.processes.ended[GONE] = root

@@ -295,6 +295,37 @@ def test_a_task_that_is_gone_keeps_nobody_off() -> None:
     assert gpu.decision.shares[gpu.batch.key].enabled
 
 
+def test_one_that_comes_with_the_number_of_one_that_was_not_listened_to_is_listened_to() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.run(2, gpu.announce)  # and never works
+    assert not gpu.heard()
+    gone = gpu.tasks.pop(1)
+    gpu.policy.on_event(Vanish(gone.key), gpu.now)
+    gpu.ask()
+    gpu.tasks[1] = task(1, LATENCY, activity=Activity())
+    gpu.policy.on_event(Appear(gpu.tasks[1]), gpu.now)
+    gpu.ask()
+    assert gpu.heard()
+
+
+def test_what_is_announced_for_the_farthest_time_is_made_room_for() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.announce(part.FARTHEST_S)
+    assert not gpu.off
+    gpu.run(part.FARTHEST_S - AHEAD_S / 2)
+    assert gpu.off
+
+
+def test_a_request_that_was_announced_is_over_when_it_is_over() -> None:
+    gpu = Gpu(give_way="request")
+    key = gpu.tasks[1].key
+    gpu.announce(0.002)
+    for event, off in ((Busy(key), True), (Idle(key), False)):
+        gpu.policy.on_event(event, gpu.now)
+        gpu.ask()
+        assert gpu.off is off
+
+
 @pytest.mark.parametrize("in_s", [-1.0, 2.0, 1e9, float("nan"), float("inf")])
 def test_times_that_make_no_sense_are_ignored(in_s: float) -> None:
     gpu = Gpu(give_way="switch")

@@ -150,12 +150,13 @@ def test_its_log_is_beside_the_socket(commands: Commands) -> None:
     commands.ok("daemon", "--stop")
 
 
-def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands, number: signal.Signals) -> None:
     process = commands.start("daemon", "--policy", "gpreempt")
     wait_for(commands.served)
     wait_for(lambda: _answers(commands.socket))
     assert commands.json("daemon", "--status")["policy"] == "gpreempt"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert process.wait(20) == 0
     assert not commands.socket.exists()
 

@@ -86,6 +86,17 @@ def following(folder: Folder, test: Callable[[], object]) -> None:
 # -- the folder ------------------------------------------------------------------------------------
 
 
+def test_one_that_is_too_long_is_none_though_all_that_counts_is_at_its_beginning(folder: Folder) -> None:
+    async def test() -> None:
+        text = rule(f"container = '{ID}'", weight=50)
+        for name, length in (("fits.toml", MAX_DROP_IN), ("long.toml", MAX_DROP_IN + 1)):
+            folder.write(name, (text + "\n").ljust(length, "#"))
+        await until(lambda: folder.where(Facts(0, container=ID)) == "fits.toml:1")
+        await until(folder.reads("long.toml", "more than 64 KiB of rules"))
+
+    following(folder, test)
+
+
 def test_what_appears_changes_and_vanishes_is_in_force(folder: Folder) -> None:
     async def test() -> None:
         folder.write("a.toml", rule(f"container = '{ID}'", weight=50))

@@ -326,6 +326,22 @@ EXAMPLES = {
 }  # fmt: skip
 
 
+def test_a_variable_that_only_a_newer_rule_asks_for_is_read_then_and_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(placement, "environment_of", lambda pid: asked.append(pid) or {"TEAM": "a", "HOME": "/"})
+    root = Root(1, -1, os.getuid(), {})
+    managed = make("[[rule]]\n").new_task(os.getpid(), GPU, root)
+    placed = make('[[rule]]\nenvironment = { TEAM = "a" }\nset = { weight = 7 }\n[[rule]]\n')
+    before = len(asked)
+    for _ in range(2):
+        found = placed.revised(managed)
+        assert found is not None
+        assert placed.shaped(managed, found).weight == 7
+        assert (len(asked) - before, managed.environment) == (1, {"TEAM": "a"})
+
+
 @pytest.mark.parametrize("key", list(SETTINGS))
 def test_a_setting_that_a_rule_gives_no_longer_is_gone(make: Make, key: str) -> None:
     """Whoever adds a setting adds an example, and its field to those that a revision takes back."""

@@ -180,7 +180,7 @@ def test_for_whom_others_went_off_at_once_works_also_where_it_tells_no_more(
     library.work()
     if not telling:
         library.told = None
-    world.do(lambda: world.scheduler._activity.fired(managed.task.key))
+    world.do(lambda: world.scheduler._activity.fired(managed.task.key, world.clock.now))
     assert told(world) == [Busy]
     assert announced(world) == []
 

@@ -15,7 +15,7 @@ from runlist.daemon.actuator.messages import Result
 from runlist.daemon.gpu import arms
 from runlist.daemon.gpu.arms import Arms
 from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedTask, SuspendedBy
-from runlist.model import Busy, Hint, Share, TaskClass, TaskKey
+from runlist.model import Announce, Busy, Hint, Share, TaskClass, TaskKey
 from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
@@ -325,3 +325,38 @@ def test_a_context_that_cannot_be_prepared_leaves_it_to_the_loop(
     monkeypatch.setattr(armed.tenants[3].context, "prepared_suspend", lambda: None)
     armed.run()
     assert actuator.armed == {}
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_was_announced_is_news_once_whoever_tells_of_it_first(
+    armed: World, actuator: Actuator, late: bool
+) -> None:
+    """The message comes first, and the actuator's word as it is disarmed, or later."""
+    told = replace(decision(off=(2, 3)), watch={}, announcing=frozenset({key(1)}))
+    armed.decide(told)
+    armed.run()
+
+    def say() -> bool:
+        return armed.scheduler.announced(key(1), 0.002)
+
+    def announcements() -> int:
+        return sum(isinstance(event, Announce) for event in armed.policy.events)
+
+    armed.clock.now += 0.05
+    if late:
+        armed.decide(told)
+        assert armed.do(say)
+        armed.do(lambda: actuator.fire(DONE, DONE))
+    else:
+        actuator.on_disarm = lambda number: actuator.fire(DONE, DONE)
+        armed.decide(replace(told, shares=decision(on=(1,)).shares, off_on_work=frozenset()))
+        assert armed.do(say)
+        actuator.on_disarm = lambda number: None
+    armed.pass_time(0.01)
+    assert announcements() == 1
+    armed.decide(told)
+    armed.run()
+    armed.clock.now += 0.05
+    armed.do(lambda: actuator.fire(DONE, DONE))  # of the next one no message has come
+    armed.pass_time(0.01)
+    assert announcements() == 2

@@ -8,6 +8,7 @@ the policy is in no hurry there is no message: its counts are read all the time.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -62,6 +63,7 @@ class ActivityWatch:
         self._stirred = stirred
         self._watched: dict[TaskKey, _Watched] = {}
         self._announcing: AbstractSet[TaskKey] = frozenset()
+        self._announced_at: dict[TaskKey, float] = {}
         self._looked_at = 0.0
         self._look_took_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -102,6 +104,7 @@ class ActivityWatch:
         """
         changed = (announcing ^ self._announcing) | (self._watched.keys() - wanted.keys())
         self._announcing = announcing
+        self._announced_at = {key: at for key, at in self._announced_at.items() if key in announcing}
         for key in self._watched.keys() - wanted.keys():
             del self._watched[key]
         for key in changed - wanted.keys():
@@ -142,14 +145,17 @@ class ActivityWatch:
         watched = self._watched.get(key)
         if key not in self._announcing or (watched is not None and watched.busy):
             return False
+        self._announced_at[key] = time.monotonic()
         self._ask(key)  # it had to take back that it is watched
         self._tell(Announce(key, in_s))
         return True
 
-    def fired(self, key: TaskKey) -> bool:
-        """A task took back that it is watched: it works, or will. Its message may be late, or never come. Returns
-        whether that is news.
+    def fired(self, key: TaskKey, since: float) -> bool:
+        """A task took back that it is watched, which was waited for since some time: it works, or will. Its message may
+        have come meanwhile, or be late, or never come. Returns whether that is news.
         """
+        if self._announced_at.get(key, -math.inf) > since:
+            return False
         watched, managed = self._watched.get(key), self._tasks.get(key)
         told = None if managed is None else managed.told()
         works = watched is not None and (told is None or told.work != watched.seen[0])

@@ -28,9 +28,10 @@ _Targets = tuple[tuple[TaskKey, int, Prepared], ...]
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """Which task began to work, which went off for it, and what could not be suspended."""
+    """Which task began to work, since when one waited for that, who went off for it, what could not be suspended."""
 
     worker: TaskKey
+    since: float
     off: tuple[TaskKey, ...]
     failures: Failures
 
@@ -52,6 +53,7 @@ class Arms:
         self._on_fired = on_fired
         self._on_change = on_change
         self._number = 0  # of the arm; 0: there is none
+        self._since = 0.0  # it is armed
         self._words: _Words = ()
         self._targets: _Targets = ()
         self._armed: dict[TaskKey, ManagedTask] = {}
@@ -71,6 +73,7 @@ class Arms:
         self.disarm()
         if not words:
             return
+        self._since = time.monotonic()
         files = [self._tasks[key].contexts[number].handle.fileno() for key, number, _ in targets]
         self._number = self._actuator.arm(
             [(region.fileno(), at) for _, region, at in words],
@@ -112,7 +115,7 @@ class Arms:
                     managed.set_enabled(False)
             except (RunlistError, OSError) as error:
                 failures[key] = error
-        self._on_fired(Fired(worker, tuple(armed), failures))
+        self._on_fired(Fired(worker, self._since, tuple(armed), failures))
 
     def dropped(self, word: int) -> None:
         if word < len(self._words):
@@ -127,7 +130,7 @@ class Arms:
             except (RunlistError, OSError) as error:
                 failures[key] = error
         if failures:
-            self._on_fired(Fired(next(iter(failures)), (), failures))
+            self._on_fired(Fired(next(iter(failures)), self._since, (), failures))
 
     def may_arm(self) -> None:
         self._on_change()

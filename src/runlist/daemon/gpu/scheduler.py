@@ -208,7 +208,7 @@ class Scheduler:
     def _after_fired(self, fired: Fired, undecided: bool) -> None:
         if fired.failures:
             self._on_failure(fired.failures)
-        if not self._activity.fired(fired.worker) and undecided:
+        if not self._activity.fired(fired.worker, fired.since) and undecided:
             self.wake(BUSY_KEPT_S)
 
     # -- for the loop: its host --------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +84,13 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     stem = "-".join([f"{now:%Y-%m-%dT%H%M}", device, *(names if len(names) == 1 else ())])
     text = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
-    for ending in chain([""], (f"-{number}" for number in count(2))):  # others may have ended in the same minute
-        path = folder / f"{stem}{ending}.json"
-        with contextlib.suppress(FileExistsError), path.open("xb") as file:
-            file.write(text)
+    number = 1
+    while True:
+        path = folder / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            with path.open("xb") as file:
+                file.write(text)
+        except FileExistsError:  # another run has ended in the same minute
+            number += 1
+        else:
             return path
-    raise AssertionError("there is always one more number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
@@ -61,14 +62,22 @@ class Gpus:
         return self._schedulers[gpu]
 
     def numbered(self, number: int) -> str | None:
-        """The UUID of the GPU that has this number for the driver. It is asked once, and none where it does not say."""
+        """The UUID of the GPU that has this number for the driver, once it has said so. It is asked at the first call, in a
+        thread: to open a GPU that nobody uses may take it seconds.
+        """
         if self._numbers is None:
-            try:
-                self._numbers = self._plane.gpu_numbers()
-            except (RunlistError, OSError) as error:
-                _log.warning("the driver does not tell its numbers of GPUs", reason=str(error))
-                self._numbers = {}
+            self._numbers = {}
+            asked = asyncio.get_running_loop().run_in_executor(None, self._plane.gpu_numbers)
+            asked.add_done_callback(self._take_numbers)
         return self._numbers.get(number)
+
+    def _take_numbers(self, asked: asyncio.Future[Mapping[int, str]]) -> None:
+        try:
+            self._numbers = asked.result()
+        except (RunlistError, OSError) as error:
+            _log.warning("the driver does not tell its numbers of GPUs", reason=str(error))
+        except asyncio.CancelledError:
+            pass
 
     @property
     def actuator_pid(self) -> int:

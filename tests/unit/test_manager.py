@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runlist.daemon.tasks.managed import Asked, Away, ManagedTask, Root, SuspendedBy
+from runlist.daemon.tasks.managed import Asked, Away, Root, SuspendedBy
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError, UsageError
-from runlist.model import Appear, Event, TaskClass, TaskKey
+from runlist.model import Appear, Event, TaskClass
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
 from runlist.proc.process import Program
@@ -405,31 +404,6 @@ def test_who_may_resume_what_the_daemon_keeps_off(uid: int, cause: SuspendedBy) 
         world.manager.suspend(PID, False, uid)  # one's own is let go, the other cause stays
         assert enabled(client) is may
         assert (cause in world.task().suspended_by) is not may
-
-    a_daemon(test)
-
-
-def test_what_cannot_be_managed_is_seen_by_its_user_and_by_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: Managed) -> None:
-        world.tenant()
-        await world.adopt(await world.launched())
-        task = world.task()
-        theirs = ManagedTask(replace(task.task, key=TaskKey(NO_PROCESS, task.task.key.gpu), uid=1000))
-        monkeypatch.setattr(type(world.manager._guard), "outside", {theirs.task.key: theirs})
-        assert world.manager.visible(0) == [task, theirs]
-        assert world.manager.visible(1000) == [theirs]
-        assert world.manager.visible(1001) == []
-
-    a_daemon(test)
-
-
-def test_one_that_runs_may_be_resumed_by_its_user() -> None:
-    async def test(world: Managed) -> None:
-        world.tenant()
-        root = await world.launched()
-        await world.adopt(root)
-        root.uid = 1000
-        assert world.manager.suspend(PID, False, 1000) == [world.task()]
 
     a_daemon(test)
 

@@ -62,8 +62,8 @@ class Gpus:
         return self._schedulers[gpu]
 
     def numbered(self, number: int) -> str | None:
-        """The UUID of the GPU that has this number for the driver, once it has said so. It is asked at the first call, in a
-        thread: to open a GPU that nobody uses may take it seconds.
+        """The UUID of the GPU that has this number for the driver, once it has said so. It is asked at the first call,
+        in a thread: to open a GPU that nobody uses may take seconds.
         """
         if self._numbers is None:
             self._numbers = {}

@@ -15,7 +15,7 @@ from runlist.daemon.actuator.messages import Result
 from runlist.daemon.gpu import arms
 from runlist.daemon.gpu.arms import Arms
 from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedTask, SuspendedBy
-from runlist.model import Announce, Busy, Hint, Share, TaskClass, TaskKey
+from runlist.model import Announce, Busy, Share, TaskClass, TaskKey
 from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
@@ -113,11 +113,6 @@ def key(pid: int) -> TaskKey:
     return TaskKey(pid, UUIDS[0])
 
 
-def hurried(world: World) -> None:
-    """Whoever is in a hurry now waits a moment, because another was just so."""
-    world.do(lambda: world.scheduler.tell(Hint(key(3), 1.0)))
-
-
 def decision(off: Sequence[int] = (), on: Sequence[int] = (1, 2, 3), watch: Sequence[int] = (1,)) -> Decision:
     return Decision(
         {key(pid): Share(10_000, pid in on, None if pid in on else 200.0) for pid in (1, 2, 3)},
@@ -141,7 +136,6 @@ def test_the_actuator_is_armed_with_the_words_of_idle_tasks_and_what_suspends_th
 
 
 def test_what_it_did_is_in_the_books_before_the_policy_is_asked(armed: World, actuator: Actuator) -> None:
-    hurried(armed)
     asked = len(armed.policy.asked)
     armed.do(lambda: actuator.fire(DONE, DONE))
     tasks = [armed.scheduler.tasks[key(pid)] for pid in (2, 3)]
@@ -174,7 +168,6 @@ def test_a_policy_that_thinks_otherwise_has_them_resumed(armed: World, actuator:
 def test_with_what_is_new_of_one_that_copies_all_of_it_stops(armed: World, actuator: Actuator) -> None:
     armed.tenants[2].context.suspend_at_once([])  # as the actuator does
     task = armed.scheduler.tasks[key(2)]
-    hurried(armed)
     armed.do(lambda: actuator.fire(DONE, DONE))
     late = Tenant(armed.rm, 22)
     task.contexts[22] = late.context

@@ -14,7 +14,7 @@ from runlist.model import Share, TaskClass, TaskKey
 from runlist.planes.nvidia.context import GpuContext
 from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, World
-from tests.unit.test_arms import DONE, FAILED, IDLE_S, Actuator, add, armed_by, hurried
+from tests.unit.test_arms import DONE, FAILED, IDLE_S, Actuator, add, armed_by
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
 
@@ -237,7 +237,6 @@ def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[World, Actua
         )
     )
     world.run()
-    hurried(world)
     return world, actuator
 
 

@@ -13,7 +13,6 @@ from runlist.errors import RunlistError
 from runlist.model import (
     Announce,
     Appear,
-    Busy,
     Event,
     Hint,
     Report,
@@ -260,9 +259,7 @@ def test_a_flood_of_events_is_few_decisions(world: World) -> None:
     assert world.policy.times[2:] == [1.01]
 
 
-@pytest.mark.parametrize(
-    "event", [Hint(KEY, 0.001), Announce(KEY, 0.001), Busy(KEY)], ids=lambda event: type(event).__name__
-)
+@pytest.mark.parametrize("event", [Hint(KEY, 0.001), Announce(KEY, 0.001)], ids=lambda event: type(event).__name__)
 def test_who_is_about_to_work_waits_for_no_other_decision_but_for_others_like_it(world: World, event: Event) -> None:
     world.add(1)
     world.do(lambda: world.scheduler.tell(BEGIN))

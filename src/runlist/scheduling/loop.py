@@ -32,7 +32,7 @@ from runlist.scheduling.guard import safe_off_at_once, safe_shares
 
 SOON_S = 0.002
 """Events come in floods: after one has had the policy asked, the next waits this long. One of a task that is about to
-work, or has begun, waits for others of that kind alone: in that time its work would be over.
+work waits for others of that kind alone: in that time its work would have begun.
 """
 
 BUSY_KEPT_S = 0.25
@@ -106,8 +106,8 @@ class Loop:
 
     def tell(self, event: Event) -> None:
         """Deliver an event to the policy. Ask it soon when it wants that, and after what a task says of itself."""
-        hurries = isinstance(event, Hint | Announce | Busy)
-        if self._heard(event) or hurries or isinstance(event, Segment | Idle):
+        hurries = isinstance(event, Hint | Announce)
+        if self._heard(event) or hurries or isinstance(event, Segment | Busy | Idle):
             self._soon(BUSY_KEPT_S if isinstance(event, Announce | Busy) else 0.0, hurries=hurries)
 
     def read_usage(self, kept_s: float = 0.0) -> None:

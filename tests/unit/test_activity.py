@@ -130,6 +130,21 @@ def test_a_message_that_was_lost_is_made_up_for(watched: tuple[World, ManagedTas
     assert told(world) == [Busy]
 
 
+@pytest.mark.parametrize("unhurried", [False, True])
+def test_of_work_that_shows_when_the_policy_is_about_to_be_asked_it_hears_before_that(
+    world: World, unhurried: bool
+) -> None:
+    managed, library = add(world)
+    key = managed.task.key
+    world.decide(Decision({}, watch={key: IDLE_S}, unhurried=frozenset({key} if unhurried else ())))
+    world.run()
+    library.work()
+    asked = len(world.policy.asked)
+    world.run()
+    assert told(world) == [Busy]
+    assert len(world.policy.asked) == asked + 1, "once, and not in the middle of that once more"
+
+
 def test_of_who_is_watched_without_hurry_looks_tell_when_it_begins_and_ends(world: World) -> None:
     managed, library = add(world)
     key = managed.task.key
@@ -183,6 +198,39 @@ def test_for_whom_others_went_off_at_once_works_also_where_it_tells_no_more(
     world.do(lambda: world.scheduler._activity.fired(managed.task.key, world.clock.now))
     assert told(world) == [Busy]
     assert announced(world) == []
+
+
+def test_who_is_watched_without_hurry_announces_also_while_it_works(world: World) -> None:
+    """Nobody goes off for its work: so what it announces counts, as of one that is not watched."""
+    managed, library = add(world)
+    key = managed.task.key
+    unhurried = frozenset({key})
+    world.decide(Decision({}, watch={key: IDLE_S}, unhurried=unhurried, announcing=unhurried))
+    world.run()
+    library.work()
+    world.pass_time(IDLE_S * 0.6)
+    assert told(world) == [Busy]
+    library.announced = False  # it took that back, as it announced
+    assert world.do(lambda: world.scheduler.announced(key, 0.001))
+    assert library.announced
+    assert not library.asked
+    assert announced(world) == [0.001]
+
+
+def test_a_word_that_was_for_announcements_alone_announces_though_work_came_at_once(world: World) -> None:
+    managed, library = add(world)
+    key = managed.task.key
+    unhurried = frozenset({key})
+    activity = world.scheduler._activity
+    world.decide(Decision({}, watch={key: IDLE_S}, unhurried=unhurried, announcing=unhurried))
+    world.run()
+    library.work()
+    assert activity.idle == [key]
+    assert world.do(lambda: activity.fired(key, world.clock.now))
+    assert announced(world) == [0.0]
+    world.pass_time(IDLE_S)
+    assert told(world) == [Busy]
+    assert activity.idle == [key]
 
 
 def test_messages_of_who_is_busy_or_not_watched_change_nothing(watched: tuple[World, ManagedTask, Library]) -> None:

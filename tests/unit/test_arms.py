@@ -353,3 +353,17 @@ def test_what_was_announced_is_news_once_whoever_tells_of_it_first(
     armed.do(lambda: actuator.fire(DONE, DONE))  # of the next one no message has come
     armed.pass_time(0.01)
     assert announcements() == 2
+
+
+def test_a_word_for_announcements_is_let_go_of_before_the_daemon_clears_it(armed: World, actuator: Actuator) -> None:
+    unhurried = frozenset({key(1)})
+    listened = replace(decision(off=(2, 3)), unhurried=unhurried, announcing=unhurried)
+    armed.decide(listened)
+    armed.run()
+    assert actuator.off() == 2
+    cleared: list[int] = []
+    library: Any = armed.scheduler.tasks[key(1)].root.quota  # type: ignore[union-attr]
+    library.ask_for_work = lambda pid, *, asked, announced: None if announced else cleared.append(len(actuator.armed))
+    armed.decide(replace(listened, announcing=frozenset()))
+    armed.run()
+    assert cleared == [0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -271,6 +273,17 @@ def test_who_is_about_to_work_waits_for_no_other_decision_but_for_others_like_it
     world.run()
     world.do(lambda: world.scheduler.tell(event))
     assert world.policy.times[3:] == [0.01, 0.01]
+
+
+def test_a_flood_of_those_who_are_about_to_work_is_few_decisions(world: World) -> None:
+    world.add(1)
+    for step in range(200):
+        event: Event = BEGIN if step % 3 == 2 else Hint(KEY, 0.001)
+        world.do(partial(world.scheduler.tell, event))
+        world.pass_time(0.0001)
+    times = world.policy.times
+    assert 9 <= len(times) <= 11
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.002 - 1e-9
 
 
 def test_a_task_is_told_whether_its_segment_is_in_force_whoever_asked_for_the_decision(world: World) -> None:

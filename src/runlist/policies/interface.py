@@ -30,7 +30,7 @@ class Decision:
     `watch` names tasks that tell of their activity, each with a time in seconds: `on_event` gets Busy when such a task
     begins to work, and Idle when it has done nothing for so long. One that is watched from now on counts as idle. Of
     those in `unhurried` Busy may come late by half of that time. Of those in `announcing`, watched or not, `on_event`
-    gets Announce when they are about to work.
+    gets Announce when they are about to work; of those that are watched in a hurry while they are idle.
 
     `off_on_work` names enabled tasks that are to go off as soon as a watched one that is idle, and not unhurried,
     begins to work, or one announces that it is about to. Where that is possible they are off before the policy hears of

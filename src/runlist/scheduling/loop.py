@@ -100,6 +100,8 @@ class Loop:
         self._host = host
         self._slices = slices
         self._ran_at = self._hurried_at = -math.inf
+        self._hurries = False  # one that is in a hurry is decided for by the next run
+        self._asks_next = False  # within a run that has yet to ask
         self._said: set[str] = set()
 
     # -- what happens ------------------------------------------------------------------------------
@@ -147,15 +149,17 @@ class Loop:
     # -- when it is asked --------------------------------------------------------------------------
 
     def _soon(self, usage_kept_s: float, *, hurries: bool) -> None:
-        """Run now, or a moment later where it has just run."""
-        now = self._host.now()
-        since = now - (self._hurried_at if hurries else self._ran_at)
+        """Run now, or a moment later where it has just run. What shows when usage is read is decided for by the run
+        that reads it.
+        """
+        self._hurries |= hurries
+        if self._asks_next:
+            return
+        since = self._host.now() - (self._hurried_at if hurries else self._ran_at)
         if since < SOON_S:
             self._host.ring_in(SOON_S - since)
-            return
-        if hurries:
-            self._hurried_at = now
-        self._host.wake(usage_kept_s)
+        else:
+            self._host.wake(usage_kept_s)
 
     def ring(self) -> None:
         """The timer ran out."""
@@ -170,8 +174,14 @@ class Loop:
         tasks = host.tasks
         if not tasks:
             return {}
-        if held := host.read_usage(usage_kept_s):
-            self._heard(Used(held))
+        self._asks_next = True
+        try:
+            if held := host.read_usage(usage_kept_s):
+                self._heard(Used(held))
+        finally:
+            self._asks_next = False
+        if self._hurries:
+            self._hurried_at, self._hurries = now, False
         answer = self._guarded(lambda policy: self._ask(policy, now))
         if answer is None:  # dropped just now: ask its successor
             answer = self._ask(self._policy, now)

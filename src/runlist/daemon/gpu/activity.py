@@ -2,7 +2,8 @@
 
 A watched task sends a message when it begins to work. From then on its counts are read every moment, until they have
 stood still for as long as the policy asked. A message that is lost is made up for by the next look. Of one for which
-the policy is in no hurry there is no message: its counts are read all the time.
+the policy is in no hurry there is no message: its counts are read all the time, and what it announces counts also while
+it works.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class ActivityWatch:
         """The tasks that say when they begin to work, or announce it, and did not yet."""
         saying = (key for key, watched in self._watched.items() if not watched.unhurried)
         heard = {**dict.fromkeys(saying), **dict.fromkeys(self._announcing)}
-        return [key for key in heard if key not in self._watched or not self._watched[key].busy]
+        return [key for key in heard if not self._is_at_work(key)]
 
     def worked(self, key: TaskKey) -> bool:
         """A task says that it begins to work. Returns whether that is news."""
@@ -142,8 +143,7 @@ class ActivityWatch:
 
     def announced(self, key: TaskKey, in_s: float) -> bool:
         """A task says that it will work in so many seconds. Returns whether that is news."""
-        watched = self._watched.get(key)
-        if key not in self._announcing or (watched is not None and watched.busy):
+        if key not in self._announcing or self._is_at_work(key):
             return False
         self._announced_at[key] = time.monotonic()
         self._ask(key)  # it had to take back that it is watched
@@ -158,7 +158,7 @@ class ActivityWatch:
             return False
         watched, managed = self._watched.get(key), self._tasks.get(key)
         told = None if managed is None else managed.told()
-        works = watched is not None and (told is None or told.work != watched.seen[0])
+        works = watched is not None and not watched.unhurried and (told is None or told.work != watched.seen[0])
         return self.worked(key) if works or key not in self._announcing else self.announced(key, 0.0)
 
     def close(self) -> None:
@@ -167,6 +167,11 @@ class ActivityWatch:
         for timer in (self._timer, self._glancing):
             if timer is not None:
                 timer.cancel()
+
+    def _is_at_work(self, key: TaskKey) -> bool:
+        """Whether others may be off for a task's work now: then it has nothing to say before it is idle."""
+        watched = self._watched.get(key)
+        return watched is not None and watched.busy and not watched.unhurried
 
     def _unwatched(self) -> list[ManagedTask]:
         """Those who tell something, and not by themselves when they begin."""
@@ -187,9 +192,9 @@ class ActivityWatch:
         self._glance_later()
 
     def _ask(self, key: TaskKey) -> None:
-        """Have a task tell of what it is watched for. One that is busy is asked when it is idle."""
+        """Have a task tell of what it is watched for. One that said that it works is asked when it is idle."""
         managed, watched = self._tasks.get(key), self._watched.get(key)
-        if managed is not None and (watched is None or not watched.busy):
+        if managed is not None and not self._is_at_work(key):
             asked = watched is not None and not watched.unhurried
             managed.ask_for_work(asked=asked, announced=key in self._announcing)
 

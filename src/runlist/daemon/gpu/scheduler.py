@@ -257,7 +257,8 @@ class Scheduler:
         self._running = False  # the shares are applied: what goes off from here on is news
         for managed in self.tasks.values():
             managed.gave_way = False
-        self._arms.keep(decision.watch.keys() | decision.announcing)  # else we clear a word for which it acts
+        asked = (decision.watch.keys() - decision.unhurried) | decision.announcing
+        self._arms.keep(asked)  # else we clear a word for which it acts
         self._activity.watch(decision.watch, decision.announcing, decision.unhurried)
         self._arms.set(self._activity.idle, decision.off_on_work)
         self._room.off = decision.off_on_arrival

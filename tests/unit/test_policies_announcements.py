@@ -191,6 +191,43 @@ def test_where_nothing_follows_it_comes_back() -> None:
     assert not gpu.off
 
 
+def come_anew(gpu: Gpu, pid: int = 1, **changes: int) -> None:
+    """The task is detached, and attached again; or another one takes its place."""
+    gpu.policy.on_event(Vanish(gpu.tasks[pid].key), gpu.now)
+    del gpu.tasks[pid]
+    gpu.ask()
+    gpu.tasks[pid] = replace(task(pid, LATENCY, activity=Activity()), **changes)
+    gpu.policy.on_event(Appear(gpu.tasks[pid]), gpu.now)
+    gpu.ask()
+
+
+@pytest.mark.parametrize("comes_s", [0.004, 0.02, 0.07])
+def test_whoever_comes_anew_owes_what_it_owed(comes_s: float) -> None:
+    gpu = Gpu(give_way="switch")
+    for _ in range(round(20 / comes_s)):
+        gpu.run(comes_s, gpu.announce)
+        come_anew(gpu)
+    assert gpu.off_s < 0.02 * 20 + part.BURST_S + 0.002 + WAIT_S + STEP_S
+    gpu.run(2 * part.BURST_S / 0.02)  # it is saved
+    gpu.announce()
+    assert gpu.off
+
+
+def test_others_owe_nothing_for_a_user_whose_tasks_are_gone() -> None:
+    gpu = Gpu(give_way="switch")
+    gpu.run(0.3, gpu.announce)
+    assert not gpu.heard()
+    come_anew(gpu, uid=1001)
+    gpu.announce()
+    assert gpu.off
+    gpu.run(0.1)
+    come_anew(gpu)
+    gpu.announce()
+    assert not gpu.off
+    gpu.run(0.1)
+    assert "others of its user" in gpu.why(1)
+
+
 def test_at_slices_nobody_is_asked_and_nobody_goes_off() -> None:
     gpu = Gpu(give_way="slice")
     assert not gpu.heard()

@@ -55,13 +55,16 @@ class _Account(msgspec.Struct):
 
 class Announcements:
     """Whom the background has to be off for. `budget` is the part of the time that wrong announcements may take, of all
-    tasks together in the long run.
+    tasks together in the long run. What a task owed when it went is owed by the next one of its user: else whoever
+    comes anew, again and again, would take all of the time.
     """
 
     def __init__(self, budget: float) -> None:
         self._budget = budget
         self._pending: dict[TaskKey, _Pending] = {}
         self._accounts: dict[TaskKey, _Account] = {}
+        self._left: dict[int, _Account] = {}  # of each user, by those that are gone
+        self._users: dict[TaskKey, int] = {}
         self._refilled_at = 0.0
         self._counted_from, self._count = -NEVER, 0
         self._rest = Rest(REST_S)
@@ -72,7 +75,7 @@ class Announcements:
         if not 0 <= event.in_s <= FARTHEST_S or self._budget <= 0:
             return
         self._refill(now)
-        account = self._accounts.setdefault(event.key, _Account())
+        account = self._accounts.get(event.key) or self._open_account(event.key)
         if account.ignored or event.key in self._pending or not self._rest.over(now):
             return
         account.told += 1
@@ -88,10 +91,21 @@ class Announcements:
         """A task began to work, and is given way to for that: what it announced is settled."""
         self._pending.pop(key, None)
 
-    def drop(self, key: TaskKey) -> None:
+    def appears(self, task: Task) -> None:
+        """A task is there."""
+        self._users[task.key] = task.uid
+
+    def drop(self, key: TaskKey, now: float) -> None:
         """The task is gone."""
-        self._pending.pop(key, None)
-        self._accounts.pop(key, None)
+        pending, account, user = self._pending.pop(key, None), self._accounts.pop(key, None), self._users.pop(key, None)
+        if account is None or user is None:
+            return
+        if pending is not None and pending.done is None:
+            _charge(account, pending, now)
+        if account.balance < BURST_S:
+            left = self._left.setdefault(user, _Account())
+            left.balance -= BURST_S - account.balance
+            left.ignored |= account.ignored
 
     def clear(self) -> None:
         """Nobody makes room for anybody now."""
@@ -138,12 +152,23 @@ class Announcements:
     def why(self, key: TaskKey) -> str:
         """What came of a task's announcements, in a few words; empty where there is nothing to say."""
         account = self._accounts.get(key)
+        if account is not None and account.ignored and not account.told:
+            return "its announcements are ignored: those of others of its user, that are gone, were wrong"
         if account is None or account.told < WORTH_SAYING:
             return ""
         said = f"{account.wrong} of {account.told} were wrong"
         if self._resting:
             return f"its announcements are ignored for a while, since there are so many: {said}"
         return f"its announcements are ignored: {said}" if account.ignored else f"announces its work: {said}"
+
+    def _open_account(self, key: TaskKey) -> _Account:
+        account = self._accounts[key] = _Account()
+        if (left := self._left.get(self._users.get(key, -1))) is not None:
+            owed = min(BURST_S, BURST_S - left.balance)
+            left.balance += owed
+            account.balance -= owed
+            account.ignored = left.ignored or account.balance <= 0
+        return account
 
     def _count_one(self, now: float) -> None:
         """Listen to nobody for a while where there are more than it is worth."""
@@ -158,7 +183,8 @@ class Announcements:
     def _refill(self, now: float) -> list[_Account]:
         """Save what may be spent since the last time; returns the accounts that owe something."""
         # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
-        owing = [account for account in self._accounts.values() if account.balance < BURST_S]
+        self._left = {user: each for user, each in self._left.items() if each.balance < BURST_S}
+        owing = [each for each in (*self._accounts.values(), *self._left.values()) if each.balance < BURST_S]
         saved = self._budget * (now - self._refilled_at) / max(1, len(owing))
         self._refilled_at = now
         for account in owing:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from runlist.model import Announce, Busy, Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
+from runlist.model import Announce, Appear, Busy, Event, GivingWay, Hint, Share, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.announcements import Announcements
 from runlist.policies.parts.give_way import AUTO, WAYS, GiveWay, Way
@@ -80,9 +80,11 @@ class Priority(Policy):
             self._announcements.note(event, now)
         elif isinstance(event, Busy) and self._give_way.way is Way.REQUEST:
             self._announcements.worked(event.key)
+        elif isinstance(event, Appear):
+            self._announcements.appears(event.task)
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
-            self._announcements.drop(event.key)
+            self._announcements.drop(event.key, now)
         self._lengths.on_event(event, now, self._watched)
         return self._give_way.on_event(event, now)
 

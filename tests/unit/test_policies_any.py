@@ -150,7 +150,8 @@ class Life:
         assert decision.watch.keys() | decision.announcing | decision.off_on_work <= self.tasks.keys()
         assert all(0 < idle_s < 1 for idle_s in decision.watch.values())
         assert all(decision.shares[key].enabled for key in decision.off_on_work)
-        assert not decision.off_on_work or decision.watch or decision.announcing
+        assert decision.unhurried <= decision.watch.keys()
+        assert not decision.off_on_work or decision.watch.keys() - decision.unhurried or decision.announcing
         assert all(decision.shares[key].enabled for key in decision.off_on_arrival)
         free = {task.key for task in tasks if not task.suspended}
         if self.safe_by_itself and all(task.timeslice_us is None and task.contexts == 1 for task in tasks):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.arrivals import Listed
-from runlist.model import Busy, Event, Idle, Task, TaskKey
+from runlist.model import Announce, Busy, Event, Idle, Task, TaskKey
 from runlist.policies import Decision, Policy, PolicySpec
 from runlist.sim import Trace
 from runlist.sim.engine import Engine
@@ -118,6 +118,18 @@ def test_nothing_is_told_of_who_is_watched_no_more() -> None:
     assert bench.engine.events == 5  # four submissions, one message
     bench.watches({KEY: IDLE_S}, at=SECOND)
     assert bench.run(2 * SECOND) == []
+
+
+@pytest.mark.parametrize("unhurried", [False, True])
+def test_who_is_busy_announces_where_nobody_goes_off_for_its_work(unhurried: bool) -> None:
+    bench = Bench()
+    telling = bench.tellings[KEY]
+    bench.watch.set({KEY: (telling, IDLE_S)}, frozenset({KEY} if unhurried else ()))
+    bench.watch.hear({KEY: telling})
+    bench.submits(MILLISECOND)
+    bench.engine.at(2 * MILLISECOND, lambda _: telling.announces(MILLISECOND))
+    announced = [(2 * MILLISECOND + WORK_MESSAGE, Announce(KEY, 0.001))] if unhurried else []
+    assert bench.run(3 * MILLISECOND)[1:] == announced
 
 
 _act = st.tuples(st.sampled_from(["submit", "wait", "go on"]), st.integers(1, 900))

@@ -178,7 +178,8 @@ class Scheduler:
         # Nothing is done for `off_on_work`: here the policy hears of work at once.
         wanted, announcing = decision.watch, decision.announcing
         tellings = {key: telling for key in (*wanted, *announcing) if (telling := self.tasks[key].tenant.telling)}
-        self._watch.set({key: (tellings[key], idle_s) for key, idle_s in wanted.items() if key in tellings})
+        watch = {key: (tellings[key], idle_s) for key, idle_s in wanted.items() if key in tellings}
+        self._watch.set(watch, decision.unhurried)
         self._watch.hear({key: tellings[key] for key in announcing if key in tellings})
 
     def note(self, text: str) -> None:

@@ -7,6 +7,7 @@ tenant has to be quiet, until it was: it hears of that up to so much later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from runlist.model import Announce, Busy, Event, Idle, TaskKey
@@ -35,11 +36,15 @@ class Watch:
         self._tell = tell
         self._watched: dict[TaskKey, _Watched] = {}
         self._announcing: dict[TaskKey, Telling] = {}
+        self._unhurried: AbstractSet[TaskKey] = frozenset()
 
-    def set(self, wanted: Mapping[TaskKey, tuple[Telling, float]]) -> None:
+    def set(
+        self, wanted: Mapping[TaskKey, tuple[Telling, float]], unhurried: AbstractSet[TaskKey] = frozenset()
+    ) -> None:
         """Watch these, each with the seconds that it has to be quiet, and no others. Who is watched already stays busy
-        or idle; who is not counts as idle.
+        or idle; who is not counts as idle. Of the `unhurried` ones Busy comes as soon as of all others.
         """
+        self._unhurried = unhurried
         for key in [key for key in self._watched if key not in wanted]:
             self._unwatch(key)
         for key, (telling, idle_s) in wanted.items():
@@ -54,7 +59,7 @@ class Watch:
                     self._begin_looking(watched)
 
     def hear(self, announcing: Mapping[TaskKey, Telling]) -> None:
-        """Hear what these announce while they are not busy, and no others."""
+        """Hear what these announce while they are not busy, or watched without hurry, and no others."""
         for key in self._announcing.keys() - announcing.keys():
             self._announcing.pop(key).on_announcement = None
         for key in announcing.keys() - self._announcing.keys():
@@ -70,7 +75,8 @@ class Watch:
     def _on_announcement(self, announced: tuple[TaskKey, Telling, int]) -> None:
         key, telling, lead = announced
         watched = self._watched.get(key)
-        if self._announcing.get(key) is telling and (watched is None or not watched.busy):
+        heard = watched is None or not watched.busy or key in self._unhurried
+        if self._announcing.get(key) is telling and heard:
             self._tell(Announce(key, lead / SECOND))
         else:
             self._engine.stale += 1

@@ -195,6 +195,11 @@ class Liar:
         time.sleep(0.001)
         os.ftruncate(self.file, FILE_BYTES)
 
+    def swells(self) -> None:
+        """Has its region take much room, and makes a hole of that: whoever writes there waits meanwhile."""
+        for mode in (1, 1 | 2):
+            self.libc.fallocate(self.file, mode, ctypes.c_long(0), ctypes.c_long(256 << 20))
+
     def spins(self) -> None:
         """Has one kernel after the other."""
         self.job.launch(50_000)

@@ -19,6 +19,7 @@ import pytest
 from bench.harness import fuse
 from runlist.daemon.relay.vet import refusal, vetted
 from runlist.planes.process.region import Region, RegionError, create
+from runlist.planes.process.region.file import MOST_ROOM
 from runlist.planes.process.region.format import FILE_BYTES, HEADER, NO_LIMIT
 from runlist.planes.registry import choose_plane
 from runlist.proc.process import descendants
@@ -28,7 +29,14 @@ MiB = 1 << 20
 _READ, _PR_SET_PDEATHSIG = 15, 1
 _LIMIT = HEADER.offsets["memory_value"]
 
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+
 Hold = Callable[[Path], None]
+
+
+def fallocate(fd: int, mode: int, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.fallocate(fd, mode, ctypes.c_long(0), ctypes.c_long(size)) == 0, ctypes.get_errno()
 
 
 @pytest.fixture
@@ -137,6 +145,24 @@ def test_a_region_that_is_cut_short_under_a_mapping_is_an_error(folder: Path) ->
             region.set_unseen(0, 1)
     with pytest.raises(RegionError):
         region.read()
+    region.close()
+
+
+def test_a_region_that_takes_too_much_room_is_written_no_more(folder: Path) -> None:
+    """To make a hole of gigabytes takes a second, in which whoever writes into the file waits."""
+    path, region = create(folder, strict=True)
+    region.set_memory(MiB)
+    with path.open("r+b") as file:
+        fallocate(file.fileno(), _KEEP_SIZE, 2 * MOST_ROOM)
+    assert path.stat().st_size == FILE_BYTES
+    with pytest.raises(RegionError, match="takes the room"):
+        region.set_memory(2 * MiB)
+    with pytest.raises(RegionError, match="takes the room"):
+        region.set_unseen(0, 1)
+    with pytest.raises(RegionError, match="takes the room"):
+        region.read()
+    with path.open("r+b") as file:
+        fallocate(file.fileno(), _KEEP_SIZE | _PUNCH_HOLE, 2 * MOST_ROOM)
     region.close()
 
 

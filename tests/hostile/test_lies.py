@@ -133,6 +133,7 @@ def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[L
         "toggles",
         "empties",
         "shortens",
+        "swells",
         "foretells",
         "pretends",
         "opens",

@@ -44,6 +44,15 @@ _READS_ASK_NOBODY = {
 """File systems, by the kernel's numbers, on which a read takes no lock of the file. It fills no holes either."""
 
 
+MOST_ROOM = 16 << 20
+"""How many bytes a region may take, of memory or of a disk. A tenant can have it take more, also behind its end, and make a
+hole of all that: whoever touches the file meanwhile waits, for a second where there are some gigabytes.
+"""
+
+_BLOCK = 512
+"""The unit of `st_blocks`."""
+
+
 class Region:
     """An open region. Every method raises RegionError for a file that is not, or no longer, a region."""
 
@@ -159,7 +168,6 @@ class Region:
 
     def set_memory_on(self, index: int, limit: int | None) -> None:
         """The same for one GPU, by its place in the region."""
-        self._check_size()
         self._write_values("memory", limit, DEVICE, DEVICES_AT + index * DEVICE.size)
 
     def set_cap(self, fraction: float | None) -> None:
@@ -170,14 +178,12 @@ class Region:
 
     def set_unseen(self, index: int, octets: int) -> None:
         """Have the tree's processes count so many bytes on a GPU beside what their slots tell."""
-        self._check_size()
         self._pwrite(DEVICES_AT + index * DEVICE.size + DEVICE.offsets["unseen"], octets)
 
     def _write_limit(self, name: str, limit: int | None) -> None:
         """Write a limit for all GPUs and for each: a process' environment may limit single GPUs, and a GPU without a
         limit of its own would take that one.
         """
-        self._check_size()
         for record, start in ((HEADER, 0), *((DEVICE, DEVICES_AT + index * DEVICE.size) for index in range(DEVICES))):
             self._write_values(name, limit, record, start)
 
@@ -188,11 +194,13 @@ class Region:
 
     def _check_size(self) -> None:
         try:
-            size = os.fstat(self._fd).st_size
+            found = os.fstat(self._fd)
         except OSError as error:
             raise _unusable(error) from None
-        if size != FILE_BYTES:
-            raise RegionError(f"it has {size} bytes, not {FILE_BYTES}")
+        if found.st_size != FILE_BYTES:
+            raise RegionError(f"it has {found.st_size} bytes, not {FILE_BYTES}")
+        if (room := found.st_blocks * _BLOCK) > MOST_ROOM:
+            raise RegionError(f"it takes the room of {room} bytes, and has {FILE_BYTES}")
 
     def _pread(self, at: int, size: int) -> bytes:
         try:
@@ -212,6 +220,8 @@ class Region:
             raise _unusable(error) from None
 
     def _mapped(self) -> Mapped:
+        """The mapping, which may be touched now."""
+        self._check_size()
         if self._memory is None:
             self._memory = Mapped(self._fd, FILE_BYTES)
         return self._memory

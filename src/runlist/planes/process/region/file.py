@@ -45,8 +45,8 @@ _READS_ASK_NOBODY = {
 
 
 MOST_ROOM = 16 << 20
-"""How many bytes a region may take, of memory or of a disk. A tenant can have it take more, also behind its end, and make a
-hole of all that: whoever touches the file meanwhile waits, for a second where there are some gigabytes.
+"""How many bytes a region may take, of memory or of a disk. A tenant can have it take more, also behind its end, and
+make a hole of all that: whoever touches the file meanwhile waits, for a second where there are some gigabytes.
 """
 
 _BLOCK = 512

@@ -123,6 +123,47 @@ def test_so_many_that_they_cost_more_than_they_bring_are_not_listened_to(a_secon
     assert gpu.heard()
 
 
+@pytest.mark.parametrize(("user", "heard"), [(1000, False), (1001, True)])
+def test_so_many_of_one_user_keep_no_other_one_s_from_being_listened_to(user: int, heard: bool) -> None:
+    gpu = Gpu(give_way="switch", many=2)
+    come_anew(gpu, 2, uid=user)
+    due = {1: gpu.now, 2: gpu.now}
+
+    def serve() -> None:
+        for pid, a_second in ((1, 240), (2, 10)):
+            if gpu.now >= due[pid]:
+                due[pid] += 1 / a_second
+                gpu.announce(0.0, pid)
+                gpu.work(pid)
+
+    gpu.run(3.0, serve)
+    for _ in range(5):
+        gpu.run(1.0, serve)
+        assert (gpu.heard(1), gpu.heard(2)) == (False, heard)
+    assert ("so many" in gpu.why(2)) is not heard
+    gpu.run(10.0)  # it is calm
+    assert gpu.heard(1)
+
+
+def test_so_many_of_several_users_are_not_listened_to_either() -> None:
+    gpu = Gpu(give_way="switch", many=6)
+    for pid in range(2, 7):
+        come_anew(gpu, pid, uid=1000 + pid)
+    due = dict.fromkeys(gpu.tasks, gpu.now)
+
+    def serve() -> None:
+        for pid in due:
+            if gpu.now >= due[pid]:
+                due[pid] += 1 / 60
+                gpu.announce(0.0, pid)
+                gpu.work(pid)
+
+    gpu.run(5.0, serve)
+    before = gpu.off_s
+    gpu.run(3.0, serve)
+    assert gpu.off_s - before <= part.MOST_COST * 3.0 + 0.1
+
+
 def test_how_long_nobody_is_listened_to_gets_longer_and_is_short_again_after_a_calm_time() -> None:
     announcements = part.Announcements(0.02)
     key, now = TaskKey(1, "GPU-0"), 10.0

@@ -4,6 +4,7 @@ says itself. Wrong ones cost the others little: each task has a budget for them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -65,10 +66,9 @@ class Announcements:
         self._accounts: dict[TaskKey, _Account] = {}
         self._left: dict[int, _Account] = {}  # of each user, by those that are gone
         self._users: dict[TaskKey, int] = {}
-        self._refilled_at = 0.0
-        self._counted_from, self._count = -NEVER, 0
-        self._rest = Rest(REST_S)
-        self._resting = False
+        self._refilled_at = self._seen_at = 0.0
+        self._counted_from, self._counts = -NEVER, Counter[int]()  # of each user
+        self._rests: dict[int, Rest] = {}
 
     def note(self, event: Announce, now: float) -> None:
         """A task announced work. What makes no sense is ignored, and what comes before the last one is settled."""
@@ -76,10 +76,10 @@ class Announcements:
             return
         self._refill(now)
         account = self._accounts.get(event.key) or self._open_account(event.key)
-        if account.ignored or event.key in self._pending or not self._rest.over(now):
+        if account.ignored or event.key in self._pending or not self._rest_of(event.key).over(now):
             return
         account.told += 1
-        self._count_one(now)
+        self._count_one(event.key, now)
         ahead = event.in_s if event.in_s <= AT_ONCE_S else AHEAD_S
         self._pending[event.key] = _Pending(now + event.in_s, now + event.in_s - ahead)
 
@@ -113,12 +113,12 @@ class Announcements:
 
     def heard(self, tasks: Iterable[TaskKey], now: float) -> frozenset[TaskKey]:
         """Those of the tasks whose announcements count."""
-        self._resting = not self._rest.over(now)
-        if self._budget <= 0 or self._resting:
+        self._seen_at = now
+        if self._budget <= 0:
             return frozenset()
         self._refill(now)
         ignored = {key for key, account in self._accounts.items() if account.ignored}
-        return frozenset(key for key in tasks if key not in ignored)
+        return frozenset(key for key in tasks if key not in ignored and self._rest_of(key).over(now))
 
     def off_until(self, entitled: Mapping[TaskKey, Task], now: float) -> tuple[dict[TaskKey, float], float | None]:
         """For whom the background has to be off, each with until when; and in how many seconds to ask again."""
@@ -145,8 +145,7 @@ class Announcements:
         owing = self._refill(now)
         # Nothing else may happen until a task is listened to again.
         looks += [(BURST_S - each.balance) * len(owing) / self._budget for each in owing if each.ignored]
-        if not self._rest.over(now):
-            looks.append(self._rest.until - now)
+        looks += [rest.until - now for rest in self._rests.values() if not rest.over(now)]
         return wanted, min(looks, default=None)
 
     def why(self, key: TaskKey) -> str:
@@ -157,7 +156,7 @@ class Announcements:
         if account is None or account.told < WORTH_SAYING:
             return ""
         said = f"{account.wrong} of {account.told} were wrong"
-        if self._resting:
+        if not self._rest_of(key).over(self._seen_at):
             return f"its announcements are ignored for a while, since there are so many: {said}"
         return f"its announcements are ignored: {said}" if account.ignored else f"announces its work: {said}"
 
@@ -170,15 +169,23 @@ class Announcements:
             account.ignored = left.ignored or account.balance <= 0
         return account
 
-    def _count_one(self, now: float) -> None:
-        """Listen to nobody for a while where there are more than it is worth."""
+    def _rest_of(self, key: TaskKey) -> Rest:
+        return self._rests.setdefault(self._users.get(key, -1), Rest(REST_S))
+
+    def _count_one(self, key: TaskKey, now: float) -> None:
+        """Where there are more than it is worth, listen for a while to none of who has more than a part of that."""
+        most = MOST_COST * WINDOW_S / COST_S
         if reached(self._counted_from + WINDOW_S, now):
-            if self._count * COST_S <= MOST_COST * WINDOW_S:
-                self._rest.forget()
-            self._counted_from, self._count = now, 0
-        self._count += 1
-        if self._count * COST_S > MOST_COST * WINDOW_S:
-            self._rest.begin(now)
+            for user, count in self._counts.items():
+                if count * len(self._counts) <= most and user in self._rests:
+                    self._rests[user].forget()
+            there = {*self._users.values(), -1}
+            self._rests = {user: rest for user, rest in self._rests.items() if user in there or not rest.over(now)}
+            self._counted_from, self._counts = now, Counter()
+        rest, user = self._rest_of(key), self._users.get(key, -1)
+        self._counts[user] += 1
+        if self._counts.total() > most and self._counts[user] * len(self._counts) > most:
+            rest.begin(now)
 
     def _refill(self, now: float) -> list[_Account]:
         """Save what may be spent since the last time; returns the accounts that owe something."""

@@ -57,6 +57,7 @@ SAID: list[tuple[dict[str, Any], str, str, str]] = [
     ({"request_us": None}, WORK, "ok", "GPU-bound: the GPU is 35.0 % busy"),
     ({"gives_way": ""}, WORK, "ok", "the GPU is 35.0 % busy for it; it waits"),  # no pauses where nobody comes in
     ({"gives_way": ""}, "way", "ok", "nothing has to give way"),
+    ({"gives_way": ""}, "way", "ok", "or it is kept off"),  # as by a target that is missed: then there is some
     (HOST_BOUND, WORK, "ok", "host-bound: the GPU is 14.0 % busy for it, 31 pauses a second"),
     (HOST_BOUND, "way", "ok", "has slices of 1.5 ms, switches cost 9 %: fits"),
     ({**HOST_BOUND, "switches_share": 0.3}, "way", "warn", "switches cost 30 %, more than 10 %"),

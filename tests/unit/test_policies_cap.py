@@ -137,6 +137,13 @@ def test_a_capped_task_is_looked_at_when_it_can_have_used_its_quota_and_says_why
     assert it.decide([task(held_s=0.0302, **capped(30))], 10.1).shares == {KEY: Share(BASE_US)}
 
 
+def test_a_part_that_a_layer_above_made_is_said_to_three_digits() -> None:
+    it = layer()
+    it.decide([task(**capped(3.79932))], 10.0)
+    it.decide([task(held_s=0.03, **capped(3.79932))], 10.03)
+    assert it.why(KEY).startswith("cap 3.8 %: ")
+
+
 def test_one_that_waits_anyway_is_not_looked_at() -> None:
     stack = load_policy(PolicySpec())
     tasks = [replace(task(0), task_class=LATENCY), task(1), task(2, **capped(1))]

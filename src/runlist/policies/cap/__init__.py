@@ -130,7 +130,7 @@ class CapLayer(Layer):
         if account is None or not account.empty:
             return self.below.why(key)
         wait_ms = 1e3 * max(0.0, account.until - self._now)
-        return f"cap {100 * account.cap.fraction:g} %: waits {wait_ms:.0f} ms for its next period"
+        return f"cap {100 * account.cap.fraction:.3g} %: waits {wait_ms:.0f} ms for its next period"
 
     def _settle(self, members: Mapping[str, Sequence[Task]], now: float) -> None:
         """Bring all accounts up to date, open new ones, and close those that nobody needs."""

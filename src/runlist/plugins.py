@@ -10,7 +10,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Generic, TypeVar
 
 import msgspec
@@ -19,6 +19,8 @@ from runlist import trusted
 from runlist.errors import NoPermissionError, UsageError
 
 _MAX_FILE = 1 << 20
+_MODULE = "runlist_user_"
+"""How the names of modules begin that are files of users."""
 
 _Class = TypeVar("_Class")
 
@@ -71,7 +73,7 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
         except UsageError:
             raise
         except (Exception, SystemExit) as error:
-            said = str(error) if isinstance(error, ValueError) else repr(error)
+            said = str(error) if isinstance(error, ValueError) else line_of(error.__traceback__) + repr(error)
             raise UsageError(f"{self.what} {name}: {said}") from None
 
     def _class(self, module: ModuleType, name: str) -> type[_Class]:
@@ -81,18 +83,30 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
         return cls
 
 
+def line_of(trace: TracebackType | None) -> str:
+    """`line 7: `, the innermost that an exception went through in a file of a user's own; empty where it did not."""
+    line = None
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__")
+        if type(name) is str and name.startswith(_MODULE):  # a file may say anything there
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f"line {line}: "
+
+
 def _load(path: Path, what: str) -> ModuleType:
     """The module of a file that is `what`, in a word. Raises UsageError, in one line, for what cannot be loaded, and
     NoPermissionError for a file that somebody else can write.
     """
-    spec = importlib.util.spec_from_file_location(f"runlist_user_{what}_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{_MODULE}{what}_{path.stem}", path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     source = _source(path, what)
     try:
         exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (it is code)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{what} file {path} cannot be loaded: {type(error).__name__}: {error}") from None
+        said = f"{line_of(error.__traceback__)}{type(error).__name__}: {error}"
+        raise UsageError(f"{what} file {path} cannot be loaded: {said}") from None
     return module
 
 

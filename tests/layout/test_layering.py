@@ -40,7 +40,7 @@ FLOW: dict[str, set[str]] = {
     "model": {"units"},
     "plugins": {"errors", "trusted"},
     "policies": {"model", "plugins", "statistics", "units"},
-    "scheduling": {"errors", "model", "policies"},
+    "scheduling": {"errors", "model", "plugins", "policies"},
     # the ways to GPUs and to the processes on them
     "planes": set(),
     "planes.usage": {"model"},
@@ -124,7 +124,7 @@ FLOW: dict[str, set[str]] = {
     "operations.profiles": {"errors", "files", "operations.admission", "operations.record"},
     "operations": {
         "errors", "log", "operations.admission", "operations.profiles", "operations.record", "operations.rules",
-        "paths", "protocol",
+        "paths", "plugins", "protocol",
     },
     "operations_log": {"errors", "log", "operations"},
     "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},

@@ -433,6 +433,16 @@ def test_a_rule_that_fails_is_dropped_and_complements_go(
     feedback.stop()
 
 
+def test_a_rule_that_fails_in_a_users_own_file_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN.replace("return ", "return {}['missing'] or "))
+    path.chmod(0o600)
+    Feedback(load_rule(str(path)), model, lambda answer: None).start()
+    assert ": line 11: KeyError: 'missing'" in capsys.readouterr().err
+
+
 def test_a_scheduler_that_others_stop_ends_the_thread_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
     stopped = threading.Event()
 

@@ -275,9 +275,9 @@ def test_what_a_policy_is_told(tmp_path: Path) -> None:
                 "    def decide(self, tasks, now):\n        if now > 1: raise KeyError('oops')\n"
                 "        return Decision({}, 0.1)"
             ),
-            "oops",
+            "line 6: KeyError('oops')",
         ),
-        ("    def decide(self, tasks, now):\n        return 42", "AttributeError"),
+        ("    def decide(self, tasks, now):\n        return 42", "one: AttributeError"),  # that is not in its file
         ("    def decide(self, tasks, now):\n        return Decision({}, 'soon')", "ValueError"),
         (
             "    def on_event(self, event, now):\n        1 / 0\n    def decide(self, tasks, now): return Decision({})",

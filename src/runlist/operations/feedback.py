@@ -14,6 +14,7 @@ from runlist.errors import RunlistError
 from runlist.log import say
 from runlist.operations.admission import ANY, COMPLEMENTS, LONGEST_REST_NS, Admission
 from runlist.operations.rules.interface import LEAST_EVERY_S, STALL_S, Model, Rule
+from runlist.plugins import line_of
 
 FALLBACK = Admission(COMPLEMENTS)
 """In force in place of a rule that was dropped."""
@@ -54,7 +55,7 @@ class Feedback:
             answer = self._rule.admission(model)
             _check(answer)
         except Exception as error:  # a rule may be anybody's
-            return self._drop(f"{type(error).__name__}: {error}")
+            return self._drop(f"{line_of(error.__traceback__)}{type(error).__name__}: {error}")
         if (took_s := time.monotonic() - began_s) > STALL_S:
             return self._drop(f"it took {took_s:.2f} s for an answer")
         if answer != self._admitted:

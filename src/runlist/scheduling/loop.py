@@ -7,6 +7,7 @@ too long or returns no valid decision is replaced by the default one at once; un
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from runlist.model import (
     Tick,
     Used,
 )
+from runlist.plugins import line_of
 from runlist.policies import Decision, Policy, PolicySpec, load_policy
 from runlist.scheduling.apply import Controlled, Failures, apply_shares
 from runlist.scheduling.guard import safe_off_at_once, safe_shares
@@ -256,10 +258,11 @@ class Loop:
             raise
         except BaseException as error:
             raised = error
+            line = line_of(sys.exc_info()[2])
         try:
-            return None, self._host.call(lambda: " ".join(repr(raised).split()))
+            return None, line + self._host.call(lambda: " ".join(repr(raised).split()))
         except BaseException:
-            return None, type(raised).__name__
+            return None, line + type(raised).__name__
 
     def _say_once(self, note: str) -> None:
         if note not in self._said:

@@ -63,6 +63,10 @@ class DaemonEnded(DaemonGone):
     """It hung up before it answered."""
 
 
+class NotForUs(NoPermissionError):
+    """The system's daemon is for root and a group. A daemon of one's own will do."""
+
+
 class Client:
     """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused, and
     DaemonGone when no answer comes.
@@ -155,11 +159,12 @@ class Client:
                 continue
             except PermissionError:
                 sock.close()
-                if pass_over_denied:  # the system's daemon is for others: one's own will do
+                if pass_over_denied:
                     continue
-                raise NoPermissionError(
-                    f"no right to use the daemon's socket {path}: ask for membership of its group"
-                ) from None
+                denied = f"no right to use the daemon's socket {path}: ask for membership of its group"
+                if path == candidates[0]:  # where one's own would be, as RUNLIST_SOCKET says
+                    raise NoPermissionError(denied) from None
+                raise NotForUs(f"{denied}, or have one of your own by `runlist run` or `runlist attach`") from None
             except (TimeoutError, BlockingIOError):  # too many wait before us
                 sock.close()
                 raise DaemonGone(_NO_ANSWER) from None

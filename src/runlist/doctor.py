@@ -163,7 +163,7 @@ def _watching(plane: Plane) -> str:
 
 
 def _daemon(plane: Plane) -> str:
-    from runlist.client import Client
+    from runlist.client import Client, NotForUs
     from runlist.errors import NoTargetError
 
     try:
@@ -171,6 +171,8 @@ def _daemon(plane: Plane) -> str:
             status = client.status()
     except NoTargetError:
         return "none runs; `runlist run` and `runlist attach` start one"
+    except NotForUs as error:
+        raise Limited(str(error)) from None
     return f"process {status.pid}, version {status.version}, policy {status.policy}, {counted(status.tasks, 'task')}"
 
 

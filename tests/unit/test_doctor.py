@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from runlist import doctor
+from runlist import doctor, paths
+from runlist.client import Client
 from runlist.errors import ExitCode, NoPermissionError, NotSupportedError, RunlistError
 from runlist.planes.interface import GpuInfo, Limited
 from runlist.planes.nvidia import checks, nvml, switch_log
 from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.registry import choose_plane
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.fake_rm import FakeFile, FakeRm
 
@@ -141,6 +143,28 @@ def test_of_a_driver_that_is_not_there_nothing_is_promised(monkeypatch: pytest.M
     lending = dict(doctor._checks(plane))["lending"]
     with pytest.raises(Limited, match="cannot be tried: no driver"):
         lending()
+
+
+@needs_root
+def test_a_systems_daemon_that_is_for_others_keeps_nobody_from_one_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    systems = tmp_path / "systems"
+    systems.mkdir(mode=0o700)
+    monkeypatch.setattr(paths, "SYSTEM_DIR", systems)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    plane = choose_plane("nvidia")
+    os.seteuid(NOBODY)
+    try:
+        with pytest.raises(Limited, match="membership of its group, or have one of your own by `runlist run`"):
+            doctor._daemon(plane)
+        with pytest.raises(NoPermissionError, match="no right to use the daemon's socket"):
+            Client.open(device="nvidia")
+        monkeypatch.setenv("RUNLIST_SOCKET", str(systems / "daemon.sock"))  # there one cannot have one's own
+        with pytest.raises(NoPermissionError, match="of its group$"):
+            doctor._daemon(plane)
+    finally:
+        os.seteuid(0)
 
 
 @needs_root

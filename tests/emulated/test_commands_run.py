@@ -285,7 +285,8 @@ def test_signals_are_at_their_defaults_however_the_command_is_named(commands: Co
     assert commands.ok("run", "--", path, *words[1:]) == alone
 
 
-def test_a_command_that_stops_itself_gives_the_terminal_back(commands: Commands, daemon: Daemon) -> None:
+@pytest.mark.parametrize("how", ["TSTP", "STOP"])
+def test_a_command_that_stops_itself_gives_the_terminal_back(commands: Commands, daemon: Daemon, how: str) -> None:
     """As editors and screens do at Ctrl-Z, which is a key to them: the shell waits for us, and not for the command."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -303,7 +304,7 @@ def test_a_command_that_stops_itself_gives_the_terminal_back(commands: Commands,
             shown += os.read(terminal, 1 << 16)
         shown = shown.partition(text)[2]
 
-    inner = "kill -TSTP $$; echo ba''ck; exit 5"
+    inner = f"kill -{how} $$; echo ba''ck; exit 5"
     try:
         os.write(terminal, f"{sys.executable} -m runlist.cli run -- sh -c '{inner}'\n".replace("''", '""').encode())
         see(b"Stopped")

@@ -55,7 +55,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)  # orphans are reaped on the way
         if os.WIFSTOPPED(status):
-            if pid == process.pid and os.WSTOPSIG(status) == signal.SIGTSTP:
+            if pid == process.pid:
                 _stop_as_well(pid)
             continue
         forwarding.reaped(pid)
@@ -76,7 +76,7 @@ def _has_children() -> bool:
 
 
 def _stop_as_well(pid: int) -> None:
-    """A program for which Ctrl-Z is a key stops itself. The shell waits for us: it takes the terminal once we stop,
+    """A program for which Ctrl-Z is a key stops itself, some by SIGSTOP. The shell waits for us: it takes the terminal once we stop,
     too, and lets both go on. Where no shell waits for us at a terminal, nobody would let us go on.
     """
     time.sleep(_TOGETHER_S)  # what stops and lets go on a whole group comes to each of it in turn

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 from runlist.cli.common import say
+from runlist.proc.process import is_stopped
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
+_TOGETHER_S = 0.05
 
 # glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
 subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
@@ -46,6 +50,36 @@ def start(
 
 def _ignore_children() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a command; its exit code, and 128 + number for a signal. We stop as it does."""
+    while True:
+        pid, status = os.waitpid(process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            code = process.returncode = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        stop_as_well(pid)
+
+
+def stop_as_well(pid: int) -> None:
+    """A program for which Ctrl-Z is a key stops itself, some by SIGSTOP. The shell waits for us: it takes the terminal once we stop,
+    too, and lets both go on. Where no shell waits for us at a terminal, nobody would let us go on.
+    """
+    time.sleep(_TOGETHER_S)  # what stops and lets go on a whole group comes to each of it in turn
+    if is_stopped(pid) and _has_terminal():
+        os.kill(os.getpid(), signal.SIGTSTP)
+
+
+def _has_terminal() -> bool:
+    """Whether our group has the terminal."""
+    with contextlib.suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
+    return False
 
 
 def not_started(command: list[str], error: OSError) -> int:

@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import threading
-import time
 
 from runlist.cli import child
 from runlist.cli.common import say
@@ -16,13 +15,11 @@ from runlist.cli.tree import Tree
 from runlist.client import Client
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
-from runlist.proc.process import is_stopped
 from runlist.protocol import environment_autogen as names
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PARTING_S = 1.0  # how long to wait for the daemon at the end
 _SILENCE_S = 1.0  # how long to wait for room without a word
-_TOGETHER_S = 0.05
 
 
 def run_command(client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree) -> int:
@@ -56,7 +53,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         pid, status = os.waitpid(-1, os.WUNTRACED)  # orphans are reaped on the way
         if os.WIFSTOPPED(status):
             if pid == process.pid:
-                _stop_as_well(pid)
+                child.stop_as_well(pid)
             continue
         forwarding.reaped(pid)
         if pid == process.pid:
@@ -72,26 +69,6 @@ def _has_children() -> bool:
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
-    return False
-
-
-def _stop_as_well(pid: int) -> None:
-    """A program for which Ctrl-Z is a key stops itself, some by SIGSTOP. The shell waits for us: it takes the terminal once we stop,
-    too, and lets both go on. Where no shell waits for us at a terminal, nobody would let us go on.
-    """
-    time.sleep(_TOGETHER_S)  # what stops and lets go on a whole group comes to each of it in turn
-    if is_stopped(pid) and _has_terminal():
-        os.kill(os.getpid(), signal.SIGTSTP)
-
-
-def _has_terminal() -> bool:
-    """Whether our group has the terminal."""
-    with contextlib.suppress(OSError):
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            return os.tcgetpgrp(terminal) == os.getpgrp()
-        finally:
-            os.close(terminal)
     return False
 
 

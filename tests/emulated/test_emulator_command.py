@@ -1,0 +1,90 @@
+"""`runlist emulator`: a command on it is told of signals as it would be alone, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.daemon import PATIENCE_S
+
+EMULATOR = [sys.executable, "-m", "runlist.cli", "emulator"]
+COUNTS = """
+trap 'echo took' TERM HUP
+trap 'exit 9' USR1
+echo ready
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["alone", "group"])
+def test_a_command_has_each_signal_once_and_the_folder_goes(own_tmp: Path, send: Callable[[int, int], None]) -> None:
+    words = [*EMULATOR, "--", "sh", "-c", COUNTS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            send(process.pid, number)
+            assert process.stdout.readline() == "took\n"
+        send(process.pid, signal.SIGUSR1)
+        assert process.stdout.read() == ""
+        assert process.wait(PATIENCE_S) == 9
+    assert list(own_tmp.glob("runlist-emulated-*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_without_a_command_it_ends_and_the_folder_goes(own_tmp: Path, number: int) -> None:
+    with subprocess.Popen(EMULATOR, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "RUNLIST_DEVICE" not in process.stdout.readline():
+            pass
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+    assert list(own_tmp.glob("runlist-emulated-*")) == []
+
+
+def test_who_ignores_its_children_has_the_commands_exit_code() -> None:
+    script = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    words = [sys.executable, "-c", script, *EMULATOR, "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(words, timeout=PATIENCE_S, check=False).returncode == 7
+
+
+def test_a_command_that_stops_itself_gives_the_terminal_back() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**os.environ, "PS1": "$ "})
+    shown = b""
+
+    def see(text: bytes) -> None:
+        nonlocal shown
+        until = time.monotonic() + PATIENCE_S
+        while text not in shown:
+            assert select.select([terminal], [], [], max(until - time.monotonic(), 0))[0], shown
+            shown += os.read(terminal, 1 << 16)
+        shown = shown.partition(text)[2]
+
+    try:
+        inner = 'kill -STOP $$; echo ba""ck; exit 5'
+        os.write(terminal, f"{' '.join(EMULATOR)} -- sh -c '{inner}'\n".encode())
+        see(b"Stopped")
+        os.write(terminal, b"fg; echo code $?.\n")
+        see(b"back\r\n")
+        see(b"code 5.")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.close(terminal)
+        os.waitpid(pid, 0)

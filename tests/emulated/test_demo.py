@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,6 +96,21 @@ def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo, tmp_pa
     assert "default sharing" in out
     assert err.splitlines()[-1].startswith("runlist: the picture nowhere/picture.png cannot be written")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_that_is_closed_leaves_nothing(demo: Demo, device_env: dict[str, str], number: int) -> None:
+    for name in ("RUNLIST_EMULATED_GPU", "RUNLIST_DEVICE"):  # it makes its own
+        device_env.pop(name, None)
+    with tempfile.TemporaryDirectory(prefix="runlist-test-") as folder:  # of a short name, as sockets need
+        device_env["TMPDIR"] = folder
+        process = demo("--seconds", "60", "--device", "emulated")
+        wait_for(process, "LC alone")
+        assert os.listdir(folder)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert not os.listdir(folder)
 
 
 @pytest.mark.parametrize("moment", ["LC alone", "default sharing", "Runlist"])

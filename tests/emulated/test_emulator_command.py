@@ -8,8 +8,9 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,15 @@ while :; do sleep 0.05; done
 
 
 @pytest.fixture
-def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
+def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="runlist-test-") as folder:  # of a short name, as sockets need
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def heed() -> None:
+    """Test runners may ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["alone", "group"])
@@ -48,7 +55,7 @@ def test_a_command_has_each_signal_once_and_the_folder_goes(own_tmp: Path, send:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_without_a_command_it_ends_and_the_folder_goes(own_tmp: Path, number: int) -> None:
-    with subprocess.Popen(EMULATOR, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(EMULATOR, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:  # noqa: PLW1509
         assert process.stdout is not None
         while "RUNLIST_DEVICE" not in process.stdout.readline():
             pass
@@ -58,7 +65,9 @@ def test_without_a_command_it_ends_and_the_folder_goes(own_tmp: Path, number: in
 
 
 def test_who_ignores_its_children_has_the_commands_exit_code() -> None:
-    script = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    script = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     words = [sys.executable, "-c", script, *EMULATOR, "--", "sh", "-c", "exit 7"]
     assert subprocess.run(words, timeout=PATIENCE_S, check=False).returncode == 7
 

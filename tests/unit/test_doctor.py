@@ -161,7 +161,7 @@ def test_a_systems_daemon_that_is_for_others_keeps_nobody_from_one_of_their_own(
         with pytest.raises(NoPermissionError, match="no right to use the daemon's socket"):
             Client.open(device="nvidia")
         monkeypatch.setenv("RUNLIST_SOCKET", str(systems / "daemon.sock"))  # there one cannot have one's own
-        with pytest.raises(NoPermissionError, match="of its group$"):
+        with pytest.raises(NoPermissionError, match=r"of its group$"):
             doctor._daemon(plane)
     finally:
         os.seteuid(0)

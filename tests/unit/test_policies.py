@@ -457,7 +457,7 @@ def test_what_a_policy_says_is_wrong_with_its_options_is_said_as_it_is(tmp_path:
 
 
 def test_a_policy_that_fails_as_it_is_made_is_one_line(tmp_path: Path) -> None:
-    for how, line in (("ValueError('no such thing')", ": no such thing$"), ("KeyError(3)", r": line \d+: KeyError\(3\)$")):
+    for how, line in (("ValueError('no such')", ": no such$"), ("KeyError(3)", r": line \d+: KeyError\(3\)$")):
         text = OWN.replace("    def decide", f"    def __init__(self, options):\n        raise {how}\n    def decide")
         with pytest.raises(UsageError, match=line):
             load_policy(PolicySpec(write(tmp_path / "bad.py", text)))

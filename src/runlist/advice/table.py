@@ -116,7 +116,8 @@ TABLE: dict[str, tuple[Row, ...]] = {
         Row(
             "ok",
             lambda seen: not seen.gives_way,
-            "nothing has to give way to it now: no work of a lower class is there, or it is kept off, or deadlines go first",
+            "nothing has to give way to it now: no work of a lower class is there, or it is kept off, or deadlines go "
+            "first",
         ),
         Row(
             "warn",

@@ -63,8 +63,9 @@ def end_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def stop_as_well(pid: int) -> None:
-    """A program for which Ctrl-Z is a key stops itself, some by SIGSTOP. The shell waits for us: it takes the terminal once we stop,
-    too, and lets both go on. Where no shell waits for us at a terminal, nobody would let us go on.
+    """A program for which Ctrl-Z is a key stops itself, some by SIGSTOP. The shell waits for us: it takes
+    the terminal once we stop, too, and lets both go on. Where no shell waits for us at a terminal, nobody would let us
+    go on.
     """
     time.sleep(_TOGETHER_S)  # what stops and lets go on a whole group comes to each of it in turn
     if is_stopped(pid) and _has_terminal():

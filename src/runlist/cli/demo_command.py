@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
         Both run alone, then under the driver's default sharing, then under Runlist. Prints one table and draws the
         distributions.
         """
+        from runlist.cli import ending
         from runlist.demo import DemoOptions, run
 
         if out is not None:
@@ -37,4 +38,5 @@ def register(app: typer.Typer) -> None:
         elif can_draw():
             out = Path("runlist-demo.png")
             output_file("--out", out, PICTURES)
+        ending.in_order()
         raise typer.Exit(run(DemoOptions(seconds=seconds, torch=torch, out=out, device=device, json=json)))

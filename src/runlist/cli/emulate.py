@@ -8,18 +8,19 @@ import shlex
 import signal
 import tempfile
 from pathlib import Path
-from types import FrameType
 
-from runlist.cli import child
+from runlist.cli import child, ending
 from runlist.cli.forwarding import Forwarding
 from runlist.emulated import EmulatedGpu
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
-    """Emulate GPUs until `command` ends (its exit code is returned), or without one until a signal of `_ENDS`."""
-    forwarding = Forwarding() if command else _end_at_signals()  # first, so that no signal leaves the folder behind
+    """Emulate GPUs until `command` ends (its exit code is returned), or without one until a signal."""
+    forwarding = None
+    if command:  # first, so that no signal leaves the folder behind
+        forwarding = Forwarding()
+    else:
+        ending.in_order((signal.SIGINT, *ending.STOPS), code=0)
     ignores_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN  # the kernel would reap them
     with contextlib.ExitStack() as stack:
         if directory is None:
@@ -38,17 +39,3 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
             return child.not_started(command, error)
         forwarding.to(process.pid)
         return child.end_of(process)
-
-
-def _end_at_signals() -> None:
-    """Those that we were not started to ignore, as by `nohup`."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        for other in _ENDS:
-            signal.signal(other, signal.SIG_IGN)  # what is put away now is put away whole
-        raise SystemExit(0)
-
-    for number in _ENDS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, end)

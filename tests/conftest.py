@@ -103,7 +103,8 @@ def _started_gpu(**options: int) -> Iterator[EmulatedGpu]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-_of_the_session: list[EmulatedGpu] = []
+_of_the_session: list[tuple[EmulatedGpu, dict[str, str], dict[str, str]]] = []
+"""With the environment that leads to it, and a copy."""
 
 
 @pytest.fixture(scope="session")
@@ -113,15 +114,17 @@ def device_env() -> Iterator[dict[str, str]]:
         yield ENVIRONMENT
         return
     with _started_gpu() as gpu:
-        _of_the_session.append(gpu)
-        yield {**ENVIRONMENT, **gpu.environment()}
+        environment = {**ENVIRONMENT, **gpu.environment()}
+        _of_the_session.append((gpu, environment, dict(environment)))
+        yield environment
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_is_left() -> Iterator[None]:
     """A file of tests fails that leaves processes on the session's GPU, which the next file's tests would share."""
     yield
-    for gpu in _of_the_session:
+    for gpu, environment, before in _of_the_session:
+        assert environment == before, "a test changed the environment of the session's device for all later ones"
         left = end_all(gpu.dir)
         assert not left, "left on the emulated GPU, and killed:\n" + "\n".join(left)
 

@@ -21,10 +21,10 @@ def demo(device_env: dict[str, str], tmp_path: Path) -> Iterator[Demo]:
     """Starts `runlist demo` with arguments, in an empty folder."""
     started = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, environment: dict[str, str] = device_env) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", "from runlist.cli import main; main()", "demo", *arguments],
-            env=device_env,
+            env=environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -100,11 +100,11 @@ def test_without_a_place_for_the_picture_the_table_is_printed(demo: Demo, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminal_that_is_closed_leaves_nothing(demo: Demo, device_env: dict[str, str], number: int) -> None:
-    for name in ("RUNLIST_EMULATED_GPU", "RUNLIST_DEVICE"):  # it makes its own
-        device_env.pop(name, None)
+    own = ("RUNLIST_EMULATED_GPU", "RUNLIST_DEVICE")  # it makes its own
+    environment = {name: value for name, value in device_env.items() if name not in own}
     with tempfile.TemporaryDirectory(prefix="runlist-test-") as folder:  # of a short name, as sockets need
-        device_env["TMPDIR"] = folder
-        process = demo("--seconds", "60", "--device", "emulated")
+        environment["TMPDIR"] = folder
+        process = demo("--seconds", "60", "--device", "emulated", environment=environment)
         wait_for(process, "LC alone")
         assert os.listdir(folder)
         process.send_signal(number)

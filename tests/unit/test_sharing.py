@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from runlist import interpreter
 from runlist.cli.side_by_side import asked_sharing
 from runlist.errors import NoPermissionError, NotSupportedError, RunlistError, UsageError
 from runlist.settings.table import parse_settings
-from runlist.sharing import gpus, joining, mps, places
+from runlist.sharing import attendant, gpus, joining, mps, places
+from tests.fixtures.daemon import wait_for
 
 GPU = gpus.Gpu("GPU-1", "NVIDIA H100 80GB HBM3", 132, 0)
 
@@ -218,3 +221,22 @@ def test_a_turn_is_one_at_a_time(tmp_path: Path) -> None:
     with places.Turn(path):
         assert places.is_held(path)
     assert not places.is_held(path)
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_an_attendant_starts_something_for_who_still_waits_for_it_alone(tmp_path: Path, awaited: bool) -> None:
+    """Whoever was killed as it started one may have been followed by another, which starts its own."""
+    folder, turn = tmp_path / "folder", tmp_path / "turn"
+    folder.mkdir(mode=0o700)
+    ours, theirs = os.pipe()
+    if not awaited:
+        os.close(ours)
+    words = ("runlist.sharing.attendant", str(folder), str(turn), "/nowhere/mps", "", str(theirs))
+    subprocess.run(interpreter.command(*words), pass_fds=[theirs], check=True)
+    os.close(theirs)
+    if awaited:
+        with open(ours) as said:
+            assert said.read() == "/nowhere/mps cannot be started: No such file or directory\n"
+    wait_for((folder / attendant.LOCK).exists)
+    wait_for(lambda: not places.is_held(folder / attendant.LOCK))
+    assert (folder / attendant.PIPE).exists() is awaited

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -131,6 +132,13 @@ def _wait_until_left(file: int, control: _Control) -> None:
         os.close(fd)
 
 
+def _is_awaited(ready: int) -> bool:
+    """Whether who started us still listens: another one may have begun anew in the same folder."""
+    poll = select.poll()
+    poll.register(ready, 0)  # that the other end is closed is told in any case
+    return not poll.poll(0)
+
+
 def _say(ready: int, line: str) -> None:
     """Tell who started us, unless that was killed."""
     with contextlib.suppress(OSError):
@@ -159,6 +167,8 @@ def main() -> None:
             _say(ready, "another attendant is there: try again")
             return
         time.sleep(_LOOK_S)
+    if not _is_awaited(ready):
+        return
     try:
         control = _Control(program, folder, gpus)
     except OSError as error:

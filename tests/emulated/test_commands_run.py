@@ -109,11 +109,13 @@ def test_the_command_has_a_signal_once_where_who_tells_of_it_comes_late(commands
     process = commands.start("run", "--", sys.executable, "-c", COUNTS, start_new_session=True, preexec_fn=heed_all)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    (ear,) = [
-        pid
-        for pid in descendants([process.pid])[process.pid]
-        if Path(f"/proc/{pid}/comm").read_text().strip() == forwarding.EAR
-    ]
+
+    def ears() -> list[int]:
+        below = descendants([process.pid])[process.pid]
+        return [pid for pid in below if Path(f"/proc/{pid}/comm").read_text().strip() == forwarding.EAR]
+
+    wait_for(ears)  # it may take its name after the command has begun
+    (ear,) = ears()
     os.kill(ear, signal.SIGSTOP)
     wait_for(lambda: Path(f"/proc/{ear}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     os.killpg(process.pid, signal.SIGTERM)

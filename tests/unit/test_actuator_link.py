@@ -196,8 +196,8 @@ def test_one_that_does_not_answer_or_makes_no_sense_is_killed(play: Play, behavi
         pid = actuator.pid
         actuator.disarm(number)
         assert owner.told == [("lost",)]
-        assert not is_alive(pid)
         assert arm(actuator, owner) == 0  # for a moment
+        wait_for(lambda: not is_alive(pid))
         await told(owner, 2)
         assert owner.told[1] == ("may arm",)
         assert arm(actuator, owner) != 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -18,8 +16,9 @@ import pytest
 from runlist.cli import forwarding
 from runlist.proc.process import descendants
 from runlist.proc.words import command_line
-from tests.fixtures.daemon import DEFAULT_SLICES, PATIENCE_S, Commands, Daemon, Slices, run_by, running, wait_for
+from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, run_by, running, wait_for
 from tests.fixtures.kept import commands, daemon, kept
+from tests.fixtures.shell import shell
 
 __all__ = ["commands", "daemon", "kept"]
 
@@ -290,30 +289,10 @@ def test_signals_are_at_their_defaults_however_the_command_is_named(commands: Co
 @pytest.mark.parametrize("how", ["TSTP", "STOP"])
 def test_a_command_that_stops_itself_gives_the_terminal_back(commands: Commands, daemon: Daemon, how: str) -> None:
     """As editors and screens do at Ctrl-Z, which is a key to them: the shell waits for us, and not for the command."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(commands.folder)
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**commands.environment, "PS1": "$ "})
-
-    shown = b""
-
-    def see(text: bytes) -> None:
-        nonlocal shown
-        until = time.monotonic() + PATIENCE_S
-        while text not in shown:
-            left = until - time.monotonic()
-            assert select.select([terminal], [], [], max(left, 0))[0], shown
-            shown += os.read(terminal, 1 << 16)
-        shown = shown.partition(text)[2]
-
-    inner = f"kill -{how} $$; echo ba''ck; exit 5"
-    try:
-        os.write(terminal, f"{sys.executable} -m runlist.cli run -- sh -c '{inner}'\n".replace("''", '""').encode())
-        see(b"Stopped")
-        os.write(terminal, b"fg; echo code $?.\n")
-        see(b"back\r\n")
-        see(b"code 5.")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.close(terminal)
-        os.waitpid(pid, 0)
+    with shell(commands.environment, commands.folder) as bash:
+        inner = f'kill -{how} $$; echo ba""ck; exit 5'
+        bash.type(f"{sys.executable} -m runlist.cli run -- sh -c '{inner}'")
+        bash.see(b"Stopped")
+        bash.type("fg; echo code $?.")
+        bash.see(b"back\r\n")
+        bash.see(b"code 5.")

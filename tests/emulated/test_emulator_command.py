@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.daemon import PATIENCE_S
+from tests.fixtures.shell import shell
 
 EMULATOR = [sys.executable, "-m", "runlist.cli", "emulator"]
 COUNTS = """
@@ -73,27 +71,10 @@ def test_who_ignores_its_children_has_the_commands_exit_code() -> None:
 
 
 def test_a_command_that_stops_itself_gives_the_terminal_back() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**os.environ, "PS1": "$ "})
-    shown = b""
-
-    def see(text: bytes) -> None:
-        nonlocal shown
-        until = time.monotonic() + PATIENCE_S
-        while text not in shown:
-            assert select.select([terminal], [], [], max(until - time.monotonic(), 0))[0], shown
-            shown += os.read(terminal, 1 << 16)
-        shown = shown.partition(text)[2]
-
-    try:
+    with shell(os.environ) as bash:
         inner = 'kill -STOP $$; echo ba""ck; exit 5'
-        os.write(terminal, f"{' '.join(EMULATOR)} -- sh -c '{inner}'\n".encode())
-        see(b"Stopped")
-        os.write(terminal, b"fg; echo code $?.\n")
-        see(b"back\r\n")
-        see(b"code 5.")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.close(terminal)
-        os.waitpid(pid, 0)
+        bash.type(f"{' '.join(EMULATOR)} -- sh -c '{inner}'")
+        bash.see(b"Stopped")
+        bash.type("fg; echo code $?.")
+        bash.see(b"back\r\n")
+        bash.see(b"code 5.")

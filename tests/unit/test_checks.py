@@ -146,8 +146,8 @@ def test_one_that_may_have_been_let_on_by_another_is_suspended_once_more() -> No
                 await world.adopt(root, pid)
             world.task().suspend_for(SuspendedBy.USER)
             world.gpus.run_all()
-            for pid, until in ((PID, time.monotonic() + 60), (other, time.monotonic() + 60)):
-                world.task(pid).unsure_until = until
+            for pid in (PID, other):
+                world.task(pid).unsure_until = time.monotonic() + 60
             meddle(off, on)
             world.checks.check(files=False, slices=False)
             assert (enabled(off), enabled(on)) == ({False}, {False})  # who is to run is not looked at for that

@@ -57,9 +57,19 @@ def end_of(process: subprocess.Popen[bytes]) -> int:
     while True:
         pid, status = os.waitpid(process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
-            code = process.returncode = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            return ended(process, status)
         stop_as_well(pid)
+
+
+def ended(process: subprocess.Popen[bytes], status: int) -> int:
+    """Note that a command has ended, with a status of waitpid; its exit code, and 128 + number for a signal."""
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def heed_children() -> bool:
+    """Be told how children end; whether we were started not to be, so that the kernel would have reaped them."""
+    return signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN
 
 
 def stop_as_well(pid: int) -> None:

@@ -21,7 +21,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
         forwarding = Forwarding()
     else:
         ending.in_order((signal.SIGINT, *ending.STOPS), code=0)
-    ignores_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN  # the kernel would reap them
+    ignores_children = child.heed_children()
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runlist-emulated-")))

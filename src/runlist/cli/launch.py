@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import threading
 
 from runlist.cli import child
@@ -39,7 +38,7 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
     for note in client.notes:
         say(note)
     forwarding = Forwarding()
-    ignores_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL) == signal.SIG_IGN  # the kernel would reap them
+    ignores_children = child.heed_children()
     environment = {**os.environ, names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
     try:
         process = child.start(command, environment, tree.inherited, ignores_children=ignores_children)
@@ -57,12 +56,12 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
             continue
         forwarding.reaped(pid)
         if pid == process.pid:
-            code = process.returncode = os.waitstatus_to_exitcode(status)
+            code = child.ended(process, status)
             forwarding.close()
             if _has_children():  # they stay in the tree, although we do not stay above them
                 client.end_launch()
                 lending.join(_PARTING_S)
-            return code if code >= 0 else 128 - code
+            return code
 
 
 def _has_children() -> bool:

@@ -115,7 +115,7 @@ class KernelLink:
     @property
     def told(self) -> str:
         """Whether they do, and if not, why, in words."""
-        return "on" if self.works else self.state or "starting"
+        return "on" if self.works else self.state
 
     def start(self) -> None:
         """Start the loader, where the plane has requests that the kernel sees."""

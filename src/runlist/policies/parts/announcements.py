@@ -32,6 +32,10 @@ second left a batch job half of its rate by them, and was no quicker (H200).
 WINDOW_S, REST_S = 1.0, 10.0
 
 
+NOBODY = -1
+"""The user of a task that nobody said was there."""
+
+
 class _Pending(msgspec.Struct):
     """Work that was announced for `at`. The others are off from `begins` on; `done` is when they come back, once it was
     right.
@@ -162,15 +166,18 @@ class Announcements:
 
     def _open_account(self, key: TaskKey) -> _Account:
         account = self._accounts[key] = _Account()
-        if (left := self._left.get(self._users.get(key, -1))) is not None:
+        if (left := self._left.get(self._user_of(key))) is not None:
             owed = min(BURST_S, BURST_S - left.balance)
             left.balance += owed
             account.balance -= owed
             account.ignored = left.ignored or account.balance <= 0
         return account
 
+    def _user_of(self, key: TaskKey) -> int:
+        return self._users.get(key, NOBODY)
+
     def _rest_of(self, key: TaskKey) -> Rest:
-        return self._rests.setdefault(self._users.get(key, -1), Rest(REST_S))
+        return self._rests.setdefault(self._user_of(key), Rest(REST_S))
 
     def _count_one(self, key: TaskKey, now: float) -> None:
         """Where there are more than it is worth, listen for a while to none of who has more than a part of that."""
@@ -179,10 +186,10 @@ class Announcements:
             for user, count in self._counts.items():
                 if count * len(self._counts) <= most and user in self._rests:
                     self._rests[user].forget()
-            there = {*self._users.values(), -1}
+            there = {*self._users.values(), NOBODY}
             self._rests = {user: rest for user, rest in self._rests.items() if user in there or not rest.over(now)}
             self._counted_from, self._counts = now, Counter()
-        rest, user = self._rest_of(key), self._users.get(key, -1)
+        rest, user = self._rest_of(key), self._user_of(key)
         self._counts[user] += 1
         if self._counts.total() > most and self._counts[user] * len(self._counts) > most:
             rest.begin(now)

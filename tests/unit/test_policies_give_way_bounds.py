@@ -225,7 +225,7 @@ def test_it_takes_so_many_lies_in_a_row() -> None:
         gpu.ask()
 
 
-@pytest.mark.parametrize(("pauses", "set_anew"), [(390, False), (450, True)])
+@pytest.mark.parametrize(("pauses", "set_anew"), [(234, False), (270, True)])
 def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_anew: bool) -> None:
     """By 9 and by 26 %."""
     gpu = Gpu("slice")

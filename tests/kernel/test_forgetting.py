@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -35,7 +35,7 @@ def left(kernel: Captured) -> dict[str, set[int]]:
     return {name: {struct.unpack_from("<I", key)[0] for key in kernel.map(name).all_keys()} for name in OF_PROCESSES}
 
 
-def sweep(kernel: Captured, among: Collection[int] | None = None) -> None:
+def sweep(kernel: Captured, among: AbstractSet[int] | None = None) -> None:
     """As the daemon does."""
     maps = {name: kernel.map(name) for name in NEEDED}
     take_out_ended({name: msgspec.structs.replace(each, fd=os.dup(each.fd)) for name, each in maps.items()}, among)

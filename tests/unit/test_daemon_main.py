@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,14 +100,14 @@ def test_it_ends_once_nobody_wanted_it_for_so_long(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     asyncio.run(module._end_when_idle(server, 5.0))
-    assert closed == [10.0]
-    assert set(slept) == {1.0}
+    assert closed == [10.5]
+    assert set(slept) == {0.5}
     closed.clear()
-    asyncio.run(module._end_when_idle(server, 0.25))
-    assert closed == [10.25]
+    asyncio.run(module._end_when_idle(server, 2.5))
+    assert closed == [13.0]
 
 
-def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_now_and_then(
+def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_behind_each_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, looks = SimpleNamespace(now=100.0), []
@@ -117,6 +118,14 @@ def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_now_and_then(
         if clock.now > 113:
             raise KeyboardInterrupt
 
+    async def wait_for(waits: Coroutine[Any, Any, bool], longest_s: float) -> None:
+        """Half of the checks stand."""
+        waits.close()
+        stands = len(looks) % 2 == 1
+        await sleep(longest_s if stands else module.CHECK_EVERY_S)
+        if stands:
+            raise TimeoutError
+
     async def check() -> None:
         looks.append(clock.now)
 
@@ -125,11 +134,11 @@ def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_now_and_then(
     drawn: list[tuple[float, float]] = []
     chance = SimpleNamespace(uniform=lambda low, high: drawn.append((low, high)) or (low + high) / 2)
     monkeypatch.setattr(module, "random", SimpleNamespace(SystemRandom=lambda: chance))
-    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, wait_for=wait_for))
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._guard(daemon))
+        asyncio.run(module._guard(daemon, asyncio.Event()))
     calm, hurried = [at for at in looks if at <= 110], [at for at in looks if at > 110]
-    assert len(calm) == 10
+    assert len(calm) == 8
     assert 6 <= len(hurried) <= 8
     assert set(drawn) == {(0.5, 1.5)}  # nobody knows the moments
 
@@ -191,7 +200,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
 
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit))
+        asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 12
@@ -200,12 +209,12 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     said.clear()
     processes.expected.add(7)
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit))
+        asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert said.count("opened") == 6  # it may have a context again at any moment
     said.clear()
     tells[0], rounds[0] = True, 60
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit))
+        asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
 
 
@@ -238,7 +247,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
     limit: Any = SimpleNamespace(say_left_out=lambda: None)
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit))
+        asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks == [(False, False)] * 4 + [(True, False), (True, True)] + [(False, False)] * 6
     assert asked == [set()] * 8 + [{7}] + [set()] * 3
 
@@ -424,5 +433,5 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(module, "CPU_WEIGHTS", SimpleNamespace(changed=lambda: rounds != 4))
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(module._check(daemon, limit))
+        asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert followed == [(2, None), (6, None)]

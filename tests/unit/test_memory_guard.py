@@ -81,6 +81,23 @@ def test_what_was_refused_is_known_after_the_end_and_never_shrinks(tree: World, 
     assert tree.quota.refused(GPU) == 9
 
 
+def test_who_was_held_is_let_go_once_nothing_is_guarded_any_more_and_then_nobody_is_looked_at() -> None:
+    unlimited = World(None)
+    unlimited.root.quota.follow(GiB)
+    asyncio.run(unlimited.holding.check())
+    assert SuspendedBy.MEMORY in unlimited.task.suspended_by
+    unlimited.root.quota.follow(None)
+    asyncio.run(unlimited.holding.check())
+    assert SuspendedBy.MEMORY not in unlimited.task.suspended_by
+    assert unlimited.ran[-1] == {GPU}
+    ran = len(unlimited.ran)
+    asyncio.run(unlimited.holding.check())
+    assert len(unlimited.ran) == ran
+    unlimited.root.quota.follow(GiB)
+    asyncio.run(unlimited.holding.check())
+    assert SuspendedBy.MEMORY in unlimited.task.suspended_by
+
+
 def test_what_a_person_is_told(tree: World) -> None:
     def told(limit: int | None) -> list[str]:
         tree.quota.set_limit(limit)

@@ -54,7 +54,7 @@ SCAN_EVERY_TOLD_S = 30.0  # while the kernel tells of new groups
 NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of their own, of which inotify does not tell
 NEWCOMERS_REST, NEWCOMERS_LONGEST_S = 100, 2.0  # so many times what a look took: 14 ms beside two H200
 FIRST_LOOK_S = 0.02
-PRIVATE_LIFETIME_S = 30.0
+PRIVATE_LIFETIME_S, IDLE_LOOKS = 30.0, 10
 THREADS_TURN_S = 0.0005  # how long a thread that reads files may keep the interpreter from the loop, which answers
 _BACKLOG = 64
 _FEWEST_FILES = 128  # open at a time: half of them are no connection's
@@ -151,8 +151,8 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
         jobs: list[asyncio.Task[Any]] = [
             loop.create_task(_look(daemon)),
-            loop.create_task(_check(daemon, limit)),
-            loop.create_task(_guard(daemon)),
+            loop.create_task(_check(daemon, limit, checked := asyncio.Event())),
+            loop.create_task(_guard(daemon, checked)),
             loop.create_task(daemon.drop_ins.follow()),
             loop.create_task(_reload(daemon, hung_up, ready.manager)),
         ]
@@ -264,7 +264,7 @@ async def _look(daemon: Daemon) -> None:
         watch.close()
 
 
-async def _check(daemon: Daemon, limit: LogLimit) -> None:
+async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> None:
     count = 0
     told = True  # by the kernel, of all that processes changed since they were looked at
     asking: set[int] = set()  # who may have changed more than that
@@ -291,6 +291,7 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
                 daemon.revision.rules_changed(None)
             if daemon.processes.expected:
                 daemon.opened.set()
+        checked.set()
 
 
 async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager) -> None:
@@ -304,12 +305,19 @@ async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager)
         manager.ready(daemon.placement.wrong or "the rules were read again")
 
 
-async def _guard(daemon: Daemon) -> None:
-    """Look at what trees hold: often where there is a limit."""
+async def _guard(daemon: Daemon, checked: asyncio.Event) -> None:
+    """Look at what trees hold: often where there is a limit, and else behind each check, as we are awake then, unless
+    that stands.
+    """
     chance = random.SystemRandom()
     while True:
-        pause = GUARD_EVERY_S if daemon.guard.hurries else CHECK_EVERY_S
-        await asyncio.sleep(pause * chance.uniform(0.5, 1.5))  # who knew the moments could keep out of them
+        if daemon.guard.hurries:
+            # Who knew the moments could keep out of them.
+            await asyncio.sleep(GUARD_EVERY_S * chance.uniform(0.5, 1.5))
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(checked.wait(), 1.5 * CHECK_EVERY_S)
+        checked.clear()
         with _going_on():
             await daemon.guard.check()
 
@@ -335,7 +343,7 @@ async def _end_when_idle(server: Server, lifetime_s: float) -> None:
     """Return when nobody was connected and nothing managed for `lifetime_s`; from then on nobody can connect."""
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < lifetime_s:
-        await asyncio.sleep(min(1.0, lifetime_s))
+        await asyncio.sleep(lifetime_s / IDLE_LOOKS)
         if server.busy:
             idle_since = time.monotonic()
     server.close()  # before anybody else comes

@@ -94,6 +94,7 @@ class MemoryGuard:
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
         self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
+        self._guards = True  # at the last look: an earlier daemon may have left somebody held
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
 
     @property
@@ -105,8 +106,10 @@ class MemoryGuard:
         """Ask NVML anew, and look; several times before a tree counts as over its limit."""
         self._processes.forget_ended(self._processes.ended)
         self._groups.update([*self._processes.tasks(), *self.outside.values()])
-        if not self._watched():
-            self.look()
+        watched, self._guards = self._guards, bool(self._watched())
+        if not self._guards:
+            if watched:
+                self.look()  # who was held for memory is let go
             return
         await self._census.refresh()
         stock = self._stock()

@@ -6,7 +6,8 @@ import contextlib
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 
 from runlist.planes.kernel.bpf import Map
 from runlist.planes.kernel.maps import STRUCTURES
@@ -25,7 +26,7 @@ _OWNER = STRUCTURES["OWNER"]
 _Gone = Counter[tuple[int, str]]
 
 
-def take_out_ended(maps: Mapping[str, Map], among: Collection[int] | None = None) -> None:
+def take_out_ended(maps: Mapping[str, Map], among: AbstractSet[int] | None = None) -> None:
     """Take out what processes had that have ended, of those `among` these or of all, and close the maps, which are
     those NEEDED. A number may be used again: what is of the process that has it now stays. It takes a second where the
     maps are full.
@@ -34,19 +35,19 @@ def take_out_ended(maps: Mapping[str, Map], among: Collection[int] | None = None
     _take_out(maps, among, lambda pid, name, value: not lives.has(pid, name, value))
 
 
-def take_out(maps: Mapping[str, Map], of: Collection[int]) -> None:
+def take_out(maps: Mapping[str, Map], of: AbstractSet[int]) -> None:
     """Take out all that these processes have, whether they live or not, and close the maps, which are those NEEDED."""
     _take_out(maps, of, lambda *_: True)
 
 
 def _take_out(
-    maps: Mapping[str, Map], among: Collection[int] | None, is_gone: Callable[[int, str, bytes], bool]
+    maps: Mapping[str, Map], among: AbstractSet[int] | None, is_gone: Callable[[int, str, bytes], bool]
 ) -> None:
     gone: _Gone = Counter()
     try:
         for name in OF_PROCESSES:
             with contextlib.suppress(OSError):
-                for key, value in maps[name].entries():
+                for key, value in maps[name].entries(among):
                     (pid,) = _PID.unpack_from(key)
                     if (among is None or pid in among) and is_gone(pid, name, value):
                         _take(maps, name, key, value, gone)

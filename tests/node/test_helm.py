@@ -15,6 +15,7 @@ from runlist import __version__, paths
 from runlist.cli import application
 from runlist.daemon.placement.rules import Rules
 from runlist.integrations.exporter.serve import parse_address
+from runlist.integrations.kubernetes.names import SHARE_RESOURCE
 from runlist.planes.registry import choose_plane
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.helm import program
@@ -321,3 +322,18 @@ def test_the_notes_say_how_to_ask_for_a_gpu() -> None:
         done = run([HELM, "install", "test", CHART, "--dry-run=client"])
     assert "runlist.dev/gpu-share: 25" in done.stdout, done.stderr
     assert "image.repository" in done.stdout
+
+
+def test_the_page_asks_for_a_nodes_shares_in_words_that_a_shell_leaves_whole() -> None:
+    assert KUBECTL is not None
+    page = (ROOT / "docs" / "kubernetes.md").read_text().splitlines()
+    (line,) = [line for line in page if line.startswith("kubectl get nodes -o ")]
+    path = shlex.split(line)[-1].rpartition("SHARE:")[2]
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {SHARE_RESOURCE: "100"}},
+    }
+    done = run([KUBECTL, "label", "--local", "-f", "-", "a=b", "-o", f"jsonpath={{{path}}}"], json.dumps(node))
+    assert done.stdout == "100", done.stderr

@@ -20,6 +20,15 @@ def say(line: str, who: str = "runlist") -> None:
         print(printable(f"{who}: {line}"), file=sys.stderr, flush=True)
 
 
+def say_to_system(line: str, who: str, tag: str) -> None:
+    """One line, also in the system's log under a tag: of programs whose standard error nobody may see."""
+    import syslog
+
+    say(line, who)
+    syslog.openlog(tag, syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_WARNING, printable(f"{who}: {line}"))
+
+
 class _StandardError:
     """What cannot be written, as on a full disk, is lost and disturbs nobody."""
 

@@ -7,6 +7,8 @@ import json
 import os
 import stat
 import subprocess
+import sys
+import syslog
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -155,19 +157,35 @@ def test_every_name_that_a_group_may_have_is_written_so_that_the_daemon_reads_it
     [
         ({"weight": "-3"}, {}), ({"class": "gold"}, {}), ({"memory": "2 parsecs"}, {}), ({"burst": "1s"}, {}),
         ({"cap": "10", "class": "x"}, {"cap": "10"}), ({"class": 'batch" }\n[[rule]]\n#'}, {}),
-        ({"group": "a\x00b"}, {}), ({"unknown": "x"}, None), ({"weight": "9" * 10_000}, {}),
+        ({"group": "a\x00b"}, {}), ({"wieght": "30"}, {}), ({"weight": "9" * 10_000}, {}),
         ({"memory": "8Gi", "weight": "1e3"}, {"memory": "8Gi"}),
     ],
 )  # fmt: skip
 def test_an_annotation_that_is_wrong_is_left_out_and_said(
-    annotations: dict[str, str], left: dict[str, str] | None, tmp_path: Path
+    annotations: dict[str, str], left: dict[str, str], tmp_path: Path
 ) -> None:
     said = hook.run(state("created", **annotations), tmp_path)
-    assert bool(said) == (left is not None)
-    assert all(len(line) < 500 for line in said)
+    assert said
+    assert all(line.startswith(f"container {ID[:12]}: runlist.dev/") and len(line) < 500 for line in said)
     (path,) = tmp_path.iterdir()
-    assert tomllib.loads(path.read_text())["rule"][0]["set"] == {"group": "container", **(left or {})}
+    assert tomllib.loads(path.read_text())["rule"][0]["set"] == {"group": "container", **left}
     assert Rules.of_drop_in(path, path.read_bytes())
+
+
+def test_what_is_wrong_is_in_the_systems_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A runtime throws away what a hook that succeeds says."""
+    logged: list[str] = []
+    monkeypatch.setattr(syslog, "openlog", lambda tag, *_: logged.append(tag))
+    monkeypatch.setattr(syslog, "syslog", lambda _, line: logged.append(line))
+    given = json.dumps(state("created", wieght="30", **{f"key{number}": "x" for number in range(1000)}))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    monkeypatch.setattr(sys, "argv", ["hook", str(tmp_path)])
+    hook.main()
+    lines = [line for line in logged if line != "runlist-cdi"]
+    assert lines[0].startswith(f"runlist: container {ID[:12]}: runlist.dev/wieght=30: no such key: take class, weight")
+    assert len(lines) == 17
+    assert lines[-1].endswith("and 985 more")
+    assert logged.count("runlist-cdi") == 17
 
 
 @pytest.mark.parametrize(

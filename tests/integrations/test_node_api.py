@@ -210,3 +210,18 @@ def test_a_file_of_configuration_that_is_none(short_path: Path, runtime: FakeRun
     agent.wait_for(one)
     assert "the API server: it cannot be asked" in agent.said
     assert agent.stop() == 0
+
+
+def test_a_node_that_the_server_knows_by_another_name(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """An agent outside of a pod takes the machine's name, which need not be the node's: then it is told of no pod."""
+    one = runtime.run("web-0", {"runlist.dev/weight": "10"}, uid="u1")
+    asking.start()
+    wait_for(lambda: "the API server has no pod of a node node-1: set NODE_NAME" in asking.said)
+    later = runtime.run("web-1", uid="u2")
+    asking.wait_for(one, later)
+    assert asking.has_said("the API server has no pod", 1)
+    server.put("web-1", "u2", {"runlist.dev/weight": "20"})
+    wait_for(partial(_has, asking, later, "weight", "20"))
+    wait_for(lambda: "the node's name: in order again" in asking.said)

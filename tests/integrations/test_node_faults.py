@@ -16,12 +16,14 @@ from typing import Any
 import grpc
 import pytest
 
+from runlist import wire
 from runlist.errors import RunlistError
-from runlist.integrations.node import gpu_memory
+from runlist.integrations.node import answers, gpu_memory
 from runlist.integrations.node.drop_ins import DropIns
 from runlist.integrations.node.gpu_memory import GpuMemory
-from tests.fixtures.cri import FakeRuntime
-from tests.fixtures.daemon import wait_for
+from runlist.views.structs import RuleFileView
+from tests.fixtures.cri import FakeRuntime, container_id
+from tests.fixtures.daemon import Commands, Daemon, wait_for
 from tests.fixtures.fake_daemon import FakeDaemon, fake, gpu_view, start_fake, status
 from tests.fixtures.node_agent import NodeAgent
 
@@ -36,6 +38,12 @@ def test_a_runtime_that_is_absent(short_path: Path) -> None:
     assert "no socket of a container runtime" in done.stderr
 
 
+def in_force(path: Path, lines: list[str]) -> wire.RulesInForce:
+    """What a daemon answers that has lines about rules, the first about a file."""
+    files = [RuleFileView(file=str(path), rules=1, trouble=line) for line in lines[:1]]
+    return wire.RulesInForce(rules=[], files=files, notes=lines[1:])
+
+
 def test_what_the_daemon_made_of_a_rule_is_said_once(runtime: FakeRuntime, agent: NodeAgent, fake: FakeDaemon) -> None:
     one, other = runtime.run("web-0"), runtime.run("web-1")
     path = agent.folder / f"kubernetes-{one}.toml"
@@ -44,7 +52,7 @@ def test_what_the_daemon_made_of_a_rule_is_said_once(runtime: FakeRuntime, agent
         f"{path}:3: set.cap is lowered to 50",
         "/etc/rules.toml: it is gone",
     ]
-    fake.status = status(troubles=lines)
+    fake.answers[wire.ListRules] = in_force(path, lines)
     agent.start()
     agent.wait_for(one, other)
     wait_for(lambda: "set.weight" in agent.said, "the daemon is asked")
@@ -52,9 +60,19 @@ def test_what_the_daemon_made_of_a_rule_is_said_once(runtime: FakeRuntime, agent
     assert "web-0" in said
     assert said.endswith(f"the daemon ({one[:12]}): set.weight is lowered to 5; set.cap is lowered to 50")
     assert "it is gone" not in agent.said, "which is nothing of the agent's"
-    fake.status = status()
+    fake.answers[wire.ListRules] = in_force(path, [])
     wait_for(lambda: f"the daemon ({one[:12]}): in order again" in agent.said, "it is asked again")
     assert agent.said.count("lowered to 5;") == 1
+
+
+def test_what_the_daemon_made_of_many_rules_is_said_of_each(daemon: Daemon, commands: Commands) -> None:
+    """Of which its status has the first ones alone."""
+    several = [container_id(number) for number in range(30)]
+    for one in several:
+        path = commands.folder / "rules.d" / f"kubernetes-{one}.toml"
+        path.write_text("[[rule]]\nset = { weight = 0 }\n")
+    wait_for(lambda: len(answers.by_container(None)) >= 20, "the daemon to read them")
+    wait_for(lambda: sorted(answers.by_container(None)) == sorted(several), "a line about each")
 
 
 KILLED = """
@@ -173,7 +191,7 @@ def test_a_runtime_that_has_not_yet_recovered(runtime: FakeRuntime, agent: NodeA
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (grpc.StatusCode.UNIMPLEMENTED, "speaks no CRI v1"),
+        (grpc.StatusCode.UNIMPLEMENTED, "disabled_plugins"),
         (grpc.StatusCode.UNAVAILABLE, "cannot be asked"),
         (grpc.StatusCode.PERMISSION_DENIED, "cannot be asked"),
         (grpc.StatusCode.INTERNAL, "cannot be asked"),

@@ -265,6 +265,20 @@ def test_nonsense_is_noted_and_takes_nothing_from_what_is_in_order(annotations: 
     assert document["rule"][0]["set"] == found.settings
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["mian.runlist.dev/memory", "shop.main.runlist.dev/memory", f"{NV}limit".replace("main", "mian")],
+)
+def test_a_container_that_a_pod_does_not_have_is_a_slip_of_the_pen(name: str) -> None:
+    given = {name: "8Gi"}
+    found = of(given, order=("first", "main"))
+    assert found.settings == {"group": POD}
+    assert "the pod has no such container" in found.notes[0]
+    assert not of(given, order=("mian", "shop.main", "main")).notes
+    assert not of(given, order=("main",), names=("main", "mian", "shop.main")).notes, "one for debugging"
+    assert not of(given).notes, "which there are is not known: it may come"
+
+
 def test_settings_that_cannot_be_meant_together_lose_the_later_one() -> None:
     found = of({"runlist.dev/class": "batch", "runlist.dev/p99": "5ms"})
     assert found.settings == {"class": "batch", "group": POD}

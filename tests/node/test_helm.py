@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from runlist import __version__
+from runlist import __version__, paths
 from runlist.cli import application
 from runlist.daemon.placement.rules import Rules
 from runlist.integrations.exporter.serve import parse_address
+from runlist.integrations.kubernetes.names import SHARE_RESOURCE
+from runlist.planes.registry import choose_plane
 from tests.fixtures.daemon import ROOT
 from tests.fixtures.helm import program
 from tests.fixtures.node import needs_modules
@@ -87,6 +89,55 @@ def test_wrong_values_are_refused(value: str) -> None:
     done = run([HELM, "template", "test", CHART, "--set", value])
     assert done.returncode != 0
     assert value.partition("=")[0].split(".")[0] in done.stderr
+
+
+@pytest.mark.parametrize(
+    "value", ["exporter.passwordsecret=metrics", "daemon.rule=[limits]", "plugins.enabled=false", "host.cri=/run/crio",
+              "plugin.cdi.enable=true", "rbac.enabled=false"],
+)  # fmt: skip
+def test_a_name_that_no_value_has_is_refused(value: str) -> None:
+    """Else a slip of the pen installs a chart without the password, the bounds or the rest that was meant."""
+    assert HELM is not None
+    done = run([HELM, "template", "test", CHART, "--set", value])
+    assert done.returncode != 0
+    assert value.partition("=")[0].rpartition(".")[2] in done.stderr or "plugins" in done.stderr
+
+
+def test_every_value_has_a_place_in_the_schema() -> None:
+    """So that one which is added can be set."""
+    import yaml
+
+    def missing(values: dict[str, Any], schema: dict[str, Any], where: str = "") -> list[str]:
+        known = schema.get("properties", {})
+        assert schema.get("additionalProperties") is False or not known, where
+        return [
+            line
+            for name, value in values.items()
+            for line in (
+                missing(value, known[name], f"{where}.{name}")
+                if isinstance(value, dict) and known.get(name, {}).get("properties")
+                else [f"{where}.{name}"] * (name not in known)
+            )
+        ]
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert missing(yaml.safe_load((CHART / "values.yaml").read_text()), schema) == []
+
+
+@pytest.mark.parametrize("state", ["/run/runlist", "/var/lib/gpus"])
+def test_what_the_kubelet_is_to_mount_of_our_folder_is_there_on_the_node(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin names the folder of the daemon's socket for messages as it finds it in its own container."""
+    found = manifests(f"host.state={state}")
+    volumes = found["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    (node,) = [Path(one["hostPath"]["path"]) for one in volumes if one["name"] == "state"]
+    for name, one in containers(found).items():
+        (here,) = [Path(mount["mountPath"]) for mount in one["volumeMounts"] if mount["name"] == "state"]
+        variables = {variable["name"]: variable.get("value", "") for variable in one.get("env", [])}
+        monkeypatch.setenv("RUNLIST_SOCKET", variables.get("RUNLIST_SOCKET", ""))
+        told = paths.tenants_folder(choose_plane("nvidia"))
+        assert node / told.relative_to(here) == told, name
 
 
 _LOCAL = {  # a command of kubectl that reads each kind, changes something and needs no server
@@ -271,3 +322,18 @@ def test_the_notes_say_how_to_ask_for_a_gpu() -> None:
         done = run([HELM, "install", "test", CHART, "--dry-run=client"])
     assert "runlist.dev/gpu-share: 25" in done.stdout, done.stderr
     assert "image.repository" in done.stdout
+
+
+def test_the_page_asks_for_a_nodes_shares_in_words_that_a_shell_leaves_whole() -> None:
+    assert KUBECTL is not None
+    page = (ROOT / "docs" / "kubernetes.md").read_text().splitlines()
+    (line,) = [line for line in page if line.startswith("kubectl get nodes -o ")]
+    path = shlex.split(line)[-1].rpartition("SHARE:")[2]
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {SHARE_RESOURCE: "100"}},
+    }
+    done = run([KUBECTL, "label", "--local", "-f", "-", "a=b", "-o", f"jsonpath={{{path}}}"], json.dumps(node))
+    assert done.stdout == "100", done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -139,15 +140,34 @@ def test_a_container_without_a_daemon_runs_and_is_found_later(
         tenant.kill()
 
 
-def test_a_wrong_annotation_keeps_nothing_from_running(
-    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
-) -> None:
+@pytest.fixture
+def system_log() -> Iterator[socket.socket | None]:
+    """Where the system's log comes in; None on a machine that has one itself."""
+    path = Path("/dev/log")
+    if path.exists():
+        yield None
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(path))
+        log.settimeout(20)
+        yield log
+        path.unlink()
+
+
+def test_a_wrong_annotation_keeps_nothing_from_running_and_is_in_the_systems_log(
+    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path,
+    system_log: socket.socket | None,
+) -> None:  # fmt: skip
     daemon = start_daemon()
-    options = annotations(**{"class": "gold", "weight": "20"})
+    options = annotations(**{"class": "gold", "weight": "20", "wieght": "7"})
     tenant = Worker(commands.environment, tmp_path, before=words(engine, "wrong", tmp_path, *options))
     try:
         wait_for(lambda: [task.weight for task in daemon.client.ps()] == [20], "the container to be managed")
         assert daemon.client.ps()[0].task_class == "normal"
+        if system_log is not None:
+            told = sorted(system_log.recv(4096).decode() for _ in range(2))
+            assert all("runlist-cdi" in line and engine.ask("ps", "--quiet") in line for line in told)
+            assert ["runlist.dev/class=gold" in told[0], "runlist.dev/wieght=7" in told[1]] == [True, True]
         assert tenant.quit()
     finally:
         tenant.kill()

@@ -55,3 +55,9 @@ securityContext:
 - name: NVIDIA_DRIVER_CAPABILITIES
   value: compute,utility
 {{- end }}
+
+{{/* The folder of sockets has the same path here as on the node: the kubelet mounts a part of it into pods. */}}
+{{- define "runlist.socket" -}}
+- name: RUNLIST_SOCKET
+  value: {{ .Values.host.state }}/daemon.sock
+{{- end }}

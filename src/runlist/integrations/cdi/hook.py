@@ -1,6 +1,6 @@
 """The program that a container's runtime calls when a container with a GPU of ours begins and ends: it tells the
 daemon by a drop-in rule which container that is, with the settings of its annotations. It never keeps a container
-from starting: what goes wrong is one line on standard error.
+from starting: what goes wrong is one line in the system's log, and on standard error, which runtimes throw away.
 
 The runtime gives the container's state on standard input, and the rules' folder is the one argument.
 """
@@ -17,11 +17,12 @@ from typing import Any
 from runlist.errors import RunlistError, UsageError
 from runlist.integrations.drop_ins import Folder, rule_text
 from runlist.integrations.kubernetes.names import SETTING_PREFIX
-from runlist.log import say
+from runlist.log import say_to_system
 from runlist.settings.table import parse_request
 
 MOST_STATE = 1 << 20
 MOST_SHOWN = 200
+MOST_SAID = 16
 _ID = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
 SETTINGS = ("class", "weight", "cap", "burst", "deadline", "p99", "group", "memory", "timeslice")
 
@@ -35,17 +36,20 @@ def rule(identity: str, annotations: Mapping[str, str]) -> tuple[str, list[str]]
     """The rules of a container as TOML, and what is wrong with its annotations: such a setting is left out. Its
     processes share as one job, unless an annotation names another group.
     """
-    settings, wrong = {"group": "container"}, []
+    settings, wrong, who = {"group": "container"}, [], f"container {identity[:12]}"
     for key, value in annotations.items():
         name = key.removeprefix(SETTING_PREFIX)
-        if name == key or name not in SETTINGS:
+        if name == key:
             continue
         try:
+            if name not in SETTINGS:
+                raise UsageError(f"no such key: take {', '.join(SETTINGS)}")
             parse_request({**settings, name: value})
         except RunlistError as error:
-            wrong.append(f"{key}={value[:MOST_SHOWN]}: {str(error)[:MOST_SHOWN]}")
+            wrong.append(f"{who}: {key}={value}"[:MOST_SHOWN] + f": {str(error)[:MOST_SHOWN]}")
         else:
             settings[name] = value
+    wrong[MOST_SAID:] = [f"{who}: and {len(wrong) - MOST_SAID} more"] if wrong[MOST_SAID:] else []
     head = "Written by Runlist's hook of this container, which also removes it."
     return rule_text(head, {"container": identity}, {"container": identity}, settings), wrong
 
@@ -75,7 +79,7 @@ def main() -> None:
     except (RunlistError, OSError, ValueError, IndexError, RecursionError) as error:
         said = [str(error)]
     for line in said:
-        say(line)
+        say_to_system(line, "runlist", "runlist-cdi")
 
 
 if __name__ == "__main__":

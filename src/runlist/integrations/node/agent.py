@@ -128,6 +128,8 @@ class Agent:
         results = [
             self._result(one, pods[one.sandbox], self._orders.of(one.sandbox)) for one in usable if one.sandbox in pods
         ]
+        if results and self._api is not None:
+            self._api.say_whether_known()
         alive = {one.id for one in usable}
         for gone in self._known.keys() - alive:
             self._forget(gone)

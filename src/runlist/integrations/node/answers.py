@@ -17,7 +17,8 @@ def by_container(device: str | None) -> dict[str, tuple[str, ...]]:
     answers.
     """
     with Client.open(device=device, patience_s=PATIENCE_S) as client:
-        return sorted_lines(client.status().troubles)
+        found = client.rules()  # all of them, of which the status has some
+    return sorted_lines([*(file.trouble for file in found.files), *found.notes])
 
 
 def sorted_lines(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:

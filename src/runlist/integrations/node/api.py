@@ -103,6 +103,8 @@ class Api:
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
         self._allowance = Allowance()
         self.complete = threading.Event()
+        self.knows_node = False
+        """Whether it ever told of a pod of this node."""
         for work in (self._follow, self._write):
             threading.Thread(target=work, name=f"api{work.__name__}", daemon=True).start()
 
@@ -110,6 +112,12 @@ class Api:
         """A pod as the API server last told it."""
         told = self._pods.get(_key(pod))
         return replace(told.pod, uid=pod.uid) if told is not None and pod.uid in told.uids else None
+
+    def say_whether_known(self) -> None:
+        """Say it where pods run here of which the server has none: it then knows this node by another name."""
+        stranger = self.complete.is_set() and not self.knows_node
+        wrong = f"the API server has no pod of a node {self._node}: set NODE_NAME to this node's name"
+        self._say("the node's name", wrong if stranger else "")
 
     def tell(self, notice: Notice) -> None:
         """Make an event of it, soon; dropped where too many wait, or too many were of this pod: the log has all."""
@@ -137,6 +145,7 @@ class Api:
         of_node: FieldSelector = {"spec.nodeName": self._node}
         listed = self._client.list(AnyPod, namespace="*", fields=of_node)
         pods = {_key(told.pod): told for told in map(self._told, listed) if told is not None}
+        self.knows_node |= bool(pods)
         if pods != self._pods:
             self._pods = pods
             self._changed()
@@ -155,6 +164,7 @@ class Api:
             if kind == "DELETED":
                 self._pods.pop(_key(told.pod), None)
             elif self._pods.get(_key(told.pod)) != told:
+                self.knows_node = True
                 self._pods[_key(told.pod)] = told
                 self._changed()
 

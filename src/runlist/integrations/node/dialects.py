@@ -26,7 +26,9 @@ PRIORITY_CLASSES: Mapping[str, str] = {
 }
 """The priority classes that KAI brings, by what it says they are for."""
 
-_OUR_KEY = re.compile(rf"(?:([a-z0-9][a-z0-9-]{{0,62}})\.)?{re.escape(DOMAIN)}/(.*)", re.DOTALL)
+_OUR_KEY = re.compile(rf"(?:([^/]+)\.)?{re.escape(DOMAIN)}/(.*)", re.DOTALL)
+_NV_KEY = re.compile(r"nvidia\.com/container\.(.+)\.gpu-memory\.(?:limit|request)")
+_NO_CONTAINER = "the pod has no such container"
 _MAX_VALUE = 256
 _UNLIMITED_CORES = 100
 
@@ -58,6 +60,10 @@ class Asked:
     priority_classes: Mapping[str, str]
     granted: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the container itself, which only the kubelet writes."""
+
+    def lacks(self, container: str) -> bool:
+        """Whether the pod is known to have no container of this name."""
+        return bool(self.pod.order) and container not in (*self.pod.order, *self.names)
 
 
 Wishes = Iterator[Wish]
@@ -105,6 +111,8 @@ def ours(asked: Asked) -> Wishes:
     ]
     for container, key, annotation in sorted(found, key=_the_containers_first):
         if container not in ("", asked.container):
+            if asked.lacks(container):
+                yield Wish(key, "", annotation, _NO_CONTAINER)
             continue
         if key not in OUR_KEYS:
             yield Wish(key, "", annotation, f"no such key: take {', '.join(OUR_KEYS)}")
@@ -139,6 +147,9 @@ def nv_fractions(asked: Asked) -> Wishes:
         yield from _read(asked, name, "memory", lambda text: str(quantities.quantity(text)), own=True)
     for name in reversed(given):
         yield from _weight(asked, name, quantities.quantity, own=True)
+    for name in asked.pod.annotations:
+        if (match := _NV_KEY.fullmatch(name)) is not None and asked.lacks(match[1]):
+            yield Wish("memory", "", name, _NO_CONTAINER)
 
 
 def kai(asked: Asked) -> Wishes:
@@ -146,8 +157,8 @@ def kai(asked: Asked) -> Wishes:
     whichever container.
     """
     named = asked.pod.annotations.get("gpu-fraction-container-name", "").strip()
-    if named and asked.pod.order and named not in asked.pod.order:
-        yield Wish("weight", "", f"gpu-fraction-container-name={named[:_MAX_VALUE]}", "the pod has no such container")
+    if named and asked.lacks(named):
+        yield Wish("weight", "", f"gpu-fraction-container-name={named[:_MAX_VALUE]}", _NO_CONTAINER)
     yield from _read(asked, "gpu-memory.limit", "memory", lambda text: str(quantities.quantity(text)))
     yield from _fraction_of_memory(asked, "gpu-fraction.limit")
     yield from _read(asked, "gpu-fraction", "weight", lambda text: str(weight_of(quantities.fraction(text))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import syslog
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,13 +11,11 @@ from runlist.errors import RunlistError
 from runlist.integrations.slurm import queue
 from runlist.integrations.slurm.drop_in import Jobs, Wishes, has_cgroup, text_of
 from runlist.integrations.slurm.job import find_job, job_id, node_name
-from runlist.text import printable
 
 MARK = "RUNLIST_SLURM_MARK"
 """Names a file that is there as long as the job is on the node, where the prolog goes on after slurmd has gone on: the
 script makes it, and the epilog removes it before anything else.
 """
-_NAME = "runlist slurm"
 SETTLED_S = 60.0
 """Files that are younger may be of jobs that Slurm's controller does not yet call running."""
 
@@ -75,6 +72,4 @@ def _never_failing(do: Callable[[], None]) -> None:
 
 def say(line: str) -> None:
     """One line on standard error, which slurmd may log, and in the system's log."""
-    log.say(line, _NAME)
-    syslog.openlog("runlist-slurm", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(syslog.LOG_WARNING, printable(f"{_NAME}: {line}"))
+    log.say_to_system(line, "runlist slurm", "runlist-slurm")

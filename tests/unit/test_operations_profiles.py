@@ -338,7 +338,7 @@ def test_two_kinds_that_would_have_one_file_are_told_apart(tmp_path: Path) -> No
         ({"sms": -1}, 11, "-1 SMs"),
         ({"sms": 1.5}, 11, "is no profile"),
         ({"sms": True}, 11, "is no profile"),
-        ({"duration_ns": 1 << 60}, 11, "ns: take a number"),
+        ({"duration_ns": 1 << 60}, 11, "ns: take a whole number"),
         ({"source": "heard"}, 11, "is no profile"),
     ],
 )

@@ -74,7 +74,8 @@ RL_API int rl_hint_ns(uint64_t nanoseconds);
  *
  * Requests may overlap, in one thread and in several; a request within a request is the same one. Where the preloaded
  * library is told that nobody waits to hear of it they cost some nanoseconds. A request that is never ended counts
- * until the program was idle for a while. A child of fork starts outside of requests. -EINVAL: no request is open.
+ * until the program was idle for a while. A child of fork starts outside of requests. -EINVAL, where the library is
+ * preloaded: no request is open; elsewhere nobody counts them.
  */
 RL_API int rl_request_begin(void);
 RL_API int rl_request_end(void);

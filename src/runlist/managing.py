@@ -15,7 +15,7 @@ import inspect
 import os
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from runlist.client import Client, Settings, words
@@ -62,9 +62,28 @@ class Manage:
             layer.end()
 
     async def __aenter__(self) -> Self:
-        from asyncio import to_thread  # it takes long to import, and most programs need it not
+        from asyncio import get_running_loop, to_thread  # it takes long to import, and most programs need it not
 
-        self._entered.append(await to_thread(self._begin))
+        begun: list[Layer | None] = []  # whoever takes it out sees to it
+        cancelled = threading.Event()
+
+        def end() -> None:
+            with contextlib.suppress(IndexError):
+                if (layer := begun.pop()) is not None:
+                    layer.end()
+
+        def begin() -> None:
+            begun.append(self._begin())
+            if cancelled.is_set():
+                end()
+
+        try:
+            await to_thread(begin)
+        except BaseException:  # the thread goes on
+            cancelled.set()
+            get_running_loop().run_in_executor(None, end)
+            raise
+        self._entered += begun
         return self
 
     async def __aexit__(
@@ -84,8 +103,18 @@ class Manage:
             @functools.wraps(function)
             async def run_async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
                 async with self, contextlib.aclosing(function(*args, **kwargs)) as values:
-                    async for value in values:
-                        yield value
+                    step = values.asend(None)
+                    while True:
+                        try:
+                            value = await step
+                        except StopAsyncIteration:
+                            return
+                        try:
+                            step = values.asend((yield value))
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            step = values.athrow(error)
 
             return cast("_Function", run_async_generator)
         if inspect.iscoroutinefunction(function):
@@ -105,7 +134,7 @@ class Manage:
                 return result
 
             return cast("_Function", run_generator)
-        if not callable(function):
+        if not callable(function) or isinstance(function, type):
             raise TypeError(f"runlist.manage decorates functions, not {function!r}")
 
         @functools.wraps(function)
@@ -197,7 +226,8 @@ class _Process:
     def begin(self, settings: Mapping[str, str], patience_s: float) -> Layer:
         layer = Layer(self, settings, patience_s)
         with self._lock:
-            self._tell([*self._layers, layer], patience_s)
+            with self._telling(patience_s):
+                self._tell([*self._layers, layer], patience_s)
             self._layers.append(layer)
         return layer
 
@@ -207,9 +237,22 @@ class _Process:
         with self._lock:
             self._layers.remove(layer)
             try:
-                self._put_back(layer.patience_s)
+                with self._telling(layer.patience_s):
+                    self._put_back(layer.patience_s)
             except RunlistError as error:
                 warnings.warn(f"this process is not put back: {error}", NotManagedWarning, stacklevel=2)
+
+    @contextlib.contextmanager
+    def _telling(self, patience_s: float) -> Iterator[None]:
+        """Where this is interrupted, the daemon may have heard it or not: it is told again what is in force."""
+        try:
+            yield
+        except RunlistError:
+            raise
+        except BaseException:
+            with contextlib.suppress(RunlistError):
+                self._put_back(patience_s)
+            raise
 
     def _tell(self, layers: list[Layer], patience_s: float) -> None:
         together: dict[str, str] = {}

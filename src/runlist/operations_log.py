@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from runlist import operations
-from runlist.errors import UsageError
+from runlist.errors import NotSupportedError, UsageError
 from runlist.log import say
+from runlist.operations.native import runs
 from runlist.operations.record import Operation
 from runlist.operations.tap import listening
 
@@ -111,12 +112,15 @@ def _is_number(value: object) -> bool:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: str | Path) -> Iterator[None]:
     """Write this process' operations into a new file while this lasts, from a thread of its own. Raises UsageError for
-    a file that cannot be written, and NotSupportedError where no scheduler of operations was started.
+    a file that cannot be written, and NotSupportedError where no scheduler of operations was started; then a file that
+    is there is left as it is.
     """
     library = operations.library()
-    file = _begun(path)
+    if not runs(library):
+        raise NotSupportedError("no scheduler of operations was started in this process")
+    file = _begun(Path(path))
     whole = True
 
     def missing(error: OSError) -> None:

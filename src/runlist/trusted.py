@@ -76,13 +76,13 @@ def open_file(path: Path) -> int:
         os.close(folder.fd)
 
 
-def open_folder(path: Path, *, make: int | None = None) -> int:
+def open_folder(path: Path, *, make: int | None = None, above: bool = True) -> int:
     """A descriptor of a folder that is this user's alone; with `make` what is missing is made, the last with this
-    mode. The last component is no link.
+    mode, and without `above` the last alone. The last component is no link.
 
     Raises Untrusted, or OSError as the kernel does.
     """
-    place, above = _walk(path, links=False, make=make)
+    place, parent = _walk(path, links=False, make=make, make_above=above)
     try:
         found = place.found
         if stat.S_ISLNK(found.st_mode):
@@ -96,7 +96,7 @@ def open_folder(path: Path, *, make: int | None = None) -> int:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.fd)
     finally:
         os.close(place.fd)
-        os.close(above.fd)
+        os.close(parent.fd)
 
 
 def open_in(folder: int, name: str, shown: Path) -> int:
@@ -128,7 +128,7 @@ def check(path: str | Path) -> None:
         os.close(place.fd)
 
 
-def _walk(path: str | Path, *, links: bool, make: int | None = None) -> tuple[_Place, _Place]:
+def _walk(path: str | Path, *, links: bool, make: int | None = None, make_above: bool = True) -> tuple[_Place, _Place]:
     """The last component of a path, unchecked, and the folder that it is in. Without `links` the last may be one."""
     rest = deque(Path(os.path.abspath(path)).parts[1:])
     followed = 0
@@ -138,7 +138,7 @@ def _walk(path: str | Path, *, links: bool, make: int | None = None) -> tuple[_P
             _check(here)
             name = rest.popleft()
             last = not rest
-            place = here.below(name, make if make is None or last else 0o755)
+            place = here.below(name, make if make is None or last else 0o755 if make_above else None)
             if stat.S_ISLNK(place.found.st_mode) and (links or not last):
                 try:
                     followed += 1

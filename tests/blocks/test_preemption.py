@@ -123,9 +123,22 @@ def test_it_stops_between_blocks_and_resumes_there(host: Host) -> None:
         runs = numbers(host, counting.runs)
         assert runs == [1] * saved.next + [0] * (400 - saved.next)  # what was taken has run wholly, and nothing else
         counting.hurry()
+        for none in (0, -1):
+            with pytest.raises(UsageError, match="at least one physical block"):
+                running.resume(physical=none)
+        assert running.save() == saved
         running.resume(physical=1)
         assert running.wait(60)
     assert counting.counted() == {1}
+
+
+def test_a_page_may_be_named_as_any_path(host: Host, tmp_path: Path) -> None:
+    counting = Counting(host, (400,), LONG)
+    page = str(tmp_path / "page")
+    with counting.kernel.launch((400,), 32, counting.arguments, page=page) as running, blocks.Stopper(page) as stopper:
+        stopper.stop()
+        assert not running.wait(30)
+        assert running.save().next < 400
 
 
 def test_saved_numbers_and_data_are_all_that_a_later_process_needs(host: Host) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import runlist
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import ROOT, Commands, Daemon, wait_for
 from tests.fixtures.notebooks import code_of
@@ -25,7 +26,7 @@ def script(commands: Commands, text: str) -> str:
 
 
 PROGRAM = """
-import asyncio, os, sys, threading, time, warnings
+import asyncio, contextlib, os, sys, threading, time, warnings
 import runlist
 from runlist.errors import RunlistError, UsageError
 from runlist.workloads.gpu import Gpu
@@ -94,6 +95,138 @@ print("done")
 """,
     )
     assert said == "done\n"
+
+
+def test_an_async_generator_hears_what_is_sent_and_thrown(commands: Commands, daemon: Daemon) -> None:
+    said = script(
+        commands,
+        PROGRAM
+        + """
+from contextlib import asynccontextmanager
+
+@runlist.manage(weight=14)
+async def adds():
+    total = 0
+    while True:
+        try:
+            total += yield total
+        except ArithmeticError as error:
+            total = -error.args[0]
+
+@asynccontextmanager
+@runlist.manage(weight=15)
+async def transaction(done):
+    try:
+        yield mine()
+    except KeyError:
+        done.append("rolled back")
+        raise
+    else:
+        done.append("committed")
+
+async def all_of_it():
+    values = adds()
+    assert await anext(values) == 0
+    assert await values.asend(4) == 4
+    assert await values.asend(5) == 9
+    assert await values.athrow(ArithmeticError(7)) == -7
+    assert mine() == ("normal", 14)
+    try:
+        await values.athrow(KeyError("ours"))
+    except KeyError:
+        pass
+    assert mine() is None
+    done = []
+    async with transaction(done) as inside:
+        assert inside == ("normal", 15)
+    try:
+        async with transaction(done):
+            raise KeyError("ours")
+    except KeyError:
+        pass
+    assert mine() is None
+    return done
+
+assert asyncio.run(all_of_it()) == ["committed", "rolled back"]
+print("done")
+""",
+    )
+    assert said == "done\n"
+
+
+def test_an_entry_that_is_interrupted_or_cancelled_leaves_nothing_in_force(commands: Commands, daemon: Daemon) -> None:
+    said = script(
+        commands,
+        PROGRAM
+        + """
+from runlist import managing
+
+def interrupted(step):
+    def then_interrupted(*args):
+        step(*args)
+        managing._manage = step
+        raise KeyboardInterrupt
+    return then_interrupted
+
+send = managing._manage
+for outer in (False, True):
+    with runlist.manage(weight=30) if outer else contextlib.nullcontext():
+        managing._manage = interrupted(send)
+        try:
+            with runlist.manage(weight=31):
+                raise AssertionError
+        except KeyboardInterrupt:
+            pass
+        assert mine() == (("normal", 30) if outer else None)
+
+managed = runlist.manage(weight=32)
+with runlist.manage(weight=33):
+    managed.__enter__()
+    managing._manage = interrupted(send)
+    try:
+        managed.__exit__(None, None, None)
+    except KeyboardInterrupt:
+        pass
+    assert mine() == ("normal", 33)
+assert mine() is None
+
+begun, go_on = threading.Event(), threading.Event()
+
+def slow(*args):
+    begun.set()
+    go_on.wait()
+    send(*args)
+
+async def enter():
+    async with runlist.manage(weight=34):
+        raise AssertionError
+
+async def cancelled():
+    managing._manage = slow
+    task = asyncio.create_task(enter())
+    await asyncio.to_thread(begun.wait)
+    managing._manage = send
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass
+    go_on.set()
+
+asyncio.run(cancelled())                  # waits for its threads
+assert mine() is None
+with runlist.manage(weight=35):
+    assert mine() == ("normal", 35)
+assert mine() is None
+print("done")
+""",
+    )
+    assert said == "done\n"
+
+
+def test_a_class_is_no_function() -> None:
+    with pytest.raises(TypeError, match="decorates functions, not <class"):
+        runlist.manage(weight=5)(Path)
 
 
 def test_threads_are_one_process(commands: Commands, daemon: Daemon) -> None:

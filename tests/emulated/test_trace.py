@@ -93,6 +93,11 @@ def test_what_cannot_be_is_one_line(commands: Commands) -> None:
     assert "no GPU '7'" in commands.fails(4, "trace", "--out", "x.pftrace", "--gpu", "7")
     assert "there is no folder /nowhere: make it first" in commands.fails(2, "trace", "--out", "/nowhere/x.pftrace")
     assert not (Path(commands.folder) / "x.pftrace").exists()
+    log = Path(commands.folder) / "operations"
+    log.write_text('{"runlist_operations": 1, "pid": 5}\n')
+    words = ("trace", "--out", "./operations", "--operations", str(log), "--seconds", "0.1")
+    assert "name one file" in commands.fails(2, *words)
+    assert log.read_text() == '{"runlist_operations": 1, "pid": 5}\n'
 
 
 def test_a_full_disk_is_of_the_file(commands: Commands) -> None:

@@ -117,7 +117,7 @@ FLOW: dict[str, set[str]] = {
         "version", "views", "waiting", "wire",
     },
     "managing": {"client", "errors", "planes.registry", "proc", "protocol", "settings"},
-    "top": {"client", "errors", "model", "units", "views"},
+    "top": {"client", "errors", "model", "text", "units", "views"},
     "operations.admission": set(),
     "operations.rules": {"errors", "operations.admission", "plugins", "policies.parts", "statistics"},
     "operations.record": set(),
@@ -129,7 +129,7 @@ FLOW: dict[str, set[str]] = {
     "operations_log": {"errors", "log", "operations"},
     "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
     "why": {
-        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "trace", "views",
+        "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "text", "trace", "views",
     },
     "doctor": {
         "client", "errors", "interpreter", "planes.interface", "planes.kernel", "planes.process", "planes.registry",
@@ -173,7 +173,9 @@ FLOW: dict[str, set[str]] = {
     "__init__": {"client", "managing", "planes.process.library", "tenant", "version"},
     "tenant": {"protocol"},
     "workloads": {"arrivals", "interpreter", "tenant"},
-    "sim": {"arrivals", "errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "units"},
+    "sim": {
+        "arrivals", "errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "text", "units",
+    },
 }  # fmt: skip
 """What each room may import besides itself. A room has all that is below its name and is no room of its own. `cli`, the
 top, may import all.

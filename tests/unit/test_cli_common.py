@@ -6,11 +6,14 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer.main
 
 from runlist import __version__
-from runlist.cli import main
+from runlist.cli import application, main
 from runlist.cli.common import key_values, painted, print_json, report_error
 from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
 from runlist.errors import LONGEST, NoTargetError, UsageError
@@ -161,6 +164,30 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str
     out = capsys.readouterr().out
     assert "Usage" in out
     assert command in out
+
+
+def test_help_shows_every_word_that_was_written_and_no_names_of_functions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in brackets is markup to what draws it."""
+    monkeypatch.setenv("COLUMNS", "200")
+    commands = list(leaves(typer.main.get_command(application()), ()))
+    assert len(commands) > 30
+    for words, command in commands:
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        shown = "".join(letter for letter in capsys.readouterr().out if letter not in "│ \n")
+        for param in command.params:
+            assert "".join((getattr(param, "help", None) or "").split()) in shown, (words, param.name)
+        assert "<parse>" not in shown, words
+
+
+def leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield words, command
+    for name, child in (children or {}).items():
+        yield from leaves(child, (*words, name))
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("run", "policy", "emulator", "top")])

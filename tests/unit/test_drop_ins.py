@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -225,6 +226,29 @@ def test_a_folder_that_is_moved_or_removed_is_made_again(folder: Folder) -> None
         await until(lambda: folder.where(Facts(3)))
 
     following(folder, test)
+
+
+def test_a_folder_that_is_removed_with_the_one_above_it_stays_away(tmp_path: Path) -> None:
+    """As that of an emulated GPU, which ends while its daemon still runs."""
+    above = tmp_path / "gpu"
+    above.mkdir()
+    folder = Folder(above / "rules.d")
+
+    async def test() -> None:
+        folder.write("a.toml", rule("user = 1"))
+        await until(lambda: folder.where(Facts(1)))
+        shutil.rmtree(above)
+        await until(folder.reads("", "the folder above it is gone"))
+        assert not folder.book
+        assert not above.exists()
+        above.mkdir()
+        await until(folder.path.is_dir)
+        folder.write("a.toml", rule("user = 2"))
+        await until(lambda: folder.where(Facts(2)))
+        assert folder.drop_ins.troubles == {}
+
+    following(folder, test)
+    folder.drop_ins.close()
 
 
 def test_without_inotify_it_looks_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,7 @@ def test_two_kinds_that_would_have_one_file_are_told_apart(tmp_path: Path) -> No
         ({"sms": -1}, 11, "-1 SMs"),
         ({"sms": 1.5}, 11, "is no profile"),
         ({"sms": True}, 11, "is no profile"),
-        ({"duration_ns": 1 << 60}, 11, "ns: take a number"),
+        ({"duration_ns": 1 << 60}, 11, "ns: take a whole number"),
         ({"source": "heard"}, 11, "is no profile"),
     ],
 )
@@ -435,8 +435,8 @@ def test_import_learn_show_and_clear(state: Path, tmp_path: Path, capsys: pytest
     ("words", "code", "said"),
     [
         (("import", "none.csv", "--gpu", "x"), 2, "none.csv: No such file"),
-        (("show", "--gpu", "x"), 4, "no profiles of x: there are those of none"),
-        (("clear", "--gpu", "x"), 4, "no profiles of x: there are those of none"),
+        (("show", "--gpu", "x"), 4, "no profiles of x: none are kept of any GPU"),
+        (("clear", "--gpu", "x"), 4, "no profiles of x: none are kept of any GPU"),
         (("learn", "none.log", "--gpu", "x"), 2, "none.log: No such file or directory: name a log"),
         (("show", "--gpu", ""), 2, "--gpu is empty"),
     ],

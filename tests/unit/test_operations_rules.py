@@ -23,6 +23,7 @@ from runlist.operations.feedback import FALLBACK, Feedback
 from runlist.operations.rules import builtin_rules
 from runlist.operations.rules.p99 import P99, STEPS
 from runlist.statistics import percentile
+from tests.fixtures.daemon import wait_for
 
 OWN = """
 from runlist.operations import Admission, ALL, Model, Rule
@@ -377,9 +378,7 @@ def test_an_answer_is_put_in_force_once_until_it_is_another() -> None:
     rule = Scripted(lambda: next(answers))
     feedback = Feedback(rule, model, put.append)
     feedback.start()
-    until = time.monotonic() + 10
-    while len(put) < 3 and time.monotonic() < until:
-        time.sleep(0.005)
+    wait_for(lambda: len(put) == 3)
     feedback.stop()
     asked = rule.times
     time.sleep(0.05)
@@ -415,6 +414,8 @@ def test_others_are_bounded_while_client_0_is_idle() -> None:
         (lambda: Admission(frozenset(), ahead_ns=1.5), "ahead_ns=1.5"),  # type: ignore[arg-type]
         (lambda: Admission(frozenset(), rest_ns=10**9 + 1), "rest_ns="),
         (lambda: Admission(frozenset(), rest_ns=None), "rest_ns=None"),  # type: ignore[arg-type]
+        (lambda: Admission(frozenset(), copies="no"), "copies='no'"),  # type: ignore[arg-type]
+        (lambda: Admission([(0, 1)]), "a frozenset of pairs of Bound"),  # type: ignore[arg-type]
         (lambda: time.sleep(0.3) or OPEN, "s for an answer"),  # type: ignore[func-returns-value]
     ],
 )
@@ -426,7 +427,7 @@ def test_a_rule_that_fails_is_dropped_and_complements_go(
     feedback = Feedback(Scripted(answer), model, put.append)
     feedback.start()
     assert put == [FALLBACK]
-    assert threading.active_count() == threads
+    wait_for(lambda: threading.active_count() == threads)
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) == 1
@@ -456,11 +457,8 @@ def test_a_scheduler_that_others_stop_ends_the_thread_in_silence(capsys: pytest.
     threads = threading.active_count()
     feedback = Feedback(rule, look, lambda _: None)
     feedback.start()
-    assert threading.active_count() == threads + 1
+    assert threading.active_count() == threads + 2
     stopped.set()
-    until = time.monotonic() + 10
-    while threading.active_count() > threads and time.monotonic() < until:
-        time.sleep(0.005)
-    assert threading.active_count() == threads
+    wait_for(lambda: threading.active_count() == threads)
     assert capsys.readouterr().err == ""
     feedback.stop()

@@ -41,6 +41,10 @@ class Library:
             self.undone = []
         return 0 if self.started else -2
 
+    def rl_operations_admission(self, admission: None) -> int:
+        del admission
+        return -22 if self.started else -2
+
     def rl_operations_take(self, room: Any, most: int) -> int:
         with self._lock:
             taken, self._numbers = self._numbers[:most], self._numbers[most:]
@@ -111,6 +115,17 @@ def test_a_log_is_written_while_somebody_else_listens(tmp_path: Path, monkeypatc
     found = operations_log.read(tmp_path / "log").operations
     assert [one.launched_ns for one in found] == seen.numbers == [7, 8]
     assert found[0].name == "k�"
+
+
+def test_without_a_scheduler_an_older_log_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runlist.operations.library", lambda: Library(started=False))
+    older = tmp_path / "older"
+    older.write_text("of yesterday")
+    for path in (older, tmp_path / "new"):
+        with pytest.raises(NotSupportedError, match="no scheduler of operations was started"):
+            operations_log.writing(path).__enter__()
+    assert older.read_text() == "of yesterday"
+    assert list(tmp_path.iterdir()) == [older]
 
 
 def test_a_log_that_cannot_be_begun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

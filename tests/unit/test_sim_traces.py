@@ -407,7 +407,7 @@ def test_a_table_of_tasks(tmp_path: Path, header: str) -> None:
     assert [part.weight for part in parts] == [83, 83, 83]  # 250 % is three GPUs
     assert [(part.start_s, part.end_s) for part in parts] == [(2.0, 3.0)] * 3
     assert "60 s of the trace in one" in trace.notes[0]
-    assert "1 rows left out" in trace.notes[1]
+    assert "1 row left out" in trace.notes[1]
 
 
 def test_another_part_of_it(tmp_path: Path) -> None:

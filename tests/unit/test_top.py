@@ -36,6 +36,19 @@ def test_classes_go_round(values: dict[str, object], expected: str) -> None:
     assert actions.next_class(view(**values)).words == expected
 
 
+def test_a_deadline_comes_back_with_its_class(fake: FakeDaemon) -> None:
+    camera = view(task_class="deadline", budget_us=5000, period_us=20_000)
+    fake.tasks = [camera]
+    feed = Feed(Client.open)
+    feed.look()
+    feed.act(Key.of(camera), actions.next_class)
+    assert feed.undo().message == "process 42: deadline=5000us/20000us again"
+    assert [request.settings for request in fake.asked(wire.Change)] == [
+        {"class": "latency"}, {"deadline": "5000us/20000us"},
+    ]  # fmt: skip
+    feed.close()
+
+
 @pytest.mark.parametrize(
     ("weight", "up", "down"),
     [(100, 125, 80), (1, 2, 1), (2, 3, 1), (3, 4, 2), (4, 5, 3), (9000, 10_000, 7200), (10_000, 10_000, 8000)],

@@ -409,6 +409,7 @@ def test_the_slowest_twentieth_is_told_unless_a_bound_is_given() -> None:
     report = analyse(what, None, us(PAUSE_US)).report
     assert (report.requests, len(report.slow)) == (40, 3)
     assert len(analyse(what, us(435), us(PAUSE_US)).report.slow) == 4
+    assert lines(analyse(what, None, us(800_000)).report, "it")[0].startswith("it: 1 request in")
     assert lines(report, "it")[0].startswith("it: 40 requests in 0.9 s, p50 0.42 ms, p95 0.44 ms; 3 of 0.44 ms or more")
 
 

@@ -29,7 +29,7 @@ class Resumable:
         *,
         shared: int = 0,
         physical: int | None = None,
-        page: Path | Page | None = None,
+        page: str | Path | Page | None = None,
         anew: bool = False,
     ) -> BLPExecutor:
         """Queues it, as a sequence of one, which has `wait`, `stop`, `save`, `resume`. Closing that (`with` does so)

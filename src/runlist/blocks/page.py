@@ -68,10 +68,10 @@ class Page:
     could write them, OSError as the kernel does.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        self._descriptor = -1 if path is None else _opened(path)
-        self._bytes = mmap.mmap(-1, SIZE) if path is None else _mapped(self._descriptor)
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._descriptor = -1 if self.path is None else _opened(self.path)
+        self._bytes = mmap.mmap(-1, SIZE) if self.path is None else _mapped(self._descriptor)
         self._held: set[int] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -218,7 +218,7 @@ class Stopper:
     the last has let go.
     """
 
-    def __init__(self, page: Path | Page) -> None:
+    def __init__(self, page: str | Path | Page) -> None:
         self._own = not isinstance(page, Page)
         self._page = page if isinstance(page, Page) else Page(page)
         self._byte = self._page.claim(STOPS)

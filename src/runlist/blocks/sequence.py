@@ -60,7 +60,7 @@ class BLPExecutor:
     """
 
     def __init__(
-        self, device: Device, page: Path | Page | None = None, *, anew: bool = False, ahead: int = AHEAD
+        self, device: Device, page: str | Path | Page | None = None, *, anew: bool = False, ahead: int = AHEAD
     ) -> None:
         if ahead < 1:
             raise UsageError("at least one kernel has to be queued at a time")
@@ -99,8 +99,7 @@ class BLPExecutor:
         """Adds a resumable kernel: its logical grid, its block, its own arguments, bytes of dynamic shared memory, and
         how many physical blocks run it (default: as many as the GPU has room for).
         """
-        if physical is not None and physical < 1:
-            raise UsageError("a kernel needs at least one physical block")
+        _check_physical(physical)
         threads = shape(block)
         room = physical or self.device.fitting(function, threads, shared)
         self._append(_Kernel(function, shape(grid), threads, tuple(arguments), shared, room))
@@ -165,6 +164,7 @@ class BLPExecutor:
         instead of those it had. Its kernels come and go while others still ask for a stop, and `wait` tells that:
         `page.until_free` waits until they have let go.
         """
+        _check_physical(physical)
         with self._asking:
             if self._stopper is not None:
                 self._stopper.resume()
@@ -302,3 +302,8 @@ class BLPExecutor:
 
     def _tell(self) -> None:
         self.page.tell(self._place, self.progress())
+
+
+def _check_physical(physical: int | None) -> None:
+    if physical is not None and physical < 1:
+        raise UsageError("a kernel needs at least one physical block")

@@ -68,6 +68,7 @@ def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
             raise typer.BadParameter(f"take a whole number, {allowed}, not {str(text)!r}")
         return value
 
+    parse.__name__ = "number"  # in the help
     return parse
 
 
@@ -80,6 +81,7 @@ def number(least: float, most: float) -> Callable[[Any], float]:
             raise typer.BadParameter(f"take a number, {least:g} to {most:.10g}, not {str(text)!r}")
         return value
 
+    parse.__name__ = "number"
     return parse
 
 

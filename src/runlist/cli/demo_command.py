@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         ),
         torch: bool = typer.Option(False, "--torch", help="A transformer against matrix products, with PyTorch."),
         out: Path | None = typer.Option(
-            None, "--out", help="Where the picture goes; default runlist-demo.png. With runlist[plot]."
+            None, "--out", help="Where the picture goes; default runlist-demo.png. Needs the extra plot."
         ),
         device: Device = None,
         json: Json = False,

@@ -30,8 +30,8 @@ def register(app: typer.Typer) -> None:
         textfile: Path | None = typer.Option(
             None, "--textfile", help="Write them to this file, for node_exporter; with --listen, serve them, too."
         ),
-        every: float = typer.Option(
-            15.0, "--every", parser=number(1, 3600), metavar="SECONDS", help="How often to write the file."
+        every: float | None = typer.Option(
+            None, "--every", parser=number(1, 3600), metavar="SECONDS", help="How often to write the file; default 15."
         ),
         password_file: Path | None = typer.Option(
             None, "--password-file", help="Ask for the name and password in this file: one line, name:password."
@@ -59,6 +59,12 @@ def register(app: typer.Typer) -> None:
             raise UsageError("--once prints: leave --listen and --textfile out")
         if (tls_cert is None) != (tls_key is None):
             raise UsageError("--tls-cert and --tls-key go together")
+        if every is not None and textfile is None:
+            raise UsageError("--every goes with --textfile: what is served is as new as the question")
+        asked = {"--password-file": password_file, "--tls-cert and --tls-key": tls_cert}
+        unused = [name for name, value in asked.items() if value is not None]
+        if unused and (once or (textfile is not None and listen is None)):
+            raise UsageError(f"{', '.join(unused)}: for who is served, and nobody is: give --listen, too")
         if textfile is not None:
             output_file("--textfile", textfile, [".prom"])
         dialects = [] if names is None else serve.parse_dialects(names)
@@ -78,5 +84,13 @@ def register(app: typer.Typer) -> None:
             say(f"metrics on {'http' if tls is None else 'https'}://{shown}:{port}/metrics")
 
         asyncio.run(
-            serve.serve(made, address, textfile=textfile, every_s=every, password=password, tls=tls, on_ready=ready)
+            serve.serve(
+                made,
+                address,
+                textfile=textfile,
+                every_s=every or serve.EVERY_S,
+                password=password,
+                tls=tls,
+                on_ready=ready,
+            )
         )

@@ -10,7 +10,7 @@ from runlist.cli import complete
 from runlist.cli.common import App, Device, Json, connected, key_values, print_json, say
 from runlist.text import printable
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of your own for the entry.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The entry's name, of your choice.")]
 
 
 def register(policy: typer.Typer) -> None:

@@ -119,9 +119,8 @@ def _kept(store: Store, gpu: str | None) -> list[str]:
     if gpu is None:
         return kinds
     if gpu not in kinds:
-        raise NoTargetError(
-            f"no profiles of {printable(gpu)}: there are those of {', '.join(map(printable, kinds)) or 'none'}"
-        )
+        there = f"there are those of {', '.join(map(printable, kinds))}" if kinds else "none are kept of any GPU"
+        raise NoTargetError(f"no profiles of {printable(gpu)}: {there}")
     return [gpu]
 
 

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
             None, "--skip", parser=number(0, 1e6), metavar="S", help="Seconds of a cluster trace to pass over first."
         ),
         plot: Path | None = typer.Option(
-            None, "--plot", metavar="FILE.png", help="Draw latencies and shares. With runlist[plot]."
+            None, "--plot", metavar="FILE.png", help="Draw latencies and shares. Needs the extra plot."
         ),
         json: Json = False,
     ) -> None:

@@ -85,6 +85,8 @@ def register(app: typer.Typer) -> None:
             output_file("--out", out)
         elif why is None:
             raise UsageError("say where to write: --out NAME.pftrace")
+        if out is not None and any(each.exists() and out.exists() and each.samefile(out) for each in operations):
+            raise UsageError(f"--out {out} and --operations name one file: a log is read, and stays as it is")
         enough = {signal.SIGINT, signal.SIGTERM}
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
         try:

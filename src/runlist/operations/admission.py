@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 ANY = 0xFFFFFFFF
 """So many SMs as there are."""
@@ -58,3 +59,26 @@ REST_NS = 100_000
 """So that the others do not come in between two launches of one request."""
 
 LONGEST_REST_NS = 10**9
+
+_NUMBERS: tuple[tuple[str, Any, int, int], ...] = (
+    ("sms", int, 0, ANY),
+    ("copies", bool, 0, 1),
+    ("gate_ns", int | None, -1, (1 << 63) - 1),
+    ("ahead_ns", int | None, 1, (1 << 63) - 1),
+    ("rest_ns", int, 0, LONGEST_REST_NS),
+)
+"""What is a number in an admission, from which to which."""
+
+
+def wrong(admission: Admission) -> str:
+    """Why the library would not take it, or not as it is meant; empty where it would."""
+    try:
+        if not admission.beside <= ALL:
+            return "an admission names pairs of Bound"
+    except TypeError:
+        return f"an admission has a frozenset of pairs of Bound, not beside={admission.beside!r}"
+    for name, kind, least, most in _NUMBERS:
+        number = getattr(admission, name)
+        if not isinstance(number, kind) or not (number is None or least <= number <= most):
+            return f"no admission has {name}={number!r}"
+    return ""

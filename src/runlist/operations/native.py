@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from dataclasses import fields
 
@@ -32,12 +33,26 @@ def own_client() -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
+_REFUSALS = {
+    errno.ENOENT: "none runs in this process: start one",
+    errno.EALREADY: "one runs in this process already: stop it first",
+    errno.ENOSPC: "there is no room for more",
+    errno.ENOSYS: f"the library's hooks are not in force: {names.OPERATIONS}=threads runlist run -- COMMAND",
+}
+
+
 def call(lib: ctypes.CDLL, name: str, *arguments: object) -> int:
     """What a function returns. Raises NotSupportedError for an error."""
     code: int = getattr(lib, f"rl_operations_{name}")(*arguments)
     if code < 0:
-        raise NotSupportedError(f"the scheduler of operations refuses this ({name}): {os.strerror(-code)}")
+        why = _REFUSALS.get(-code, os.strerror(-code))
+        raise NotSupportedError(f"the scheduler of operations refuses this ({name}): {why}")
     return code
+
+
+def runs(lib: ctypes.CDLL) -> bool:
+    """Whether a scheduler was started in this process."""
+    return bool(lib.rl_operations_admission(None) != -errno.ENOENT)
 
 
 def admit(lib: ctypes.CDLL, admission: Admission) -> None:

@@ -7,22 +7,26 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from runlist import paths
 from runlist.errors import RunlistError, UsageError
 from runlist.log import say
 from runlist.operations import device, native
 from runlist.operations.admission import Admission
+from runlist.operations.admission import wrong as wrong_admission
 from runlist.operations.device import Device
 from runlist.operations.feedback import Feedback
 from runlist.operations.learning import Learning
 from runlist.operations.profiles import Profile, Store, read
+from runlist.operations.profiles.profile import MOST_KERNELS
+from runlist.operations.profiles.profile import wrong as wrong_profile
 from runlist.operations.rules import Rule, load_rule
-from runlist.operations.rules.interface import Counters, Model
+from runlist.operations.rules.interface import Counters, Model, wrong_every
 from runlist.operations.torch_streams import TorchStreams
 from runlist.protocol import environment_autogen as names
 
@@ -38,7 +42,6 @@ class Scheduler:
         self._own = own  # which client this process is, with all its threads; None: threads are
         self._lock = threading.Lock()
         self._feedback: Feedback | None = None
-        self._rule: Rule | None = None
         self._device: Device | None = None
         self._learning: Learning | None = None
         self._streams = TorchStreams()
@@ -67,8 +70,7 @@ class Scheduler:
         thread's own is its current one meanwhile, and what was given to that is done at the end. Raises UsageError for
         a number that is none.
         """
-        if not 0 <= index < self.clients:
-            raise UsageError(f"no client {index}: there are 0 to {self.clients - 1}")
+        index = self._checked(index)
         self._streams.settle()
         before: int = getattr(self._thread, "client", -1)
         if self._own is None:
@@ -82,7 +84,7 @@ class Scheduler:
             if self._own is None:
                 self._library.rl_operations_client(before)
 
-    def use(self, rule: str | Admission | Rule) -> None:
+    def use(self, rule: str | Path | Admission | Rule) -> None:
         """The rule from the next operation on: by its name, as a file, as an admission that stays, or one of one's own.
 
         Where this process is a client under MPS but not client 0, a rule that wants feedback is left to client 0's
@@ -96,7 +98,6 @@ class Scheduler:
                 return
             if made.every_s is not None and self._own:
                 return
-            self._rule = made
             self._look_at_device()
             if made.every_s is not None:
                 native.latencies(self._library)  # those under another rule
@@ -105,10 +106,14 @@ class Scheduler:
 
     def why(self) -> str:
         """In a few words, why the rule in force answered what it last did; empty when there is nothing to say."""
-        return self._rule.why() if self._rule is not None else ""
+        feedback = self._feedback
+        return feedback.why() if feedback is not None else ""
 
     def profile(self, *profiles: Profile) -> None:
-        """What kernels need, from now on."""
+        """What kernels need, from now on. Raises UsageError for what the library would not take, and none of them
+        counts then.
+        """
+        _check_profiles(profiles)
         for one in profiles:
             duration = ctypes.c_int64(one.duration_ns)
             native.call(
@@ -118,7 +123,13 @@ class Scheduler:
 
     def counters(self, client: int) -> Counters:
         """What was counted of a client; where this process is one, with all its threads, of that one."""
-        return native.counters(self._library, client if self._own is None else self._own)
+        return native.counters(self._library, self._checked(client) if self._own is None else self._own)
+
+    def _checked(self, client: int) -> int:
+        index = _whole("a client", client)
+        if not 0 <= index < self.clients:
+            raise UsageError(f"no client {index}: there are 0 to {self.clients - 1}")
+        return index
 
     def _look(self) -> Model:
         clients = [native.counters(self._library, index) for index in range(self.clients)]
@@ -134,12 +145,12 @@ class Scheduler:
     def _end_feedback(self) -> None:
         if self._feedback is not None:
             self._feedback.stop()
-        self._feedback = self._rule = None
+        self._feedback = None
 
 
 def start(
     clients: int = 2,
-    rule: str | Admission | Rule = "orion",
+    rule: str | Path | Admission | Rule = "orion",
     profiles: str | Path | Iterable[Profile] | None = None,
     *,
     learn: bool | None = None,
@@ -151,13 +162,14 @@ def start(
     event an operation. Without a word RUNLIST_LEARN=1 says so.
 
     In a process that is a client itself, under MPS (`runlist run --share sms`), it runs already, and only the rule and
-    the profiles are set. Raises UsageError for what is wrong in arguments or the file, and NotSupportedError where the
-    library is not in the process. Then nothing was started.
+    the profiles are set. Raises UsageError for what is wrong in arguments or the file, TypeError for a number that is
+    none, and NotSupportedError where the library is not in the process. Then nothing was started.
     """
-    if not 1 <= clients <= MOST_CLIENTS:
+    if not 1 <= _whole("how many clients there are", clients) <= MOST_CLIENTS:
         raise UsageError(f"{clients} clients: there can be 1 to {MOST_CLIENTS}")
     made = rule_of(rule)
     given = None if profiles is None else read(Path(profiles)) if isinstance(profiles, str | Path) else list(profiles)
+    _check_profiles(given or [])
     scheduler = Scheduler(native.library(), clients, native.own_client())
     if scheduler._own is None:
         native.call(scheduler._library, "start", clients)
@@ -185,6 +197,34 @@ def _kept(gpu: Device) -> list[Profile]:
         return []
 
 
-def rule_of(rule: str | Admission | Rule) -> Admission | Rule:
+def rule_of(rule: str | Path | Admission | Rule) -> Admission | Rule:
     """A rule as it is written, or as it is. Raises UsageError for what is none."""
-    return load_rule(rule) if isinstance(rule, str) else rule
+    made = load_rule(str(rule)) if isinstance(rule, str | Path) else rule
+    if isinstance(made, Admission):
+        if why := wrong_admission(made):
+            raise UsageError(why)
+    elif not isinstance(made, Rule):
+        raise UsageError(
+            f"{made!r} is no rule: take a name, the path of a .py file, an Admission, or a Rule that was made, as "
+            "Mine({})"
+        )
+    elif why := wrong_every(made.every_s):
+        raise UsageError(f"rule {type(made).__name__}: {why}")
+    return made
+
+
+def _check_profiles(profiles: Sequence[Profile]) -> None:
+    if len(profiles) > MOST_KERNELS:
+        raise UsageError(f"{len(profiles)} profiles: there is room for {MOST_KERNELS}")
+    for one in profiles:
+        if not isinstance(one, Profile):
+            raise UsageError(f"{one!r} is no Profile")
+        if why := wrong_profile(one):
+            raise UsageError(f"a profile that the library does not take: {why}")
+
+
+def _whole(what: str, number: Any) -> int:
+    """Raises TypeError for what is no whole number."""
+    if isinstance(number, bool):
+        raise TypeError(f"{what} is a whole number, not a truth value")
+    return index(number)

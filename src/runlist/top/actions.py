@@ -29,10 +29,15 @@ Action = Callable[[TaskView], Request]
 
 
 def next_class(task: TaskView) -> Request:
-    """Move a task to the next class, in their order; to `deadline` only if it has a deadline."""
+    """Move a task to the next class, in their order; to `deadline` only if it has a deadline, which ends with that
+    class: what takes it back gives both.
+    """
     order = [one for one in TaskClass if one != TaskClass.DEADLINE or task.budget_us is not None]
     place = order.index(TaskClass(task.task_class)) if task.task_class in order else -1
-    return _set(task, "class", order[(place + 1) % len(order)], task.task_class)
+    to = order[(place + 1) % len(order)]
+    if task.task_class == TaskClass.DEADLINE and task.budget_us is not None:
+        return _set(task, "class", to, f"{task.budget_us}us/{task.period_us}us", "deadline")
+    return _set(task, "class", to, task.task_class)
 
 
 def heavier(task: TaskView) -> Request:
@@ -75,10 +80,12 @@ def set_memory(value: str, task: TaskView) -> Request:
     return _set(task, "memory", value, memory(task))
 
 
-def _set(task: TaskView, key: str, value: str, old: str) -> Request:
+def _set(task: TaskView, key: str, value: str, old: str, old_key: str = "") -> Request:
     pid = task.pid
+    back = old_key or key
 
-    def send(to: str, client: Client) -> list[TaskView]:
-        return client.set(pid, {key: to})
+    def send(name: str, to: str, client: Client) -> list[TaskView]:
+        return client.set(pid, {name: to})
 
-    return Request(f"{key}={value}", partial(send, value), Request(f"{key}={old} again", partial(send, old)))
+    undo = Request(f"{back}={old} again", partial(send, back, old))
+    return Request(f"{key}={value}", partial(send, key, value), undo)

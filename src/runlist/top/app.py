@@ -12,6 +12,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
+from runlist.text import counted
 from runlist.top import actions
 from runlist.top.clients import client_lines
 from runlist.top.feed import Feed, Key, Snapshot, Step
@@ -224,5 +225,5 @@ class TopApp(App[None]):
         if any_tasks:
             return ""
         if self._filter and self._snapshot.tasks:
-            return f"none of {len(self._snapshot.tasks)} tasks has {self._filter!r} in it: escape shows all"
+            return f"none of {counted(len(self._snapshot.tasks), 'task')} has {self._filter!r} in it: escape shows all"
         return "no tasks: `runlist run` or `runlist attach` one"

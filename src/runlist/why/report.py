@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runlist.statistics import percentile
+from runlist.text import counted
 from runlist.why import culprit
 from runlist.why.parts import Part, Parts, parts
 from runlist.why.requests import calls, requests
@@ -120,7 +121,7 @@ def lines(report: Report, name: str) -> list[str]:
         return [f"{name}: no request was seen from its beginning to its end in {report.seconds:.1f} s"]
     bound = report.slower_than_ms or 0.0
     head = (
-        f"{name}: {report.requests} requests in {report.seconds:.1f} s, p50 {report.p50_ms:.2f} ms, "
+        f"{name}: {counted(report.requests, 'request')} in {report.seconds:.1f} s, p50 {report.p50_ms:.2f} ms, "
         f"p95 {report.p95_ms:.2f} ms; {len(report.slow)} of {bound:.2f} ms or more"
     )
     if not report.slow:

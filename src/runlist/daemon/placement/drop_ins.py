@@ -41,6 +41,9 @@ MOST_REST_S = 0.3
 LOOK_EVERY_S = 0.5
 """How often the folder is looked through where the kernel does not tell of changes."""
 
+REMOVAL_S = 0.3
+"""How long whoever removes the folder may take to remove the one that it is in."""
+
 PATIENCE_S = 5.0
 """How long reading may take before `troubles` says so."""
 
@@ -81,6 +84,7 @@ class DropIns:
         self._wrong: dict[str, str] = {}
         self._signatures: dict[str, _Signature] = {}
         self._watch = FolderWatch()
+        self._is_first = True
         self._thread = ThreadPoolExecutor(1, "drop-ins")
         self._take(self._look(_ALL))
 
@@ -165,7 +169,9 @@ class DropIns:
 
     def _look(self, changes: Changes) -> _Look:
         try:
-            folder = trusted.open_folder(self.folder, make=0o700)
+            folder = self._opened()
+        except FileNotFoundError:
+            return _Look([_Read(name) for name in self._signatures], f"{self.folder}: the folder above it is gone")
         except (RunlistError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             return _Look([], f"{self.folder}: the drop-ins are refused: {reason}")
@@ -181,6 +187,19 @@ class DropIns:
             return _Look([], f"{self.folder}: the drop-ins cannot be read: {error.strerror}")
         finally:
             os.close(folder)
+
+    def _opened(self) -> int:
+        """The folder, made where it is missing; but not where the daemon's whole folder is being removed, as that of an
+        emulated GPU which ends: nothing is to be left of that.
+        """
+        if self._is_first:
+            self._is_first = False
+            return trusted.open_folder(self.folder, make=0o700)
+        try:
+            return trusted.open_folder(self.folder)
+        except FileNotFoundError:
+            time.sleep(REMOVAL_S)
+            return trusted.open_folder(self.folder, make=0o700, above=False)
 
     def _names(self, folder: int) -> list[str]:
         there = os.listdir(folder)

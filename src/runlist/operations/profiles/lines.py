@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 from runlist.errors import UsageError
 
 _MOST_BYTES = 64 << 20
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ def rows(path: Path) -> Iterator[Row]:
 
 def number(text: str, column: str, most: float, where: str) -> float:
     """A number from 0 to `most`, with or without commas between thousands. Raises UsageError."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        value = math.nan
+    value = math.nan
+    if _NUMBER.fullmatch(text) is not None:
+        with contextlib.suppress(ValueError):
+            value = float(text.replace(",", ""))
     if not 0 <= value <= most:  # not a number is neither
         raise UsageError(f"{where}: {column} {text!r}: take a number from 0 to {most:.10g}")
     return value

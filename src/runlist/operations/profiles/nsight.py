@@ -2,15 +2,14 @@
 LaunchStats and Occupancy, or with the metrics that are named here.
 
 A line is a launch; the second line has units. A kernel is bound by what it uses more of, where that is 60 % or more of
-what there is, as in Orion; else by neither. It needs as many SMs as its blocks fill. Of several launches the one of the
-middle duration counts.
+what there is, as in Orion; else by neither. It needs as many SMs as its blocks fill.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from runlist.errors import UsageError
 from runlist.operations.admission import Bound
@@ -41,7 +40,7 @@ _BLOCKS = {"7.5": 16, "8.6": 16, "8.7": 16, "8.9": 24, "12.0": 24, "12.1": 24}
 
 
 def profiles(head: Row, rows: Iterable[Row]) -> Iterator[Profile]:
-    """One a kernel. Raises UsageError."""
+    """One a launch. Raises UsageError."""
     missing = [name for name in _NEEDED if name not in head.cells]
     if missing:
         raise UsageError(f"{head.where}: no column {', '.join(missing)}: take them with `ncu --section` or `--metrics`")
@@ -49,7 +48,6 @@ def profiles(head: Row, rows: Iterable[Row]) -> Iterator[Profile]:
     if twice:
         raise UsageError(f"{head.where}: the column {twice[0]} is there twice")
     scale = math.nan
-    launches: dict[str, list[Profile]] = {}
     for row in rows:
         if len(row.cells) != len(head.cells):
             raise UsageError(f"{row.where}: {len(row.cells)} columns, not {len(head.cells)}")
@@ -57,19 +55,13 @@ def profiles(head: Row, rows: Iterable[Row]) -> Iterator[Profile]:
         if math.isnan(scale):
             scale = _unit(cells[_DURATION], row.where)
             continue
-        one = _profile(cells, scale, row.where)
-        launches.setdefault(one.name, []).append(one)
-    return map(_middle, launches.values())
+        yield _profile(cells, scale, row.where)
 
 
 def _unit(text: str, where: str) -> float:
     if text not in _NS:
         raise UsageError(f"{where}: the unit of {_DURATION} is {text!r}: take {', '.join(_NS)}")
     return _NS[text]
-
-
-def _middle(launches: Sequence[Profile]) -> Profile:
-    return sorted(launches, key=lambda one: one.duration_ns)[len(launches) // 2]
 
 
 def _profile(cells: dict[str, str], scale: float, where: str) -> Profile:

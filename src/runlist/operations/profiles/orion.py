@@ -1,4 +1,4 @@
-"""Profiles as Orion's tools write them: what a kernel is bound by, its SMs and its duration are columns."""
+"""Profiles as Orion's tools write them, a line a launch, with what it is bound by, its SMs and its duration."""
 
 from __future__ import annotations
 

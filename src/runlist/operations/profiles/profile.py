@@ -29,14 +29,18 @@ class Profile:
 
 def wrong(profile: Profile) -> str:
     """Why the library would not take it; empty where it would."""
-    if not profile.name:
+    name: object = profile.name
+    if not isinstance(name, str) or not name:
         return "a kernel without a name"
-    if not profile.name.isprintable():
-        return f"the kernel's name {profile.name[:80]!a} cannot be printed: name it as in its module"
-    if len(profile.name) > LONGEST_NAME:
-        return f"a name of {len(profile.name)} letters: take {LONGEST_NAME} at most"
-    if not 0 <= profile.sms <= MOST_SMS:
-        return f"{profile.sms} SMs: take a number from 0 to {MOST_SMS}"
-    if not 0 <= profile.duration_ns <= LONGEST_NS:
-        return f"{profile.duration_ns} ns: take a number from 0 to {LONGEST_NS}"
+    if not name.isprintable():
+        return f"the kernel's name {name[:80]!a} cannot be printed: name it as in its module"
+    if len(name) > LONGEST_NAME:
+        return f"a name of {len(name)} letters: take {LONGEST_NAME} at most"
+    bound: object = profile.bound
+    if not isinstance(bound, Bound):
+        return f"bound by {bound!r}: take a Bound"
+    number: object
+    for number, unit, most in ((profile.sms, "SMs", MOST_SMS), (profile.duration_ns, "ns", LONGEST_NS)):
+        if not isinstance(number, int) or not 0 <= number <= most:
+            return f"{number!r} {unit}: take a whole number from 0 to {most}"
     return ""

@@ -75,5 +75,12 @@ class Rule(ABC):
 STALL_S = 0.25
 """How long one answer may take."""
 
-LEAST_EVERY_S = 0.01
-"""No rule is asked more often."""
+LEAST_EVERY_S, MOST_EVERY_S = 0.01, 86_400.0
+"""No rule is asked more often, nor can it be asked more rarely than once a day."""
+
+
+def wrong_every(every_s: object) -> str:
+    """Why a rule cannot be asked so often; empty where it can."""
+    if every_s is None or (isinstance(every_s, int | float) and 0 < every_s <= MOST_EVERY_S):
+        return ""
+    return f"every_s is {every_s!r}: take seconds, {MOST_EVERY_S:g} at most, or None to be asked once"

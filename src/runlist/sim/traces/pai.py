@@ -25,6 +25,7 @@ from runlist.arrivals import Closed
 from runlist.errors import UsageError
 from runlist.model import Cap, TaskClass
 from runlist.sim.workload import TenantSpec, Trace
+from runlist.text import counted
 from runlist.units import parse_number
 
 TASK_COLUMNS = (
@@ -79,11 +80,10 @@ def read(path: Path, seconds: float | None = None, *, compress: float = DEFAULT_
     if not tenants:
         raise UsageError(f"trace {path}: nobody wants a GPU in this part of it: take another with --skip or --compress")
     tenants.sort(key=lambda tenant: tenant.start_s)
-    notes = [
-        f"{path.name}: {compress:g} s of the trace in one, from {skip:g} s after its begin: {len(tenants)} tenants"
-    ]
+    found = counted(len(tenants), "tenant")
+    notes = [f"{path.name}: {compress:g} s of the trace in one, from {skip:g} s after its begin: {found}"]
     if left_out:
-        notes.append(f"{path.name}: {left_out} rows left out that ask for no GPU or have no times")
+        notes.append(f"{path.name}: {counted(left_out, 'row')} left out, for want of times or a GPU")
     return Trace(path.stem, lasts, tenants, tenants_per_gpu=TENANTS_PER_GPU, notes=tuple(notes))
 
 

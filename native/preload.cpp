@@ -156,6 +156,8 @@ void hinted(std::uint64_t nanoseconds) {
 }
 
 __attribute__((constructor)) void loaded() {
+    if (void* own = resolve::of_c_library("clock_gettime"))
+        machine_clock.store(reinterpret_cast<ClockFunction*>(own), std::memory_order_relaxed);
     if (!is_hooking()) return;
     resolve::copy_of_base(resolve::Library::kCuda);
     resolve::copy_of_base(resolve::Library::kNvml);

@@ -92,7 +92,7 @@ extern const OnAnnouncement on_announcement;
 inline constexpr std::int64_t kAtOnceNs = tenant::kAtOnceMs * std::int64_t{1'000'000};
 
 // Whether a wait of this thread is being counted: a call that another library handed on to us is the same wait.
-extern constinit thread_local bool waiting [[gnu::tls_model("initial-exec")]];
+extern constinit thread_local bool waiting;
 
 // A thread that waits for a GPU, while it lives, also where the thread is cancelled meanwhile. Not within another one.
 class Wait {

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 
@@ -15,20 +16,53 @@ namespace runlist {
 inline long word(const void* pointer) { return reinterpret_cast<long>(pointer); }
 inline long word(long value) { return value; }
 
+// The kernel's answer to a system call. The C library's syscall() may be another one's: torsocks puts one before it
+// that denies what it does not know.
+inline long ask_kernel(long number, long first = 0, long second = 0, long third = 0, long fourth = 0, long fifth = 0,
+                       long sixth = 0) {
+#if defined(__x86_64__)
+    register long in_r10 __asm__("r10") = fourth;
+    register long in_r8 __asm__("r8") = fifth;
+    register long in_r9 __asm__("r9") = sixth;
+    long result = number;
+    __asm__ volatile("syscall"
+                     : "+a"(result)
+                     : "D"(first), "S"(second), "d"(third), "r"(in_r10), "r"(in_r8), "r"(in_r9)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long in_x8 __asm__("x8") = number;
+    register long in_x0 __asm__("x0") = first;
+    register long in_x1 __asm__("x1") = second;
+    register long in_x2 __asm__("x2") = third;
+    register long in_x3 __asm__("x3") = fourth;
+    register long in_x4 __asm__("x4") = fifth;
+    register long in_x5 __asm__("x5") = sixth;
+    __asm__ volatile("svc #0"
+                     : "+r"(in_x0)
+                     : "r"(in_x8), "r"(in_x1), "r"(in_x2), "r"(in_x3), "r"(in_x4), "r"(in_x5)
+                     : "memory");
+    return in_x0;
+#else
+#error "not built for this processor: make its system calls here"
+#endif
+}
+
 // A system call that leaves errno alone and returns the negative of an errno value when it fails. Unlike the C
 // library's functions it is no cancellation point, so that no thread ends in the middle of what we do.
 template <typename... Arguments>
 long call(long number, Arguments... arguments) {
-    const int saved = errno;
-    const long result = ::syscall(number, word(arguments)...);
-    const int error = errno;
-    errno = saved;
-    return result == -1 ? -error : result;
+    return ask_kernel(number, word(arguments)...);
 }
+
+// The machine's clock, in user space. In programs of others preload.cpp has it be the C library's own: one that is put
+// before it may stand still, as faketime's.
+using ClockFunction = int(clockid_t, timespec*) noexcept;
+inline constinit std::atomic<ClockFunction*> machine_clock{&::clock_gettime};
 
 inline std::int64_t monotonic_ns() {
     timespec now{};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);  // in user space, and it cannot fail
+    machine_clock.load(std::memory_order_relaxed)(CLOCK_MONOTONIC, &now);  // it cannot fail
     return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 

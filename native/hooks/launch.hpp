@@ -63,14 +63,15 @@ inline void count(int row, CUstream stream, bool per_thread) {
         count_rest(*own, left, row);
 }
 
-// Calls a real function of a row when it is its turn. One for all functions of a type, as it is large.
+// Calls a real function of a row when it is its turn. One for all functions of a type, as it is large. While it waits
+// for its turn it is in no hook: a program may leave it by a long jump, as where a signal says that it took too long.
 template <typename... Arguments>
 [[gnu::noinline, gnu::cold]] CUresult call_in_turn(CUresult (*real)(Arguments...), int row, bool per_thread,
                                                    Arguments... arguments) {
-    const Outermost outermost;
-    if (!outermost) return real(arguments...);
+    if (in_hook) return real(arguments...);
     const Named named(arguments...);
     cap::Turn turn(calls_of(row), named.stream, per_thread, named.work);
+    const Outermost outermost;
     count(row, named.stream, per_thread);
     const CUresult result = real(arguments...);
     turn.launched(result == CUDA_SUCCESS);
@@ -216,11 +217,12 @@ struct WorkOfSeveral;
 template <Id id, int row>
 struct WorkOfSeveral<id, row, CUresult(CUDA_LAUNCH_PARAMS*, unsigned, unsigned)> {
     static CUresult CUDAAPI call(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
-        const Outermost outermost;
+        if (in_hook) return call_real<id, row>(launches, count, flags);
         const bool named = launches != nullptr && count > 0;
-        const bool capped = cap::on() && outermost && named && count <= kMost;
+        const bool capped = cap::on() && named && count <= kMost;
         return in_turn(launches, capped ? count : 0, [&] {
-            if (outermost) hooks::count(row, named ? launches->hStream : nullptr, false);
+            const Outermost outermost;
+            hooks::count(row, named ? launches->hStream : nullptr, false);
             return call_real<id, row>(launches, count, flags);
         });
     }

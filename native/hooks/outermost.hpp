@@ -4,7 +4,7 @@
 
 namespace runlist::hooks {
 
-extern constinit thread_local bool in_hook [[gnu::tls_model("initial-exec")]];
+extern constinit thread_local bool in_hook;
 
 class Outermost {
   public:

@@ -241,8 +241,8 @@ inline bool on() {
     return there != nullptr && there->on.load(std::memory_order_relaxed);
 }
 
-extern constinit thread_local int own_client [[gnu::tls_model("initial-exec")]];  // 1 + its index; 0: none
-extern constinit thread_local bool inside [[gnu::tls_model("initial-exec")]];     // a call that was looked at already
+extern constinit thread_local int own_client;  // 1 + its index; 0: none
+extern constinit thread_local bool inside;     // a call that was looked at already
 
 class Inside {
   public:

@@ -187,8 +187,8 @@ void order_per_thread(Client& client, const Calls& calls) {
 
 // Whether what client 0 gave a thread's own stream is done is told by an event, which any thread can ask about.
 void follow_first(const Calls& calls) {
-    static constinit thread_local Engine::Followed* place [[gnu::tls_model("initial-exec")]] = nullptr;
-    static constinit thread_local CUevent event [[gnu::tls_model("initial-exec")]] = nullptr;
+    static constinit thread_local Engine::Followed* place = nullptr;
+    static constinit thread_local CUevent event = nullptr;
     CUcontext context = nullptr;
     if (calls.cuCtxGetCurrent(&context) != CUDA_SUCCESS) return;
     Engine& all = here();

@@ -28,7 +28,8 @@ long enter(long parent, const char* name) {
     if (opened < 0) return opened;
     struct stat found{};
     const bool ours = call(SYS_newfstatat, opened, word(""), word(&found), long{AT_EMPTY_PATH}) == 0 &&
-                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+                      found.st_uid == static_cast<uid_t>(call(SYS_geteuid)) &&
+                      (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
     if (ours && (made != 0 || call(SYS_fchmod, opened, kPrivate) == 0)) return opened;
     call(SYS_close, opened);
     return -EPERM;
@@ -52,7 +53,7 @@ bool make_directory(Path& path) {
         return path.add(runtime).add('/').add(names::kOwnFolder).add('/').add(names::kRegionsFolder).fits;
     }
     Text<32> own;
-    own.add(names::kTemporaryPrefix).add(::geteuid());
+    own.add(names::kTemporaryPrefix).add(call(SYS_geteuid));
     path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder);
     return make(names::kTemporaryFolder, own.text) && path.fits;
 }

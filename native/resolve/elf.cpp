@@ -10,6 +10,7 @@
 #include "core/guest.hpp"
 
 extern "C" [[gnu::visibility("hidden")]] const ElfW(Ehdr) __ehdr_start;  // where the linker puts our own
+#pragma weak _r_debug  // of glibc's dynamic linker; a program that is linked against musl has another one
 
 namespace runlist::resolve {
 namespace {
@@ -257,7 +258,8 @@ using Iterate = int (*)(int (*)(dl_phdr_info*, std::size_t, void*), void*);
 Iterate c_library_iterate() {
     static std::atomic<Iterate> known{nullptr};
     if (const Iterate found = known.load(std::memory_order_relaxed)) return found;
-    for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
+    const link_map* first = &_r_debug != nullptr ? _r_debug.r_map : nullptr;
+    for (const link_map* map = first; map != nullptr; map = map->l_next) {
         const Object object{*map};
         if (!object.is("libc.so.6")) continue;
         if (void* found = object.symbol("dl_iterate_phdr")) {

@@ -19,7 +19,7 @@
 namespace runlist::rm {
 
 constinit std::atomic<bool> watching{true};
-[[gnu::tls_model("initial-exec")]] constinit thread_local Wish wish;
+constinit thread_local Wish wish;
 
 namespace {
 
@@ -337,8 +337,10 @@ Ioctl* next_in_order() {
 
 int next_ioctl(int fd, unsigned long request, void* argument) {
     Ioctl* next = next_in_order();
-    return next != nullptr ? next(fd, request, argument)
-                           : static_cast<int>(::syscall(SYS_ioctl, fd, request, argument));
+    if (next != nullptr) return next(fd, request, argument);
+    const long result = call(SYS_ioctl, long{fd}, static_cast<long>(request), argument);
+    if (result < 0) errno = static_cast<int>(-result);
+    return result < 0 ? -1 : static_cast<int>(result);
 }
 
 // The one of the library that called: there may be several copies of it in a process.

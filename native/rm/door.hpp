@@ -32,7 +32,7 @@ struct Wish {
     bool is_there = false;
     std::int32_t refused_on = -1;  // a GPU by its index in the region, on which the driver was refused memory for it
 };
-[[gnu::tls_model("initial-exec")]] extern constinit thread_local Wish wish;
+extern constinit thread_local Wish wish;
 
 // One call of the program. For it the driver may come to the door more than once: it asks again after a refusal, or one
 // of its functions calls another one. However often it was refused, that is one refusal, and none if it got what it

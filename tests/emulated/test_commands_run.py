@@ -148,6 +148,18 @@ def test_run_hands_on_what_is_ignored(commands: Commands, daemon: Daemon) -> Non
     assert int(ignored, 16) & 1 << signal.SIGHUP - 1
 
 
+@pytest.mark.parametrize("named", [{}, {"LC_CTYPE": "C"}, {"LANG": "C.UTF-8"}, {"LC_CTYPE": "C.UTF-8", "LANG": "C"}])
+@pytest.mark.parametrize("words", [("run", "--"), ("emulator", "--")])
+def test_the_locale_is_the_one_that_we_were_started_with(
+    commands: Commands, daemon: Daemon, named: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """Where none is named Python sets one, for what it starts as well: in containers, services and crontabs."""
+    plain = {name: value for name, value in commands.environment.items() if not name.startswith(("LC_", "LANG"))}
+    lines = commands.ok(*words, "env", env={**plain, **named}).splitlines()
+    found = dict(line.split("=", 1) for line in lines if line.startswith(("LC_", "LANG")))
+    assert found == named
+
+
 @pytest.mark.parametrize(
     ("content", "code", "what"),
     [

@@ -48,6 +48,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "operations": ("operations.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "counter.so": ("counter.c", *SHARED),
+    "substitutes.so": ("substitutes.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),
     "manners": ("manners.c", "state.c"),
     "observer": ("observer.c", NVML),

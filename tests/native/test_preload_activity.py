@@ -172,6 +172,18 @@ def test_a_wait_that_is_left_by_a_long_jump(program: Program) -> None:
     assert program.do("launch", "stream").waiting == 0
 
 
+@pytest.mark.skipif(ON_NVIDIA, reason="a launch that waits for its turn cannot be told from one in NVIDIA's driver")
+def test_a_launch_that_is_left_by_a_long_jump(guests: Guests) -> None:
+    """It waited for its turn, as nearly always under such a cap. What its thread launches later is seen as before."""
+    with started(guests, Region.create(guests.new_path(), cap=1)) as program:
+        program.do("work-or-leap")
+        wait_for(lambda: program.now().work >= 2)
+        program.do("leap")
+        before = program.now().work
+        assert program.do("work-there").work == before + 1
+        assert program.do("work-there").work == before + 2
+
+
 @pytest.mark.parametrize("way", ["cancel", "exit"])
 def test_a_wait_in_which_its_thread_ends(guests: Guests, way: str) -> None:
     """A driver of our own, as the emulated one ends the process then."""

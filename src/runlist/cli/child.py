@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from runlist.cli.common import say
 from runlist.proc.process import is_stopped
@@ -18,20 +19,23 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 _TOGETHER_S = 0.05
+_LOCALE = "LC_CTYPE"
 
 # glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
 subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
 
 
 def start(
-    command: list[str], environment: Mapping[str, str], given: Sequence[int] = (), *, ignores_children: bool = False
+    command: list[str], variables: Mapping[str, str], given: Sequence[int] = (), *, ignores_children: bool = False
 ) -> subprocess.Popen[bytes]:
-    """The running command, which has all descriptors that we were started with, and those that are given to it. A
-    script that names no interpreter is the shell's, as for `env` and `nice`. Raises OSError.
+    """The running command, which has the environment and all descriptors that we were started with, and the variables
+    and descriptors that are given to it. A script that names no interpreter is the shell's, as for `env` and `nice`.
+    Raises OSError.
 
     Nobody else may wait for it, not even the Popen object when it is collected: keep it. With `ignores_children` it
     ignores SIGCHLD; call that where there is one thread.
     """
+    environment = {**_own_environment(), **variables}
     for descriptor in given:
         os.set_inheritable(descriptor, True)
 
@@ -46,6 +50,19 @@ def start(
         if error.errno != errno.ENOEXEC or path is None or not _is_text(path):
             raise
         return run([_SHELL, path, *command[1:]])
+
+
+def _own_environment() -> dict[str, str]:
+    """The environment that we were started with. Where it names no locale Python sets one for itself and all that it
+    starts.
+    """
+    environment = dict(os.environ)
+    with contextlib.suppress(OSError):  # no /proc
+        started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+        environment.pop(_LOCALE, None)
+        found = (os.fsdecode(entry).partition("=") for entry in started_with)
+        environment.update({name: value for name, _, value in found if name == _LOCALE})
+    return environment
 
 
 def _ignore_children() -> None:

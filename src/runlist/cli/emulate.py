@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import signal
 import tempfile
@@ -34,7 +33,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
                 signal.pause()
         stack.callback(forwarding.close)
         try:
-            process = child.start(command, {**os.environ, **environment}, ignores_children=ignores_children)
+            process = child.start(command, environment, ignores_children=ignores_children)
         except OSError as error:
             return child.not_started(command, error)
         forwarding.to(process.pid)

@@ -39,9 +39,9 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
         say(note)
     forwarding = Forwarding()
     ignores_children = child.heed_children()
-    environment = {**os.environ, names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
+    variables = {names.MESSAGES: str(client.messages), **tree.variables, **plane.environment()}
     try:
-        process = child.start(command, environment, tree.inherited, ignores_children=ignores_children)
+        process = child.start(command, variables, tree.inherited, ignores_children=ignores_children)
     except OSError as error:
         forwarding.close()
         return child.not_started(command, error)

@@ -18,6 +18,8 @@ static CUgraphExec executable;
 static CUcontext context;
 static CUfunction kernel;
 static sem_t gate;
+static sem_t more;
+static sem_t done;
 static pthread_t waiter;
 static sigjmp_buf back;
 
@@ -71,9 +73,30 @@ static CUresult works_found(void) {
     return found(kernel, 1, 1, 1, 256, 1, 1, 0, stream, parameters, NULL);
 }
 
+/* Works without a pause until it leaps out of a launch; from then on it works once whenever it is told to. */
+static void* works_on(void* unused) {
+    (void)unused;
+    CUresult result = cuCtxSetCurrent(context);
+    if (sigsetjmp(back, 1) == 0) {
+        while (result == CUDA_SUCCESS) result = works();
+    }
+    while (sem_wait(&more) == 0) {
+        MUST(works());
+        sem_post(&done);
+    }
+    return NULL;
+}
+
+static CUresult works_there(void) {
+    sem_post(&more);
+    return (CUresult)sem_wait(&done);
+}
+
 static CUresult prepare(void) {
     kernel = accumulate();
     MUST(sem_init(&gate, 0, 0));
+    MUST(sem_init(&more, 0, 0));
+    MUST(sem_init(&done, 0, 0));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&aside, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&event, CU_EVENT_DEFAULT));
@@ -131,6 +154,8 @@ static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "wait-event")) return starts(sync_event, NULL);
     if (!strcmp(word, "wait-context")) return starts(sync_context, NULL);
     if (!strcmp(word, "wait-or-leap")) return starts(sync_stream, &back);
+    if (!strcmp(word, "work-or-leap")) return (CUresult)pthread_create(&waiter, NULL, works_on, NULL);
+    if (!strcmp(word, "work-there")) return works_there();
     if (!strcmp(word, "join")) return joins();
     if (!strcmp(word, "leap")) return (CUresult)pthread_kill(waiter, SIGUSR1);
     if (!strcmp(word, "fork")) return forks();

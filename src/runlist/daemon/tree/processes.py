@@ -22,7 +22,7 @@ from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.proc.process import ancestors, behind, descendants, is_deep, owner_of, start_of
 from runlist.rate import Rate
 
@@ -33,8 +33,8 @@ MAX_TREES = 128
 
 FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which is all for one user: end some first"
 
-SLOTS_A_SECOND = 1024
-"""How many slots of regions with a crowd of processes are read for one user."""
+SLOTS_AT_ONCE, SLOTS_A_SECOND = 1024, 2048
+"""How many slots of regions are read for one user: each takes 10 µs."""
 MAX_HEIRS = 4096
 """How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
 every second.
@@ -63,7 +63,7 @@ class Processes:
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
-        self._reads: WeakValueDictionary[int, Rate] = WeakValueDictionary()  # by user
+        self._reads: WeakValueDictionary[Owner, Rate] = WeakValueDictionary()
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Processes:
         except BaseException:
             os.close(pidfd)
             raise
-        reads = self._reads.setdefault(user_behind(uid), Rate(SLOTS_A_SECOND))
+        reads = self._reads.setdefault(Owner.of(pid, uid), Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads))
         root.by_rule = by_rule
         root.outer = self.root_of(pid)

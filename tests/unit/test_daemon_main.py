@@ -178,7 +178,6 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: said.append("who joined")),
         kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
@@ -194,7 +193,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         asyncio.run(module._check(daemon, limit))
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
-    assert said.count("looked") == 12
+    assert said.count("looked") == 6
     assert said.count("ring") == said.count("counts") == said.count("roused") == said.count("who joined") == 6
     assert "opened" not in said
     said.clear()
@@ -207,6 +206,29 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit))
     assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
+
+
+def test_who_waits_to_checkpoint_is_looked_for_once_a_second_or_as_rarely_as_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+
+    async def look() -> None:
+        nonlocal now
+        now += 0.01 if not waited else 0.7
+
+    daemon: Any = SimpleNamespace(checkpoints=SimpleNamespace(look=look))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._see_checkpoints(daemon))
+    assert waited == [module.CHECK_EVERY_S, pytest.approx(0.7 * module.CHECKPOINTS_REST)]
 
 
 def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soon(
@@ -228,7 +250,6 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(
             check=lambda: len(checks) != 4, asking=lambda managed: {7} if len(checks) == 6 else set()
@@ -414,7 +435,6 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),

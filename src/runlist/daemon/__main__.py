@@ -46,6 +46,7 @@ _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
+CHECKPOINTS_REST = 10  # so many times what a look at who waits for one took
 SLICES_EVERY = 3  # checks
 TOLD_EVERY = 30  # checks, of files and slices, while the kernel tells of changes: they are looked at all the same
 WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
@@ -153,6 +154,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon, limit)),
             loop.create_task(_guard(daemon)),
+            loop.create_task(_see_checkpoints(daemon)),
             loop.create_task(daemon.drop_ins.follow()),
             loop.create_task(_reload(daemon, hung_up, ready.manager)),
         ]
@@ -285,7 +287,6 @@ async def _check(daemon: Daemon, limit: LogLimit) -> None:
             daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()
-            await daemon.checkpoints.look()
             daemon.manager.look_who_joined()
             if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():
                 daemon.revision.rules_changed(None)
@@ -302,6 +303,15 @@ async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager)
         with _going_on():
             await daemon.revision.reload_or_say()
         manager.ready(daemon.placement.wrong or "the rules were read again")
+
+
+async def _see_checkpoints(daemon: Daemon) -> None:
+    """Look who waits to checkpoint a process: whoever has many descriptors has nothing else wait for that."""
+    while True:
+        began = time.monotonic()
+        with _going_on():
+            await daemon.checkpoints.look()
+        await asyncio.sleep(max(CHECK_EVERY_S, CHECKPOINTS_REST * (time.monotonic() - began)))
 
 
 async def _guard(daemon: Daemon) -> None:

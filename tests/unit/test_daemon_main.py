@@ -187,7 +187,6 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: said.append("who joined")),
         kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
@@ -203,7 +202,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == [(True, False), (True, False), (True, True)] * 2
     assert said.count("left out") == said.count(("usage", True)) == 6
-    assert said.count("looked") == 12
+    assert said.count("looked") == 6
     assert said.count("ring") == said.count("counts") == said.count("roused") == said.count("who joined") == 6
     assert "opened" not in said
     said.clear()
@@ -216,6 +215,31 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(module._check(daemon, limit, asyncio.Event()))
     assert checks() == ([(False, False)] * 29 + [(True, True)]) * 2
+
+
+def test_who_waits_to_checkpoint_is_looked_for_behind_checks_or_as_rarely_as_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[float] = []
+    now = 0.0
+
+    async def wait() -> None:
+        nonlocal now
+        now = float(int(now) + 1)
+        if now == 30:
+            raise KeyboardInterrupt
+
+    async def look() -> None:
+        nonlocal now
+        looked.append(now)
+        now += 0.01 if len(looked) < 3 else 0.7
+
+    daemon: Any = SimpleNamespace(checkpoints=SimpleNamespace(look=look))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    checked: Any = SimpleNamespace(wait=wait)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(module._see_checkpoints(daemon, checked))
+    assert looked == [1, 2, 3, 11, 19, 27]
 
 
 def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soon(
@@ -237,7 +261,6 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(
             check=lambda: len(checks) != 4, asking=lambda managed: {7} if len(checks) == 6 else set()
@@ -423,7 +446,6 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        checkpoints=SimpleNamespace(look=nothing),
         manager=SimpleNamespace(look_who_joined=lambda: None),
         kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),

@@ -116,9 +116,9 @@ def test_a_command_below_a_managed_one_is_told_so() -> None:
 def test_once_the_launcher_hung_up_only_our_own_right_is_left() -> None:
     async def test(world: Managed) -> None:
         root = await world.launched()
-        await world.manager.launches.hung_up(NO_PROCESS)  # it had been refused
+        await world.manager.launches.hung_up(NO_PROCESS, world.borrower)  # it had been refused
         assert world.borrower in root.borrowers
-        await world.manager.launches.hung_up(PID)
+        await world.manager.launches.hung_up(PID, world.borrower)
         (borrower,) = root.borrowers
         assert isinstance(borrower, OwnRight)
 
@@ -129,7 +129,7 @@ def test_what_a_launcher_leaves_behind_is_of_its_tree() -> None:
     async def test(world: Managed) -> None:
         with child() as left:
             root = await world.launched()
-            await world.manager.launches.hung_up(PID)
+            await world.manager.launches.hung_up(PID, world.borrower)
             assert left in root.heirs
             assert world.opened.is_set()
             assert world.processes.root_of(left) is root

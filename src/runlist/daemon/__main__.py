@@ -46,6 +46,7 @@ _log = structlog.get_logger()
 
 CHECK_EVERY_S = 1.0
 GUARD_EVERY_S = 0.3  # while there is a memory limit: a tree over it is suspended within a second
+CHECKPOINTS_REST = 10  # so many times what a look at who waits for one took
 SLICES_EVERY = 3  # checks
 TOLD_EVERY = 30  # checks, of files and slices, while the kernel tells of changes: they are looked at all the same
 WEIGHTS_EVERY = 2  # of cgroups whose CPU weight tasks follow
@@ -153,6 +154,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             loop.create_task(_look(daemon)),
             loop.create_task(_check(daemon, limit, checked := asyncio.Event())),
             loop.create_task(_guard(daemon, checked)),
+            loop.create_task(_see_checkpoints(daemon, checked)),
             loop.create_task(daemon.drop_ins.follow()),
             loop.create_task(_reload(daemon, hung_up, ready.manager)),
         ]
@@ -285,13 +287,13 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
             daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()
-            await daemon.checkpoints.look()
             daemon.manager.look_who_joined()
             if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():
                 daemon.revision.rules_changed(None)
             if daemon.processes.expected:
                 daemon.opened.set()
-        checked.set()
+        checked.set()  # whoever waits is awake
+        checked.clear()
 
 
 async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager) -> None:
@@ -303,6 +305,20 @@ async def _reload(daemon: Daemon, asked: asyncio.Event, manager: ServiceManager)
         with _going_on():
             await daemon.revision.reload_or_say()
         manager.ready(daemon.placement.wrong or "the rules were read again")
+
+
+async def _see_checkpoints(daemon: Daemon, checked: asyncio.Event) -> None:
+    """Look behind checks who waits to checkpoint a process: for one with many descriptors nothing else waits."""
+    rests_until = 0.0
+    while True:
+        await checked.wait()
+        began = time.monotonic()
+        if began < rests_until:
+            continue
+        with _going_on():
+            await daemon.checkpoints.look()
+        ended = time.monotonic()
+        rests_until = ended + CHECKPOINTS_REST * (ended - began)
 
 
 async def _guard(daemon: Daemon, checked: asyncio.Event) -> None:
@@ -317,7 +333,6 @@ async def _guard(daemon: Daemon, checked: asyncio.Event) -> None:
         else:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(checked.wait(), 1.5 * CHECK_EVERY_S)
-        checked.clear()
         with _going_on():
             await daemon.guard.check()
 

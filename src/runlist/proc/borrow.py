@@ -79,11 +79,11 @@ def no_right(pid: int, reason: str) -> NoPermissionError:
 
 
 def still_has(pid: int, fd: int, copy: int) -> bool:
-    """Whether descriptor `fd` of process `pid` is still the open file of `copy`, in any of its tables; false after exec
-    or close.
+    """Whether descriptor `fd` of process `pid` is still the open file of `copy`, where it was or in the tables of its
+    first threads; false after exec or close.
     """
     with contextlib.suppress(OSError):  # it is gone
-        return any(_is_same(pid, each, copy) for each in descriptors.everywhere(pid, fd))
+        return any(_is_same(pid, each, copy) for each in descriptors.everywhere(pid, fd, few=True))
     return False
 
 

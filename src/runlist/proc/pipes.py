@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Collection
 
+MOST = 4096
+"""Descriptors of a process that are looked at: it may have a million."""
+
 
 def pipes_of(pid: int) -> set[str]:
-    """The pipes that a process has open, by their names in /proc; none when it is gone, or not ours to look at."""
-    folder = f"/proc/{pid}/fd"
+    """The pipes that a process has open, by their names in /proc; none when it is gone, or not ours to look at. Takes
+    10 ms for one with many descriptors: call it in a thread.
+    """
     found = set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in itertools.islice(entries, MOST):
             with contextlib.suppress(OSError):
-                found.add(os.readlink(f"{folder}/{name}"))
+                found.add(os.readlink(entry.path))
     return {target for target in found if target.startswith("pipe:")}
 
 

@@ -12,7 +12,7 @@ import structlog
 
 from runlist.daemon.memory.ceiling import Ceiling
 from runlist.errors import NotSupportedError
-from runlist.planes.process.region import CROWD, Activity, Operations, Region, RegionError, Snapshot, gpu_key
+from runlist.planes.process.region import Activity, Operations, Region, RegionError, Snapshot, gpu_key
 from runlist.rate import Rate
 
 _log = structlog.get_logger()
@@ -77,11 +77,10 @@ class Quota:
         self._refused: dict[int, int] = {}  # the most refusals that the region ever told, by the GPU's key
 
     def _may_read(self, before: Snapshot) -> bool:
-        """Whether there is time to read the region again: that of a crowd costs its user some."""
-        crowd = len(before.slots) > CROWD
-        if crowd and self._reads.left <= 0:
+        """Whether there is time to read the region again: each of its slots costs its user some."""
+        if self._reads.left <= 0:
             return False
-        self._reads.spend(len(before.slots) if crowd else 0)
+        self._reads.spend(len(before.slots))
         return True
 
     @property
@@ -127,6 +126,11 @@ class Quota:
                 for key, device in self._snapshot.devices.items():
                     self._refused[key] = max(self._refused.get(key, 0), device.refusals)
         return self._snapshot
+
+    @property
+    def read_at(self) -> float:
+        """When the region was last read, by the monotonic clock."""
+        return self._read_at
 
     def refused(self, gpu: str) -> int:
         """How many allocations on a GPU the library refused, as it says itself. Stays after the end; never shrinks."""

@@ -43,7 +43,8 @@ class Connection:
         self._sock = sock
         self._manager = manager
         self._loop = asyncio.get_running_loop()
-        self._handlers = Handlers(peer, manager, _Launcher(self, self._loop), status, stop, turns)
+        self._launcher = _Launcher(self, self._loop)
+        self._handlers = Handlers(peer, manager, self._launcher, status, stop, turns)
         self._inbox = Inbox(MAX_REQUEST_BODY)
         self._decoder = msgspec.json.Decoder(wire.Request)
         self._queue: asyncio.Queue[wire.Message | None] = asyncio.Queue()
@@ -118,7 +119,7 @@ class Connection:
             if not await self._send(wire.encode(answer)):
                 break
         if self._handlers.launched is not None:
-            await self._manager.launches.hung_up(self._handlers.launched)
+            await self._manager.launches.hung_up(self._handlers.launched, self._launcher)
         self._loop.remove_reader(self._sock)
         self._manager.descriptors.discard([*self._handlers.regions, *self._inbox.fds])
         self._inbox.fds.clear()

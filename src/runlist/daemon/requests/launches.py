@@ -57,7 +57,7 @@ class Launches:
             settings = await self._room_for(pid, settings, uid)
             await self._processes.find_ancestors(pid)
             outer = self._processes.root_of(pid)
-            root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region)
+            root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region, asked_by=uid)
         except BaseException:
             if region is not None:
                 region.close()
@@ -75,12 +75,12 @@ class Launches:
             )
         return notes
 
-    async def hung_up(self, pid: int) -> None:
+    async def hung_up(self, pid: int, launcher: Borrower) -> None:
         """`runlist run` hung up: only our own right is left for its descendants. Where some are left it waits for this
         to return, since they lose their parent with it.
         """
         root = self._processes.roots.get(pid)
-        if root is None:
+        if root is None or launcher not in root.borrowers:  # the id may be another's by now
             return
         root.borrowers = (OwnRight(),)
         left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]

@@ -119,7 +119,7 @@ class Manager:
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
             )
-        root = self.processes.add_root(pid, settings)
+        root = self.processes.add_root(pid, settings, asked_by=uid)
         root.awaited = True
         try:
             limit_memory(root, self.placement)
@@ -164,7 +164,7 @@ class Manager:
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
-        processes = self._targets(pid, uid)
+        processes, named = self._targets(pid, uid), self.processes.named(pid)
         if (root := self.processes.asked(pid)) is not None:
             del root.asked_of[pid]
             if not processes and not self.processes.away(pid):
@@ -178,8 +178,8 @@ class Manager:
             assert task.root is not None
             task.root.excluded.add(task.task.key.pid)
             del task.root.away[task.task.key]
-        if pid in self.processes.roots:
-            self.processes.remove_root(self.processes.roots[pid])
+        if named is not None:
+            self.processes.remove_root(named)
         self.gpus.run_all()
         return troubles
 
@@ -352,7 +352,7 @@ class Manager:
         """The root of what a pid names: itself, or that of its processes, of its tasks without a context, or of what
         was asked for it before it had one.
         """
-        named = self.processes.roots.get(pid) or next((process.root for process in processes), None)
+        named = self.processes.named(pid) or next((process.root for process in processes), None)
         return named or next((task.root for task in self.processes.away(pid)), None) or self.processes.asked(pid)
 
     @staticmethod

@@ -58,7 +58,7 @@ class OwnSettings:
             root = self._root(pid)
             alone = root is None
             if root is None:
-                root = manager.processes.add_root(pid, {})
+                root = manager.processes.add_root(pid, {}, asked_by=uid)
             elif uid not in (0, root.uid):
                 raise NoPermissionError(
                     f"process {pid} is managed by user {root.uid}: only that user and root may do so"

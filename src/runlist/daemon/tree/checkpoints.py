@@ -24,7 +24,7 @@ class Checkpoints:
         self._seen: dict[int, tuple[int, set[str]]] = {}  # descriptors now, and pipes when suspended; by process id
 
     async def look(self) -> None:
-        """Look at the suspended processes whose number of open files has changed."""
+        """Look at the suspended processes whose number of open files has changed. Nothing else should wait for it."""
         suspended = {
             process.pid: process
             for process in self._processes.managed.values()
@@ -37,7 +37,7 @@ class Checkpoints:
         for pid, process in suspended.items():
             count = descriptor_count(pid)
             if pid not in self._seen:
-                self._seen[pid] = count, pipes_of(pid)
+                self._seen[pid] = count, await asyncio.to_thread(pipes_of, pid)
             elif count != self._seen[pid][0]:
                 before = self._seen[pid][1]
                 self._seen[pid] = count, before
@@ -45,9 +45,13 @@ class Checkpoints:
 
     async def _who_waits(self, process: ManagedProcess, before: set[str]) -> str:
         """Who is connected to a process by new pipes, in words; nothing where that is only its own family."""
-        fresh = pipes_of(process.pid) - before
-        family = {*descendants([process.root.pid])[process.root.pid], process.root.pid, process.pid, os.getpid()}
-        others = await asyncio.to_thread(holders, fresh, family)
+        pid, root = process.pid, process.root.pid
+
+        def look() -> list[int]:
+            fresh = pipes_of(pid) - before
+            return holders(fresh, {*descendants([root])[root], root, pid, os.getpid()}) if fresh else []
+
+        others = await asyncio.to_thread(look)
         if not others:
             return ""
         asking = f"process {others[0]} ({short_command(command_line(others[0]))})"

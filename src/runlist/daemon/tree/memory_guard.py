@@ -58,6 +58,9 @@ UNSEEN_LOOKS = 3
 _STRANGERS = 64  # processes of a region that no list names, and that are looked at: a tenant can name any
 _UNOWNED = 64 << 20  # bytes that are worth a line in the log
 
+PIECE_S = 0.002
+"""So long regions are read in a row."""
+
 Held = Mapping[TaskKey, int]
 """Bytes, by process and GPU."""
 
@@ -111,20 +114,30 @@ class MemoryGuard:
             if watched:
                 self.look()  # who was held for memory is let go
             return
-        await self._census.refresh()
-        stock = self._stock()
+        stock = await self._fresh_stock()
         often = self._breaking_often(stock)
         sure = self._breaking(stock) | often
         for pause_s in LOOKS_AGAIN_S if sure - often else ():
             await asyncio.sleep(pause_s)
             self._let_go()
             await asyncio.sleep(GONE_S)
-            await self._census.refresh()
-            stock = self._stock()
+            stock = await self._fresh_stock()
             sure = sure & self._breaking(stock) | often
             if not sure - often:
                 break
         self.look(sure, stock)
+
+    async def _fresh_stock(self) -> Stock:
+        """What trees hold now. Regions are read in pieces, since a user may have many: others come between."""
+        await self._census.refresh()
+        since = began = time.monotonic()
+        for root in sorted(self._watched(), key=lambda root: root.quota.read_at):  # not all may be read at once
+            if (snapshot := root.quota.look(kept_s=0.0)) is not None:
+                snapshot.holders()
+            if time.monotonic() - began >= PIECE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return self._stock(since)
 
     def look(self, sure: set[tuple[int | str, str]] | None = None, stock: Stock | None = None) -> None:
         """Look once, by what NVML said last. No trees but those in `sure` (root, GPU) are found to be over now."""
@@ -171,9 +184,9 @@ class MemoryGuard:
 
     # -- what trees hold ---------------------------------------------------------------------------
 
-    def _stock(self) -> dict[int, dict[TaskKey, int]]:
+    def _stock(self, since: float | None = None) -> dict[int, dict[TaskKey, int]]:
         """The bytes that each process of each tree holds on each GPU, by the pid of the tree's root: the larger of
-        NVML's number and its own. A tree's processes are those of the trees in it, too.
+        NVML's number and its own, as of some time or now. A tree's processes are those of the trees in it, too.
         """
         stock: dict[int, dict[TaskKey, int]] = {root.pid: {} for root in self._watched()}
         if not stock:
@@ -190,15 +203,15 @@ class MemoryGuard:
                         stock[root.pid][key] = stock[root.pid].get(key, 0) + octets
         for root in self._watched():
             mine = stock[root.pid]
-            for key, octets in self._told_by(root).items():
+            for key, octets in self._told_by(root, since).items():
                 if octets > mine.get(key, 0) and root in self._members.trees_of(key.pid):
                     mine[key] = octets
         self._groups.take_stock(stock, self._processes.managed.__contains__)
         return stock
 
-    def _told_by(self, root: Root) -> dict[TaskKey, int]:
+    def _told_by(self, root: Root, since: float | None) -> dict[TaskKey, int]:
         """The bytes that the library of each process of a tree tells."""
-        snapshot = root.quota.look(kept_s=0.0)
+        snapshot = root.quota.look(kept_s=0.0 if since is None else time.monotonic() - since)
         if snapshot is None:
             return {}
         devices = {gpu: device.index for gpu in self._gpu_names() if (device := snapshot.device(gpu)) is not None}

@@ -18,12 +18,12 @@ from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
-from runlist.errors import NoTargetError, RunlistError
+from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
-from runlist.proc.owners import user_behind
-from runlist.proc.process import ancestors, descendants, is_deep, owner_of, start_of
+from runlist.proc.owners import Owner, user_behind
+from runlist.proc.process import ancestors, behind, descendants, is_deep, owner_of, start_of
 from runlist.rate import Rate
 
 _log = structlog.get_logger()
@@ -33,8 +33,8 @@ MAX_TREES = 128
 
 FULL = f"{MAX_TREES} commands and attached processes of yours are managed, which is all for one user: end some first"
 
-SLOTS_A_SECOND = 1024
-"""How many slots of regions with a crowd of processes are read for one user."""
+SLOTS_AT_ONCE, SLOTS_A_SECOND = 1024, 2048
+"""How many slots of regions are read for one user: each takes 10 µs."""
 MAX_HEIRS = 4096
 """How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
 every second.
@@ -63,7 +63,7 @@ class Processes:
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
-        self._reads: WeakValueDictionary[int, Rate] = WeakValueDictionary()  # by user
+        self._reads: WeakValueDictionary[Owner, Rate] = WeakValueDictionary()
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -75,10 +75,15 @@ class Processes:
 
     def under(self, pid: int) -> list[ManagedProcess]:
         """A root's processes, or the one process of that id, or none."""
-        root = self.roots.get(pid)
+        root = self.named(pid)
         if root is not None:
             return self._of(root)
         return [self.managed[pid]] if pid in self.managed else []
+
+    def named(self, pid: int) -> Root | None:
+        """The root of that id, unless it has ended and the id is another process' now, which is managed."""
+        root = self.roots.get(pid)
+        return None if root is not None and root.ended and pid in self.managed else root
 
     def tasks(self) -> list[ManagedTask]:
         """The tasks of all processes."""
@@ -175,22 +180,22 @@ class Processes:
         borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),),
         region: Region | None = None,
         *,
+        asked_by: int = 0,
         by_rule: bool = False,
     ) -> Root:
-        """Manage a process and its descendants. The root takes the region over. What a rule names comes beside those
-        that a user may have: nobody gets out of rules by having many.
+        """Manage a process and its descendants, as its user or root asked. The root takes the region over. What a rule
+        names comes beside those that a user may have: nobody gets out of rules by having many.
         """
         if self.is_root(pid):
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
-        uid = owner_of(pid)
-        if uid is None or (not by_rule and self.is_full(uid)):
+        try:
+            uid = self._user_of_new(pid, asked_by, by_rule=by_rule)
+        except BaseException:
             os.close(pidfd)
-            if uid is None:
-                raise NoTargetError(f"process {pid} does not exist")
-            raise RunlistError(FULL)
-        reads = self._reads.setdefault(user_behind(uid), Rate(SLOTS_A_SECOND))
-        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(pid), reads))
+            raise
+        reads = self._reads.setdefault(Owner.of(pid, uid), Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
+        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads))
         root.by_rule = by_rule
         root.outer = self.root_of(pid)
         if pid in self.roots:  # of a process that has ended and left a tree
@@ -200,6 +205,17 @@ class Processes:
         self.roots[pid] = root
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
+
+    def _user_of_new(self, pid: int, asked_by: int, *, by_rule: bool) -> int:
+        """The user of a process that is to be a root. Its id may have become another's since somebody asked for it."""
+        uid = owner_of(pid)
+        if uid is None:
+            raise NoTargetError(f"process {pid} does not exist")
+        if asked_by not in (0, uid):
+            raise NoPermissionError(f"process {pid} belongs to user {uid} now: yours has ended")
+        if not by_rule and self.is_full(uid):
+            raise RunlistError(FULL)
+        return uid
 
     def is_full(self, uid: int, waiting: int = 0) -> bool:
         """Whether a user, with so many commands that wait, has as many trees as one may. Root and the daemon's own user
@@ -214,8 +230,10 @@ class Processes:
     def _is_same_user(one: int, other: int) -> bool:
         return user_behind(one) == user_behind(other)
 
-    def _driver_group(self, pid: int) -> CgroupLimit | None:
-        return self._driver_limits.enter(pid) if self._driver_limits.work else None
+    def _driver_group(self, root: Root) -> CgroupLimit | None:
+        """What a driver is to limit; nothing for a root that has ended, as its id may be another's."""
+        lives = self._driver_limits.work and behind(root.pidfd) == root.pid
+        return self._driver_limits.enter(root.pid) if lives else None
 
     def _root_ended(self, root: Root) -> None:
         self._loop.remove_reader(root.pidfd)
@@ -259,8 +277,9 @@ class Processes:
 
     def away(self, pid: int) -> list[ManagedTask]:
         """The tasks without a context of a root's processes, or of the one process of that id."""
+        named = self.named(pid)
         kept = [(root, key, away.task) for root in self.roots.values() for key, away in root.away.items()]
-        return [task for root, key, task in kept if pid in (root.pid, key.pid)]
+        return [task for root, key, task in kept if root is named or key.pid == pid]
 
     def remove_root(self, root: Root) -> list[str]:
         """Put back all below a root, and forget it; returns what could not be put back."""

@@ -33,7 +33,7 @@ from runlist.planes.nvidia.rm import status
 from runlist.planes.nvidia.rm.client import RawControl, RmClient, free_client, open_client, raw
 from runlist.planes.nvidia.rm.commands import COMMANDS, is_channel, is_compute, is_copy
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
-from runlist.proc import borrow
+from runlist.proc import borrow, descriptors
 from runlist.protocol.rm_autogen import (
     CLIENT_BASE,
     CLIENT_COUNT,
@@ -138,7 +138,8 @@ class Discoverer:
 
     def is_file(self, pid: int, fd: int) -> bool:
         with contextlib.suppress(OSError):
-            return any(True for _ in self._driver.control_files_behind(pid, fd))
+            behind = self._driver.control_files_behind(pid, fd, few=True)
+            return any(True for _ in behind) or descriptors.has_many_threads(pid)  # it may be in a table of the others
         return False
 
     def find_seen(self, pid: int, pidfd: int, borrower: Borrower, seen: Sequence[Seen]) -> list[Found]:

@@ -78,9 +78,10 @@ class Driver(Protocol):
     def files_of_requests(self) -> DriverFiles | None:
         """The files by which requests reach it, so that the kernel plane sees them; None where it sees none."""
 
-    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+    def control_files_behind(self, pid: int, fd: int, *, few: bool = False) -> Iterator[int]:
         """Numbers of the descriptors of `pid` that may be the control file on which the kernel saw requests to `fd`;
-        none where `fd` is another file. Raises OSError as /proc does.
+        none where `fd` is another file. With `few` only the tables of its first threads are looked at. Raises OSError
+        as /proc does.
         """
 
     def adopt(self, fd: int) -> OpenFile | None:
@@ -138,9 +139,9 @@ class NvidiaDriver:
         except OSError:
             return DriverFiles()
 
-    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+    def control_files_behind(self, pid: int, fd: int, *, few: bool = False) -> Iterator[int]:
         wanted = self._PATH.stat().st_rdev
-        for each in descriptors.everywhere(pid, fd):
+        for each in descriptors.everywhere(pid, fd, few=few):
             with contextlib.suppress(FileNotFoundError):  # not in this table
                 found = inode(descriptors.path(pid, each))
                 if stat.S_ISCHR(found.mode) and found.rdev == wanted:
@@ -210,10 +211,10 @@ class EmulatedDriver:
             return DriverFiles()
         return DriverFiles(device=found.dev, inode=found.ino)
 
-    def control_files_behind(self, pid: int, fd: int) -> Iterator[int]:
+    def control_files_behind(self, pid: int, fd: int, *, few: bool = False) -> Iterator[int]:
         if self._twin is not None:
             wanted = inode(self._twin)
-            for each in descriptors.everywhere(pid, fd):
+            for each in descriptors.everywhere(pid, fd, few=few):
                 with contextlib.suppress(FileNotFoundError):
                     if inode(descriptors.path(pid, each)) == wanted:
                         yield from self.control_files(pid)

@@ -7,9 +7,9 @@ from runlist.planes.process.region.format import Enforced
 from runlist.planes.process.region.memory import ready
 from runlist.planes.process.region.operations import Operations
 from runlist.planes.process.region.reading import RegionError
-from runlist.planes.process.region.snapshot import CROWD, Device, Slot, Snapshot, Use, gpu_key
+from runlist.planes.process.region.snapshot import Device, Slot, Snapshot, Use, gpu_key
 
 __all__ = [
-    "CROWD", "Activity", "Device", "Enforced", "Operations", "Region", "RegionError", "Slot", "Snapshot", "Use",
+    "Activity", "Device", "Enforced", "Operations", "Region", "RegionError", "Slot", "Snapshot", "Use",
     "create", "gpu_key", "ready", "remove", "sweep",
 ]  # fmt: skip

@@ -16,9 +16,6 @@ from runlist.proc.process import pid_namespace, start_of
 MAX_BYTES = (1 << 63) - 1
 """The largest number of bytes; a larger one in a file is nonsense, and is shown as this."""
 
-CROWD = 64
-"""A tree of more processes than this is looked at more seldom."""
-
 _USE_FIELDS = len(USE.names)
 
 
@@ -93,7 +90,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     strict: bool
     devices: dict[int, Device]
     slots: tuple[Slot, ...]
-    _alive: list[Slot] = []  # of a crowd, at the first question
+    _asked: dict[
+        tuple[int, int], bool
+    ] = {}  # whether processes lived when that was asked first, which takes 10 µs each
 
     def device(self, gpu: str) -> Device | None:
         """The entry of a GPU, by UUID; None when no process of the tree has used it."""
@@ -124,7 +123,7 @@ class Snapshot(msgspec.Struct, frozen=True):
                 continue
             if slot.pid not in known:
                 others -= 1
-            if (slot.pid in known or others >= 0) and _lives(slot, ours):
+            if (slot.pid in known or others >= 0) and self._lives(slot, ours):
                 found[slot.pid] = slot
         if foreign := [slot for slot in self.slots if slot.pid_namespace != ours and slot.use]:
             for pid in set(known) - found.keys():
@@ -137,7 +136,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         device = self.device(gpu)
         if device is None:
             return 0
-        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self._holders()))
+        return min(MAX_BYTES, sum(slot.use[device.index].total for slot in self.holders()))
 
     def used(self, gpu: str) -> int:
         """Bytes that the tree holds on a GPU."""
@@ -149,15 +148,18 @@ class Snapshot(msgspec.Struct, frozen=True):
         ours = pid_namespace()
         return [slot for slot in self.slots if _lives(slot, ours)]
 
-    def _holders(self) -> list[Slot]:
-        """Those of them that hold memory. Of a crowd everybody is looked at once: it takes 10 µs each."""
-        if self._alive:
-            return self._alive
+    def holders(self) -> list[Slot]:
+        """Those of them that hold memory."""
         ours = pid_namespace()
-        alive = [slot for slot in self.slots if slot.use and _lives(slot, ours)]
-        if len(self.slots) > CROWD:
-            self._alive.extend(alive)
-        return alive
+        return [slot for slot in self.slots if slot.use and self._lives(slot, ours)]
+
+    def _lives(self, slot: Slot, namespace: int) -> bool:
+        if slot.pid_namespace != namespace:
+            return True
+        key = slot.pid, slot.start_time
+        if key not in self._asked:
+            self._asked[key] = _lives(slot, namespace)
+        return self._asked[key]
 
 
 def _slot_of(pid: int, slots: Iterable[Slot]) -> Slot | None:

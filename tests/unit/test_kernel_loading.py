@@ -90,6 +90,17 @@ def test_what_is_wanted_is_in_the_maps_and_each_program_at_its_tracepoint(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_people_read_these_maps_and_the_next_daemon_goes_on_with_those() -> None:
+    """As docs/kernel-plane.md lists them. One owner has at most a quarter of the room."""
+    inherited = {"groups", "processes", "members", "controls", "objects", "files", "owners", "swept"}
+    assert {each.name for each in maps.MAPS if each.inherited} == inherited
+    pinned = inherited | {"policy", "force", "refusals", "counters"}
+    assert {each.name for each in maps.MAPS if each.pinned} == pinned
+    room = {each.name: each.entries for each in maps.MAPS}
+    of_one = {"groups": 16_384, "objects": 32_768, "files": 8_192, "processes": 2_048, "members": 2_048}
+    assert {name: room[name] for name in of_one} == {name: 4 * most for name, most in of_one.items()}
+
+
 def test_programs_have_the_descriptors_of_their_maps_and_the_places_of_the_kernel(
     kernel: Bpf, data: bytes, tracing: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,25 @@ WANTED = [
 ]
 
 
+SWITCH = {"prev_comm": 8, "prev_pid": 24, "prev_prio": 28, "prev_state": 32, "next_comm": 40, "next_pid": 56}
+WAKEUP = {"comm": 8, "pid": 24, "prio": 28, "target_cpu": 32}
+FIELDS = {
+    "sched/sched_switch": SWITCH,
+    "sched/sched_wakeup": WAKEUP,
+    "sched/sched_wakeup_new": WAKEUP,
+    "sched/sched_process_fork": {"parent_comm": 8, "parent_pid": 24, "child_comm": 28, "child_pid": 44},
+    "exceptions/page_fault_user": {"address": 8, "ip": 16, "error_code": 24},
+    "irq/irq_handler_exit": {"irq": 8, "ret": 12},
+    "irq/softirq_exit": {"vec": 8},
+    "irq_vectors/local_timer_exit": {"vector": 8},
+}
+"""As Linux 6.8 has them."""
+
+
+def form(fields: Mapping[str, int]) -> str:
+    return "\n".join(f"\tfield:char {field}[16];\toffset:{at};\tsize:16;" for field, at in fields.items())
+
+
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bpf]:
     """With all tracepoints that are wanted, numbered from 100 on, and their fields where they are expected."""
@@ -46,9 +65,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bpf]:
         folder = events(tmp_path) / name
         folder.mkdir(parents=True)
         (folder / "id").write_text(f"{number}\n")
-        fields = {field: at[0] if isinstance(at, tuple) else at for field, at in watching._FIELDS.get(name, {}).items()}
-        lines = [f"\tfield:char {field}[16];\toffset:{at};\tsize:16;" for field, at in fields.items()]
-        (folder / "format").write_text("\n".join(lines))
+        (folder / "format").write_text(form(FIELDS.get(name, {})))
     monkeypatch.setattr(rights, "_TRACING", (str(tmp_path / "nowhere"), str(tmp_path / "tracing")))
     uprobes = tmp_path / "uprobe"
     (uprobes / "format").mkdir(parents=True)
@@ -125,6 +142,33 @@ def test_older_kernels_watch_each_function_by_itself(kernel: Bpf, monkeypatch: p
         ]
 
 
+def test_maps_have_the_room_that_the_programs_expect(kernel: Bpf) -> None:
+    names = ("settings", "threads", "cores", "interrupts", "stacks", "counters", "events")
+    with Watch(os.getpid()):
+        made = [kernel.map(name) for name in names]
+    sizes = {name: Structure(text).size for name, text in protocol.STRUCTS.items()}
+    assert [(one.kind, one.key, one.value, one.entries) for one in made] == [
+        (2, 4, sizes["SETTINGS"], 1),
+        (1, 4, sizes["THREAD"], 16_384),
+        (2, 4, sizes["CORE"], 1024),
+        (6, 4, 8, 3),
+        (7, 4, 8 * 32, 4096),  # addresses of 8 bytes
+        (6, 4, 8, 5),
+        (27, 0, 0, 4 << 20),
+    ]
+
+
+def test_a_tracepoint_whose_fields_are_elsewhere_is_refused(kernel: Bpf, tmp_path: Path) -> None:
+    """Each field that a program reads, at each tracepoint."""
+    for name, fields in watching._FIELDS.items():
+        file = events(tmp_path) / name / "format"
+        for field in fields:
+            file.write_text(form({**FIELDS[name], field: 400}))
+            with pytest.raises(NotSupportedError, match=f"the tracepoint {name} of this kernel has other fields"):
+                Watch(os.getpid())
+        file.write_text(form(FIELDS[name]))
+
+
 def test_a_function_of_ones_own_is_watched_until_that_is_ended(kernel: Bpf) -> None:
     with Watch(1) as watch:
         opened = len(os.listdir("/proc/self/fd"))
@@ -183,8 +227,7 @@ def test_a_tracepoint_that_every_kernel_has_may_not(kernel: Bpf, tmp_path: Path)
 
 @pytest.mark.parametrize("at", [20, 44, 48])
 def test_fields_may_be_where_some_kernel_has_them_and_nowhere_else(kernel: Bpf, tmp_path: Path, at: int) -> None:
-    line = f"\tfield:pid_t child_pid;\toffset:{at};\tsize:4;"
-    (events(tmp_path) / "sched/sched_process_fork" / "format").write_text(line)
+    (events(tmp_path) / "sched/sched_process_fork" / "format").write_text(form({"child_pid": at}))
     if at == 48:
         with pytest.raises(NotSupportedError, match="sched_process_fork of this kernel has other fields than known"):
             Watch(os.getpid())

@@ -196,9 +196,7 @@ def test_what_somebody_else_took_out_meanwhile_is_not_counted(world: World, monk
     assert world.kernel.map("swept").content == {}
 
 
-def test_a_map_that_cannot_be_read_keeps_the_others_from_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_map_that_cannot_be_read_keeps_the_others_from_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.put("files", NOBODY, "FILE", owner=7)
     entries = bpf.Map.entries
 

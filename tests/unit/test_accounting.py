@@ -148,6 +148,15 @@ def test_idle_time_that_is_known_late_is_taken_back_from_the_newest_seconds(
     assert accounts.of(1).history == [0.0, 0.0, 0.0, 0.0]
 
 
+def test_no_more_is_taken_back_than_was_idle(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    for _ in range(3):
+        second(accounts, source, clock, 1, held_s=0.8)
+    source.hold(1, 0.0, idle_s=0.8)
+    clock.now += 1.0
+    accounts.read(clock.now)
+    assert accounts.of(1).history == [0.8, 0.8, 0.0, 0.0]
+
+
 def test_lost_records_are_counted(accounts: Accounting, source: FakeSource) -> None:
     source.hold(1, dropped=3)
     accounts.read(0.1)

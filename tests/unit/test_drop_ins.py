@@ -289,12 +289,12 @@ def test_links_and_what_is_no_file_are_whole_as_soon_as_they_are_there(folder: F
         await until(folder.reads("soft.toml", "is a link: put the file itself there"))
         os.mkfifo(folder.path / "pipe.toml")
         await until(folder.reads("pipe.toml", "not a file"))
-        with open(os.open(folder.path / "slow.toml", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(rule("user = 2"))
-            file.flush()
-            (folder.path / "hard.toml").unlink()
-            await until(lambda: not folder.where(Facts(1)))
-            assert not folder.where(Facts(2))
+        slow = os.open(folder.path / "slow.toml", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(slow, rule("user = 2").encode())
+        (folder.path / "hard.toml").unlink()
+        await until(lambda: not folder.where(Facts(1)))
+        assert not folder.where(Facts(2))
+        os.close(slow)
         await until(lambda: folder.where(Facts(2)) == "slow.toml:1")
 
     following(folder, test)

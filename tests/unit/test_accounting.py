@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.gpu import accounting, book
-from runlist.daemon.gpu.accounting import HISTORY_S, Accounting, mean_of_last
+from runlist.daemon.gpu.accounting import Accounting, mean_of_last
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Usage
 from tests.fixtures.usage import FakeSource
+
+# As they are to be: taken from the code they would hold whatever it says.
+HISTORY_S = 60
 
 GPU = "GPU-4e3db026-c5f4-6c0f-e70a-eeef00a48fe0"
 

@@ -13,11 +13,13 @@ from structlog.testing import capture_logs
 from runlist.daemon.placement import drop_ins
 from runlist.daemon.placement.book import Concern, RuleBook
 from runlist.daemon.placement.drop_ins import DropIns
-from runlist.daemon.placement.reading import MAX_DROP_IN
 from runlist.daemon.placement.rule import Rule
 from runlist.daemon.placement.rules import Facts, Rules
 from runlist.errors import UsageError
 from tests.fixtures.adoption import until
+
+# As they are to be: taken from the code they would hold whatever it says.
+MAX_DROP_IN = 1 << 16
 
 ID = "0123456789abcdef" * 4
 OTHER = "f" * 64

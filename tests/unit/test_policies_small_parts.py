@@ -8,21 +8,18 @@ import msgspec
 import pytest
 
 from runlist.model import Activity, Announce, Busy, Idle, Task, TaskClass, TaskKey, Usage, Vanish
-from runlist.policies.parts.announcements import AT_ONCE_S, BURST_S, FARTHEST_S, LOOK_S, Announcements
-from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
+from runlist.policies.parts.announcements import Announcements
 from runlist.policies.parts.lengths import RequestLengths
-from runlist.policies.parts.requests import (
-    BREAK_S,
-    CALM,
-    FALSE_END_S,
-    FIRST_IDLE_S,
-    MAX_IDLE_S,
-    MIN_IDLE_S,
-    MOST_OFF_S,
-    Requests,
-)
-from runlist.policies.parts.slices import BASE_US, MAX_WINDOWS, REMEMBERED_S, WeightedSlices
-from runlist.policies.parts.tail import OLDEST_S, RECENT_S, Tail
+from runlist.policies.parts.requests import Requests
+from runlist.policies.parts.slices import WeightedSlices
+from runlist.policies.parts.tail import Tail
+
+# What is promised of announcements and hints (docs/tenant-api.md), and was measured to be right of the rest.
+AT_ONCE_S, AHEAD_S, WAIT_S, GRACE_S, LOOK_S, FARTHEST_S, BURST_S = 0.003, 0.0025, 0.005, 0.001, 0.001, 1.0, 0.05
+FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S, FALSE_END_S, CALM = 0.001, 0.0007, 0.004, 0.001, 200
+MOST_OFF_S, BREAK_S = 0.1, 0.005
+RECENT_S, OLDEST_S = 1.0, 5.0
+BASE_US, MAX_WINDOWS, REMEMBERED_S = 16_000, 16, 30.0
 
 KEY, OTHER = TaskKey(1, "GPU-0"), TaskKey(2, "GPU-0")
 
@@ -222,7 +219,7 @@ def test_what_is_announced_for_a_time_that_makes_no_sense_counts_for_nothing(in_
 
 def test_a_pause_that_was_no_end_makes_programs_idle_later_and_calm_makes_them_idle_sooner() -> None:
     requests = Requests()
-    assert requests.idle_s(KEY) == FIRST_IDLE_S == 1e-3
+    assert requests.idle_s(KEY) == FIRST_IDLE_S
     now = 10.0
     for expected in (1.5e-3, 2.25e-3, 3.375e-3, MAX_IDLE_S, MAX_IDLE_S):
         requests.begins(KEY, now)
@@ -230,7 +227,6 @@ def test_a_pause_that_was_no_end_makes_programs_idle_later_and_calm_makes_them_i
         requests.begins(KEY, now + FALSE_END_S / 2)
         assert requests.idle_s(KEY) == pytest.approx(expected)
         now += 10
-    assert MAX_IDLE_S == 4e-3
     for _ in range(CALM - 1):
         now += 1
         requests.begins(KEY, now)
@@ -242,7 +238,7 @@ def test_a_pause_that_was_no_end_makes_programs_idle_later_and_calm_makes_them_i
         requests.ends(KEY, now)
         now += 1
         requests.begins(KEY, now)
-    assert requests.idle_s(KEY) == MIN_IDLE_S == 0.7e-3
+    assert requests.idle_s(KEY) == MIN_IDLE_S
     requests.drop(KEY)
     assert requests.idle_s(KEY) == FIRST_IDLE_S
 

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from runlist.daemon.gpu import accounting, book
-from runlist.daemon.gpu.accounting import HISTORY_S, Accounting, mean_of_last
+from runlist.daemon.gpu.accounting import Accounting, mean_of_last
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Usage
 from tests.fixtures.usage import FakeSource
+
+# As they are to be: taken from the code they would hold whatever it says.
+HISTORY_S = 60
 
 GPU = "GPU-4e3db026-c5f4-6c0f-e70a-eeef00a48fe0"
 
@@ -146,6 +149,15 @@ def test_idle_time_that_is_known_late_is_taken_back_from_the_newest_seconds(
     assert accounts.of(1).usage.busy_s == pytest.approx(0.5)
     second(accounts, source, clock, 1, idle_s=5.0)  # more than there ever was
     assert accounts.of(1).history == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_no_more_is_taken_back_than_was_idle(accounts: Accounting, source: FakeSource, clock: Clock) -> None:
+    for _ in range(3):
+        second(accounts, source, clock, 1, held_s=0.8)
+    source.hold(1, 0.0, idle_s=0.8)
+    clock.now += 1.0
+    accounts.read(clock.now)
+    assert accounts.of(1).history == [0.8, 0.8, 0.0, 0.0]
 
 
 def test_lost_records_are_counted(accounts: Accounting, source: FakeSource) -> None:

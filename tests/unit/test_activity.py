@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon.gpu import activity
 from runlist.daemon.requests.messages import Kind, TenantMessage
 from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.view import views
@@ -19,6 +18,10 @@ from runlist.planes.process.region import Activity as Told
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.views.structs import TaskView
 from tests.fixtures.scheduler import World
+
+# As they are to be: taken from the code they would hold whatever it says.
+GLANCE_S = 0.2
+OPEN_S = 0.05
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 IDLE_S = 0.002
@@ -293,7 +296,7 @@ def test_the_policy_hears_soon_of_who_begins_to_work_beside_others(world: World)
     assert not world.policy.events
     library.work()
     world.source.hold(1, 0.01, turns=10)
-    world.pass_time(2 * activity.GLANCE_S)
+    world.pass_time(2 * GLANCE_S)
     assert [event.held_s for event in world.policy.events if isinstance(event, Used)] == [{managed.task.key: 0.01}]
 
 
@@ -464,9 +467,9 @@ def test_within_a_request_a_pause_is_no_end_for_a_while(watched: tuple[World, Ma
     world, managed, library = watched
     library.told = Told(1, open=1)
     says_that_it_works(world, managed)
-    world.pass_time(0.8 * activity.OPEN_S)
+    world.pass_time(0.8 * OPEN_S)
     assert told(world) == [Busy]
-    world.pass_time(activity.OPEN_S)
+    world.pass_time(OPEN_S)
     assert told(world) == [Busy, Idle], "one that is never ended"
 
 

@@ -14,13 +14,18 @@ from runlist.daemon.actuator.link import MOST_WORDS
 from runlist.daemon.actuator.messages import Result
 from runlist.daemon.gpu import arms
 from runlist.daemon.gpu.arms import Arms
+from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedTask, SuspendedBy
+from runlist.errors import RunlistError
 from runlist.model import Announce, Busy, Share, TaskClass, TaskKey
 from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.scheduler import DISABLE, Tenant, World
+
+# As they are to be: taken from the code they would hold whatever it says.
+SHY_S = 1.0
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 IDLE_S = 0.002
@@ -151,6 +156,22 @@ def test_what_it_did_is_in_the_books_before_the_policy_is_asked(armed: World, ac
     assert {task.remark for task in tasks} == {""}
     assert suspensions(armed) == [1, 1]
     assert armed.shares()[2][1]  # nobody sent a second control: only the actuator's would have reached the driver
+
+
+def test_the_book_counts_no_time_of_what_it_suspended(
+    armed: World, actuator: Actuator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BookUsage.__init__, "__defaults__", (armed.clock.monotonic,))
+    armed.source.error = RunlistError("no")
+    armed.pass_time(0.01)
+    armed.run()
+    before = [armed.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
+    armed.decide(decision(on=(1,)))
+    armed.do(lambda: actuator.fire(DONE, DONE))
+    armed.pass_time(0.5)
+    armed.run()
+    after = [armed.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
+    assert [round(now - was, 6) for now, was in zip(after, before, strict=True)] == [0.5, 0.0, 0.0]
 
 
 def test_a_policy_that_thinks_otherwise_has_them_resumed(armed: World, actuator: Actuator) -> None:
@@ -286,7 +307,7 @@ def test_a_word_that_was_dropped_is_left_out_for_a_while(armed: World, actuator:
     owner.dropped(0)
     armed.run()
     assert actuator.armed == {}
-    armed.clock.now += arms.SHY_S
+    armed.clock.now += SHY_S
     armed.run()
     assert actuator.off() == 2
 

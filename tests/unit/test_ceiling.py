@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.daemon.memory import ceiling
-from runlist.daemon.memory.ceiling import LOOKS, OFTEN, SETTLE_S, STAYS_S, TOLERANCE, Ceiling
+from runlist.daemon.memory.ceiling import Ceiling
+
+# As they are to be: taken from the code they would hold whatever it says.
+LOOKS = 16
+OFTEN = 6
+SETTLE_S = 0.3
+STAYS_S = 10.0
+TOLERANCE = 8 << 20
 
 MiB = 1 << 20
 LIMIT = 100 * MiB

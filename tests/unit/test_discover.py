@@ -10,9 +10,12 @@ import pytest
 from runlist.errors import NoPermissionError
 from runlist.model import Engine
 from runlist.planes.interface import Lent, Seen
-from runlist.planes.nvidia.discover import NEW_REACH, Discoverer, Found
+from runlist.planes.nvidia.discover import Discoverer, Found
 from runlist.planes.nvidia.rm.status import RmError
 from tests.fixtures.fake_rm import CLIENT_COUNT, COMPUTE, COPY, FILLER, UUIDS, FakeRm
+
+# As they are to be: taken from the code they would hold whatever it says.
+NEW_REACH = 4096
 
 PID = 4242
 

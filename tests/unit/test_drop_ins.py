@@ -14,11 +14,13 @@ from structlog.testing import capture_logs
 from runlist.daemon.placement import drop_ins
 from runlist.daemon.placement.book import Concern, RuleBook
 from runlist.daemon.placement.drop_ins import DropIns
-from runlist.daemon.placement.reading import MAX_DROP_IN
 from runlist.daemon.placement.rule import Rule
 from runlist.daemon.placement.rules import Facts, Rules
 from runlist.errors import UsageError
 from tests.fixtures.adoption import until
+
+# As they are to be: taken from the code they would hold whatever it says.
+MAX_DROP_IN = 1 << 16
 
 ID = "0123456789abcdef" * 4
 OTHER = "f" * 64
@@ -283,6 +285,75 @@ def test_there_may_be_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(folder.book.drop_ins) == ["a.toml", "b.toml", "c.toml"]
     assert "more than 8192 drop-ins" in folder.drop_ins.troubles[""]
     folder.drop_ins.close()
+
+
+def test_there_may_be_no_more_once_there_are_so_many(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drop_ins, "MOST_FILES", 2)
+
+    async def test() -> None:
+        for name in ("a", "b"):
+            folder.write(f"{name}.toml", rule("user = 1"))
+        await until(lambda: sorted(folder.book.drop_ins) == ["a.toml", "b.toml"])
+        folder.write("c.toml", rule("user = 2"))
+        await until(folder.reads("c.toml", f"{folder.path}/c.toml: more than 8192 drop-ins"))
+        folder.write("a.toml", rule("user = 3"))  # one that is there may change
+        await until(lambda: folder.where(Facts(3)) == "a.toml:1")
+        assert sorted(folder.book.drop_ins) == ["a.toml", "b.toml"]
+
+    following(folder, test)
+
+
+def test_links_and_what_is_no_file_are_whole_as_soon_as_they_are_there(folder: Folder, tmp_path: Path) -> None:
+    """A file that is being written is read at its end alone; of a link nobody hears such an end."""
+    (tmp_path / "text").write_text(rule("user = 1"))
+    (tmp_path / "text").chmod(0o600)
+
+    async def test() -> None:
+        (folder.path / "hard.toml").hardlink_to(tmp_path / "text")
+        await until(lambda: folder.where(Facts(1)) == "hard.toml:1")
+        (folder.path / "soft.toml").symlink_to(tmp_path / "text")
+        await until(folder.reads("soft.toml", "is a link: put the file itself there"))
+        os.mkfifo(folder.path / "pipe.toml")
+        await until(folder.reads("pipe.toml", "not a file"))
+        slow = os.open(folder.path / "slow.toml", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(slow, rule("user = 2").encode())
+        (folder.path / "hard.toml").unlink()
+        await until(lambda: not folder.where(Facts(1)))
+        assert not folder.where(Facts(2))
+        os.close(slow)
+        await until(lambda: folder.where(Facts(2)) == "slow.toml:1")
+
+    following(folder, test)
+
+
+def test_a_folder_that_cannot_be_had_or_read_is_said_and_what_was_in_force_stays(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drop_ins, "LOOK_EVERY_S", 0.02)
+
+    def failing(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    async def test() -> None:
+        folder.write("a.toml", rule("user = 1"))
+        await until(lambda: folder.where(Facts(1)))
+        with monkeypatch.context() as patch:
+            patch.setattr(drop_ins.trusted, "open_folder", failing)
+            folder.write("b.toml", rule("user = 2"))
+            await until(folder.reads("", f"{folder.path}: the drop-ins are refused: Too many open files"))
+            patch.undo()
+            patch.setattr(drop_ins.os, "listdir", failing)
+            await until(folder.reads("", f"{folder.path}: the drop-ins cannot be read: Too many open files"))
+            assert folder.where(Facts(1)) == "a.toml:1"
+        await until(lambda: folder.where(Facts(2)) == "b.toml:1")
+        assert not folder.drop_ins.troubles
+        with monkeypatch.context() as patch:
+            patch.setattr(drop_ins.trusted, "open_in", failing)
+            folder.write("c.toml", rule("user = 3"))
+            await until(folder.reads("c.toml", "it cannot be read: Too many open files"))
+        await until(lambda: folder.where(Facts(3)) == "c.toml:1")  # it is looked at again, though it did not change
+
+    following(folder, test)
 
 
 def test_what_could_not_be_told_for_want_of_memory_is_told_later(

@@ -11,11 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from runlist.daemon.gpu import escapes
-from runlist.daemon.gpu.escapes import MOST_CONTEXTS, REST, Escapes
+from runlist.daemon.gpu.escapes import Escapes
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.planes.usage import Reading, Residency
+
+# As they are to be: taken from the code they would hold whatever it says.
+MOST_CONTEXTS = 256
+REST = 20
 
 KEY = TaskKey(7, "GPU-0")
 REALTIME_S = 1000.0

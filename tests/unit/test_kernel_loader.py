@@ -15,7 +15,6 @@ import pytest
 from runlist.errors import NotSupportedError, RunlistError
 from runlist.planes.interface import Capture
 from runlist.planes.kernel import bpf, btf, inheriting, loader, loading, maps, messages
-from runlist.planes.kernel.functions import places
 from runlist.planes.kernel.messages import Answer
 from runlist.planes.kernel.types import Types
 from runlist.protocol.kernel_autogen import Kind
@@ -205,34 +204,55 @@ def test_fields_of_maps_have_their_names_and_places_in_the_kernels_form() -> Non
     assert types.ids.keys() == {"u32", "u64", "ONE", "OTHER"}
 
 
-def library(at: Mapping[str, int]) -> bytes:
-    """A library with these functions at these addresses. Two parts of it are loaded, one right behind the other."""
-    names = b"\0" + b"".join(name.encode() + b"\0" for name in at)
-    symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
-    for name, address in at.items():
-        symbols += struct.pack("<IBBHQQ", names.index(b"\0" + name.encode() + b"\0") + 1, 2, 0, 1, address, 1)
-    segments = b"".join(
-        struct.pack("<IIQQQQQQ", kind, 5, offset, start, start, size, size, 1)
-        for kind, offset, start, size in ((4, 0x900, 0x1000, 0x400), (1, 0x100, 0x1000, 0x80), (1, 0x800, 0x1080, 0x80))
-    )
-    head = 64 + len(segments) + 2 * 64
-    sections = struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, head, len(symbols), 1, 0, 8, 24)
-    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, head + len(symbols), len(names), 0, 0, 1, 0)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 64 + len(segments), 0, 64, 56, 3, 64, 2, 0
-    )
-    return header + segments + sections + symbols + names
+def types_in(blob: bytes) -> list[tuple[int, str, int, object]]:
+    """Kind, name, size and the rest of each type, by <linux/btf.h>."""
+    magic, version, flags, head, types_at, types_bytes, names_at, names_bytes = struct.unpack_from("<HBBIIIII", blob)
+    assert (magic, version, flags, head, types_at) == (0xEB9F, 1, 0, 24, 0)
+    assert names_at == types_bytes
+    assert len(blob) == head + types_bytes + names_bytes
+    names, at, found = blob[head + names_at :], head, []
+
+    def text(place: int) -> str:
+        return names[place : names.index(b"\0", place)].decode()
+
+    while at < head + types_bytes:
+        name, info, size = struct.unpack_from("<III", blob, at)
+        kind, count, at = info >> 24, info & 0xFFFF, at + 12
+        rest: object
+        if kind == 1:
+            (rest,) = struct.unpack_from("<I", blob, at)
+            at += 4
+        elif kind == 3:
+            rest = struct.unpack_from("<III", blob, at)
+            at += 12
+        else:
+            assert kind == 4
+            rest = [
+                (text(field), of, place) for field, of, place in struct.iter_unpack("<III", blob[at : at + 12 * count])
+            ]
+            at += 12 * count
+        found.append((kind, text(name), size, rest))
+    return found
 
 
-def test_a_function_is_in_the_part_of_the_file_that_is_loaded_where_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "library"
-    at = {"first": 0x1000, "last_of_one": 0x107F, "first_of_next": 0x1080, "last": 0x10FF}
-    path.write_bytes(library(at).ljust(0x900, b"\0"))
-    assert places(path, [*at, "absent"]) == {
-        "first": 0x100, "last_of_one": 0x17F, "first_of_next": 0x800, "last": 0x87F,
-    }  # fmt: skip
-    for address in (0xFFF, 0x1100):
-        path.write_bytes(library({"nowhere": address}))
-        with pytest.raises(ValueError, match=f"nothing of it is at {address:#x}"):
-            places(path, ["nowhere"])
-        assert places(path, ["absent"]) == {}
+def test_types_are_whole_in_the_kernels_form() -> None:
+    """Integers with their bits, sign and meaning; arrays; structures whose members name them by their numbers."""
+    types = Types({"ONE": "small:B 3x first:I name:16s many:3Q signed:i", "NEXT": "short:H"})
+    found = types_in(types.blob())
+    signed, char = 1 << 24, 2 << 24
+    integers = {"unsigned char": (1, 8), "unsigned short": (2, 16), "unsigned int": (4, 32),
+                "unsigned long long": (8, 64), "int": (4, signed | 32), "char": (1, char | 8)}  # fmt: skip
+    assert {name: (size, rest) for kind, name, size, rest in found if kind == 1} == integers
+    number = {name: place for place, (_, name, _, _) in enumerate(found, 1) if name}
+    arrays = {place: rest for place, (kind, _, _, rest) in enumerate(found, 1) if kind == 3}
+    int_ = number["unsigned int"]
+    of_text, of_many = arrays
+    assert arrays == {of_text: (number["char"], int_, 16), of_many: (number["unsigned long long"], int_, 3)}
+    kind, _, size, members = found[types.ids["ONE"] - 1]
+    assert (kind, size) == (4, 52)
+    assert members == [
+        ("small", number["unsigned char"], 0), ("first", int_, 32), ("name", of_text, 64), ("many", of_many, 192),
+        ("signed", number["int"], 384),
+    ]  # fmt: skip
+    assert found[types.ids["NEXT"] - 1] == (4, "next", 2, [("short", number["unsigned short"], 0)])
+    assert (types.ids["u32"], types.ids["u64"]) == (int_, number["unsigned long long"])

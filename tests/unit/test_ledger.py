@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from runlist.daemon.gpu import ledger as module
-from runlist.daemon.gpu.ledger import ENDED, MOST_ENDED, SETTLED_S, Ledger
+from runlist.daemon.gpu.ledger import ENDED, Ledger
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.model import NO_USAGE, Task, TaskClass, TaskKey, Usage
 from tests.fixtures.scheduler import World
+
+# As they are to be: taken from the code they would hold whatever it says.
+MOST_ENDED = 1000
+SETTLED_S = 2.0
 
 GPU = "GPU-4e3db026-c5f4-6c0f-e70a-eeef00a48fe0"
 

@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 
 from runlist.daemon.tasks import lending
-from runlist.daemon.tasks.lending import MAX_FILES, Lending
-from runlist.daemon.tree.descriptors import MAX_WAITING, Descriptors
+from runlist.daemon.tasks.lending import Lending
+from runlist.daemon.tree.descriptors import Descriptors
 from runlist.errors import NoTargetError
 from runlist.planes.nvidia.rm.transport import EmulatedDriver
 from runlist.planes.process.region import RegionError, create
 from runlist.proc import process
 from runlist.proc.process import peak_of
 from tests.fixtures.daemon import wait_for
+
+# As they are to be: taken from the code they would hold whatever it says.
+MAX_FILES = 8
+MAX_WAITING = 64
 
 ROOT = 1
 

@@ -16,7 +16,6 @@ from runlist.daemon.memory.enforcement import enforcement
 from runlist.daemon.memory.quota import Quota
 from runlist.daemon.requests.memory_limits import limit_notes
 from runlist.daemon.tasks.managed import SuspendedBy
-from runlist.daemon.tree import memory_guard
 from runlist.errors import NotSupportedError
 from runlist.model import Cap
 from runlist.planes.process.region import Enforced, Region, gpu_key
@@ -24,6 +23,9 @@ from runlist.planes.process.region.format import DEVICE, DEVICES_AT, HEADER, SLO
 from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.daemon import wait_for
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
+
+# As they are to be: taken from the code they would hold whatever it says.
+PATIENCE_S = 2.0
 
 # -- setting ----------------------------------------------------------------------------------------
 
@@ -290,7 +292,7 @@ def test_who_is_not_managed_is_shown_after_a_while(tree: World, later: Callable[
     tree.managed.clear()
     tree.look()
     assert tree.holding.outside == {}
-    later(memory_guard.PATIENCE_S)
+    later(PATIENCE_S)
     tree.left[PID] = "no right"
     tree.look()
     (shown,) = tree.holding.outside.values()

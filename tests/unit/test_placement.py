@@ -320,6 +320,23 @@ def test_the_smallest_of_the_limits_that_rules_give_to_a_tree_counts(make: Make,
     root.quota.close()
 
 
+def test_what_rules_gave_to_processes_that_have_ended_counts_until_there_are_many(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_MOST_PROCESSES", 3)
+    root = Root(1, -1, 1000, {}, quota=Quota(create(tmp_path, strict=False)[1]))
+    gone = 1 << 22
+    for memory, pid in (("2G", gone), ("4G", gone + 1), ("5G", os.getpid())):
+        make(f'[[rule]]\nset.memory = "{memory}"\n').new_task(pid, GPU, root)
+        assert root.quota.limit_on(GPU) == 2 << 30
+    make('[[rule]]\nset.memory = "6G"\n').new_task(os.getppid(), GPU, root)
+    assert root.rule_memory == {os.getpid(): 5 << 30, os.getppid(): 6 << 30}
+    assert root.quota.limit_on(GPU) == 5 << 30
+    make("[[rule]]\nset.weight = 5\n").new_task(os.getpid(), GPU, root)  # a rule without a limit takes it back
+    assert root.quota.limit_on(GPU) == 6 << 30
+    root.quota.close()
+
+
 EXAMPLES = {
     "class": "batch", "weight": "7", "cap": "30", "burst": "5ms", "deadline": "5ms/20ms", "p99": "5ms", "group": "g",
     "memory": "2G", "timeslice": "3ms", "interleave": "high",

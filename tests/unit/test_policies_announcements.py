@@ -15,10 +15,22 @@ from hypothesis import strategies as st
 from runlist.model import Activity, Announce, Appear, Busy, Hint, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
 from runlist.policies import Decision, PolicySpec, load_policy
 from runlist.policies.parts import announcements as part
-from runlist.policies.parts.hints import AHEAD_S, GRACE_S, WAIT_S
-from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
+from runlist.policies.parts.hints import AHEAD_S, WAIT_S
 from runlist.protocol import tenant_autogen
 from tests.fixtures.effort import TIMES
+
+# As they are to be: taken from the code they would hold whatever it says.
+AT_ONCE_S = 0.003
+BREAK_S = 0.005
+BURST_S = 0.05
+FARTHEST_S = 1.0
+GRACE_S = 0.001
+LOOK_S = 0.001
+MOST_COST = 0.2
+MOST_OFF_S = 0.1
+REST_S = 10.0
+WINDOW_S = 1.0
+WORTH_SAYING = 3
 
 LATENCY, BATCH = TaskClass.LATENCY, TaskClass.BATCH
 STEP_S = 0.0005
@@ -92,7 +104,7 @@ class Gpu:
 
 
 @pytest.mark.parametrize("way", ["switch", "request"])
-@pytest.mark.parametrize("in_s", [0.0, 0.002, part.AT_ONCE_S])
+@pytest.mark.parametrize("in_s", [0.0, 0.002, AT_ONCE_S])
 def test_the_background_is_off_at_once_for_what_comes_soon(way: str, in_s: float) -> None:
     gpu = Gpu(give_way=way)
     assert not gpu.off
@@ -161,7 +173,7 @@ def test_so_many_of_several_users_are_not_listened_to_either() -> None:
     gpu.run(5.0, serve)
     before = gpu.off_s
     gpu.run(3.0, serve)
-    assert gpu.off_s - before <= part.MOST_COST * 3.0 + 0.1
+    assert gpu.off_s - before <= MOST_COST * 3.0 + 0.1
 
 
 def test_how_long_nobody_is_listened_to_gets_longer_and_is_short_again_after_a_calm_time() -> None:
@@ -181,15 +193,15 @@ def test_how_long_nobody_is_listened_to_gets_longer_and_is_short_again_after_a_c
         return now - began
 
     rests = [rest() for _ in range(5)]
-    assert rests == pytest.approx([part.REST_S, 2 * part.REST_S, 4 * part.REST_S, 60, 60], abs=0.2)
+    assert rests == pytest.approx([REST_S, 2 * REST_S, 4 * REST_S, 60, 60], abs=0.2)
     announcements.note(Announce(key, 0.0), now)
     announcements.worked(key)
-    now += 2 * part.WINDOW_S
-    assert rest() == pytest.approx(part.REST_S, abs=0.2)
+    now += 2 * WINDOW_S
+    assert rest() == pytest.approx(REST_S, abs=0.2)
 
 
 def test_soon_is_the_same_in_the_library() -> None:
-    assert tenant_autogen.AT_ONCE_MS / 1e3 == part.AT_ONCE_S
+    assert tenant_autogen.AT_ONCE_MS / 1e3 == AT_ONCE_S
 
 
 def test_for_what_comes_later_it_is_off_a_little_before() -> None:
@@ -207,7 +219,7 @@ def test_it_comes_back_soon_after_the_work_began(tells: bool) -> None:
     gpu.announce()
     gpu.run(0.002)
     gpu.work()
-    gpu.run(GRACE_S + 2 * part.LOOK_S)
+    gpu.run(GRACE_S + 2 * LOOK_S)
     assert not gpu.off
     assert "wrong" not in gpu.why(1)
 
@@ -248,8 +260,8 @@ def test_whoever_comes_anew_owes_what_it_owed(comes_s: float) -> None:
     for _ in range(round(20 / comes_s)):
         gpu.run(comes_s, gpu.announce)
         come_anew(gpu)
-    assert gpu.off_s < 0.02 * 20 + part.BURST_S + 0.002 + WAIT_S + STEP_S
-    gpu.run(2 * part.BURST_S / 0.02)  # it is saved
+    assert gpu.off_s < 0.02 * 20 + BURST_S + 0.002 + WAIT_S + STEP_S
+    gpu.run(2 * BURST_S / 0.02)  # it is saved
     gpu.announce()
     assert gpu.off
 
@@ -304,11 +316,11 @@ def test_who_announces_all_the_time_and_never_works_costs_its_budget(budget: flo
         ignored.append(not gpu.heard())
 
     gpu.run(seconds, step)
-    most = budget * seconds + many * (part.BURST_S + WAIT_S + part.LOOK_S)
+    most = budget * seconds + many * (BURST_S + WAIT_S + LOOK_S)
     assert 0 < gpu.off_s <= most
     assert any(ignored)
     assert "were wrong" in gpu.why(1)
-    gpu.run(part.BURST_S / budget * many + 1)
+    gpu.run(BURST_S / budget * many + 1)
     assert gpu.heard()
 
 
@@ -388,9 +400,9 @@ def test_one_that_comes_with_the_number_of_one_that_was_not_listened_to_is_liste
 
 def test_what_is_announced_for_the_farthest_time_is_made_room_for() -> None:
     gpu = Gpu(give_way="switch")
-    gpu.announce(part.FARTHEST_S)
+    gpu.announce(FARTHEST_S)
     assert not gpu.off
-    gpu.run(part.FARTHEST_S - AHEAD_S / 2)
+    gpu.run(FARTHEST_S - AHEAD_S / 2)
     assert gpu.off
 
 
@@ -456,7 +468,7 @@ def test_of_random_bursts_the_wrong_ones_cost_no_more_than_their_budget(seed: in
     truth = {pid: random.choice([0.0, 0.2, 0.5, 0.9]) for pid in gpu.tasks}
     works_at: dict[int, float] = {}
     bursts = dict.fromkeys(gpu.tasks, gpu.now)
-    seconds, most_right_s = 10.0, part.AT_ONCE_S + WAIT_S + GRACE_S + part.LOOK_S
+    seconds, most_right_s = 10.0, AT_ONCE_S + WAIT_S + GRACE_S + LOOK_S
 
     def step() -> None:
         for pid in gpu.tasks:
@@ -466,7 +478,7 @@ def test_of_random_bursts_the_wrong_ones_cost_no_more_than_their_budget(seed: in
             if gpu.now < bursts[pid] or pid in works_at:
                 continue
             bursts[pid] = gpu.now + random.choice([0.0, 0.001, 0.01, 0.01, 0.3])
-            in_s = random.choice([0.0, 0.001, part.AT_ONCE_S])
+            in_s = random.choice([0.0, 0.001, AT_ONCE_S])
             gpu.announce(in_s, pid)
             if random.random() < truth[pid]:
                 works_at[pid] = gpu.now + in_s
@@ -477,10 +489,10 @@ def test_of_random_bursts_the_wrong_ones_cost_no_more_than_their_budget(seed: in
     for why in said:
         wrong, told = map(int, re.findall(r"(\d+) of (\d+) were wrong", why)[0]) if why else (0, 0)
         right += told - wrong
-    right += many * part.WORTH_SAYING  # so few are not told of
-    wrong_s = budget * seconds + many * (part.BURST_S + WAIT_S + part.LOOK_S)
+    right += many * WORTH_SAYING  # so few are not told of
+    wrong_s = budget * seconds + many * (BURST_S + WAIT_S + LOOK_S)
     assert gpu.off_s <= wrong_s + right * most_right_s
     assert gpu.longest_off <= MOST_OFF_S + 2 * BREAK_S
     works_at.clear()
-    gpu.run(part.BURST_S / budget * many + 1)
+    gpu.run(BURST_S / budget * many + 1)
     assert not gpu.off, "nobody is off without an end"

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runlist.policies.parts.brake import (
-    ALLOWED,
-    EASES,
-    EASIER,
-    FOLLOW_S,
-    MOST,
-    TRIPS,
-    WINDOW_S,
-    Brake,
-)
+from runlist.policies.parts.brake import Brake
+
+# As they are to be: taken from the code they would hold whatever it says.
+ALLOWED = 0.006
+EASES = 0.98
+EASIER = 0.8
+FOLLOW_S = 0.25
+MOST = 1.5
+TRIPS = 0.35
+WINDOW_S = 1.0
 
 LOOK_S = 0.05
 EASED_S = math.log(1 / MOST) / math.log(EASES)

@@ -9,10 +9,12 @@ from random import Random
 import pytest
 
 from runlist.model import Activity, Appear, Busy, Event, Idle, Task, TaskClass, TaskKey, Usage, Used, Vanish
-from runlist.policies.parts import give_way as part
-from runlist.policies.parts import requests
-from runlist.policies.parts.give_way import WINDOW_S, GiveWay, Manner, Way
+from runlist.policies.parts.give_way import GiveWay, Manner, Way
 from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
+
+# As they are to be: taken from the code they would hold whatever it says.
+WINDOW_S, STAYS_S, MIN_SLICE_US = 0.25, 2.0, 100.0
+CALM, IDLE_GROWS, MIN_IDLE_S, MAX_IDLE_S, MOST_LIES, FORGIVEN_S = 200, 1.5, 0.7e-3, 4.0e-3, 3, 60.0
 
 LATENCY, NORMAL, BATCH, DEADLINE = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH, TaskClass.DEADLINE
 STEP_S = 0.001
@@ -128,7 +130,7 @@ def test_slices_are_so_long_that_switches_cost_six_tenths_of_the_budget() -> Non
         gpu.work(WINDOW_S, pauses=0.5 / (gpu.manner.turn_us * 1e-6 + 0.4e-3), held=100e-6)
     assert 5 <= int(gpu.part.why().split()[-2]) <= 7
     gpu.work(3, pauses=20, held=100e-6)
-    assert gpu.manner.turn_us == part.MIN_SLICE_US
+    assert gpu.manner.turn_us == MIN_SLICE_US
 
 
 def test_slices_stay_where_they_are_near_enough() -> None:
@@ -242,12 +244,12 @@ def test_a_pause_within_a_request_is_learnt() -> None:
         gpu.work(0.020, pauses=100, held=1e-3)
         gpu.tell(Idle(gpu.key))
         gpu.now += 0.0005
-    assert gpu.manner.watch[gpu.key] == pytest.approx(min(requests.MAX_IDLE_S, before * requests.IDLE_GROWS**4))
-    for _ in range(100 * requests.CALM):
+    assert gpu.manner.watch[gpu.key] == pytest.approx(min(MAX_IDLE_S, before * IDLE_GROWS**4))
+    for _ in range(100 * CALM):
         gpu.tell(Busy(gpu.key))
         gpu.tell(Idle(gpu.key))
         gpu.now += 0.1
-    assert gpu.manner.watch[gpu.key] == pytest.approx(requests.MIN_IDLE_S)
+    assert gpu.manner.watch[gpu.key] == pytest.approx(MIN_IDLE_S)
 
 
 def test_the_background_has_a_break_in_each_long_request() -> None:
@@ -269,7 +271,7 @@ def test_who_says_that_it_is_busy_and_is_not_is_not_believed_for_a_minute() -> N
     assert "did not want the GPU" in gpu.part.why_of(gpu.key)
     gpu.work(10, pauses=0, held=0)
     assert gpu.manner.off_until is None
-    gpu.now += requests.FORGIVEN_S
+    gpu.now += FORGIVEN_S
     gpu.ask()
     gpu.tell(Busy(gpu.key))
     assert gpu.manner.off_until is not None
@@ -304,7 +306,7 @@ def test_a_program_of_both_kinds_does_not_make_the_way_change_all_the_time() -> 
         gpu.work(WINDOW_S, pauses=1500, held=100e-6, waits=waits, launches=0.3)
         ways.append(gpu.part.way)
     stays = [WINDOW_S * len([*each]) for way, each in groupby(ways) if way is Way.SLICE]
-    assert stays[1:-1] == pytest.approx([part.STAYS_S, 4, 8, 16, 32, 60, 60], abs=2 * WINDOW_S)
+    assert stays[1:-1] == pytest.approx([STAYS_S, 4, 8, 16, 32, 60, 60], abs=2 * WINDOW_S)
 
 
 def test_a_new_program_finds_tiny_slices() -> None:
@@ -367,7 +369,7 @@ def test_who_idles_in_its_breaks_alone_is_not_believed_either() -> None:
         gpu.tell(Idle(gpu.key))
         gpu.work(0.006, pauses=0, held=0)
         gpu.ask()  # somebody else's request may have it asked at any time
-    assert off * STEP_S < 2 * requests.MOST_LIES * MOST_OFF_S
+    assert off * STEP_S < 2 * MOST_LIES * MOST_OFF_S
     assert "did not want the GPU" in gpu.part.why_of(gpu.key)
 
 
@@ -415,7 +417,7 @@ def test_a_liar_is_not_watched() -> None:
     gpu.tell(Busy(gpu.key))
     gpu.work(1, pauses=0, held=0)
     assert gpu.manner.watch == {}
-    gpu.now += requests.FORGIVEN_S
+    gpu.now += FORGIVEN_S
     assert gpu.key in gpu.ask().watch
     assert gpu.manner.off_until is None
 

@@ -10,14 +10,21 @@ import pytest
 
 from runlist.model import Activity, Deadline, Hint, Segment, Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies import Decision, Policy
-from runlist.policies.parts.aimd import LOWEST, Aimd
-from runlist.policies.parts.hints import BURST_S, LONGEST_S, Hints
+from runlist.policies.parts.aimd import Aimd
+from runlist.policies.parts.hints import Hints
 from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.pace import Pace, reached
 from runlist.policies.parts.reservation import Reservation
 from runlist.policies.parts.segments import Segments
-from runlist.policies.parts.tail import MOST, Tail
-from runlist.policies.parts.waiting import LONGEST_WAIT_S, Waiting, earliest
+from runlist.policies.parts.tail import Tail
+from runlist.policies.parts.waiting import Waiting, earliest
+
+# As they are to be: taken from the code they would hold whatever it says.
+BURST_S = 0.05
+LONGEST_S = 0.0075
+LONGEST_WAIT_S = 9.5
+LOWEST = 0.01
+MOST = 4096
 
 KEY, OTHER = TaskKey(1, "GPU-0"), TaskKey(2, "GPU-0")
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runlist.policies.parts.floor import Floor
-from runlist.policies.parts.pressure import (
-    AT_ONCE_S,
-    FIRST_REST_S,
-    LASTS,
-    LONGEST_REST_S,
-    SHORT_S,
-    STOPS_PER_S,
-    Pressure,
-)
+from runlist.policies.parts.pressure import Pressure
+
+# As they are to be: taken from the code they would hold whatever it says.
+AT_ONCE_S = 0.25
+FIRST_REST_S = 0.001
+LASTS = 4.0
+LONGEST_REST_S = 0.03
+SHORT_S = 0.01
+STOPS_PER_S = 80.0
 
 TARGET_S = 0.010
 USUAL_S = 0.002

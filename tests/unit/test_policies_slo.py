@@ -13,10 +13,16 @@ from runlist.model import Cap, Report, Task, TaskClass, TaskKey, Usage
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.interface import Decision, Policy
 from runlist.policies.parts.brake import FOLLOW_S, WINDOW_S
-from runlist.policies.parts.tail import OLDEST_S
-from runlist.policies.slo import BRAKED_LOOK_S, LEAST_QUOTA_US, SHORTEST_PERIOD_US, SILENT_LOOK_S, SloLayer
+from runlist.policies.slo import SloLayer
 from runlist.statistics import percentile
 from tests.unit.test_policies_gpu import TinyGpu, shares, tenant
+
+# As they are to be: taken from the code they would hold whatever it says.
+BRAKED_LOOK_S = 0.05
+LEAST_QUOTA_US = 1500
+OLDEST_S = 5.0
+SHORTEST_PERIOD_US = 25000
+SILENT_LOOK_S = 1.0
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
 

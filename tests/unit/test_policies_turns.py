@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
-from runlist.policies.parts.turns import PARKED_US, WeightedTurns, _Workload, time_left
+from runlist.policies.parts.turns import WeightedTurns, _Workload, time_left
+
+# As they are to be: taken from the code they would hold whatever it says.
+PARKED_US = 1000
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
 TURN, WAIT, PARKED = Share(1), Share(1, enabled=False), Share(PARKED_US)

@@ -10,9 +10,13 @@ import time
 import pytest
 
 from runlist.planes.process.region import Activity, RegionError
-from runlist.planes.process.region.activity import LOOK_AGAIN_S, MAX_COUNT, MOST_MOVES, Activities
+from runlist.planes.process.region.activity import MAX_COUNT, Activities
 from runlist.planes.process.region.format import NO_LIMIT, SLOT, SLOTS, SLOTS_AT, SlotState
 from tests.fixtures.region import Made, child, made
+
+# As they are to be: taken from the code they would hold whatever it says.
+LOOK_AGAIN_S = 1.0
+MOST_MOVES = 3
 
 __all__ = ["child", "made"]
 

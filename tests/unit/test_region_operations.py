@@ -16,12 +16,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from runlist.daemon.requests.clients import MOST_PER_S, MOST_SHARE, beside, client_views
+from runlist.daemon.requests.clients import beside, client_views
 from runlist.planes.process.region import Region, RegionError, create
 from runlist.planes.process.region.format import CLIENT, CLIENTS, OPERATIONS, OPERATIONS_AT, SLOT, SLOTS_AT
 from runlist.planes.process.region.operations import MAX_COUNT, Rule
 from runlist.proc.process import start_of
 from runlist.views.structs import ClientView
+
+# As they are to be: taken from the code they would hold whatever it says.
+MOST_PER_S = 1000000000.0
+MOST_SHARE = 10.0
 
 MANY = (1 << 64) - 1
 ALL, COMPLEMENTS, KNOWN = 0o777, 0o357, 0o240

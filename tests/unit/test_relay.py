@@ -16,9 +16,16 @@ import pytest
 from runlist.daemon.relay import channel, relay
 from runlist.daemon.relay.channel import Packet, Say
 from runlist.daemon.relay.nursery import Birth
-from runlist.daemon.relay.relay import CONNECTIONS_A_SECOND, CONNECTIONS_AT_ONCE, Relay
+from runlist.daemon.relay.relay import Relay
 from runlist.proc import process
 from tests.fixtures.daemon import PATIENCE_S, wait_for
+
+# As they are to be: taken from the code they would hold whatever it says.
+CONNECTIONS_AT_ONCE = 1024
+CONNECTIONS_A_SECOND = 1000
+SIGN_S = 0.9
+START_S = 10.0
+STARVED_SIGN_S = 10.0
 
 
 class Seen:
@@ -213,9 +220,9 @@ def test_one_that_answers_late_has_its_time_again() -> None:
         asked = time.monotonic() - 0.1
         one.say(Say.GO, 0)
         await turns()
-        one.relay.look(asked + relay._SIGN_S + 0.05)
+        one.relay.look(asked + SIGN_S + 0.05)
         assert (one.ends, one.relay.busy) == ([], True)
-        one.relay.look(time.monotonic() + relay._SIGN_S + 0.05)
+        one.relay.look(time.monotonic() + SIGN_S + 0.05)
         assert one.ends == [True]
         mine.close()
 
@@ -228,10 +235,10 @@ def test_its_start_has_more_time() -> None:
         one.relay.go()
         await turns()
         assert not one.relay.busy  # it owes nothing before it runs
-        one.relay.look(now + relay.START_S - 0.5)
+        one.relay.look(now + START_S - 0.5)
         assert one.ends == []
         assert not one.relay.is_running
-        one.relay.look(now + relay.START_S + 0.5)
+        one.relay.look(now + START_S + 0.5)
         assert one.ends == [True]
         one.bear()  # given up meanwhile: it is ended as it comes
         assert one.relay.is_running
@@ -316,9 +323,9 @@ def test_one_that_only_waits_for_a_processor_does_not_hang(monkeypatch: pytest.M
         await until(lambda: looks.count(True) >= 5)
         one.relay.look(time.monotonic())  # asks for a sign of life
         await turns()
-        one.relay.look(time.monotonic() + relay._SIGN_S + 1.0)
+        one.relay.look(time.monotonic() + SIGN_S + 1.0)
         assert not one.ends
-        one.relay.look(time.monotonic() + relay._STARVED_SIGN_S + 1.0)
+        one.relay.look(time.monotonic() + STARVED_SIGN_S + 1.0)
         assert one.ends == [True]
 
     run(test, born=False)

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from runlist.daemon.gpu import room
-from runlist.daemon.gpu.room import LONGEST_S, REST
+from runlist.daemon.gpu.book import BookUsage
 from runlist.daemon.tasks.managed import GAVE_WAY, Count
+from runlist.errors import RunlistError
 from runlist.model import Share, TaskKey
 from runlist.policies import Decision
 from tests.fixtures.fake_rm import UUIDS, Call
 from tests.fixtures.scheduler import DISABLE, World
+
+# As they are to be: taken from the code they would hold whatever it says.
+LONGEST_S = 0.1
+REST = 10
 
 REFUSED = 0x1F
 
@@ -126,6 +131,19 @@ def test_what_may_go_off_at_once_for_another_reason_is_settled_first(roomy: Worl
     task.on_settle = lambda: settled.append(task.share.enabled)
     assert roomy.do(roomy.scheduler.make_room)
     assert settled == [True]
+
+
+def test_the_book_counts_no_time_of_who_makes_room(roomy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BookUsage.__init__, "__defaults__", (roomy.clock.monotonic,))
+    roomy.source.error = RunlistError("no")
+    roomy.pass_time(0.01)
+    roomy.run()
+    before = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
+    roomy.do(roomy.scheduler.make_room)
+    roomy.pass_time(LONGEST_S / 2)
+    roomy.run()
+    after = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
+    assert [round(now - was, 6) for now, was in zip(after, before, strict=True)] == [0.0, 0.0, LONGEST_S / 2]
 
 
 def test_after_closing_nobody_comes_on(roomy: World) -> None:

@@ -69,6 +69,29 @@ def test_the_book_knows_who_is_enabled_when_no_source_tells_any_more(world: Worl
     assert world.scheduler.accounting.of(7).usage.held_s > 0
 
 
+def held(world: World, pid: int) -> float:
+    return round(world.scheduler.accounting.of(pid).usage.held_s, 6)
+
+
+def test_the_book_counts_no_time_of_who_is_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BookUsage.__init__, "__defaults__", (world.clock.monotonic,))
+    world.source.error = RunlistError("no")
+    for pid in (7, 8, 9):
+        world.add(pid)
+    keys = [TaskKey(pid, GPU) for pid in (7, 8, 9)]
+    world.decide(Decision({key: Share(10_000, enabled=key.pid == 7) for key in keys}, again_after_s=60.0))
+    world.pass_time(0.1)
+    world.run()
+    before = [held(world, pid) for pid in (7, 8, 9)]
+    world.pass_time(0.5)
+    world.decide(Decision({key: Share(10_000, enabled=key.pid != 7) for key in keys}, again_after_s=60.0))
+    world.run()
+    assert [held(world, pid) - was for pid, was in zip((7, 8, 9), before, strict=True)] == [0.5, 0.0, 0.0]
+    world.pass_time(0.5)
+    world.run()
+    assert [held(world, pid) - was for pid, was in zip((7, 8, 9), before, strict=True)] == [0.5, 0.25, 0.25]
+
+
 def test_what_is_told_is_passed_on(world: World) -> None:
     told: list[Event] = [Segment(KEY, 3), Segment(KEY, None), Hint(KEY, 0.001), Report(KEY, 0.01)]
     for event in told:

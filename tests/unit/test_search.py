@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.daemon.tree import look_schedule, search
-from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S, LookSchedule
-from runlist.daemon.tree.search import TRIES
+from runlist.daemon.tree.look_schedule import LookSchedule
 from runlist.errors import NoTargetError, RunlistError
 from runlist.model import TaskClass
 from runlist.proc import process
@@ -24,6 +23,11 @@ from tests.fixtures.adoption import PID, World, child, own_usage, slices, until
 from tests.fixtures.daemon import PATIENCE_S
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
+
+# As they are to be: taken from the code they would hold whatever it says.
+QUIET_S = 0.05
+SETTLE_S = 1.5
+TRIES = 3
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]

@@ -27,6 +27,13 @@ from tests.fixtures.served import Client, Served, readable, serving
 from tests.unit.test_view import managed
 from tests.unit.test_view import one as seen_one
 
+# As they are to be: taken from the code they would hold whatever it says.
+ACCEPTED_AT_ONCE = 16
+MAX_WAITING_REQUESTS = 64
+PIECE_S = 0.001
+RESERVE = 64
+REST_S = 0.1
+
 pytestmark = pytest.mark.usefixtures("own_usage", "on_device")
 __all__ = ["own_usage", "short_path"]
 
@@ -115,7 +122,7 @@ def test_one_that_reads_no_answers_keeps_nobody_waiting(short_path: Path) -> Non
 def test_so_many_requests_may_wait(short_path: Path) -> None:
     async def test(world: Served) -> None:
         client = world.client()
-        most = connection._MAX_WAITING_REQUESTS
+        most = MAX_WAITING_REQUESTS
         client.send(*[wire.ListTasks()] * most)
         assert all([isinstance(await client.answer(), wire.Tasks) for _ in range(most)])
         client.send(*[wire.ListTasks()] * (most + 1))
@@ -195,7 +202,7 @@ def test_at_the_end_all_are_hung_up_on_and_nobody_is_accepted(short_path: Path) 
 
 def test_many_at_once_are_all_accepted(short_path: Path) -> None:
     async def test(world: Served) -> None:
-        clients = [world.client() for _ in range(3 * module._ACCEPTED_AT_ONCE)]
+        clients = [world.client() for _ in range(3 * ACCEPTED_AT_ONCE)]
         for client in clients:
             client.send(wire.ListTasks())
         assert all([isinstance(await client.answer(), wire.Tasks) for client in clients])
@@ -209,7 +216,7 @@ def test_with_only_the_reserve_left_connections_are_refused_and_later_accepted_a
     async def test(world: Served) -> None:
         served = world.client()
         await served.ask(wire.ListTasks())
-        reserve = module._RESERVE
+        reserve = RESERVE
         monkeypatch.setattr(module, "_RESERVE", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         refused = world.client()
         assert await refused.answer() is None
@@ -227,7 +234,7 @@ def test_while_too_many_wait_to_be_hung_up_on_nobody_is_accepted(
         monkeypatch.setattr(Relays, "full", True)
         client = world.client()
         client.send(wire.ListTasks())
-        await asyncio.sleep(2.5 * module._REST_S)
+        await asyncio.sleep(2.5 * REST_S)
         assert not world.server.busy
         monkeypatch.setattr(Relays, "full", False)
         assert isinstance(await client.answer(), wire.Tasks)
@@ -259,7 +266,7 @@ def test_an_accept_that_fails_ends_nothing(short_path: Path, code: int) -> None:
         client = world.client()
         assert isinstance(await client.ask(wire.ListTasks()), wire.Tasks)
         if code == errno.EMFILE:
-            assert asyncio.get_running_loop().time() - failing.at >= 0.9 * module._REST_S
+            assert asyncio.get_running_loop().time() - failing.at >= 0.9 * REST_S
         world.server._listener = world.listener
 
     serving(short_path, test)
@@ -274,7 +281,7 @@ def test_a_long_answer_is_made_in_pieces_and_others_come_between(
         for _ in range(1000):
             if heard.is_set():
                 return
-            time.sleep(handlers.PIECE_S)
+            time.sleep(PIECE_S)
             yield seen_one(managed())
 
     monkeypatch.setattr(handlers, "views", many)

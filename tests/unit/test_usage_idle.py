@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runlist.planes.nvidia.usage.idle import FULL_PERCENT, IdleTime, Sample
+from runlist.planes.nvidia.usage.idle import IdleTime, Sample
 from runlist.planes.usage import Residency
+
+# As they are to be: taken from the code they would hold whatever it says.
+FULL_PERCENT = 95
 
 MS = 1_000_000
 NOW = 1_700_000_000_000_000_000

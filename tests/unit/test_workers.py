@@ -11,11 +11,15 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from runlist.daemon.tree import workers
-from runlist.daemon.tree.workers import LOOKS_OF_ONE, MAX_STUCK, Workers
+from runlist.daemon.tree.workers import Workers
 from runlist.errors import RunlistError
 from runlist.proc import owners, patience
 from runlist.proc.owners import Owner
 from tests.fixtures.daemon import wait_for
+
+# As they are to be: taken from the code they would hold whatever it says.
+LOOKS_OF_ONE = 2
+MAX_STUCK = 8
 
 ALICE, BOB = Owner(1001), Owner(0, "a" * 64)
 

@@ -61,8 +61,6 @@ class Account(msgspec.Struct):
             part = min(seconds, self.shares[index])
             self.shares[index] -= part
             seconds -= part
-            if seconds <= 0:
-                return
 
 
 class Accounting:

@@ -8,23 +8,10 @@ import stat
 from typing import TYPE_CHECKING
 
 from runlist.planes.process.region import Region, RegionError
-from runlist.proc.file_system import file_system
+from runlist.proc.file_system import LOCAL, file_system
 
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
-
-LOCAL = {
-    0x01021994: "tmpfs",
-    0x0000EF53: "ext4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x794C7630: "overlayfs",
-    0xF2F52010: "f2fs",
-    0x2FC12FC1: "zfs",
-    0xCA451A4E: "bcachefs",
-    0x858458F6: "ramfs",
-}
-"""File systems on which no program and no other machine decides how long a call takes, by the kernel's numbers."""
 
 _REFUSAL = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 _MAX_REASON = 400

@@ -118,7 +118,7 @@ def open_map(name: str, fd: int) -> bpf.Map:
     (described,) = (each for each in maps.MAPS if each.name == name)
     key, value = described.sizes
     if described.kind is bpf.MapType.PER_CPU_ARRAY:
-        value = (value + 7) // 8 * 8 * bpf.possible_cpus()
+        value *= bpf.possible_cpus()
     return bpf.Map(fd, key, value)
 
 

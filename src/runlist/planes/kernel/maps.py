@@ -15,6 +15,10 @@ MOST_ENTRIES = 4096
 """Of the policy map. There is room for as many again, which wait to be in force all at once."""
 
 
+_OWNERS = 4
+"""So many owners may have in the maps as much as one may."""
+
+
 class Described(msgspec.Struct, frozen=True):
     """A map: what its keys and values are, `u32`, `u64` or a structure of protocol/kernel.toml. `pinned` is for people
     to read, and `inherited` for the next daemon to go on with.
@@ -55,11 +59,19 @@ MAPS = (
     Described("asked", MapType.LRU_HASH, "u32", "u64", 1 << 13),
     Described("owners", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
     Described("swept", MapType.LRU_HASH, "u64", "OWNER", 1 << 14, pinned=True, inherited=True),
-    Described("objects", MapType.HASH, "OBJECT_KEY", "OBJECT", 1 << 17, pinned=True, inherited=True),
-    Described("files", MapType.HASH, "FILE_KEY", "FILE", 1 << 15, pinned=True, inherited=True),
-    Described("groups", MapType.HASH, "OBJECT_KEY", "GROUP", 1 << 16, pinned=True, inherited=True),
-    Described("processes", MapType.HASH, "u32", "PROCESS", 1 << 13, pinned=True, inherited=True),
-    Described("members", MapType.HASH, "MEMBER_KEY", "u64", 1 << 13, pinned=True, inherited=True),
+    Described(
+        "objects", MapType.HASH, "OBJECT_KEY", "OBJECT", _OWNERS * protocol.MOST_OBJECTS, pinned=True, inherited=True
+    ),
+    Described("files", MapType.HASH, "FILE_KEY", "FILE", _OWNERS * protocol.MOST_FILES, pinned=True, inherited=True),
+    Described(
+        "groups", MapType.HASH, "OBJECT_KEY", "GROUP", _OWNERS * protocol.MOST_GROUPS, pinned=True, inherited=True
+    ),
+    Described(
+        "processes", MapType.HASH, "u32", "PROCESS", _OWNERS * protocol.MOST_PROCESSES, pinned=True, inherited=True
+    ),
+    Described(
+        "members", MapType.HASH, "MEMBER_KEY", "u64", _OWNERS * protocol.MOST_PROCESSES, pinned=True, inherited=True
+    ),
     Described("controls", MapType.LRU_HASH, "CONTROL_KEY", "u64", 1 << 13, pinned=True, inherited=True),
     Described("counters", MapType.PER_CPU_ARRAY, "u32", "u64", len(protocol.Counter), pinned=True),
     Described("events", MapType.RING, "", "", protocol.RING_BYTES),

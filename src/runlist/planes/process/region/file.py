@@ -29,19 +29,13 @@ from runlist.planes.process.region.memory import Mapped
 from runlist.planes.process.region.operations import Operations, parse_operations
 from runlist.planes.process.region.reading import RegionError, is_settled, parse
 from runlist.planes.process.region.snapshot import Snapshot
-from runlist.proc.file_system import file_system
+from runlist.proc.file_system import Kind, file_system
 from runlist.structure import Structure
 
 _ATTEMPTS = 16
 
-_READS_ASK_NOBODY = {
-    0x01021994: "tmpfs",
-    0x0000EF53: "ext4",
-    0x9123683E: "btrfs",
-    0xF2F52010: "f2fs",
-    0x858458F6: "ramfs",
-}
-"""File systems, by the kernel's numbers, on which a read takes no lock of the file. It fills no holes either."""
+_READS_ASK_NOBODY = {Kind.TMPFS, Kind.EXT4, Kind.BTRFS, Kind.F2FS, Kind.RAMFS}
+"""File systems on which a read takes no lock of the file. It fills no holes either."""
 
 
 MOST_ROOM = 16 << 20

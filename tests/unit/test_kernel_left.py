@@ -203,10 +203,10 @@ def test_a_map_that_cannot_be_read_keeps_the_others_from_nothing(world: World, m
     world.put("files", NOBODY, "FILE", owner=7)
     entries = bpf.Map.entries
 
-    def failing(one: bpf.Map) -> object:
+    def failing(one: bpf.Map, of: frozenset[int] | None) -> object:
         if world.kernel.of(one.fd) is world.kernel.map("groups"):
             raise OSError(1, "not now")
-        return entries(one)
+        return entries(one, of)
 
     monkeypatch.setattr(bpf.Map, "entries", failing)
     forgetting.take_out_ended(world.opened())

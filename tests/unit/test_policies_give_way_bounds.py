@@ -237,6 +237,16 @@ def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_an
     assert (gpu.manner.turn_us != round(FIRST_SLICE_US)) is set_anew
 
 
+def test_slices_stay_where_they_are_near_enough() -> None:
+    gpu, seen = Gpu(), set()
+    gpu.work(0.55, pauses=450, held=100e-6)
+    for number in range(16):
+        gpu.work(WINDOW_S, pauses=210 + 10 * (number % 2), held=100e-6)
+        seen.add(gpu.manner.turn_us)
+    assert len(seen) == 1
+    assert max(seen) < 2_000
+
+
 def test_before_anything_was_seen_there_is_nothing_to_tell() -> None:
     gpu = Gpu()
     assert (gpu.part.why(), gpu.part.why_of(gpu.key)) == ("", "")

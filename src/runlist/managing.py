@@ -180,6 +180,12 @@ class Layer:
         self.patience_s = patience_s
         self._process = process
 
+    def renew(self) -> None:
+        """Say it all again where another daemon runs than the one that was told, which knows nothing of it. Raises
+        RunlistError.
+        """
+        self._process.renew(self)
+
     def end(self) -> None:
         """Take its settings away. What cannot be put back is a warning: the block has its own outcome."""
         self._process.end(self)
@@ -193,6 +199,8 @@ class _Process:
         self._layers: list[Layer] = []
         self._lock = threading.RLock()
         self._pid = os.getpid()
+        self._told = (0, 0.0)
+        """The daemon that was told last: its process, and when it started."""
 
     def begin(self, settings: Mapping[str, str], patience_s: float) -> Layer:
         layer = Layer(self, settings, patience_s)
@@ -200,6 +208,11 @@ class _Process:
             self._tell([*self._layers, layer], patience_s)
             self._layers.append(layer)
         return layer
+
+    def renew(self, layer: Layer) -> None:
+        with self._lock, Client.open(device=self._device, patience_s=layer.patience_s) as client:
+            if layer in self._layers and _identity(client) != self._told:
+                self._say(client, self._layers)
 
     def end(self, layer: Layer) -> None:
         if os.getpid() != self._pid:  # our parent's: it has an end of its own
@@ -212,11 +225,15 @@ class _Process:
                 warnings.warn(f"this process is not put back: {error}", NotManagedWarning, stacklevel=2)
 
     def _tell(self, layers: list[Layer], patience_s: float) -> None:
+        with Client.open(start=True, device=self._device, patience_s=patience_s) as client:
+            self._say(client, layers)
+
+    def _say(self, client: Client, layers: list[Layer]) -> None:
         together: dict[str, str] = {}
         for layer in layers:
             together = override(together, layer.settings)
-        with Client.open(start=True, device=self._device, patience_s=patience_s) as client:
-            _manage(client, together)
+        _manage(client, together)
+        self._told = _identity(client)
 
     def _put_back(self, patience_s: float) -> None:
         if self._layers:
@@ -241,6 +258,12 @@ def begin(settings: Mapping[str, str], device: str | None = None, *, patience_s:
     with _finding:
         process = _processes.setdefault(name, _Process(name))
     return process.begin(settings, patience_s)
+
+
+def _identity(client: Client) -> tuple[int, float]:
+    """Of the daemon that a client speaks to."""
+    status = client.status()
+    return status.pid, status.started_s
 
 
 def _manage(client: Client, settings: Mapping[str, str]) -> None:

@@ -159,7 +159,7 @@ FLOW: dict[str, set[str]] = {
         "integrations.parts", "planes.interface", "proc", "settings", "text", "trusted", "units",
     },
     "integrations.jupyter": {"client", "errors", "settings"},
-    "integrations.slurm": {"errors", "integrations.drop_ins", "integrations.parts", "log", "text", "units"},
+    "integrations.slurm": {"errors", "integrations.drop_ins", "integrations.parts", "log", "units"},
     "integrations.systemd": {"errors", "files", "protocol"},
     "integrations.exporter": {"client", "errors", "files", "log", "planes.registry", "version", "views"},
     "integrations.ray": {

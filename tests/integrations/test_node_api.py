@@ -189,6 +189,18 @@ def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServe
         wait_for(partial(_has, asking, one, "weight", weight))
 
 
+def test_a_token_that_is_replaced(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    """As a kubelet does with a service account's: the one before is not taken any more."""
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "20"))
+    server.token.write_text("second")
+    server.hang_up()
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(partial(_has, asking, one, "weight", "30"))
+
+
 def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(
     runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
 ) -> None:

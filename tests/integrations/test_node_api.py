@@ -240,15 +240,36 @@ def test_a_token_that_is_replaced(runtime: FakeRuntime, server: ApiServer, askin
     wait_for(partial(_has, asking, one, "weight", "30"))
 
 
+def test_a_server_that_keeps_no_older_changes_is_asked_for_all(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """On a node where little happens that is each time that a watch is begun again: it is no fault."""
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "10"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "10"))
+    for weight in ("20", "30"):
+        wait_for(lambda: any("watch" in path for path in server.asked))
+        server.asked.clear()
+        server.expire()
+        server.put("web-0", "u1", {"runlist.dev/weight": weight})
+        wait_for(partial(_has, asking, one, "weight", weight))
+    server.watch_refusal = 410
+    server.expire()
+    server.put("web-0", "u1", {"runlist.dev/weight": "40"})
+    wait_for(partial(_has, asking, one, "weight", "40"))
+    assert "cannot be followed" not in asking.said
+
+
 def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(
     runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
 ) -> None:
-    server.watch_refusal = 410
+    server.watch_refusal = 403
     one = runtime.run("web-0", uid="u1")
     server.put("web-0", "u1", {"runlist.dev/weight": "10"})
     asking.start()
     wait_for(lambda: "the API server: cannot be followed" in asking.said)
-    assert "410 Gone" in asking.said
+    assert "403 Forbidden" in asking.said
     server.watch_refusal = 0
     server.put("web-0", "u1", {"runlist.dev/weight": "20"})
     wait_for(partial(_has, asking, one, "weight", "20"))

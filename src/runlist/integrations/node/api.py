@@ -44,6 +44,11 @@ EVENTS_OF_POD, EVENTS_EVERY_S = 10, 60.0
 
 _MOST_EVENTS = 256
 _MAX_MESSAGE = 1000
+_TOO_OLD = 410
+"""What a server says that keeps no changes from so long ago as the last one of this node, on which little may happen:
+then all is listed once more.
+"""
+
 _Say = Callable[[str, str], object]
 _Key = tuple[str, str]
 _MIRROR = "kubernetes.io/config.hash"
@@ -130,7 +135,8 @@ class Api:
                 with _client() as client:  # a new one, since it keeps the connection of a watch that is refused
                     self._watch(client)
             except Exception as error:  # whatever its libraries raise: we go on without, and try again
-                self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
+                if _code(error) != _TOO_OLD:
+                    self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
             pause = RETRY_S[0] if time.monotonic() - began > 2 * pause else min(2 * pause, RETRY_S[1])
             time.sleep(pause)
 
@@ -197,6 +203,12 @@ def _client() -> Client:
     with contextlib.suppress(AttributeError):  # a watch waits without end else, and there is no word for anything else
         client._client._watch_timeout.read = SILENT_S
     return client
+
+
+def _code(error: Exception) -> int | None:
+    """What a server answered: in its word of the whole, or in one within a watch."""
+    code = getattr(getattr(error, "status", None), "code", None)
+    return code or getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _reason(error: Exception) -> str:

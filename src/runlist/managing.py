@@ -181,8 +181,8 @@ class Layer:
         self._process = process
 
     def renew(self) -> None:
-        """Say it all again where another daemon runs than the one that was told, which knows nothing of it. Raises
-        RunlistError.
+        """Say it all again to a daemon that this has not yet been said to by this: one that was started again knows
+        nothing of it. Raises RunlistError.
         """
         self._process.renew(self)
 
@@ -200,7 +200,7 @@ class _Process:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._told = (0, 0.0)
-        """The daemon that was told last: its process, and when it started."""
+        """The daemon that `renew` told last: its process, and when it started."""
 
     def begin(self, settings: Mapping[str, str], patience_s: float) -> Layer:
         layer = Layer(self, settings, patience_s)
@@ -210,9 +210,13 @@ class _Process:
         return layer
 
     def renew(self, layer: Layer) -> None:
-        with self._lock, Client.open(device=self._device, patience_s=layer.patience_s) as client:
-            if layer in self._layers and _identity(client) != self._told:
-                self._say(client, self._layers)
+        with Client.open(device=self._device, patience_s=layer.patience_s) as client:
+            status = client.status()  # nobody else waits while it does not answer
+            daemon = status.pid, status.started_s
+            with self._lock:
+                if layer in self._layers and daemon != self._told:
+                    self._say(client, self._layers)
+                    self._told = daemon
 
     def end(self, layer: Layer) -> None:
         if os.getpid() != self._pid:  # our parent's: it has an end of its own
@@ -233,7 +237,6 @@ class _Process:
         for layer in layers:
             together = override(together, layer.settings)
         _manage(client, together)
-        self._told = _identity(client)
 
     def _put_back(self, patience_s: float) -> None:
         if self._layers:
@@ -258,12 +261,6 @@ def begin(settings: Mapping[str, str], device: str | None = None, *, patience_s:
     with _finding:
         process = _processes.setdefault(name, _Process(name))
     return process.begin(settings, patience_s)
-
-
-def _identity(client: Client) -> tuple[int, float]:
-    """Of the daemon that a client speaks to."""
-    status = client.status()
-    return status.pid, status.started_s
 
 
 def _manage(client: Client, settings: Mapping[str, str]) -> None:

@@ -56,10 +56,10 @@ class Worker:
 
     def _renew(self) -> None:
         while True:
-            time.sleep(LOOK_S)
             if (layer := self._layer) is not None:
                 with contextlib.suppress(RunlistError, OSError):  # none runs now, or it refuses: the task goes on
                     layer.renew()
+            time.sleep(LOOK_S)
 
     def say_once(self, line: str) -> None:
         """Say a thing once in the life of this worker."""

@@ -209,6 +209,12 @@ class Layer:
         self.patience_s = patience_s
         self._process = process
 
+    def renew(self) -> None:
+        """Say it all again to a daemon that this has not yet been said to by this: one that was started again knows
+        nothing of it. Raises RunlistError.
+        """
+        self._process.renew(self)
+
     def end(self) -> None:
         """Take its settings away. What cannot be put back is a warning: the block has its own outcome."""
         self._process.end(self)
@@ -222,6 +228,8 @@ class _Process:
         self._layers: list[Layer] = []
         self._lock = threading.RLock()
         self._pid = os.getpid()
+        self._told = (0, 0.0)
+        """The daemon that `renew` told last: its process, and when it started."""
 
     def begin(self, settings: Mapping[str, str], patience_s: float) -> Layer:
         layer = Layer(self, settings, patience_s)
@@ -230,6 +238,15 @@ class _Process:
                 self._tell([*self._layers, layer], patience_s)
             self._layers.append(layer)
         return layer
+
+    def renew(self, layer: Layer) -> None:
+        with Client.open(device=self._device, patience_s=layer.patience_s) as client:
+            status = client.status()  # nobody else waits while it does not answer
+            daemon = status.pid, status.started_s
+            with self._lock:
+                if layer in self._layers and daemon != self._told:
+                    self._say(client, self._layers)
+                    self._told = daemon
 
     def end(self, layer: Layer) -> None:
         if os.getpid() != self._pid:  # our parent's: it has an end of its own
@@ -255,11 +272,14 @@ class _Process:
             raise
 
     def _tell(self, layers: list[Layer], patience_s: float) -> None:
+        with Client.open(start=True, device=self._device, patience_s=patience_s) as client:
+            self._say(client, layers)
+
+    def _say(self, client: Client, layers: list[Layer]) -> None:
         together: dict[str, str] = {}
         for layer in layers:
             together = override(together, layer.settings)
-        with Client.open(start=True, device=self._device, patience_s=patience_s) as client:
-            _manage(client, together)
+        _manage(client, together)
 
     def _put_back(self, patience_s: float) -> None:
         if self._layers:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.integrations.node.cgroups import mount
 from runlist.proc import patience
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 
@@ -75,6 +76,49 @@ def test_a_user_with_many_pid_namespaces_is_waited_for_once(start: Start, hang: 
     for pid in below:
         assert patience.ask(pid, hang, "nothing") == "nothing"
     assert time.monotonic() - began < 2 * patience.PATIENCE_S
+
+
+@pytest.fixture
+def put() -> Iterator[Callable[[int, str, int], None]]:
+    """Puts a process into a container's cgroup, below one of a user."""
+    top = mount() / f"runlist-patience-{os.getpid()}"
+
+    def into(pid: int, container: str, owner: int) -> None:
+        folder = top / str(owner) / container
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            os.chown(folder.parent, owner, owner)
+            (folder / "cgroup.procs").write_text(str(pid))
+        except OSError as error:
+            pytest.skip(f"no cgroup can be made here: {error}")
+
+    yield into
+    for folder, _, _ in os.walk(top, topdown=False):
+        for pid in Path(folder, "cgroup.procs").read_text().split():
+            (mount() / "cgroup.procs").write_text(pid)
+        os.rmdir(folder)
+
+
+def test_a_pod_does_not_silence_others_that_run_as_the_same_user(
+    start: Start, hang: Callable[[], str], put: Callable[[int, str, int], None]
+) -> None:
+    """Images have a user in them: those of many strangers are number 1000."""
+    hostile, other = start(NOBODY), start(NOBODY)
+    put(hostile, "a" * 64, 0)
+    put(other, "b" * 64, 0)
+    assert patience.ask(hostile, hang, "nothing") == "nothing"
+    assert patience.ask(other, here, "nothing") == "here"
+    assert patience.ask(hostile, here, "nothing") == "nothing"
+
+
+def test_a_user_with_many_containers_is_waited_for_once(
+    start: Start, hang: Callable[[], str], put: Callable[[int, str, int], None]
+) -> None:
+    one, other = start(NOBODY), start(NOBODY)
+    put(one, "a" * 64, NOBODY)
+    put(other, "b" * 64, NOBODY)
+    assert patience.ask(one, hang, "nothing") == "nothing"
+    assert patience.ask(other, here, "nothing") == "nothing"
 
 
 def test_nobody_is_asked_while_a_question_to_them_is_open(

@@ -202,6 +202,23 @@ def test_a_hook_never_keeps_a_container_from_starting(given: bytes, tmp_path: Pa
     assert not (tmp_path / "rules.d").exists() or not list((tmp_path / "rules.d").iterdir())
 
 
+STUCK = """
+import syslog, sys, time
+from runlist.integrations.cdi import hook
+syslog.syslog = lambda *_: time.sleep(300)
+hook.main()
+"""
+
+
+def test_a_log_that_stands_still_keeps_no_container_from_starting(tmp_path: Path) -> None:
+    given = json.dumps(state("created", weight="none")).encode()
+    words = [sys.executable, "-c", STUCK, str(tmp_path / "rules.d")]
+    done = subprocess.run(words, input=given, capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert b"runlist.dev/weight=none" in done.stderr
+    assert len(list((tmp_path / "rules.d").iterdir())) == 1
+
+
 def test_a_folder_that_others_can_write_gets_no_rules(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(RunlistError, match="others can write"):

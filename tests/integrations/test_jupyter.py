@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -102,6 +103,43 @@ def test_without_a_daemon_nothing_happens_until_there_is_one(
     daemon = start_daemon()
     wait_for(lambda: class_of(daemon, notebook.pid) == "batch", "it is managed")
     wait_for(lambda: follower.trouble == "", "all is well")
+
+
+def test_a_daemon_that_is_started_again_is_told_what_was_said_before(
+    start_daemon: Callable[..., Daemon],
+    worker: Callable[..., Worker],
+    follow: Callable[..., IdleClass],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when it is updated: nobody runs a cell only so that their notebook is batch again."""
+    monkeypatch.setattr(idle, "LOOK_S", 0.2)
+    monkeypatch.setattr(idle, "AGAIN_S", 0.2)
+    daemon, notebook = start_daemon(), worker()
+    follower = follow(notebook.pid, after_s=0)
+    wait_for(lambda: class_of(daemon, notebook.pid) == "batch", "it is idle")
+    daemon.client.set(notebook.pid, {"class": "latency"})
+    daemon.kill()
+    wait_for(lambda: follower.trouble != "", "it is missed")
+    daemon = start_daemon()
+    wait_for(lambda: class_of(daemon, notebook.pid) == "batch", "it is managed again")
+    daemon.client.set(notebook.pid, {"class": "latency"})
+    time.sleep(0.5)
+    assert class_of(daemon, notebook.pid) == "latency", "it is told once"
+    assert follower.trouble == ""
+
+
+def test_a_notebook_may_never_be_idle(
+    daemon: Daemon, worker: Callable[..., Worker], follow: Callable[..., IdleClass]
+) -> None:
+    notebook = worker()
+    follower = follow(notebook.pid, after_s=float("inf"))
+    wait_for(lambda: class_of(daemon, notebook.pid) == "normal", "it is managed")
+    follower.begin()
+    follower.end()
+    daemon.client.set(notebook.pid, {"class": "latency"})
+    time.sleep(0.3)
+    assert class_of(daemon, notebook.pid) == "latency"
+    assert any(thread.name == "runlist-idle" and thread.is_alive() for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(("active", "resting"), [("urgent", "batch"), ("normal", ""), ("normal", "batch\n")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from runlist.integrations.node import api
 from runlist.integrations.node.api import EVENTS_OF_POD
+from runlist.integrations.node.pods import Pod
 from tests.fixtures.api_server import ApiServer
 from tests.fixtures.cri import FakeRuntime
 from tests.fixtures.daemon import wait_for
@@ -189,15 +192,84 @@ def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServe
         wait_for(partial(_has, asking, one, "weight", weight))
 
 
+def test_a_server_that_vanished_is_not_waited_for(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing ends its connections, and what waits for it would do so for ever."""
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "SILENT_S", 0.5)
+    pod = Pod("u1", "web-0", "shop")
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    follower = api.Api("node-1", lambda: None, lambda *_: None)
+
+    def weight() -> str:
+        told = follower.pod(pod)
+        return "" if told is None else told.annotations.get("runlist.dev/weight", "")
+
+    wait_for(lambda: weight() == "20")
+    wait_for(lambda: any("watch" in path for path in server.asked))
+    server.vanish()
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(lambda: weight() == "30")
+
+
+def test_watches_that_are_refused_keep_nothing(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right that is missing, or a server that is too busy, for as long as that takes."""
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "RETRY_S", (0.0, 0.0))
+    said: list[str] = []
+    server.watch_refusal = 403
+    server.put("web-0", "u1", {})
+    before = len(os.listdir("/proc/self/fd"))
+    follower = api.Api("node-1", lambda: None, lambda _, text: said.append(text))
+    wait_for(lambda: len(server.asked) > 300, "more tries than there are connections", 60)
+    assert len(os.listdir("/proc/self/fd")) < before + 50
+    assert not any("PoolTimeout" in text for text in said)
+    server.watch_refusal = 0
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(lambda: (told := follower.pod(Pod("u1", "web-0", "shop"))) is not None and bool(told.annotations))
+
+
+def test_a_token_that_is_replaced(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    """As a kubelet does with a service account's: the one before is not taken any more."""
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "20"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "20"))
+    server.token.write_text("second")
+    server.hang_up()
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(partial(_has, asking, one, "weight", "30"))
+
+
+def test_a_server_that_keeps_no_older_changes_is_asked_for_all(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """On a node where little happens that is each time that a watch is begun again: it is no fault."""
+    one = runtime.run("web-0", uid="u1")
+    server.put("web-0", "u1", {"runlist.dev/weight": "10"})
+    asking.start()
+    wait_for(partial(_has, asking, one, "weight", "10"))
+    for weight in ("20", "30"):
+        wait_for(lambda: any("watch" in path for path in server.asked))
+        server.asked.clear()
+        server.expire()
+        server.put("web-0", "u1", {"runlist.dev/weight": weight})
+        wait_for(partial(_has, asking, one, "weight", weight))
+    server.watch_refusal = 410
+    server.expire()
+    server.put("web-0", "u1", {"runlist.dev/weight": "40"})
+    wait_for(partial(_has, asking, one, "weight", "40"))
+    assert "cannot be followed" not in asking.said
+
+
 def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(
     runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
 ) -> None:
-    server.watch_refusal = 410
+    server.watch_refusal = 403
     one = runtime.run("web-0", uid="u1")
     server.put("web-0", "u1", {"runlist.dev/weight": "10"})
     asking.start()
     wait_for(lambda: "the API server: cannot be followed" in asking.said)
-    assert "410 Gone" in asking.said
+    assert "403 Forbidden" in asking.said
     server.watch_refusal = 0
     server.put("web-0", "u1", {"runlist.dev/weight": "20"})
     wait_for(partial(_has, asking, one, "weight", "20"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,7 +157,7 @@ class Layers:
             raise self.errors.pop(0)
         kept = dict(settings)
         self.log.append(("begin", kept))
-        return SimpleNamespace(end=lambda: self.log.append(("end", kept)))
+        return SimpleNamespace(end=lambda: self.log.append(("end", kept)), renew=lambda: None)
 
 
 @pytest.fixture
@@ -338,6 +339,30 @@ def test_a_worker_under_run_keeps_what_that_says(commands: Commands, daemon: Dae
     commands.environment["RUNLIST_RAY"] = ""
     lines = commands.ok(*words, text, cwd=ROOT).splitlines()
     assert lines == [str([("latency", 25, 60.0, None)]), str([("latency", 100, 60.0, None)])]
+
+
+def test_a_daemon_that_is_started_again_is_told_of_an_actor_that_goes_on(
+    commands: Commands, start_daemon: Callable[..., Daemon]
+) -> None:
+    """An actor is made once, and serves for weeks; daemons are updated meanwhile."""
+    daemon, whole = start_daemon(), 150_754_820_096
+    environment = runlist.ray.runtime_env(cap=True, memory=True)["env_vars"]
+    text = "from runlist.integrations.ray import worker as module; module.LOOK_S = 0.2\n"
+    text += "task(0.25); gpu = Gpu(0); look(); print('made', flush=True); input(); look(); task(0); look(there=False)"
+    words = [sys.executable, "-c", WORKER + text]
+    with subprocess.Popen(
+        words, env={**commands.environment, **environment}, cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as actor:  # fmt: skip
+        assert actor.stdout is not None
+        before = actor.stdout.readline()
+        assert actor.stdout.readline() == "made\n"
+        daemon.kill()
+        start_daemon()
+        rest, errors = actor.communicate("\n", timeout=60)
+    assert before == f"{[('normal', 25, 25.0, whole // 4)]}\n"
+    assert rest == f"{before}[]\n"
+    assert errors == ""
 
 
 def test_a_worker_without_the_library_has_all_but_a_quota(commands: Commands, daemon: Daemon) -> None:

@@ -136,6 +136,7 @@ def test_what_is_lowered_to_a_bound_is_told(
     assert (event["reason"], event["involvedObject"]["name"]) == ("RunlistLowered", "greedy")
     assert "weight = 9999 is beyond rules.toml:1" in event["message"]
     assert "kubernetes-" not in event["message"]
+    assert daemon.client.status().troubles == [], "for which an alert would be raised, as often as a pod likes"
 
 
 def test_what_is_taken_away_or_lowered_counts_for_what_runs(

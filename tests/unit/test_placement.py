@@ -180,6 +180,15 @@ def test_bad_rules_are_refused_before_anything_else(make: Make) -> None:
         make("[[rule]]\nset = { weight = 0 }\n")
 
 
+@pytest.mark.parametrize(("told", "container"), [("9" * 64, "9" * 64), (f"1000:{'9' * 64}", ""), ("", "")])
+def test_who_runs_in_a_container_that_root_made_is_no_other_user(
+    make: Make, monkeypatch: pytest.MonkeyPatch, told: str, container: str
+) -> None:
+    monkeypatch.setattr(placement, "cgroup_of", lambda pid: ("/a", told))
+    task = make().new_task(os.getpid(), GPU, Root(os.getpid(), -1, 7, {})).task
+    assert (task.container, task.owner) == (container, (7, container))
+
+
 def test_a_new_task(make: Make) -> None:
     pid = os.getpid()
     root = Root(4711, -1, 1000, {"weight": "70"}, OwnRight())

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -135,10 +136,11 @@ def test_so_many_that_they_cost_more_than_they_bring_are_not_listened_to(a_secon
     assert gpu.heard()
 
 
-@pytest.mark.parametrize(("user", "heard"), [(1000, False), (1001, True)])
-def test_so_many_of_one_user_keep_no_other_one_s_from_being_listened_to(user: int, heard: bool) -> None:
+@pytest.mark.parametrize(("owner", "heard"), [({}, False), ({"uid": 1001}, True), ({"container": "a" * 64}, True)])
+def test_so_many_of_one_owner_keep_no_other_one_s_from_being_listened_to(owner: dict[str, Any], heard: bool) -> None:
+    """Of users, and of pods that run as the same one."""
     gpu = Gpu(give_way="switch", many=2)
-    come_anew(gpu, 2, uid=user)
+    come_anew(gpu, 2, **owner)
     due = {1: gpu.now, 2: gpu.now}
 
     def serve() -> None:
@@ -244,7 +246,7 @@ def test_where_nothing_follows_it_comes_back() -> None:
     assert not gpu.off
 
 
-def come_anew(gpu: Gpu, pid: int = 1, **changes: int) -> None:
+def come_anew(gpu: Gpu, pid: int = 1, **changes: Any) -> None:
     """The task is detached, and attached again; or another one takes its place."""
     gpu.policy.on_event(Vanish(gpu.tasks[pid].key), gpu.now)
     del gpu.tasks[pid]
@@ -266,11 +268,12 @@ def test_whoever_comes_anew_owes_what_it_owed(comes_s: float) -> None:
     assert gpu.off
 
 
-def test_others_owe_nothing_for_a_user_whose_tasks_are_gone() -> None:
+@pytest.mark.parametrize("other", [{"uid": 1001}, {"container": "a" * 64}])
+def test_others_owe_nothing_for_an_owner_whose_tasks_are_gone(other: dict[str, Any]) -> None:
     gpu = Gpu(give_way="switch")
     gpu.run(0.3, gpu.announce)
     assert not gpu.heard()
-    come_anew(gpu, uid=1001)
+    come_anew(gpu, **other)
     gpu.announce()
     assert gpu.off
     gpu.run(0.1)

@@ -22,8 +22,8 @@ _Signature = tuple[int, int, int]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A user with all their numbers, or root in one container: most containers run as root, and are strangers to each
-    other.
+    """A user with all their numbers, or one in a container that root made: those are strangers to each other, and most
+    run as root, or as the same number.
     """
 
     uid: int
@@ -31,8 +31,9 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int, uid: int) -> Owner:
-        """The owner of a process of that user."""
-        return cls(user_behind(uid), cgroup_of(pid)[1] if uid == 0 else "")
+        """The owner of a process of that user. Containers that a user made are all that user's."""
+        container = cgroup_of(pid)[1]
+        return cls(user_behind(uid), container if uid == 0 or ":" not in container else "")
 
     def __str__(self) -> str:
         return f"user {self.uid}" + (f" in container {self.container[:12]}" if self.container else "")

@@ -161,17 +161,17 @@ class Arms:
         return tuple(found)
 
     def _find_words(self, workers: Iterable[TaskKey]) -> _Words:
-        """Where these tasks say that they work: of the first of each user, then of the second, as many as there may
+        """Where these tasks say that they work: of the first of each owner, then of the second, as many as there may
         be.
         """
         now = time.monotonic()
         self._shy = {key: until for key, until in self._shy.items() if now < until}
-        ranks: Counter[int] = Counter()
+        ranks: Counter[tuple[int, str]] = Counter()
         ranked = []
         for key in sorted(workers, key=lambda key: key.pid):
             managed = self._tasks.get(key)
             if managed is not None and key not in self._shy and (place := managed.watched_at()) is not None:
-                ranked.append((ranks[managed.task.uid], (key, *place)))
-                ranks[managed.task.uid] += 1
+                ranked.append((ranks[managed.task.owner], (key, *place)))
+                ranks[managed.task.owner] += 1
         ranked.sort(key=lambda each: each[0])
         return tuple(word for _, word in ranked[:MOST_WORDS])

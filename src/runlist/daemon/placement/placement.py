@@ -143,7 +143,14 @@ class Placement:
         line = command_line(pid)
         cgroup, container = map(printable, cgroup_of(pid))
         managed = ManagedTask(
-            Task(TaskKey(pid, gpu), TaskClass.NORMAL, short_command(line), root.uid, time.monotonic()),
+            Task(
+                TaskKey(pid, gpu),
+                TaskClass.NORMAL,
+                short_command(line),
+                root.uid,
+                time.monotonic(),
+                container="" if ":" in container else container,
+            ),
             root=root,
             command_line=line,
             cgroup=cgroup,

@@ -158,9 +158,11 @@ class Manager:
         return Outcome([task for one in outcomes for task in one.tasks], parse_request(settings)[1])
 
     def rule_troubles(self) -> list[str]:
-        """What is wrong with files of rules, and what of them is not in force as it was asked for."""
-        notes = dict.fromkeys(note for task in self.tasks(0) for note in task.notes)
-        return some([*self.placement.troubles(), *notes])
+        """What is wrong with files of rules, and which are not in force. That a setting was lowered to a bound is none:
+        whoever may write annotations asks for what they like.
+        """
+        unfit = dict.fromkeys(task.unfit for task in self.tasks(0) if task.unfit)
+        return some([*self.placement.troubles(), *unfit])
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""

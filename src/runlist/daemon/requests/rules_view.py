@@ -22,7 +22,7 @@ def rules_view(manager: Manager, uid: int) -> wire.RulesInForce:
     notes: dict[str, None] = {}
     for task in manager.visible(uid):
         pids[task.rule].add(task.task.key.pid)
-        notes |= dict.fromkeys(task.notes)
+        notes |= dict.fromkeys([*task.notes, *([task.unfit] if task.unfit else [])])
     folder = placement.drop_ins.folder if placement.drop_ins is not None else None
     files: list[tuple[str, Rules]] = []
     troubles = {} if placement.drop_ins is None else placement.drop_ins.troubles

@@ -170,7 +170,8 @@ class ManagedTask(msgspec.Struct):
     asked: dict[str, str] = {}  # what was set for it alone; wins over its root's settings
     environment: Mapping[str, str] = {}  # as it was when rules first asked for it,
     variables: frozenset[str] = frozenset()  # and for which variables they did
-    notes: tuple[str, ...] = ()  # what of that rule was lowered to a bound
+    notes: tuple[str, ...] = ()  # what of that rule was lowered to a bound,
+    unfit: str = ""  # and why it is not in force
     sms: Sms | None = None  # the part of the SMs that it was started with, once somebody asked
     command_line: str = ""
     cgroup: str = ""
@@ -198,6 +199,7 @@ class ManagedTask(msgspec.Struct):
     ) -> None:
         """Take what a rule says beside settings."""
         self.rule, self.labels, self.notes, self.shared_memory = rule, labels, notes, shared_memory
+        self.unfit = ""
 
     @property
     def group_ids(self) -> set[int]:

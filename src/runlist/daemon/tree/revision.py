@@ -138,7 +138,7 @@ class Revision:
         except RunlistError as error:  # or what the user asked for does not go with it
             managed.task = before
             if final:
-                managed.notes = (*managed.notes, f"{managed.rule}: not in force for process {key.pid}: {error}")
+                managed.unfit = f"{managed.rule}: not in force for process {key.pid}: {error}"
                 _log.warning("a rule cannot be in force", pid=key.pid, rule=managed.rule, reason=str(error))
             return False
         self._placement.limit_memory(managed.root, key.pid, found, keeps=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from runlist.settings.table import parse_request
 MOST_STATE = 1 << 20
 MOST_SHOWN = 200
 MOST_SAID = 16
+MOST_TELLING_S = 2.0
+"""A log that stands still holds up who writes to it, and a runtime gives up a container whose hook takes 10 s."""
+
 _ID = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
 SETTINGS = ("class", "weight", "cap", "burst", "deadline", "p99", "group", "memory", "timeslice")
 
@@ -78,7 +82,13 @@ def main() -> None:
         said = run(json.loads(sys.stdin.buffer.read(MOST_STATE)), Path(sys.argv[1]))
     except (RunlistError, OSError, ValueError, IndexError, RecursionError) as error:
         said = [str(error)]
-    for line in said:
+    telling = threading.Thread(target=_tell, args=(said,), daemon=True)
+    telling.start()
+    telling.join(MOST_TELLING_S)
+
+
+def _tell(lines: list[str]) -> None:
+    for line in lines:
         say_to_system(line, "runlist", "runlist-cdi")
 
 

@@ -24,13 +24,17 @@ from runlist.integrations.node.pods import Pod, of_use
 from runlist.text import printable
 
 if TYPE_CHECKING:  # they are imported when there is a server to ask
+    from lightkube import Client
     from lightkube.core.client import FieldSelector
     from lightkube.resources.core_v1 import Event as EventResource
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 WATCH_S = 300
-"""After so long a watch is begun anew: a server that is silent for ever is not waited for."""
+SILENT_S = WATCH_S + 30.0
+"""After so long a server ends a watch, and another is begun. One that is silent for longer is not waited for: it, or
+what is between us, may be gone without a word.
+"""
 
 RETRY_S = (0.5, 30.0)
 """The first pause after a failure, and the longest."""
@@ -40,6 +44,11 @@ EVENTS_OF_POD, EVENTS_EVERY_S = 10, 60.0
 
 _MOST_EVENTS = 256
 _MAX_MESSAGE = 1000
+_TOO_OLD = 410
+"""What a server says that keeps no changes from so long ago as the last one of this node, on which little may happen:
+then all is listed once more.
+"""
+
 _Say = Callable[[str, str], object]
 _Key = tuple[str, str]
 _MIRROR = "kubernetes.io/config.hash"
@@ -90,14 +99,7 @@ class Api:
     """
 
     def __init__(self, node: str, changed: Callable[[], None], say: _Say) -> None:
-        try:
-            from lightkube import Client
-            from lightkube.config.kubeconfig import KubeConfig
-        except ImportError:
-            raise MissingExtra("talking to the API server", "lightkube", "node") from None
-        named = os.environ.get("KUBECONFIG")
-        config = KubeConfig.from_file(named) if named else KubeConfig.from_service_account()
-        self._client = Client(config=config, field_manager="runlist-node")
+        self._client = _client()
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
@@ -130,20 +132,22 @@ class Api:
         while True:
             began = time.monotonic()
             try:
-                self._watch()
+                with _client() as client:  # a new one, since it keeps the connection of a watch that is refused
+                    self._watch(client)
             except Exception as error:  # whatever its libraries raise: we go on without, and try again
-                self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
+                if _code(error) != _TOO_OLD:
+                    self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
             pause = RETRY_S[0] if time.monotonic() - began > 2 * pause else min(2 * pause, RETRY_S[1])
             time.sleep(pause)
 
-    def _watch(self) -> None:
+    def _watch(self, client: Client) -> None:
         from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
         class AnyPod(GenericNamespacedResource):  # as it came: others' new fields are none of our business
             _api_info = create_api_info("", "v1", "Pod", "pods")
 
         of_node: FieldSelector = {"spec.nodeName": self._node}
-        listed = self._client.list(AnyPod, namespace="*", fields=of_node)
+        listed = client.list(AnyPod, namespace="*", fields=of_node)
         pods = {_key(told.pod): told for told in map(self._told, listed) if told is not None}
         self.knows_node |= bool(pods)
         if pods != self._pods:
@@ -151,7 +155,7 @@ class Api:
             self._changed()
         self._say("the API server", "")
         self.complete.set()
-        for kind, one in self._client.watch(
+        for kind, one in client.watch(
             AnyPod,
             namespace="*",
             fields=of_node,
@@ -184,6 +188,27 @@ class Api:
                 self._say("events", f"cannot be written, the log has them: {_reason(error)}")
             else:
                 self._say("events", "")
+
+
+def _client() -> Client:
+    """A client of the API server, with the token that counts now."""
+    try:
+        from lightkube import Client
+        from lightkube.config.kubeconfig import KubeConfig
+    except ImportError:
+        raise MissingExtra("talking to the API server", "lightkube", "node") from None
+    named = os.environ.get("KUBECONFIG")
+    config = KubeConfig.from_file(named) if named else KubeConfig.from_service_account()
+    client = Client(config=config, field_manager="runlist-node")
+    with contextlib.suppress(AttributeError):  # a watch waits without end else, and there is no word for anything else
+        client._client._watch_timeout.read = SILENT_S
+    return client
+
+
+def _code(error: Exception) -> int | None:
+    """What a server answered: in its word of the whole, or in one within a watch."""
+    code = getattr(getattr(error, "status", None), "code", None)
+    return code or getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _reason(error: Exception) -> str:

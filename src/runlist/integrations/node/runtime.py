@@ -145,7 +145,7 @@ class Runtime:
                 waited, self._patience_s = self._patience_s, min(2 * self._patience_s, MOST_PATIENCE_S)
                 raise RuntimeGone(f"the container runtime does not answer within {waited:g} s ({method})") from None
             if code is codes.UNIMPLEMENTED:
-                advice = "containerd 1.6, CRI-O 1.20 or later do, where disabled_plugins does not name cri"
+                advice = "take containerd 1.6, CRI-O 1.20 or later, with no cri in containerd's disabled_plugins"
                 raise RuntimeGone(f"it speaks no CRI v1 ({method}): {advice}") from None
             raise RuntimeGone(f"the container runtime cannot be asked ({method}): {code.name}: {said}") from None
         self._patience_s = PATIENCE_S

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from runlist import managing
@@ -14,6 +17,10 @@ PATIENCE_S = 5.0
 """How long a task waits for the daemon's answer: then it runs as it would without us."""
 
 
+LOOK_S = 30.0
+"""How often a daemon that was told is looked for: one that was started again knows nothing of a task that goes on."""
+
+
 class Worker:
     """This process, whose tasks come one after the other. An actor has one all its life."""
 
@@ -23,6 +30,7 @@ class Worker:
         self._said: set[str] = set()
         self._layer: managing.Layer | None = None
         self._sizes: dict[str, int] | None = None
+        self._looking: threading.Thread | None = None
 
     def next_task(self, resources: Mapping[str, float], gpus: Sequence[object]) -> None:
         """Have the process managed as its next task asked; one that asked for no GPU has what the process had before
@@ -35,8 +43,23 @@ class Worker:
                 self._layer = self._begin(share, gpus)
             except RunlistError as error:
                 self.say_once(f"Ray's num_gpus is not kept: {error}")
+            else:
+                self._look_for_others()
         if before is not None:
             before.end()
+
+    def _look_for_others(self) -> None:
+        """From now on, in a thread that waits nearly all the time: an actor may live for weeks."""
+        if self._looking is None:
+            self._looking = threading.Thread(target=self._renew, name="runlist-ray", daemon=True)
+            self._looking.start()
+
+    def _renew(self) -> None:
+        while True:
+            if (layer := self._layer) is not None:
+                with contextlib.suppress(RunlistError, OSError):  # none runs now, or it refuses: the task goes on
+                    layer.renew()
+            time.sleep(LOOK_S)
 
     def say_once(self, line: str) -> None:
         """Say a thing once in the life of this worker."""

@@ -32,8 +32,10 @@ second left a batch job half of its rate by them, and was no quicker (H200).
 WINDOW_S, REST_S = 1.0, 10.0
 
 
-NOBODY = -1
-"""The user of a task that nobody said was there."""
+_Owner = tuple[int, str]
+
+NOBODY: _Owner = (-1, "")
+"""The owner of a task that nobody said was there."""
 
 
 class _Pending(msgspec.Struct):
@@ -60,7 +62,7 @@ class _Account(msgspec.Struct):
 
 class Announcements:
     """Whom the background has to be off for. `budget` is the part of the time that wrong announcements may take, of all
-    tasks together in the long run. What a task owed when it went is owed by the next one of its user: else whoever
+    tasks together in the long run. What a task owed when it went is owed by the next one of its owner: else whoever
     comes anew, again and again, would take all of the time.
     """
 
@@ -68,11 +70,11 @@ class Announcements:
         self._budget = budget
         self._pending: dict[TaskKey, _Pending] = {}
         self._accounts: dict[TaskKey, _Account] = {}
-        self._left: dict[int, _Account] = {}  # of each user, by those that are gone
-        self._users: dict[TaskKey, int] = {}
+        self._left: dict[_Owner, _Account] = {}  # of each owner, by those that are gone
+        self._owners: dict[TaskKey, _Owner] = {}
         self._refilled_at = self._seen_at = 0.0
-        self._counted_from, self._counts = -NEVER, Counter[int]()  # of each user
-        self._rests: dict[int, Rest] = {}
+        self._counted_from, self._counts = -NEVER, Counter[_Owner]()  # of each owner
+        self._rests: dict[_Owner, Rest] = {}
 
     def note(self, event: Announce, now: float) -> None:
         """A task announced work. What makes no sense is ignored, and what comes before the last one is settled."""
@@ -97,17 +99,18 @@ class Announcements:
 
     def appears(self, task: Task) -> None:
         """A task is there."""
-        self._users[task.key] = task.uid
+        self._owners[task.key] = task.owner
 
     def drop(self, key: TaskKey, now: float) -> None:
         """The task is gone."""
-        pending, account, user = self._pending.pop(key, None), self._accounts.pop(key, None), self._users.pop(key, None)
-        if account is None or user is None:
+        pending, account = self._pending.pop(key, None), self._accounts.pop(key, None)
+        owner = self._owners.pop(key, None)
+        if account is None or owner is None:
             return
         if pending is not None and pending.done is None:
             _charge(account, pending, now)
         if account.balance < BURST_S:
-            left = self._left.setdefault(user, _Account())
+            left = self._left.setdefault(owner, _Account())
             left.balance -= BURST_S - account.balance
             left.ignored |= account.ignored
 
@@ -166,38 +169,38 @@ class Announcements:
 
     def _open_account(self, key: TaskKey) -> _Account:
         account = self._accounts[key] = _Account()
-        if (left := self._left.get(self._user_of(key))) is not None:
+        if (left := self._left.get(self._owner_of(key))) is not None:
             owed = min(BURST_S, BURST_S - left.balance)
             left.balance += owed
             account.balance -= owed
             account.ignored = left.ignored or account.balance <= 0
         return account
 
-    def _user_of(self, key: TaskKey) -> int:
-        return self._users.get(key, NOBODY)
+    def _owner_of(self, key: TaskKey) -> _Owner:
+        return self._owners.get(key, NOBODY)
 
     def _rest_of(self, key: TaskKey) -> Rest:
-        return self._rests.setdefault(self._user_of(key), Rest(REST_S))
+        return self._rests.setdefault(self._owner_of(key), Rest(REST_S))
 
     def _count_one(self, key: TaskKey, now: float) -> None:
         """Where there are more than it is worth, listen for a while to none of who has more than a part of that."""
         most = MOST_COST * WINDOW_S / COST_S
         if reached(self._counted_from + WINDOW_S, now):
-            for user, count in self._counts.items():
-                if count * len(self._counts) <= most and user in self._rests:
-                    self._rests[user].forget()
-            there = {*self._users.values(), NOBODY}
-            self._rests = {user: rest for user, rest in self._rests.items() if user in there or not rest.over(now)}
+            for owner, count in self._counts.items():
+                if count * len(self._counts) <= most and owner in self._rests:
+                    self._rests[owner].forget()
+            there = {*self._owners.values(), NOBODY}
+            self._rests = {owner: rest for owner, rest in self._rests.items() if owner in there or not rest.over(now)}
             self._counted_from, self._counts = now, Counter()
-        rest, user = self._rest_of(key), self._user_of(key)
-        self._counts[user] += 1
-        if self._counts.total() > most and self._counts[user] * len(self._counts) > most:
+        rest, owner = self._rest_of(key), self._owner_of(key)
+        self._counts[owner] += 1
+        if self._counts.total() > most and self._counts[owner] * len(self._counts) > most:
             rest.begin(now)
 
     def _refill(self, now: float) -> list[_Account]:
         """Save what may be spent since the last time; returns the accounts that owe something."""
         # Those who owe something share what may be spent: else each process of a crowd had a budget of its own.
-        self._left = {user: each for user, each in self._left.items() if each.balance < BURST_S}
+        self._left = {owner: each for owner, each in self._left.items() if each.balance < BURST_S}
         owing = [each for each in (*self._accounts.values(), *self._left.values()) if each.balance < BURST_S]
         saved = self._budget * (now - self._refilled_at) / max(1, len(owing))
         self._refilled_at = now

@@ -21,6 +21,16 @@ from runlist.sim import Trace, builtin_traces, load_trace
 from runlist.sim.workload import TenantSpec
 
 TENANT = '[[tenant]]\nname = "a"\nkernel_us = 10\n'
+ROUND = "".join(
+    f'[[tenant]]\nname = "{name}"\nkernel_us = 10\nload = {load}\n'
+    for name, load in (
+        ("a", '{ kind = "closed" }'),
+        ("b", '{ kind = "after", names = ["a", "d"] }'),
+        ("c", '{ kind = "after", names = ["b"] }'),
+        ("d", '{ kind = "after", names = ["c"] }'),
+    )
+)
+"""Three who wait for each other in a circle."""
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -227,6 +237,9 @@ def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict
         (TENANT + 'load = { kind = "trace", times_ms = [] }\n', "at least one"),
         (TENANT + 'load = { kind = "after", names = ["b"] }\n', "no tenant b"),
         (TENANT + 'load = { kind = "after", names = [] }\n', "at least one"),
+        (TENANT + 'load = { kind = "after", names = ["a"] }\n', "tenant a: load: it comes after itself, and so never"),
+        (ROUND, "tenant b: load: it comes after itself"),
+        (TENANT + "false_alarms = 0.5\n", "false_alarms: only a tenant that tells"),
         ("seconds = 0\n" + TENANT, "seconds: take"),
         ("gpus = 0\n" + TENANT, "gpus: take"),
         ("gpus = 1.5\n" + TENANT, "gpus: take a whole number"),
@@ -235,6 +248,12 @@ def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict
 )
 def test_what_is_wrong_with_a_scenario(tmp_path: Path, text: str, named: str) -> None:
     assert named in refusal(tmp_path, "bad.toml", text)
+
+
+def test_who_comes_too_late_is_told(tmp_path: Path) -> None:
+    path = str(write(tmp_path, "late.toml", "seconds = 9\n" + TENANT + "start = 5\n"))
+    assert load_trace(path).notes == ()
+    assert load_trace(path, 5.0).notes == ("1 tenant would come after the end (5 s)",)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -353,6 +372,7 @@ def one_task(load: object, **more: object) -> str:
         (one_task({"type": "trace", "trace": ["a"]}), "trace: take numbers"),
         (one_task({"type": "trace", "trace": [3, 2]}), "in order"),
         (one_task({"type": "dependent", "prev_task_ids": ["ghost"]}), "no task ghost"),
+        (one_task({"type": "dependent", "prev_task_ids": ["be"]}), "task be: prev_task_ids: it comes after itself"),
         (one_task({"type": "continuous"}, **{"class": "deadline"}), "class: take latency"),
         (one_task({"type": "continuous"}, weight=-1), "a weight is"),
         (disb(tasks=[{"id": "be", "load": {"type": "continuous"}}] * 2), "two tasks have the id be"),

@@ -13,6 +13,7 @@ import operator
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -45,6 +46,7 @@ Settings = Mapping[str, str | float]
 """Values by name, as people write them, or as numbers."""
 
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
+_CLOSED = "this client has no connection any more: it was closed, or a request was interrupted: open another"
 _NOT_READY = "a daemon is starting or ending and gets neither done: see its log, or end it"
 _OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
 _START_PATIENCE_S = 60.0
@@ -69,11 +71,13 @@ class NotForUs(NoPermissionError):
 
 class Client:
     """A connection to a daemon. Every method raises RunlistError with the daemon's own line when it is refused, and
-    DaemonGone when no answer comes.
+    DaemonGone when no answer comes. Threads may share one, and take turns; a child of fork opens its own.
     """
 
     def __init__(self, connection: wire.Connection, on_silence: OnSilence | None = None) -> None:
         self._connection = connection
+        self._turn = threading.Lock()
+        self._pid = os.getpid()
         self._on_silence = on_silence  # until the first answer
         self._decoder = msgspec.json.Decoder(wire.Answer)
         self._version = ""  # the daemon's, where it was asked
@@ -211,7 +215,7 @@ class Client:
         """Manage a running process and its descendants, with a class (None: what the rules say) and further settings,
         as those of `set`. `wait`: also when it has no GPU context yet; it is then managed once it has.
         """
-        return self._tasks(wire.Attach(_pid(pid), _with_class(task_class, settings), wait is True)).tasks
+        return self._tasks(wire.Attach(_pid(pid), _with_class(task_class, settings), bool(wait))).tasks
 
     def detach(self, pid: int) -> list[str]:
         """Put a process back; returns notes on failures."""
@@ -331,6 +335,23 @@ class Client:
 
     def _ask(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Message:
         frame = _frame(request)
+        if self._pid != os.getpid():
+            raise DaemonGone(f"this client is process {self._pid}'s, which forked: open another")
+        with self._turn:
+            if self._connection.sock.fileno() < 0:
+                raise DaemonGone(_CLOSED)
+            try:
+                answer = self._answer(frame, fds)
+            except BaseException:  # also an interrupt: what is answered later would be taken for the next answer
+                self._connection.close()
+                raise
+        if isinstance(answer, wire.Failure):
+            other = self._another_version(answer)
+            refused = _REFUSALS.get(answer.exit_code, RunlistError)
+            raise refused(f"{answer.message} ({other})" if other else answer.message)
+        return answer
+
+    def _answer(self, frame: bytes, fds: Sequence[int]) -> wire.Message:
         try:
             with contextlib.suppress(ConnectionError):  # a daemon that refuses us may have said why before it hung up
                 self._connection.send_frame(frame, fds)
@@ -348,10 +369,6 @@ class Client:
             answer: wire.Message = self._decoder.decode(body)
         except msgspec.MsgspecError:
             raise DaemonGone(_OTHER_VERSION) from None
-        if isinstance(answer, wire.Failure):
-            other = self._another_version(answer)
-            refused = _REFUSALS.get(answer.exit_code, RunlistError)
-            raise refused(f"{answer.message} ({other})" if other else answer.message)
         return answer
 
     def _hear_nothing(self) -> None:
@@ -419,7 +436,11 @@ def _text(what: str, value: Any) -> str:
 
 def words(values: Settings) -> dict[str, str]:
     """Settings or options as people write them. Raises TypeError for what is neither text nor number."""
-    return {_text("a name", name): _word(name, value) for name, value in dict(values).items()}
+    try:
+        named = dict(values)
+    except (TypeError, ValueError):
+        raise TypeError(f'settings are values by name, as {{"cap": 30}}, not {values!r}') from None
+    return {_text("a name", name): _word(name, value) for name, value in named.items()}
 
 
 def _word(name: str, value: Any) -> str:

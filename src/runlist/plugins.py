@@ -7,7 +7,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import pkgutil
+import re
+import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -21,6 +25,7 @@ from runlist.errors import NoPermissionError, UsageError
 _MAX_FILE = 1 << 20
 _MODULE = "runlist_user_"
 """How the names of modules begin that are files of users."""
+_NO_NAME = re.compile(r"\W")
 
 _Class = TypeVar("_Class")
 
@@ -98,16 +103,33 @@ def _load(path: Path, what: str) -> ModuleType:
     """The module of a file that is `what`, in a word. Raises UsageError, in one line, for what cannot be loaded, and
     NoPermissionError for a file that somebody else can write.
     """
-    spec = importlib.util.spec_from_file_location(f"{_MODULE}{what}_{path.stem}", path)
+    place = zlib.crc32(os.fsencode(path.absolute()))  # files of one name in two folders are two modules
+    name = f"{_MODULE}{what}_{_NO_NAME.sub('_', path.stem)}_{place:08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     source = _source(path, what)
     try:
-        exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (it is code)
+        with _registered(name, module):
+            exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (it is code)
     except (Exception, SystemExit) as error:
         said = f"{line_of(error.__traceback__)}{type(error).__name__}: {error}"
         raise UsageError(f"{what} file {path} cannot be loaded: {said}") from None
     return module
+
+
+@contextlib.contextmanager
+def _registered(name: str, module: ModuleType) -> Iterator[None]:
+    """It is found by its name, as dataclasses, pickle and others ask for the module of a class; not where it fails."""
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        yield
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
 
 
 def _source(path: Path, what: str) -> bytes:

@@ -451,7 +451,7 @@ def test_bad_arguments_leave_it_ready_for_good_ones(host: Host) -> None:
     executor, _ = sequence(host, 10, 8)
     with executor:
         executor.add(counting.kernel.function, 40, 32, [counting.runs])
-        with pytest.raises(UsageError, match="kernel count has 9 parameters: 7 were given"):
+        with pytest.raises(UsageError, match="kernel count has 3 parameters: 1 were given"):
             executor.run()
         executor.clear()
         executor.add(counting.kernel.function, 40, 32, counting.arguments)

@@ -107,7 +107,7 @@ def test_a_kernel_is_named_among_several(host: Host) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([1], "has 8 parameters: 7 were given"),
+        ([1], "has 2 parameters: 1 were given"),
         ([None, "x"], "'x' is no int (n)"),
         ([None, 1.5], "1.5 is no int (n)"),
         ([None, 1 << 31], "2147483648 is too large for int n"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runlist.cli import main
 from tests.fixtures.daemon import Commands, Worker
 from tests.fixtures.trace import Parsed
 
@@ -98,6 +99,19 @@ def test_what_cannot_be_is_one_line(commands: Commands) -> None:
     words = ("trace", "--out", "./operations", "--operations", str(log), "--seconds", "0.1")
     assert "name one file" in commands.fails(2, *words)
     assert log.read_text() == '{"runlist_operations": 1, "pid": 5}\n'
+
+
+@pytest.mark.parametrize("words", [("trace", "--out", "x.pftrace"), ("cdi", "generate")])
+def test_an_emulated_gpu_that_is_gone_is_not_for_want_of_nvidias_driver(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNLIST_EMULATED_GPU", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main([*words, "--device", "emulated"])
+    assert caught.value.code == 5
+    assert f"no emulated GPU runs in {tmp_path}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_of_the_file(commands: Commands) -> None:

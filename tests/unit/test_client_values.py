@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import runlist
 from runlist import wire
 from runlist.client import Client, DaemonGone
-from runlist.errors import NoTargetError, UsageError
+from runlist.errors import NoTargetError, RunlistError, UsageError
 from tests.fixtures.fake_daemon import FakeDaemon, status
 
 
@@ -87,6 +89,74 @@ def test_numbers_that_no_process_has(fake: FakeDaemon, pid: int) -> None:
             client.suspend(pid)
         assert fake.requests == []
         assert len(client.ps()) == 1
+
+
+@pytest.mark.parametrize("settings", ["weight=3", ["weight=3"], 3, [3], {3: 3}, {"weight": None}])
+def test_settings_are_values_by_name(fake: FakeDaemon, settings: Any) -> None:
+    with Client.open() as client:
+        for ask in (client.set, lambda pid, given: client.attach(pid, settings=given)):
+            with pytest.raises(TypeError):
+                ask(42, settings)
+        with pytest.raises(TypeError):
+            client.use_policy("fair", settings)
+    assert fake.requests == []
+
+
+def test_threads_share_a_client_and_each_has_its_own_answers(fake: FakeDaemon) -> None:
+    fake.answers[wire.Change] = wire.Tasks([])
+    wrong: list[object] = []
+
+    def asks() -> None:
+        for _ in range(100):
+            try:
+                found = client.status().pid, len(client.ps()), len(client.set(42, {}))
+            except RunlistError as error:
+                wrong.append(error)
+                return
+            if found != (7, 1, 0):
+                wrong.append(found)
+
+    with Client.open() as client:
+        threads = [threading.Thread(target=asks) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_after_an_interrupt_nobody_gets_the_answer_of_another_request(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client.open() as client:
+        assert client.ps() == fake.tasks
+
+        def interrupted() -> bytes:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(client._connection, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.suspend(42)
+        for _ in range(2):
+            with pytest.raises(DaemonGone, match="this client has no connection any more"):
+                client.status()
+    with pytest.raises(DaemonGone, match="it was closed"):
+        client.ps()
+
+
+def test_a_child_of_fork_opens_a_client_of_its_own(fake: FakeDaemon) -> None:
+    with Client.open() as client:
+        if (child := os.fork()) == 0:
+            try:
+                client.ps()
+            except DaemonGone as error:
+                os._exit(7 if "which forked: open another" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert client.ps() == fake.tasks
+    assert fake.requests == [wire.ListTasks()]
 
 
 def test_a_deadline_replaces_the_usual_class(fake: FakeDaemon) -> None:

@@ -43,7 +43,8 @@ def by_name(result: SimulationResult) -> dict[str, TenantResult]:
 @pytest.mark.parametrize("name", sorted(builtin_traces()))
 @pytest.mark.parametrize("policy", ["none", "priority"])
 def test_time_is_conserved_on_every_ready_trace(name: str, policy: str) -> None:
-    result = simulate(load_trace(name, 2.0), PolicySpec(policy), gpus=2).result
+    trace = load_trace(name, 2.0)
+    result = simulate(trace, PolicySpec(policy), gpus=2).result
     for gpu in result.gpus:
         parts = (gpu.work, gpu.lost, gpu.idle, gpu.gaps, gpu.empty)
         assert sum(parts) == pytest.approx(1, abs=1e-5)
@@ -55,7 +56,7 @@ def test_time_is_conserved_on_every_ready_trace(name: str, policy: str) -> None:
         assert 0 <= one.work_share <= one.share <= 1
         if one.latency_us is not None:
             assert 0 < one.latency_us.p50 <= one.latency_us.p99 <= one.latency_us.p999 <= one.latency_us.max
-    assert result.notes == []
+    assert result.notes == list(trace.notes)
     assert result.refused == []
 
 

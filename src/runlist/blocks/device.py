@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from runlist.blocks.source import Parameter
+from runlist.blocks.source import RUN_PARAMETERS, Parameter
 from runlist.errors import UsageError
 
 Dim = int | Sequence[int]
@@ -75,10 +75,16 @@ class Device(Protocol):
 
 def shape(given: Dim) -> Shape:
     """Three dimensions, those not given 1. Raises UsageError for what is none."""
-    sizes = (given,) if isinstance(given, int) else tuple(given)
+    sizes = tuple(given) if isinstance(given, Sequence) else (given,)
     if not 1 <= len(sizes) <= 3 or any(not isinstance(each, int) or each < 1 for each in sizes):
         raise UsageError(f"{given!r} is no grid and no block: give one to three whole numbers above 0")
     return (*sizes, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def check_room(memory: Memory, size: int, offset: int) -> None:
+    """Raises UsageError where so many bytes are not all within memory."""
+    if not 0 <= offset <= memory.size - size:
+        raise UsageError(f"{size} bytes at {offset} do not fit into {memory.size}")
 
 
 _TYPES: dict[str, type[Any]] = {
@@ -100,7 +106,8 @@ def pack(name: str, parameters: Sequence[Parameter], arguments: Sequence[Any]) -
     Raises UsageError for too few, too many, or one of another kind.
     """
     if len(arguments) != len(parameters):
-        raise UsageError(f"kernel {name} has {len(parameters)} parameters: {len(arguments)} were given")
+        ours = sum(each in RUN_PARAMETERS for each in parameters)
+        raise UsageError(f"kernel {name} has {len(parameters) - ours} parameters: {len(arguments) - ours} were given")
     return [_packed(name, parameter, argument) for parameter, argument in zip(parameters, arguments, strict=True)]
 
 

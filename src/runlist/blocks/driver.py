@@ -10,7 +10,7 @@ from typing import Any
 
 from runlist.blocks import source
 from runlist.blocks.cubin import compiled
-from runlist.blocks.device import Function, Memory, Shape, pack
+from runlist.blocks.device import Function, Memory, Shape, check_room, pack
 from runlist.errors import NotSupportedError, RunlistError, UsageError
 
 _POLL_S = 0.00005
@@ -117,8 +117,7 @@ class Cuda:
         return memory
 
     def write(self, memory: Memory, data: bytes, offset: int = 0) -> None:
-        if offset + len(data) > memory.size:
-            raise UsageError(f"{len(data)} bytes do not fit into {memory.size - offset}")
+        check_room(memory, len(data), offset)
         self._use()
         check(self._driver.cuMemcpyHtoDAsync(memory.address + offset, data, len(data), self.stream))
         check(self._driver.cuStreamSynchronize(self.stream))

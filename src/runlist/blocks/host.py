@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from runlist.blocks import source
-from runlist.blocks.device import Function, Memory, Shape, pack
+from runlist.blocks.device import Function, Memory, Shape, check_room, pack
 from runlist.errors import NotSupportedError, RunlistError, UsageError
 
 INCLUDE = Path(__file__).parent / "include"
@@ -124,11 +124,12 @@ class Host:
         self._closing = weakref.finalize(self, library.runlist_host_stream_free, stream)
 
     def allocate(self, size: int) -> HostMemory:
+        if size < 0:
+            raise UsageError(f"no memory has {size} bytes")
         return HostMemory(size)
 
     def write(self, memory: Memory, data: bytes, offset: int = 0) -> None:
-        if offset + len(data) > memory.size:
-            raise UsageError(f"{len(data)} bytes do not fit into {memory.size - offset}")
+        check_room(memory, len(data), offset)
         self.synchronize()
         ctypes.memmove(memory.address + offset, bytes(data), len(data))
 

@@ -65,7 +65,8 @@ def resumable(
     known = [each.name for each in source.kernels(text)]
     if name is None:
         if len(known) != 1:
-            raise UsageError(f"the text has {len(known)} kernels: name one of {', '.join(known) or 'none'}")
+            several = f"{len(known)} kernels: name one of {', '.join(known)}"
+            raise UsageError(f"the text has {several if known else 'no kernel: a function that is __global__ void'}")
         name = known[0]
     made = chosen.compile(source.resumable(text, [name]), f"{name}.cu", options)
     return Resumable(chosen, made.function(name))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runlist.blocks.cubin import INCLUDE
-from runlist.blocks.device import Function, Memory, Shape
+from runlist.blocks.device import Function, Memory, Shape, check_room
 from runlist.errors import NotSupportedError, RunlistError
 
 _POLL_S = 0.00005
@@ -73,6 +73,7 @@ class Cupy:
             return CupyMemory(self._cupy.zeros(max(1, size), dtype=self._cupy.uint8))
 
     def write(self, memory: Memory, data: bytes, offset: int = 0) -> None:
+        check_room(memory, len(data), offset)
         self._stream.synchronize()
         self._cupy.cuda.runtime.memcpy(memory.address + offset, _address(data), len(data), 1)
 

@@ -127,6 +127,10 @@ class Page:
                 self._held.discard(byte)
                 self._release(byte)
 
+    def holds(self, byte: int) -> bool:
+        """Whether a place is this process' own."""
+        return byte in self._held
+
     def write(self, byte: int, value: bool) -> None:
         """What the owner of a place says."""
         if byte in self._held:  # not those that came by fork
@@ -225,6 +229,8 @@ class Stopper:
 
     def stop(self) -> None:
         """Ask; returns at once. To ask again changes nothing."""
+        if not self._page.holds(self._byte):
+            raise RunlistError("this stopper was closed, or came by fork, and stops nobody: make another")
         self._page.write(self._byte, True)
 
     def until_off(self, timeout_s: float | None = None) -> bool:

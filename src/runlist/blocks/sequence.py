@@ -96,10 +96,14 @@ class BLPExecutor:
         shared: int = 0,
         physical: int | None = None,
     ) -> None:
-        """Adds a resumable kernel: its logical grid, its block, its own arguments, bytes of dynamic shared memory, and
-        how many physical blocks run it (default: as many as the GPU has room for).
+        """Adds a resumable kernel, what `resumable` made or its `function`: its logical grid, its block, its own
+        arguments, bytes of dynamic shared memory, and how many physical blocks run it (default: as many as the GPU has
+        room for).
         """
         _check_physical(physical)
+        if shared < 0:
+            raise UsageError(f"no block has {shared} bytes of shared memory")
+        function = getattr(function, "function", function)
         threads = shape(block)
         room = physical or self.device.fitting(function, threads, shared)
         self._append(_Kernel(function, shape(grid), threads, tuple(arguments), shared, room))
@@ -108,6 +112,8 @@ class BLPExecutor:
         """Adds a call of the host, such as a library's kernels on the same stream. It happens once all before it has
         ended, and is not stopped in the middle; what it queues may still run when the next kernel is queued behind it.
         """
+        if not callable(function):
+            raise TypeError(f"a call of the host is a function, not {function!r}")
         self._append(function)
 
     def clear(self) -> None:
@@ -218,6 +224,8 @@ class BLPExecutor:
             self._begun = False
 
     def _check_off(self) -> None:
+        if self._closed:
+            raise RunlistError("this sequence was closed: make another")
         if self._flying:
             raise RunlistError("kernels of this sequence may be running: wait for them, or stop them")
 

@@ -45,15 +45,11 @@ def register(app: typer.Typer) -> None:
         with connected(device, start=True) as client:
             if chosen is not None:
                 client.use_policy(*chosen)
-            tasks = (_wait if wait else _now)(client, pid, settings)
+            tasks = _wait(client, pid, settings, device) if wait else client.attach(pid, None, settings=settings)
             show(tasks, client.notes, json)
 
 
-def _now(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
-    return client.attach(pid, None, settings=settings)
-
-
-def _wait(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
+def _wait(client: Client, pid: int, settings: dict[str, str], device: str | None) -> list[TaskView]:
     """Attach a process, and wait until it has GPU work. Raises NoTargetError when it ends before."""
     from runlist.errors import NoTargetError
 
@@ -74,7 +70,8 @@ def _wait(client: Client, pid: int, settings: dict[str, str]) -> list[TaskView]:
             tasks = client.set(pid, {})
     except KeyboardInterrupt:
         if ours:
-            client.detach(pid)
+            with connected(device) as other:  # ours may have been interrupted in the middle of a request
+                other.detach(pid)
         raise
     client.notes = notes
     return tasks

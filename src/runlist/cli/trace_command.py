@@ -85,7 +85,7 @@ def register(app: typer.Typer) -> None:
             output_file("--out", out)
         elif why is None:
             raise UsageError("say where to write: --out NAME.pftrace")
-        if out is not None and any(each.exists() and out.exists() and each.samefile(out) for each in operations):
+        if out is not None and any(_is_one_file(out, each) for each in operations):
             raise UsageError(f"--out {out} and --operations name one file: a log is read, and stays as it is")
         enough = {signal.SIGINT, signal.SIGTERM}
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, enough)  # taken below: the file is always whole
@@ -108,6 +108,13 @@ def register(app: typer.Typer) -> None:
                     _explain(recorder, out, recorded, json)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _is_one_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one is not there
+        return False
 
 
 def _show(out: Path, recorded: Recorded, json: bool) -> None:

@@ -5,7 +5,7 @@ Everything here is checked when it is made; ValueError says in one line what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runlist.arrivals import MAX_SECONDS, After, AnyLoad, Closed, check
@@ -87,6 +87,17 @@ class TenantSpec:
             raise ValueError(f"timeslice_us: take 1 to {MAX_TIMESLICE_US}, not {self.timeslice_us}")
         if (self.task_class is TaskClass.DEADLINE) != (self.deadline is not None):
             raise ValueError("deadline: give budget and period with class deadline, and only with it")
+
+
+def waits_for_itself(tenants: Sequence[TenantSpec]) -> str:
+    """The name of a tenant whose requests come after its own, by whatever others: none ever comes. Empty where there
+    is none.
+    """
+    left = {tenant.name: set(tenant.load.names) for tenant in tenants if isinstance(tenant.load, After)}
+    while ends := [name for name, before in left.items() if not before & left.keys()]:
+        for name in ends:
+            del left[name]
+    return next(iter(left), "")
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,10 @@ def record(
     `wait` sleeps for the seconds that it is given and returns whether to stop. Raises RunlistError when a GPU has no
     switch log for us, the file cannot be opened, or a log is none; OSError when it cannot be written.
     """
-    chosen = choose_gpus(_all_gpus(plane), gpu)
     for path in operations:
         operations_log.read(path)  # what is no log is told before the time has passed
+    plane.check()
+    chosen = choose_gpus(_all_gpus(plane), gpu)
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(_Log(plane, index, info)) for index, info in chosen]
         try:

@@ -80,6 +80,8 @@ def _matching(attribute: str, rooted: bool = False) -> Reader:
             for place, word in words:
                 if str(word)[0] not in "/*?[":
                     raise Wrong(place, "a cgroup path begins with /: this matches nothing")
+                if str(word).endswith("/") and word != "/":
+                    raise Wrong(place, "a cgroup path ends without /: this matches nothing; write /* for those below")
         texts = frozenset(str(word) for _, word in words)
 
         def matches(facts: Facts) -> bool:

@@ -19,6 +19,7 @@ from runlist.errors import NoPermissionError, UsageError
 from runlist.model import TaskClass
 from runlist.protocol.kernel_autogen import MOST_GPUS
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_request, parse_setting, parse_settings
+from runlist.settings.values import LEAST_MEMORY
 from runlist.text import printable
 from runlist.units import parse_size
 
@@ -178,6 +179,8 @@ def _limits(value: object, where: str) -> Limits:
     over = table.get("over", Over.QUEUE)
     if over not in list(Over):
         raise Wrong(("limits", "over"), f"take {', '.join(Over)}")
+    if "over" in table and not table.keys() & {"tasks", "memory"}:
+        raise Wrong(("limits", "over"), "nothing can be over: name tasks or memory, too")
     return Limits(tasks, _memory(table["memory"]) if "memory" in table else None, Over(over), where)
 
 
@@ -185,6 +188,8 @@ def _memory(value: object) -> int:
     size = parse_size(value) if isinstance(value, str) else value if type(value) is int else None
     if size is None or size < 1:
         raise Wrong(("limits", "memory"), 'take a size with a unit, such as "120 GiB" or "900 MB", or bytes')
+    if size < LEAST_MEMORY:
+        raise Wrong(("limits", "memory"), f'{size} bytes let nobody in: give the unit, as in "120 GiB"')
     return size
 
 

@@ -29,6 +29,7 @@ def generate(device: str | None, *, preload: bool = True, hook: bool = True) -> 
     finally:
         watch.close()
     if not gpus:
+        plane.check()  # it says what is missing
         raise NotSupportedError("no GPU is here: install or load the NVIDIA driver, or name another --device")
     messages = paths.tenants_folder(plane)
     paths.make_private(messages.parent)

@@ -18,7 +18,7 @@ from runlist.arrivals import After, AnyLoad, Closed, Listed, Periodic, Poisson
 from runlist.errors import UsageError
 from runlist.model import TaskClass
 from runlist.sim.traces.fields import Fields, read_text
-from runlist.sim.workload import TenantSpec, Trace
+from runlist.sim.workload import TenantSpec, Trace, waits_for_itself
 
 
 def read(path: Path, seconds: float | None = None) -> Trace:
@@ -51,6 +51,8 @@ def _check_ids(tenants: list[TenantSpec], path: Path) -> None:
             raise UsageError(f"trace {path}: two tasks have the id {tenant.name}")
         if isinstance(tenant.load, After) and (unknown := set(tenant.load.names) - ids.keys()):
             raise UsageError(f"trace {path}: task {tenant.name}: prev_task_ids: no task {', '.join(sorted(unknown))}")
+    if name := waits_for_itself(tenants):
+        raise UsageError(f"trace {path}: task {name}: prev_task_ids: it comes after itself, and so never")
 
 
 def _tenant(entry: object, number: int, kernels: Fields, path: Path) -> TenantSpec:

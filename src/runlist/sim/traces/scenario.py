@@ -14,7 +14,8 @@ from runlist.model import Cap, Deadline, Task, TaskClass
 from runlist.settings.conflicts import conflicts
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_settings
 from runlist.sim.traces.fields import Fields, read_text
-from runlist.sim.workload import MAX_KERNELS, TenantSpec, Trace
+from runlist.sim.workload import MAX_KERNELS, TenantSpec, Trace, waits_for_itself
+from runlist.text import counted
 
 MAX_COUNT = 10_000
 
@@ -50,7 +51,10 @@ def read(path: Path, seconds: float | None = None) -> Trace:
             raise fields.fault(name, f"take {least:g} to 1000000, not {value:g}")
     _check_names(tenants, path)
     tenants.sort(key=lambda tenant: tenant.start_s)
-    return Trace(path.stem, seconds or own_seconds, tenants, gpus, room)
+    lasts = seconds or own_seconds
+    late = sum(tenant.start_s >= lasts for tenant in tenants)
+    notes = (f"{counted(late, 'tenant')} would come after the end ({lasts:g} s)",) if late else ()
+    return Trace(path.stem, lasts, tenants, gpus, room, notes)
 
 
 def about(path: Path) -> str:
@@ -69,6 +73,8 @@ def _check_names(tenants: list[TenantSpec], path: Path) -> None:
     for tenant in tenants:
         if isinstance(tenant.load, After) and (unknown := set(tenant.load.names) - names):
             raise UsageError(f"trace {path}: tenant {tenant.name}: load: no tenant {', '.join(sorted(unknown))}")
+    if name := waits_for_itself(tenants):
+        raise UsageError(f"trace {path}: tenant {name}: load: it comes after itself, and so never")
 
 
 def _tenants(entry: object, where: str) -> list[TenantSpec]:
@@ -104,6 +110,8 @@ def _settings(fields: Fields) -> dict[str, Any]:
         conflicts(said, replace(NO_SETTINGS, **shares))
     except UsageError as error:
         raise UsageError(f"{fields.where}: {error}") from None
+    if fields.peek("false_alarms") and not fields.peek("tells"):
+        raise fields.fault("false_alarms", "only a tenant that tells is heard: tells = true")
     return {
         **shares,
         "group": fields.text("group", ""),

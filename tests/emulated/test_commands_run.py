@@ -160,6 +160,17 @@ def test_the_locale_is_the_one_that_we_were_started_with(
     assert found == named
 
 
+@pytest.mark.parametrize("behind", ["", os.pathsep])
+def test_the_commands_modules_are_not_ours(commands: Commands, daemon: Daemon, tmp_path: Path, behind: str) -> None:
+    """PYTHONPATH is for the program, and for another Python where modules of a cluster set it."""
+    for name in ("msgspec", "typer", "selectors", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("answer = 42\n")
+    env = {**commands.environment, "PYTHONPATH": f"{tmp_path}{behind}"}
+    code = "import msgspec, selectors, typer; print(msgspec.answer + typer.answer + selectors.answer)"
+    done = commands.run("run", "--", sys.executable, "-c", code, env=env, cwd=tmp_path if behind else commands.folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "126\n", "")
+
+
 @pytest.mark.parametrize(
     ("content", "code", "what"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runlist.cli import own_modules  # isort: skip  (before what may be elsewhere, too)  # noqa: F401
 from runlist.cli import early  # isort: skip  (before what takes its time)
 from runlist import lean  # isort: skip  (before msgspec)
 

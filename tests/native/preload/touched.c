@@ -1,10 +1,11 @@
 /* A driver that does nothing, and writes down what a touch asks of it: a letter each, to the file that TOUCHES names;
-   a large one where the caller takes signals.
+   a large one where the caller takes signals of the program, or none of the C library.
    ANSWER: what its streams say when they are asked whether they are done, and what a fill of them gives. */
 #include <cuda.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Under the names of before CUDA 13, which the library asks for. */
@@ -55,16 +56,18 @@ DOES(cuEventCreate, (CUevent * event, unsigned flags), *event = IT)
 NOTHING(cuEventRecord, (CUevent event, CUstream stream))
 NOTHING(cuEventQuery, (CUevent event))
 NOTHING(cuEventElapsedTime, (float* time, CUevent from, CUevent to))
-NOTHING(cuLaunchKernel,
-        (CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
-         unsigned shared, CUstream stream, void** parameters, void** more))
+NOTHING(cuLaunchKernel, (CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y,
+                         unsigned block_z, unsigned shared, CUstream stream, void** parameters, void** more))
 
 CUresult cuStreamQuery(CUstream stream) { return notes('q'), answer(); }
-/* A real one may start a thread here, whose signals are those of its caller. */
+/* A real one may start a thread here, whose signals are those of its caller. By 32 and 33 the C library tells threads
+   that one of them is cancelled or becomes another user; before glibc 2.32 it does not see to it itself that they come.
+ */
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
-    sigset_t blocked;
-    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
-    return function(argument), notes(sigismember(&blocked, SIGUSR1) ? 'h' : 'H');
+    const unsigned long own = 3ul << 31;
+    unsigned long blocked = 0;
+    syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &blocked, sizeof(blocked));
+    return function(argument), notes((blocked & 1ul << (SIGUSR1 - 1)) != 0 && (blocked & own) == 0 ? 'h' : 'H');
 }
 CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t size, CUstream stream) {
     return current == NULL ? CUDA_ERROR_INVALID_CONTEXT : notes('m');

@@ -116,9 +116,11 @@ class OwnSettings:
 
     def _change(self, root: Root, pid: int, settings: Mapping[str, str]) -> None:
         """Replace what a process asks for itself: all of it, or nothing where something is refused."""
-        root.own = {known: own for known, own in root.own.items() if own.program.runs()}
+        root.forget_some()
         tasks = self._tasks(root, pid)
-        own = root.own.get(pid) or self._noted(root, pid, tasks)
+        own = root.own.get(pid)
+        if own is None or not own.program.runs():
+            own = self._noted(root, pid, tasks)
         wanted = {task.task.key: self._wanted(root, own, task, settings) for task in tasks}
         changes: list[Change] = [TaskChange(lambda task: replace(task, **wanted[task.key]))] if tasks else []
         changes += self._controls(root, own, tasks, settings)

@@ -98,7 +98,7 @@ class Search:
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
         tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
         wanted = [pid for pids in tops.values() for pid in pids]
-        expected = self._processes.expected
+        expected = self._processes.next_expected()
         walk |= not self._trees.keys() >= set(wanted)
         if walk:
             self._trees = await _trees_of(wanted)

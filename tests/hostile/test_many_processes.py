@@ -1,0 +1,131 @@
+"""One user with thousands of processes of which the daemon remembers something: nobody waits while it looks at them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from runlist.daemon.requests.own import OwnSettings
+from runlist.daemon.tasks.in_turn import FEW, InTurn, next_of
+from runlist.daemon.tasks.managed import Asked, Away, ManagedTask, Own, Root
+from runlist.model import Task, TaskClass, TaskKey
+from runlist.proc.process import Program
+from tests.fixtures.adoption import child, own_usage
+from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.manager import ME, Managed, a_daemon
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+MANY = 5 * FEW
+
+
+@pytest.fixture
+def many() -> Iterator[list[int]]:
+    """Processes that do nothing."""
+    started = [subprocess.Popen(["sleep", "60"]) for _ in range(MANY)]
+    yield [one.pid for one in started]
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes of which one asked whether they run their program still."""
+    pids: list[int] = []
+
+    def now(program: Program, ask: object = Program.now) -> Program | None:
+        pids.append(program.pid)
+        return ask(program)  # type: ignore[operator,no-any-return]
+
+    monkeypatch.setattr(Program, "now", now)
+    return pids
+
+
+def test_each_that_is_attached_costs_no_more_than_the_first(many: list[int], asked: list[int]) -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        for pid in many:
+            asked.clear()
+            await world.manager.attach(pid, {"class": "batch"}, True, ME)
+            assert len(asked) <= FEW + 2
+        assert root.asked_of.keys() == set(many)
+        ended = Asked(Program(many[0], 1, 0), {})
+        root.asked_of |= {1 << 22 | number: ended for number in range(FEW)}
+        for _ in range(MANY // FEW + 1):
+            await world.manager.attach(many[-1], {"class": "batch"}, True, ME)
+        assert root.asked_of.keys() == set(many)
+
+    a_daemon(test)
+
+
+def test_each_that_asks_for_itself_costs_no_more_than_the_first(many: list[int], asked: list[int]) -> None:
+    async def test(world: Managed) -> None:
+        await world.launched()
+        own = OwnSettings(world.manager)
+        for pid in many:
+            asked.clear()
+            await own.manage(pid, {"class": "batch"}, None, ME)
+            assert len(asked) <= FEW + 2
+
+    a_daemon(test)
+
+
+def test_what_another_program_asked_for_is_not_the_next_ones() -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        with child() as one:
+            root.own = {pid: Own(Program(pid, 1, 0), {}, alone=False) for pid in range(1 << 22, (1 << 22) + FEW)}
+            root.own[one] = before = Own(Program(one, 1, 0), {"weight": "7"}, alone=False)
+            await OwnSettings(world.manager).manage(one, {"class": "batch"}, None, ME)
+            assert root.own[one] is not before
+
+    a_daemon(test)
+
+
+def _away(root: Root, program: Program) -> None:
+    key = TaskKey(program.pid, UUIDS[0])
+    root.away[key] = Away(program, ManagedTask(Task(key, TaskClass.NORMAL, "x", root.uid, 0.0), root=root))
+
+
+@needs_root
+def test_tasks_that_are_away_are_looked_at_in_their_turn(many: list[int], asked: list[int]) -> None:
+    """And those of another user as if there were no others."""
+
+    async def test(world: Managed) -> None:
+        root = world.root()
+        for pid in many:
+            _away(root, Program.of(pid))
+        with child(NOBODY) as theirs:
+            other = world.processes.add_root(theirs, {})
+            _away(other, Program(theirs, 1, 0))
+            for _ in range(MANY // FEW):
+                before = len(asked)
+                world.processes.forget_away()
+                assert len(asked) - before <= FEW + 1
+                assert other.away == {}
+            assert set(asked) == {*many, theirs}
+            assert len(asked) == MANY + 1
+            _away(other, Program.of(theirs))
+            seen = [world.processes.next_expected() for _ in range(MANY // FEW)]
+            assert all(theirs in some and len(some) == FEW + 1 for some in seen)
+            assert set().union(*seen) == {*many, theirs}
+            root.away.clear()
+            other.away.clear()
+
+    a_daemon(test)
+
+
+def test_all_have_their_turn() -> None:
+    known = dict.fromkeys(range(5))
+    assert [[key for key, _ in next_of(known, 2)] for _ in range(4)] == [[0, 1], [2, 3], [4, 0], [1, 2]]
+    assert next_of({}, 2) == []
+    turns: InTurn[int] = InTurn(2)
+    every = [(1, 8), (2, 4), (1, 6), (1, 7)]
+    assert [sorted(turns.choose(every)) for _ in range(3)] == [[4, 6, 7], [4, 6, 8], [4, 7, 8]]
+    assert turns.choose([]) == []
+    assert turns.choose([(1, 6), (1, 9), (1, 7)]) == [6, 7]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +12,10 @@ import pytest
 from runlist.daemon.requests.own import OwnSettings
 from runlist.daemon.tasks.in_turn import FEW, InTurn, next_of
 from runlist.daemon.tasks.managed import Asked, Away, ManagedTask, Own, Root
+from runlist.daemon.tree import look_schedule, search
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.process import Program
-from tests.fixtures.adoption import child, own_usage
+from tests.fixtures.adoption import PID, child, own_usage
 from tests.fixtures.daemon import NOBODY, needs_root
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, Managed, a_daemon
@@ -116,6 +119,47 @@ def test_tasks_that_are_away_are_looked_at_in_their_turn(many: list[int], asked:
             assert set().union(*seen) == {*many, theirs}
             root.away.clear()
             other.away.clear()
+
+    a_daemon(test)
+
+
+@pytest.mark.parametrize("walk", [True, False])
+def test_a_tree_is_gone_through_in_a_thread_and_in_pieces(
+    many: list[int], monkeypatch: pytest.MonkeyPatch, walk: bool
+) -> None:
+    counted: list[tuple[int, bool]] = []
+    looks: list[tuple[int, int]] = []
+    turns = 0
+
+    def descriptor_count(pid: int) -> int:
+        counted.append((pid, threading.current_thread() is threading.main_thread()))
+        return -1
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def test(world: Managed) -> None:
+        async def adopt(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append((pid, turns))
+
+        monkeypatch.setattr(world.adoption, "adopt", adopt)
+        world.root()
+        await world.search.scan()
+        monkeypatch.setattr(search, "descriptor_count", descriptor_count)
+        monkeypatch.setattr(look_schedule, "descriptor_count", descriptor_count)
+        monkeypatch.setattr(search, "PIECE_S", 0.0)
+        monkeypatch.setattr(world.adoption.lending, "lent_for", lambda pid: 1.0)  # each is worth a look
+        looks.clear()
+        busy = asyncio.create_task(others())
+        await world.search.scan(walk=walk)
+        busy.cancel()
+        assert {pid for pid, _ in counted} >= {PID, *many}
+        assert not any(waited for _, waited in counted)
+        assert {pid for pid, _ in looks} >= set(many)
+        assert looks[0][1] >= MANY
 
     a_daemon(test)
 

@@ -99,8 +99,7 @@ def test_what_was_looked_at_or_forgotten(at: Callable[[float], None], monkeypatc
     schedule = LookSchedule()
     schedule.looked_at(1)
     schedule.looked_at(2)
-    del counts[2]
-    schedule.forget_gone()
+    schedule.forget_gone({1: 5, 2: -1})
     for pid in (1, 2):
         schedule.due(pid, 5 if pid == 1 else 7)
     at(1.0)

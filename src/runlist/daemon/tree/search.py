@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from runlist.daemon.placement.placement import Placement
@@ -23,6 +25,9 @@ _log = structlog.get_logger()
 
 TRIES = 3
 """A process at which a look failed is looked at so many times again, whatever its open files do."""
+
+PIECE_S = 0.002
+"""So long the processes of a tree are gone through in a row."""
 
 PATIENCE_S = 0.1
 """A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
@@ -53,6 +58,8 @@ class Search:
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
+        self.took_s = 0.0
+        """How long the thread took that looked around for the last scan."""
 
     async def everything_of(self, root: Root) -> None:
         """Adopt what a root and its descendants have, however old it is."""
@@ -100,34 +107,50 @@ class Search:
         wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.next_expected()
         walk |= not self._trees.keys() >= set(wanted)
-        if walk:
-            self._trees = await _trees_of(wanted)
+        seen = await asyncio.to_thread(
+            _look_around, wanted, None if walk else self._trees, self._schedule.known, list(self._processes.left)
+        )
+        self._trees, self.took_s = seen.trees, seen.took_s
         for root_pid, pids in tops.items():
             root = roots[root_pid]
             if self._processes.roots.get(root_pid) is not root:
                 continue
-            tree = dict.fromkeys(pid for top in pids for pid in self._trees[top])
+            tree = dict.fromkeys(pid for top in pids for pid in seen.trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
-            due = [pid for pid in tree if pid not in root.excluded and not self._processes.is_ours(pid)]
-            due = [pid for pid in due if self._worth_a_look(pid) or pid in expected]
-            if due := [pid for pid in due if walk or self._is_below(pid, root)]:
-                self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
+            due = await self._due(root, tree, seen.counts, expected)
+            if due and self._processes.roots.get(root_pid) is root:
+                self._looking[root_pid] = asyncio.create_task(self._look_at(root_pid, root, due, sure=walk))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
-        self._schedule.forget_gone()
-        left = self._processes.left
-        for pid in [pid for pid in left if owner_of(pid) is None]:
-            del left[pid]
+        self._schedule.forget_gone(seen.counts)
+        for pid in seen.gone:
+            self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)
 
-    async def _look_at(self, root: Root, pids: list[int]) -> None:
-        """Look at processes of one tree, in their order."""
-        number = root.pid
+    async def _due(
+        self, root: Root, tree: Collection[int], counts: Mapping[int, int], expected: Container[int]
+    ) -> list[int]:
+        """Which processes of a tree to look at. There may be thousands: others come between."""
+        due, began = [], time.monotonic()
+        for pid in tree:
+            if pid in root.excluded or self._processes.is_ours(pid):
+                continue
+            if self._worth_a_look(pid, counts.get(pid, -1)) or pid in expected:
+                due.append(pid)
+            if time.monotonic() - began >= PIECE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return due
+
+    async def _look_at(self, number: int, root: Root, pids: list[int], *, sure: bool) -> None:
+        """Look at processes of one tree, in their order; where it is not sure that they are of it, one asks."""
         try:
             for pid in pids:
-                if self._processes.roots.get(number) is root:
+                if self._processes.roots.get(number) is root and (sure or self._is_below(pid, root)):
                     await self._look(root, pid)
+                else:
+                    await asyncio.sleep(0)
         finally:
             del self._looking[number]
 
@@ -228,10 +251,30 @@ class Search:
         """Whether a process id still means a process of a tree: ids are used again."""
         return root in self._processes.chain(self._processes.root_of(pid))
 
-    def _worth_a_look(self, pid: int) -> bool:
+    def _worth_a_look(self, pid: int, count: int) -> bool:
         """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""
-        count = descriptor_count(pid)
         return self._schedule.due(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What there is: the trees by the process at their top, how many descriptors processes have, and who is gone."""
+
+    trees: dict[int, list[int]]
+    counts: dict[int, int]
+    gone: list[int]
+    took_s: float
+
+
+def _look_around(
+    tops: Sequence[int], trees: dict[int, list[int]] | None, known: Iterable[int], left: Iterable[int]
+) -> _Seen:
+    """For a thread: a user may have thousands of processes. Trees that are not given are looked for."""
+    began = time.monotonic()
+    found = descendants(tops) if trees is None else trees
+    pids = {*known, *(pid for top in tops for pid in found[top])}
+    counts = {pid: descriptor_count(pid) for pid in pids}
+    gone = [pid for pid in left if owner_of(pid) is None]
+    return _Seen(found, counts, gone, time.monotonic() - began)
 
 
 async def _tree_of(pid: int) -> list[int]:

@@ -66,7 +66,7 @@ def make(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> M
         if text is not None:
             path = tmp_path / "rules.toml"
             path.write_text(text)
-        monkeypatch.setattr(placement, "facts_of", lambda pid: facts)
+        monkeypatch.setattr(placement, "facts_of", lambda pid, variables: facts)
         return Placement(path, machine, machine)  # type: ignore[arg-type]
 
     return make
@@ -330,7 +330,7 @@ def test_a_variable_that_only_a_newer_rule_asks_for_is_read_then_and_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(placement, "environment_of", lambda pid: asked.append(pid) or {"TEAM": "a", "HOME": "/"})
+    monkeypatch.setattr(placement, "environment_of", lambda pid, variables: asked.append(pid) or {"TEAM": "a"})
     root = Root(1, -1, os.getuid(), {})
     managed = make("[[rule]]\n").new_task(os.getpid(), GPU, root)
     placed = make('[[rule]]\nenvironment = { TEAM = "a" }\nset = { weight = 7 }\n[[rule]]\n')

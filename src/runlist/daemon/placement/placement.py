@@ -115,7 +115,7 @@ class Placement:
         """Settings of a process: the rules', overlaid by those `asked` for. Raises UsageError for bad ones."""
         if (match := self.foretold.get(pid)) is not None:
             return self._given(match, asked)
-        return self._settings(facts_of(pid) if self.rules else None, asked)
+        return self._settings(facts_of(pid, self.rules.variables) if self.rules else None, asked)
 
     def _settings(self, facts: Facts | None, asked: dict[str, str]) -> ProcessSettings:
         return self._given(self.rules.match(facts) if facts is not None else None, asked)
@@ -139,7 +139,7 @@ class Placement:
         processes ask for themselves for a while.
         """
         match = self.foretold.get(pid)
-        facts = facts_of(pid) if self.rules and match is None else None
+        facts = facts_of(pid, self.rules.variables) if self.rules and match is None else None
         line = command_line(pid)
         cgroup, container = map(printable, cgroup_of(pid))
         managed = ManagedTask(
@@ -150,8 +150,7 @@ class Placement:
             container=container,
         )
         if facts is not None:
-            managed.variables = frozenset(self.rules.variables)
-            managed.environment = {name: text for name, text in facts.environment.items() if name in managed.variables}
+            managed.variables, managed.environment = self.rules.variables, facts.environment
         managed.asked = _asked_before(pid, root) if asked is None else dict(asked)
         wanted = asked_for(managed, root) if own else override(root.settings, managed.asked)
         found = self._settings(facts, wanted) if match is None else self._given(match, wanted)
@@ -178,8 +177,7 @@ class Placement:
         if (uid := owner_of(pid)) is None:
             return None
         if new := self.rules.variables - managed.variables:
-            there = environment_of(pid)
-            managed.environment = {**managed.environment, **{name: there[name] for name in new if name in there}}
+            managed.environment = {**managed.environment, **(environment_of(pid, new) or {})}
             managed.variables |= new
         command = managed.command_line[:MAX_COMMAND]
         facts = Facts(uid, command, *cgroup_of(pid), managed.environment, comm_of(pid))

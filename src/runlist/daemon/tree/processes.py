@@ -60,6 +60,8 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
+        self.named_so_far = 0
+        """How many roots there were."""
         self._heirs: dict[int, Root] = {}
         self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
@@ -207,6 +209,7 @@ class Processes:
             self.roots[number] = self.roots.pop(pid)
             self.roots[number].pid = number
         self.roots[pid] = root
+        self.named_so_far += 1
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
 

@@ -26,6 +26,10 @@ _log = structlog.get_logger()
 TRIES = 3
 """A process at which a look failed is looked at so many times again, whatever its open files do."""
 
+BELIEVED_S, MOST_NOBODYS = 1.0, 4096
+"""How long, and of how many, it is believed that a process which sends something is of no tree: to see that takes 1 ms.
+"""
+
 PIECE_S = 0.002
 """So long the processes of a tree are gone through in a row."""
 
@@ -54,6 +58,10 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._nobodys: dict[
+            int, float
+        ] = {}  # processes that sent something and are of no tree; until when that is believed
+        self._named = 0  # roots, by then
         self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
@@ -182,6 +190,7 @@ class Search:
         """Look at a process again, however it looked before: it lent a file, or may be a rule's now."""
         self._schedule.forget(pid)
         self._passed_over.discard(pid)
+        self._nobodys.pop(pid, None)
         self._left_alone.discard((pid, start_of(pid)))
         self._wake()
 
@@ -189,8 +198,19 @@ class Search:
         """The root that may take what a process of user `uid` sends: one of whoever answers for it, or one that a
         rule makes now.
         """
+        if self._is_nobodys(pid):
+            return None
         root = self.root_of_new(pid)
+        if root is None:
+            self._nobodys[pid] = time.monotonic() + BELIEVED_S
         return root if root is not None and may_answer_for(root.uid, uid) else None
+
+    def _is_nobodys(self, pid: int) -> bool:
+        """Whether a process was nobody's a moment ago, and none was named since: it may send on and on."""
+        if self._named != self._processes.named_so_far or len(self._nobodys) >= MOST_NOBODYS:
+            self._named = self._processes.named_so_far
+            self._nobodys.clear()
+        return time.monotonic() < self._nobodys.get(pid, 0.0)
 
     def root_of_new(self, pid: int) -> Root | None:
         """The root of a process that has just come to a GPU, perhaps one that a rule makes now."""
@@ -202,6 +222,7 @@ class Search:
     def rules_changed(self, concerns: Callable[[int], bool]) -> None:
         """Ask the rules again about the processes that nobody named and for which this is true."""
         self._passed_over = {pid for pid in self._passed_over if not concerns(pid)}
+        self._nobodys.clear()
         self._wake()
 
     def leave_alone(self, pids: Iterable[int]) -> None:

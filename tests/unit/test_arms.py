@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from runlist.model import Announce, Busy, Share, TaskClass, TaskKey
 from runlist.planes.interface import Prepared
 from runlist.planes.process.region import Activity
 from runlist.policies import Decision
+from runlist.proc import owners
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.scheduler import DISABLE, Tenant, World
 
@@ -291,9 +293,14 @@ def test_a_word_that_was_dropped_is_left_out_for_a_while(armed: World, actuator:
     assert actuator.off() == 2
 
 
-def test_of_many_users_each_has_a_word(armed: World, actuator: Actuator) -> None:
+@pytest.mark.parametrize("many", [False, True], ids=["one number", "many numbers"])
+def test_of_many_users_each_has_a_word(
+    armed: World, actuator: Actuator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    (tmp_path / "subuid").write_text("1000:100000:65536\n")
+    monkeypatch.setattr(owners, "SUBORDINATE", tmp_path / "subuid")
     for pid in range(10, 10 + MOST_WORDS + 5):
-        add(armed, pid, LATENCY, uid=1000)
+        add(armed, pid, LATENCY, uid=100_000 + pid if many else 1000)
     add(armed, 90, LATENCY, uid=1001)
     armed.decide(decision(off=(2, 3), watch=[pid for pid in armed.tenants if pid not in (2, 3)]))
     armed.run()

@@ -123,6 +123,20 @@ def test_tasks_that_are_away_are_looked_at_in_their_turn(many: list[int], asked:
     a_daemon(test)
 
 
+def test_what_was_put_back_and_has_ended_is_forgotten(many: list[int]) -> None:
+    """Who attaches and detaches on and on fills no memory."""
+
+    async def test(world: Managed) -> None:
+        world.search.leave_alone(many)
+        for pid in range(1 << 22, (1 << 22) + 10 * search.LEFT_ALONE):  # nobody's
+            world.search.leave_alone([pid])
+        left = world.search._left_alone
+        assert len(left) < 2 * search.LEFT_ALONE
+        assert {pid for pid, _ in left} >= set(many)
+
+    a_daemon(test)
+
+
 @pytest.mark.parametrize("walk", [True, False])
 def test_a_tree_is_gone_through_in_a_thread_and_in_pieces(
     many: list[int], monkeypatch: pytest.MonkeyPatch, walk: bool

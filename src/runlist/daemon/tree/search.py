@@ -30,6 +30,9 @@ BELIEVED_S, MOST_NOBODYS = 1.0, 4096
 """How long, and of how many, it is believed that a process which sends something is of no tree: to see that takes 1 ms.
 """
 
+LEFT_ALONE = 512
+"""Of so many processes that users had put back one looks who has ended."""
+
 PIECE_S = 0.002
 """So long the processes of a tree are gone through in a row."""
 
@@ -63,6 +66,7 @@ class Search:
         ] = {}  # processes that sent something and are of no tree; until when that is believed
         self._named = 0  # roots, by then
         self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
+        self._most_left_alone = LEFT_ALONE
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
@@ -228,6 +232,9 @@ class Search:
     def leave_alone(self, pids: Iterable[int]) -> None:
         """Whatever the rules say: a user had these put back."""
         self._left_alone |= {(pid, start_of(pid)) for pid in pids}
+        if len(self._left_alone) >= self._most_left_alone:  # who has ended is left alone for ever
+            self._left_alone = {(pid, start) for pid, start in self._left_alone if start and start_of(pid) == start}
+            self._most_left_alone = max(LEFT_ALONE, 2 * len(self._left_alone))
 
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""

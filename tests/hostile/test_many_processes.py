@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,8 +14,9 @@ from runlist.daemon.tasks.in_turn import FEW, InTurn, next_of
 from runlist.daemon.tasks.managed import Asked, Away, ManagedTask, Own, Root
 from runlist.daemon.tree import look_schedule, search
 from runlist.model import Task, TaskClass, TaskKey
+from runlist.proc import process
 from runlist.proc.process import Program
-from tests.fixtures.adoption import PID, child, own_usage
+from tests.fixtures.adoption import OF_CHILD, PID, child, own_usage
 from tests.fixtures.daemon import NOBODY, needs_root
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, Managed, a_daemon
@@ -174,6 +175,42 @@ def test_a_tree_is_gone_through_in_a_thread_and_in_pieces(
         assert not any(waited for _, waited in counted)
         assert {pid for pid, _ in looks} >= set(many)
         assert looks[0][1] >= MANY
+
+    a_daemon(test)
+
+
+def test_who_is_above_many_is_asked_for_once(many: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def parent_of(pid: int, ask: Callable[[int], int | None] = process.parent_of) -> int | None:
+        asked.append(pid)
+        return ask(pid)
+
+    monkeypatch.setattr(process, "parent_of", parent_of)
+    above = process.parent_of(PID)
+    assert above is not None
+    asked.clear()
+    assert process.those_below(PID, many, above) == set(many)
+    assert sorted(asked) == sorted(many)
+    asked.clear()
+    assert process.those_below(many[0], [PID, *many, 1 << 30], PID) == {many[0]}
+    assert sorted(asked) == sorted([*many[1:], 1 << 30])
+    assert process.those_below(1 << 30, [*many, PID], PID) == set()
+    assert process.those_below(above, [many[0], PID, 1], 1) == {many[0], PID}
+
+
+def test_who_asks_for_itself_costs_no_more_with_many_below_it(many: list[int], asked: list[int]) -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        own = OwnSettings(world.manager)
+        for pid in many:
+            world.tenant(pid, OF_CHILD)
+            await world.adopt(root, pid)
+        await own.manage(PID, {"class": "batch"}, None, ME)
+        asked.clear()
+        tasks = (await own.manage(PID, {"class": "latency"}, None, ME)).tasks
+        assert {task.task.key.pid for task in tasks} == set(many)
+        assert len(asked) <= FEW
 
     a_daemon(test)
 

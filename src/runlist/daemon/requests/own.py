@@ -13,7 +13,7 @@ from runlist.daemon.requests.rights import check_owner, check_right
 from runlist.daemon.tasks.managed import ManagedTask, Own, Root
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.model import Task, TaskKey
-from runlist.proc.process import Program
+from runlist.proc.process import Program, those_below
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import (
     ANY_TASK,
@@ -144,13 +144,11 @@ class OwnSettings:
 
     def _tasks(self, root: Root, pid: int) -> list[ManagedTask]:
         """The tasks of a process, and of those of its tree that descend from it."""
-        of_tree = [process for process in self._manager.processes.managed.values() if process.root is root]
-        return [
-            task
-            for process in of_tree
-            if process.pid == pid or any(own is root.own.get(pid) for own in root.owns_of(process.pid))
-            for task in process.tasks.values()
-        ]
+        of_tree = {one.pid: one for one in self._manager.processes.managed.values() if one.root is root}
+        own = root.own.get(pid)
+        asks = own is not None and own.program.runs()
+        below = those_below(pid, of_tree, root.pid) if asks else of_tree.keys() & {pid}
+        return [task for each, process in of_tree.items() if each in below for task in process.tasks.values()]
 
     @staticmethod
     def _noted(root: Root, pid: int, tasks: Iterable[ManagedTask]) -> Own:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -177,6 +178,23 @@ def test_a_tree_is_gone_through_in_a_thread_and_in_pieces(
         assert looks[0][1] >= MANY
 
     a_daemon(test)
+
+
+def test_who_is_on_the_gpus_is_asked_in_a_thread(tmp_path: Path) -> None:
+    """Anybody who opens a GPU has it asked, on and on."""
+    (tmp_path / "rules.toml").write_text('[[rule]]\nuser = 12345\nset = { class = "batch" }\n')
+    waited: list[bool] = []
+
+    async def test(world: Managed) -> None:
+        def pids() -> set[int]:
+            waited.append(threading.current_thread() is threading.main_thread())
+            return {PID}
+
+        world.census.pids = pids
+        await world.search.scan()
+        assert waited == [False]
+
+    a_daemon(test, tmp_path / "rules.toml")
 
 
 def test_who_is_above_many_is_asked_for_once(many: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

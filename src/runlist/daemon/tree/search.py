@@ -238,7 +238,7 @@ class Search:
 
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
-        listed = self._placement.gpu_pids()
+        listed = await asyncio.to_thread(self._placement.gpu_pids)  # 14 ms beside two H200
         there = {pid for pid in listed if not self._processes.is_ours(pid)}
         self._passed_over &= there
         self._listed = listed

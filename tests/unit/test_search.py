@@ -135,7 +135,7 @@ def test_a_scan_finds_what_is_below_the_roots_and_not_the_daemon() -> None:
             clients = world.tree([one, other])
             root = world.root(timeslice="5000")
             root.excluded.add(other)
-            await scans(world)
+            await scans_until(world, lambda: world.processes.managed)
             assert list(world.processes.managed) == [one]
             assert [slices(client)[0] for client in clients.values()] == [2048, 5000, 2048]
 

@@ -59,10 +59,8 @@ class OwnSettings:
             alone = root is None
             if root is None:
                 root = manager.processes.add_root(pid, {}, asked_by=uid)
-            elif uid not in (0, root.uid):
-                raise NoPermissionError(
-                    f"process {pid} is managed by user {root.uid}: only that user and root may do so"
-                )
+            else:
+                _check_user(root, pid, uid)
             if region is not None and not root.quota.has_region:
                 root.quota.take(region)
                 region = None
@@ -83,6 +81,7 @@ class OwnSettings:
         own = None if root is None else root.own.get(pid)
         if root is None or own is None or not own.program.runs():
             raise NoTargetError(f"process {pid} has asked for nothing, or the daemon was started anew since")
+        _check_user(root, pid, uid)  # who asked may have ended, and left its connection to others
         self._change(root, pid, {})
         del root.own[pid]
         if own.alone and not root.settings:  # else somebody asked for more meanwhile
@@ -185,6 +184,11 @@ class OwnSettings:
             _, words = self._before(root, own, tasks[0])
             asked.append(ControlChange(name, words.get(name)))
         return list(asked)
+
+
+def _check_user(root: Root, pid: int, uid: int) -> None:
+    if uid not in (0, root.uid):
+        raise NoPermissionError(f"process {pid} is managed by user {root.uid}: only that user and root may do so")
 
 
 def _fields(settings: Mapping[str, str]) -> set[str]:

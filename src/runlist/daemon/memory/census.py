@@ -84,6 +84,10 @@ class MemoryCensus:
         """The bytes that the census tells of each process on a GPU, by process id; some may have ended."""
         return self._look(gpu).held
 
+    def began(self, gpu: str) -> float:
+        """When the last look at a GPU began, by the monotonic clock: who came later is not in its answers."""
+        return self._look(gpu).begun
+
     def answers(self, gpu: str) -> bool:
         """Whether the census told what is held on a GPU when it was last asked."""
         return self._look(gpu).answered

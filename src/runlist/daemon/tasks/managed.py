@@ -195,6 +195,7 @@ class ManagedTask(msgspec.Struct):
     tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
     counts: Counter[Count] = msgspec.field(default_factory=Counter)
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
+    there_since: float = 0.0  # monotonic clock: its oldest context was found
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
     room_ms: float | None = None  # from its first channel group on until others were off for it; None: none were

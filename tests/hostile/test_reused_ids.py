@@ -87,6 +87,24 @@ def test_what_was_asked_for_ones_own_is_not_done_to_anothers(mine: int, asks: As
     a_daemon(test)
 
 
+def test_who_asked_for_itself_and_ended_leaves_for_nobody_else(mine: int) -> None:
+    """Its connection may be open still, with a process that it started."""
+
+    async def test(world: Managed) -> None:
+        own = OwnSettings(world.manager)
+        await own.manage(mine, {"class": "batch"}, None, NOBODY)
+        end(mine)
+        world.manager.release(0)
+        assert start_as(VICTIM, mine) == mine
+        await own.manage(mine, {"class": "latency"}, None, VICTIM)
+        with pytest.raises(NoPermissionError):
+            own.leave(mine, NOBODY)
+        assert world.processes.roots[mine].own[mine].settings == {"class": "latency"}
+        assert own.leave(mine, VICTIM) == []
+
+    a_daemon(test)
+
+
 def test_who_hangs_up_lets_go_of_its_own_command_alone(mine: int) -> None:
     async def test(world: Managed) -> None:
         await world.manager.launches.begin(mine, {}, world.borrower, None, NOBODY)

@@ -312,9 +312,10 @@ def test_a_word_that_was_dropped_is_left_out_for_a_while(armed: World, actuator:
     assert actuator.off() == 2
 
 
-def test_of_many_users_each_has_a_word(armed: World, actuator: Actuator) -> None:
+@pytest.mark.parametrize("many", [False, True], ids=["one number", "many numbers"])
+def test_of_many_users_each_has_a_word(armed: World, actuator: Actuator, many: bool) -> None:
     for pid in range(10, 10 + MOST_WORDS + 5):
-        add(armed, pid, LATENCY, uid=1000)
+        add(armed, pid, LATENCY, uid=100_000 + pid if many else 1000, owned_by=(1000, ""))
     add(armed, 90, LATENCY, uid=1001)
     armed.decide(decision(off=(2, 3), watch=[pid for pid in armed.tenants if pid not in (2, 3)]))
     armed.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,39 @@ def test_memory_is_asked_for_now_and_then(fake: FakeCensus, clock: SimpleNamespa
     assert (fake.opened, fake.open) == (1, 1)
     memory.close()
     assert fake.open == 0
+
+
+def test_who_waits_for_a_look_shares_the_next_one(fake: FakeCensus) -> None:
+    """Each sees what was there when it asked, and one user's hundreds of requests keep no other one's waiting."""
+
+    async def test() -> None:
+        memory = MemoryCensus(fake)
+        begins, goes_on = threading.Event(), threading.Event()
+        ask = fake.memory
+
+        def slow(gpu: str) -> dict[int, int]:
+            held = ask(gpu)
+            begins.set()
+            goes_on.wait(20)
+            return held
+
+        fake.memory = slow  # type: ignore[method-assign]
+        first = asyncio.create_task(memory.refresh())
+        await asyncio.to_thread(begins.wait, 20)
+        fake.held[GPU] = {9: 1 << 20}
+        many = [asyncio.create_task(memory.refresh()) for _ in range(100)]
+        await asyncio.sleep(0)
+        goes_on.set()
+        await asyncio.gather(first, *many)
+        assert memory.by_pid(GPU) == {9: 1 << 20}
+        assert fake.asked == 4  # two of each GPU
+        await memory.refresh()
+        assert fake.asked == 6
+        await memory.refresh(60)
+        assert fake.asked == 6
+        memory.close()
+
+    asyncio.run(test())
 
 
 def test_without_a_census_nothing_is_known_and_nothing_fails(fake: FakeCensus, clock: SimpleNamespace) -> None:

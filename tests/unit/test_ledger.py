@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from runlist.daemon.gpu import ledger as module
 from runlist.daemon.gpu.ledger import ENDED, Ledger
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.model import NO_USAGE, Task, TaskClass, TaskKey, Usage
+from runlist.proc import owners
 from tests.fixtures.scheduler import World
 
 # As they are to be: taken from the code they would hold whatever it says.
@@ -209,9 +211,15 @@ def test_the_oldest_are_those_that_ended_first(ledger: Ledger, clock: Clock, mon
     assert by_pod(ledger) == {"pod-1": 1.0, "pod-2": 1.0, "folded": 2.0}
 
 
-@pytest.mark.parametrize("by", ["user", "pod", "labelled"])
-def test_whoever_makes_many_loses_nobody_elses(ledger: Ledger, clock: Clock, by: str) -> None:
-    """Root in a container is any user that it likes, and a namespace may have any number of pods."""
+@pytest.mark.parametrize("by", ["user", "number", "container", "pod", "labelled"])
+def test_whoever_makes_many_loses_nobody_elses(
+    ledger: Ledger, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Root in a container is any user that it likes, and a namespace may have any number of pods. A user may have many
+    numbers, and containers below a cgroup of their own.
+    """
+    (tmp_path / "subuid").write_text("1000:100000:65536\n")
+    monkeypatch.setattr(owners, "SUBORDINATE", tmp_path / "subuid")
 
     def short(pid: int, made: ManagedTask) -> None:
         ledger.begin(made, NO_USAGE)
@@ -220,11 +228,15 @@ def test_whoever_makes_many_loses_nobody_elses(ledger: Ledger, clock: Clock, by:
         clock.now += SETTLED_S
 
     for pid in range(1, 6):
-        short(pid, task(pid, namespace="shop", pod=f"victim-{pid}"))
+        short(pid, task(pid, namespace=f"shop-{pid}", pod=f"victim-{pid}"))
     for pid in range(6, MOST_ENDED + 50):
         match by:
             case "user":
                 short(pid, task(pid, uid=pid, container="c"))
+            case "number":
+                short(pid, task(pid, uid=100_000 + pid))
+            case "container":
+                short(pid, task(pid, uid=1000, container=f"1000:{pid:064x}"))
             case "pod":
                 short(pid, task(pid, namespace="mean", pod=f"pod-{pid}"))
             case _:

@@ -207,6 +207,20 @@ def test_what_one_left_of_whom_nothing_is_known_is_of_the_only_tree_that_can_hav
     assert strict.task.task.suspended
 
 
+def test_who_came_after_a_look_has_not_kept_what_one_left(strict: World) -> None:
+    """It is not in the list of that look: whoever lets a stranger's memory stand there would have each newcomer pay."""
+    gone = 1 << 30
+    strict.held = {gone: 3 * GiB}
+    strict.task.there_since = strict.looked_at + 0.001
+    strict.look()
+    assert strict.heirs == {}
+    strict.looked_at += 1.0
+    strict.held[PID] = GiB
+    strict.look()
+    assert not strict.task.task.suspended
+    assert strict.by_pid(GPU) == {PID: GiB, gone: 3 * GiB}
+
+
 def test_of_two_trees_that_can_have_it_none_pays(strict: World) -> None:
     other = SimpleNamespace(pid=PID + 1, root=Root(2, -1, 0, {}), tasks={GPU: strict.task})
     strict.managed[PID + 1] = other

@@ -21,6 +21,7 @@ from runlist.daemon.tasks.managed import Asked, Own, Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
 from runlist.planes.process.region import create
+from runlist.proc import owners
 from runlist.proc.borrow import OwnRight
 from runlist.proc.process import Program
 from runlist.settings.table import SETTINGS
@@ -66,7 +67,7 @@ def make(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> M
         if text is not None:
             path = tmp_path / "rules.toml"
             path.write_text(text)
-        monkeypatch.setattr(placement, "facts_of", lambda pid: facts)
+        monkeypatch.setattr(placement, "facts_of", lambda pid, variables: facts)
         return Placement(path, machine, machine)  # type: ignore[arg-type]
 
     return make
@@ -184,9 +185,11 @@ def test_bad_rules_are_refused_before_anything_else(make: Make) -> None:
 def test_who_runs_in_a_container_that_root_made_is_no_other_user(
     make: Make, monkeypatch: pytest.MonkeyPatch, told: str, container: str
 ) -> None:
-    monkeypatch.setattr(placement, "cgroup_of", lambda pid: ("/a", told))
-    task = make().new_task(os.getpid(), GPU, Root(os.getpid(), -1, 7, {})).task
-    assert (task.container, task.owner) == (container, (7, container))
+    monkeypatch.setattr(owners, "cgroup_of", lambda pid: ("/a", told))
+    monkeypatch.setattr(owners, "user_behind", lambda uid: {100_007: 7}.get(uid, uid))
+    for uid in (7, 100_007):
+        task = make().new_task(os.getpid(), GPU, Root(os.getpid(), -1, uid, {})).task
+        assert (task.uid, task.owner) == (uid, (7, container))
 
 
 def test_a_new_task(make: Make) -> None:
@@ -356,7 +359,7 @@ def test_a_variable_that_only_a_newer_rule_asks_for_is_read_then_and_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(placement, "environment_of", lambda pid: asked.append(pid) or {"TEAM": "a", "HOME": "/"})
+    monkeypatch.setattr(placement, "environment_of", lambda pid, variables: asked.append(pid) or {"TEAM": "a"})
     root = Root(1, -1, os.getuid(), {})
     managed = make("[[rule]]\n").new_task(os.getpid(), GPU, root)
     placed = make('[[rule]]\nenvironment = { TEAM = "a" }\nset = { weight = 7 }\n[[rule]]\n')

@@ -136,7 +136,9 @@ def test_so_many_that_they_cost_more_than_they_bring_are_not_listened_to(a_secon
     assert gpu.heard()
 
 
-@pytest.mark.parametrize(("owner", "heard"), [({}, False), ({"uid": 1001}, True), ({"container": "a" * 64}, True)])
+@pytest.mark.parametrize(
+    ("owner", "heard"), [({}, False), ({"uid": 1001}, True), ({"owned_by": (1000, "a" * 64)}, True)]
+)
 def test_so_many_of_one_owner_keep_no_other_one_s_from_being_listened_to(owner: dict[str, Any], heard: bool) -> None:
     """Of users, and of pods that run as the same one."""
     gpu = Gpu(give_way="switch", many=2)
@@ -268,7 +270,7 @@ def test_whoever_comes_anew_owes_what_it_owed(comes_s: float) -> None:
     assert gpu.off
 
 
-@pytest.mark.parametrize("other", [{"uid": 1001}, {"container": "a" * 64}])
+@pytest.mark.parametrize("other", [{"uid": 1001}, {"owned_by": (1000, "a" * 64)}])
 def test_others_owe_nothing_for_an_owner_whose_tasks_are_gone(other: dict[str, Any]) -> None:
     gpu = Gpu(give_way="switch")
     gpu.run(0.3, gpu.announce)

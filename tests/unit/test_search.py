@@ -103,8 +103,7 @@ def test_what_was_looked_at_or_forgotten(at: Callable[[float], None], monkeypatc
     schedule = LookSchedule()
     schedule.looked_at(1)
     schedule.looked_at(2)
-    del counts[2]
-    schedule.forget_gone()
+    schedule.forget_gone({1: 5, 2: -1})
     for pid in (1, 2):
         schedule.due(pid, 5 if pid == 1 else 7)
     at(1.0)
@@ -140,7 +139,7 @@ def test_a_scan_finds_what_is_below_the_roots_and_not_the_daemon() -> None:
             clients = world.tree([one, other])
             root = world.root(timeslice="5000")
             root.excluded.add(other)
-            await scans(world)
+            await scans_until(world, lambda: world.processes.managed)
             assert list(world.processes.managed) == [one]
             assert [slices(client)[0] for client in clients.values()] == [2048, 5000, 2048]
 

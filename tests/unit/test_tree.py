@@ -304,12 +304,13 @@ def test_a_tree_is_looked_at_again_with_its_heirs_and_at_once() -> None:
 
 
 def test_a_process_without_open_files_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look_schedule, "descriptor_count", lambda pid: {1: 0, 2: 3}.get(pid, -1))
+    counts = {1: 0, 2: 3, 3: -1}
+    monkeypatch.setattr(look_schedule, "descriptor_count", counts.__getitem__)
     schedule = LookSchedule()
     for pid in (1, 2, 3):
         schedule.looked_at(pid)
-    schedule.forget_gone()
-    assert set(schedule._known) == {1, 2}
+    schedule.forget_gone(counts)
+    assert schedule.known == [1, 2]
 
 
 def test_a_look_that_is_cut_short_goes_on_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

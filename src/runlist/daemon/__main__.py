@@ -238,7 +238,7 @@ async def _look(daemon: Daemon) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(opened.wait(), pause)
-                await asyncio.sleep(FIRST_LOOK_S)  # opens come in bursts
+                await asyncio.sleep(max(FIRST_LOOK_S, daemon.search.took_s))  # opens come in bursts
             was_opened = opened.is_set()
             opened.clear()
             wanted = bool(daemon.processes.roots or daemon.placement.rules)

@@ -47,8 +47,8 @@ class Task:
     name. Tasks of the same `together` are one to the GPU (the clients of one MPS server): they run, stop and have a
     slice together, and share as one. `target_p99_us` is the target for the latencies that the task reports. `segment`
     is the priority of the segment that it is in, None outside. `activity` is what it tells of its work, None where it
-    tells nothing: then it cannot be watched, either. `container` is the one in which it runs, if root made that: those
-    who run there as one user are strangers to those in others, since images of many have the same.
+    tells nothing: then it cannot be watched, either. `owned_by` is the user who has its number, and the container that
+    root made for it: who runs there as a user is a stranger to those in others, since images of many have the same one.
     """
 
     key: TaskKey
@@ -69,12 +69,12 @@ class Task:
     together: int | None = None
     usage: Usage = NO_USAGE
     activity: Activity | None = None
-    container: str = ""
+    owned_by: tuple[int, str] | None = None
 
     @property
     def owner(self) -> tuple[int, str]:
-        """Who answers for what it says."""
-        return self.uid, self.container
+        """Who answers for what it says: a user, and a container or nothing."""
+        return self.owned_by or (self.uid, "")
 
     def is_one_with(self, other: Task) -> bool:
         """Whether the GPU takes them for one: it is the same task, or they run together."""

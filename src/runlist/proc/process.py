@@ -96,6 +96,21 @@ def ancestors(pid: int) -> Iterator[int]:
         here = parent_of(here) if near <= NEAR else _parents.get(here)
 
 
+def those_below(top: int, pids: Iterable[int], limit: int) -> set[int]:
+    """Those of some processes that are another one or descend from it, as far as nobody above `limit` is asked for. Who
+    is above several of them is asked for once.
+    """
+    known = {limit: limit == top, top: True}
+    for pid in pids:
+        path = []
+        for above in ancestors(pid):
+            path.append(above)
+            if above in known:
+                break
+        known |= dict.fromkeys(path, known.get(path[-1], False))
+    return {pid for pid in pids if known[pid]}
+
+
 def is_deep(pid: int) -> bool:
     """Whether there are processes above this one that are not known before the next walk."""
     above = list(ancestors(pid))

@@ -12,11 +12,16 @@ MAX_COMMAND_LINE = 1 << 15
 
 def own_words(pid: int, name: str, limit: int) -> list[bytes]:
     """The words of `cmdline` or `environ`: none where the process takes its time."""
+    return own_bytes(pid, name, limit).split(b"\0")
 
-    def words() -> bytes:
+
+def own_bytes(pid: int, name: str, limit: int) -> bytes:
+    """The same as they are: each ends with a zero byte."""
+
+    def content() -> bytes:
         return read_bytes(pid, name, limit) or read_bytes(pid, f"task/{other_thread(pid)}/{name}", limit)
 
-    return patience.ask(pid, words, b"").split(b"\0")
+    return patience.ask(pid, content, b"")
 
 
 def command_line(pid: int) -> str:

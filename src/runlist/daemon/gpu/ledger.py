@@ -14,6 +14,7 @@ import msgspec
 
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, TaskKey, Usage
+from runlist.proc.owners import user_behind
 
 MOST_ENDED = 1000
 """Workloads without tasks that are kept apart: of those who have most the oldest are given up."""
@@ -47,10 +48,13 @@ class Who(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Who may make many such: whoever has most that ended loses the oldest first."""
+        """Who may make many such: whoever has most that ended loses the oldest first. A user may have many numbers, and
+        call cgroups of their own as they like.
+        """
         told = dict(self.labels)
         known = (told.get(name) for name in ("namespace", "container"))
-        return next(filter(None, known), self.container) or str(self.uid)
+        user, _, container = self.container.rpartition(":")
+        return next(filter(None, known), user or container) or str(user_behind(self.uid))
 
 
 class Workload(NamedTuple):

@@ -29,6 +29,7 @@ class _Look(msgspec.Struct, frozen=True):
     """
 
     asked_at: float
+    begun: float
     held: dict[int, int] = {}
     used: int | None = None
     mps: frozenset[int] = frozenset()
@@ -38,7 +39,7 @@ class _Look(msgspec.Struct, frozen=True):
     """Those that held some and lived no more."""
 
 
-_NEVER = _Look(asked_at=-math.inf)
+_NEVER = _Look(-math.inf, -math.inf)
 
 
 class MemoryCensus:
@@ -53,6 +54,7 @@ class MemoryCensus:
         self._census: Census | None = None
         self._tried = False
         self._looks: dict[str, _Look] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
         self._infos: list[GpuInfo] = []
         self._threads = ThreadPoolExecutor(_THREADS, "census")
 
@@ -66,14 +68,25 @@ class MemoryCensus:
 
     async def refresh(self, kept_s: float = 0.0) -> None:
         """Ask for every GPU, in threads: a machine can have many. What is known may be so old."""
-        loop = asyncio.get_running_loop()
-        gpus = [gpu for gpu in self.gpus() if self._is_old(gpu, kept_s)]
-        looks = await asyncio.gather(*(loop.run_in_executor(self._threads, self._ask_for, gpu) for gpu in gpus))
-        self._looks.update(zip(gpus, looks, strict=True))
+        since = time.monotonic() - kept_s
+        await asyncio.gather(*(self._refresh(gpu, since) for gpu in self.gpus()))
+
+    async def _refresh(self, gpu: str, since: float) -> None:
+        """Ask for one, unless somebody did since then. All who wait for a look share the next one: a user may ask on
+        hundreds of connections.
+        """
+        async with self._asking.setdefault(gpu, asyncio.Lock()):
+            if self._looks.get(gpu, _NEVER).begun <= since:
+                loop = asyncio.get_running_loop()
+                self._looks[gpu] = await loop.run_in_executor(self._threads, self._ask_for, gpu)
 
     def listed(self, gpu: str) -> dict[int, int]:
         """The bytes that the census tells of each process on a GPU, by process id; some may have ended."""
         return self._look(gpu).held
+
+    def began(self, gpu: str) -> float:
+        """When the last look at a GPU began, by the monotonic clock: who came later is not in its answers."""
+        return self._look(gpu).begun
 
     def answers(self, gpu: str) -> bool:
         """Whether the census told what is held on a GPU when it was last asked."""
@@ -133,11 +146,12 @@ class MemoryCensus:
         return time.monotonic() - self._looks.get(gpu, _NEVER).asked_at >= kept_s
 
     def _ask_for(self, gpu: str) -> _Look:
+        begun = time.monotonic()
         held: dict[int, int] | None = self._ask(lambda census: census.memory(gpu), None)
         used: int | None = self._ask(lambda census: census.used(gpu), None)
         mps: set[int] = self._ask(lambda census: census.mps_clients(gpu), set())
         ended = frozenset(filter(_has_ended, held or {}))
-        return _Look(time.monotonic(), held or {}, used, frozenset(mps), held is not None, ended)
+        return _Look(time.monotonic(), begun, held or {}, used, frozenset(mps), held is not None, ended)
 
     def _ask(self, question: Callable[[Census], _Answer], nothing: _Answer) -> _Answer:
         """The census' answer, or `nothing`. Opening it is tried once."""

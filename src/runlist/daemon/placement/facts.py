@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from runlist.proc.cgroup import cgroup_of
 from runlist.proc.process import owner_of, read
-from runlist.proc.words import command_line, own_words
+from runlist.proc.words import command_line, own_bytes
 
 MAX_COMM = 15
 MAX_COMMAND = 1 << 12
 MAX_ENVIRONMENT = 1 << 20
-"""How many bytes are read: a process chooses these texts itself, and they may be longer."""
+MAX_VALUE = 1 << 12
+"""How many bytes are read, and how many of a variable: a process chooses these texts itself, and they may be longer."""
 
 
 class Facts(msgspec.Struct, frozen=True):
     """`uid` is the real user; `command` the command line, `cgroup` the cgroup v2 path, `container` the id in the cgroup
-    path, each empty where there is none. `environment` is empty where it may not be read. `comm` is the first
-    thread's name, as the kernel has it.
+    path, each empty where there is none. `environment` has the variables that were asked for, as far as they may be
+    read. `comm` is the first thread's name, as the kernel has it.
     """
 
     uid: int
@@ -30,14 +31,15 @@ class Facts(msgspec.Struct, frozen=True):
     comm: str = ""
 
 
-def facts_of(pid: int) -> Facts | None:
-    """Facts of a process, or None when it is gone. Takes about 0.3 ms; nothing is kept. Of one that
-    takes its time, command and environment are empty.
+def facts_of(pid: int, variables: Collection[str] = ()) -> Facts | None:
+    """Facts of a process, with these variables, or None when it is gone. Takes about 0.3 ms; nothing is kept. Of one
+    that takes its time, command and environment are empty.
     """
     uid = owner_of(pid)
     if uid is None:
         return None
-    return Facts(uid, command_line(pid)[:MAX_COMMAND], *cgroup_of(pid), environment_of(pid), comm_of(pid))
+    environment = environment_of(pid, variables) or {}
+    return Facts(uid, command_line(pid)[:MAX_COMMAND], *cgroup_of(pid), environment, comm_of(pid))
 
 
 def comm_of(pid: int) -> str:
@@ -45,8 +47,17 @@ def comm_of(pid: int) -> str:
     return read(pid, "comm", MAX_COMM + 1).rstrip("\n")
 
 
-def environment_of(pid: int) -> dict[str, str]:
-    """The environment of a process; empty where it may not be read, or takes its time."""
-    words = own_words(pid, "environ", MAX_ENVIRONMENT)
-    entries = [word.decode("utf-8", "replace").partition("=") for word in words]
-    return {name: value for name, equals, value in reversed(entries) if name and equals}
+def environment_of(pid: int, variables: Collection[str]) -> dict[str, str] | None:
+    """Those of these variables that a process was started with; None where nothing can be read, or it takes its time.
+    They are looked for, and the others left: there may be hundreds of thousands, and others wait.
+    """
+    if not variables:
+        return {}
+    content = b"\0" + own_bytes(pid, "environ", MAX_ENVIRONMENT)
+    found = {}
+    for name in variables:
+        begins = b"\0" + name.encode("utf-8", "replace") + b"="
+        if (at := content.find(begins)) >= 0:
+            value = content[at + len(begins) : at + len(begins) + MAX_VALUE].partition(b"\0")[0]
+            found[name] = value.decode("utf-8", "replace")
+    return found if len(content) > 1 else None

@@ -21,6 +21,7 @@ from runlist.daemon.tasks.managed import ManagedTask, Root
 from runlist.errors import RunlistError
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.cgroup import cgroup_of
+from runlist.proc.owners import Owner
 from runlist.proc.process import owner_of, start_of
 from runlist.proc.words import command_line, short_command
 from runlist.settings.changes import Change
@@ -115,7 +116,7 @@ class Placement:
         """Settings of a process: the rules', overlaid by those `asked` for. Raises UsageError for bad ones."""
         if (match := self.foretold.get(pid)) is not None:
             return self._given(match, asked)
-        return self._settings(facts_of(pid) if self.rules else None, asked)
+        return self._settings(facts_of(pid, self.rules.variables) if self.rules else None, asked)
 
     def _settings(self, facts: Facts | None, asked: dict[str, str]) -> ProcessSettings:
         return self._given(self.rules.match(facts) if facts is not None else None, asked)
@@ -139,9 +140,10 @@ class Placement:
         processes ask for themselves for a while.
         """
         match = self.foretold.get(pid)
-        facts = facts_of(pid) if self.rules and match is None else None
+        facts = facts_of(pid, self.rules.variables) if self.rules and match is None else None
         line = command_line(pid)
         cgroup, container = map(printable, cgroup_of(pid))
+        owner = Owner.of(pid, root.uid)
         managed = ManagedTask(
             Task(
                 TaskKey(pid, gpu),
@@ -149,7 +151,7 @@ class Placement:
                 short_command(line),
                 root.uid,
                 time.monotonic(),
-                container="" if ":" in container else container,
+                owned_by=(owner.uid, owner.container),
             ),
             root=root,
             command_line=line,
@@ -157,8 +159,7 @@ class Placement:
             container=container,
         )
         if facts is not None:
-            managed.variables = frozenset(self.rules.variables)
-            managed.environment = {name: text for name, text in facts.environment.items() if name in managed.variables}
+            managed.variables, managed.environment = self.rules.variables, facts.environment
         managed.asked = _asked_before(pid, root) if asked is None else dict(asked)
         wanted = asked_for(managed, root) if own else override(root.settings, managed.asked)
         found = self._settings(facts, wanted) if match is None else self._given(match, wanted)
@@ -185,8 +186,7 @@ class Placement:
         if (uid := owner_of(pid)) is None:
             return None
         if new := self.rules.variables - managed.variables:
-            there = environment_of(pid)
-            managed.environment = {**managed.environment, **{name: there[name] for name in new if name in there}}
+            managed.environment = {**managed.environment, **(environment_of(pid, new) or {})}
             managed.variables |= new
         command = managed.command_line[:MAX_COMMAND]
         facts = Facts(uid, command, *cgroup_of(pid), managed.environment, comm_of(pid))

@@ -142,7 +142,7 @@ class Manager:
         memory is limited, and its library heard, there.
         """
         before, mine = outer.asked_of.get(pid), Asked(Program.of(pid), settings)
-        outer.asked_of = {known: asked for known, asked in outer.asked_of.items() if asked.program.runs()}
+        outer.forget_some()
         outer.asked_of[pid] = mine
         try:
             below = await self._search.everything_below(outer, pid)

@@ -32,7 +32,9 @@ MAX_PER_WAKEUP = 32
 """Datagrams read in one go."""
 
 FLOOD_PAUSE_S = 0.002
-"""How long the socket then rests: a flood gets a bounded part of the daemon's time."""
+"""How long the socket then rests, and after each with descriptors that nobody wants: a flood gets a bounded part of the
+daemon's time.
+"""
 
 MAX_CLIENT = (1 << 32) - 1
 
@@ -178,7 +180,7 @@ class Messages:
             except OSError:  # an error of an earlier answer, which this call clears
                 continue
         self._pause()
-        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
+        self._go_on_later()
 
     def _leave(self, strangers: Strangers, head: Datagram) -> None:
         """Have a datagram with descriptors taken elsewhere; until then there is nothing to read."""
@@ -187,10 +189,13 @@ class Messages:
         if not wanted:
             self.dropped["foreign" if message is not None else "malformed"] += 1
         self._pause()
-        strangers.take(user_behind(head.uid), wanted, self._go_on)
+        strangers.take(user_behind(head.uid), wanted, self._go_on if wanted else self._go_on_later)
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._socket)
+
+    def _go_on_later(self) -> None:
+        self._resume = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
 
     def _go_on(self) -> None:
         if not self._closed:

@@ -13,7 +13,7 @@ from runlist.daemon.requests.rights import check_owner, check_right
 from runlist.daemon.tasks.managed import ManagedTask, Own, Root
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.model import Task, TaskKey
-from runlist.proc.process import Program
+from runlist.proc.process import Program, those_below
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import (
     ANY_TASK,
@@ -59,10 +59,8 @@ class OwnSettings:
             alone = root is None
             if root is None:
                 root = manager.processes.add_root(pid, {}, asked_by=uid)
-            elif uid not in (0, root.uid):
-                raise NoPermissionError(
-                    f"process {pid} is managed by user {root.uid}: only that user and root may do so"
-                )
+            else:
+                _check_user(root, pid, uid)
             if region is not None and not root.quota.has_region:
                 root.quota.take(region)
                 region = None
@@ -83,6 +81,7 @@ class OwnSettings:
         own = None if root is None else root.own.get(pid)
         if root is None or own is None or not own.program.runs():
             raise NoTargetError(f"process {pid} has asked for nothing, or the daemon was started anew since")
+        _check_user(root, pid, uid)  # who asked may have ended, and left its connection to others
         self._change(root, pid, {})
         del root.own[pid]
         if own.alone and not root.settings:  # else somebody asked for more meanwhile
@@ -116,9 +115,11 @@ class OwnSettings:
 
     def _change(self, root: Root, pid: int, settings: Mapping[str, str]) -> None:
         """Replace what a process asks for itself: all of it, or nothing where something is refused."""
-        root.own = {known: own for known, own in root.own.items() if own.program.runs()}
+        root.forget_some()
         tasks = self._tasks(root, pid)
-        own = root.own.get(pid) or self._noted(root, pid, tasks)
+        own = root.own.get(pid)
+        if own is None or not own.program.runs():
+            own = self._noted(root, pid, tasks)
         wanted = {task.task.key: self._wanted(root, own, task, settings) for task in tasks}
         changes: list[Change] = [TaskChange(lambda task: replace(task, **wanted[task.key]))] if tasks else []
         changes += self._controls(root, own, tasks, settings)
@@ -142,13 +143,11 @@ class OwnSettings:
 
     def _tasks(self, root: Root, pid: int) -> list[ManagedTask]:
         """The tasks of a process, and of those of its tree that descend from it."""
-        of_tree = [process for process in self._manager.processes.managed.values() if process.root is root]
-        return [
-            task
-            for process in of_tree
-            if process.pid == pid or any(own is root.own.get(pid) for own in root.owns_of(process.pid))
-            for task in process.tasks.values()
-        ]
+        of_tree = {one.pid: one for one in self._manager.processes.managed.values() if one.root is root}
+        own = root.own.get(pid)
+        asks = own is not None and own.program.runs()
+        below = those_below(pid, of_tree, root.pid) if asks else of_tree.keys() & {pid}
+        return [task for each, process in of_tree.items() if each in below for task in process.tasks.values()]
 
     @staticmethod
     def _noted(root: Root, pid: int, tasks: Iterable[ManagedTask]) -> Own:
@@ -185,6 +184,11 @@ class OwnSettings:
             _, words = self._before(root, own, tasks[0])
             asked.append(ControlChange(name, words.get(name)))
         return list(asked)
+
+
+def _check_user(root: Root, pid: int, uid: int) -> None:
+    if uid not in (0, root.uid):
+        raise NoPermissionError(f"process {pid} is managed by user {root.uid}: only that user and root may do so")
 
 
 def _fields(settings: Mapping[str, str]) -> set[str]:

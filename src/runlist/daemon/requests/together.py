@@ -73,12 +73,13 @@ def sms_of(managed: ManagedTask) -> Sms:
     """The SMs that a client of MPS may use. Its environment says so, which is read once, as by MPS at its start."""
     if managed.sms is not None:
         return managed.sms
-    given = environment_of(managed.task.key.pid)
+    read = environment_of(managed.task.key.pid, (names.SMS, names.MPS_PERCENTAGE))
+    given = {} if read is None else read
     number, percent = (parse_number(given.get(name, "")) for name in (names.SMS, names.MPS_PERCENTAGE))
     found = Sms(
         None if number is None or not 1 <= number <= _MOST_SMS else int(number),
         None if percent is None or not 0 < percent <= 100 else percent,
     )
-    if given:
+    if read is not None:
         managed.sms = found
     return found

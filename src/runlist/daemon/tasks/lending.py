@@ -14,6 +14,7 @@ import time
 
 import msgspec
 
+from runlist.daemon.tasks.in_turn import next_of
 from runlist.planes.interface import Handle, Lent, Plane
 from runlist.proc import borrow
 from runlist.proc.process import Program
@@ -23,6 +24,9 @@ MAX_FILES = 8
 
 MAX_TREE_FILES = 256
 """How many the processes of one tree may lend: a tree must not use up our descriptors."""
+
+LOOKED_AT = 64
+"""How many processes that lent files are looked at at a time."""
 
 _KEYS = itertools.count(-1, -1)
 
@@ -109,8 +113,8 @@ class Lending:
                 one.handle.close()
 
     def check(self) -> None:
-        """Drop the files of programs that were replaced by exec, which ends no process."""
-        for pid in list(self._lenders):
+        """Drop the files of programs that were replaced by exec, which ends no process: of the next lenders."""
+        for pid, _ in next_of(self._lenders, LOOKED_AT):
             self._look_again(pid)
 
     def close(self) -> None:

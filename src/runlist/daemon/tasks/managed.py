@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
 from runlist.daemon.memory.quota import Quota
+from runlist.daemon.tasks.in_turn import next_of
 from runlist.daemon.tasks.lending import Lending
 from runlist.errors import ContextGone, RunlistError
 from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
@@ -52,6 +54,13 @@ class Root(msgspec.Struct):
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work
 
+    def forget_some(self) -> None:
+        """Forget what was asked for processes that have ended, or become other programs: of the next few, whenever
+        there is one more.
+        """
+        _forget_some(self.own)
+        _forget_some(self.asked_of)
+
     def owns_of(self, pid: int) -> list[Own]:
         """What a process, or one above it in this tree, asks for itself now, the nearest last."""
         return [own for seen in self._below(pid, self.own) if (own := self.own[seen]).program.runs()]
@@ -85,6 +94,9 @@ class Root(msgspec.Struct):
         return away.task
 
 
+_Asks = TypeVar("_Asks", "Asked", "Own")
+
+
 class Asked(msgspec.Struct, frozen=True):
     """Settings that somebody asked for a process by its id."""
 
@@ -106,6 +118,11 @@ class Own(msgspec.Struct):
     def let_go(self, keys: Container[str]) -> None:
         """Somebody else set these meanwhile: that stays."""
         self.settings = {key: word for key, word in self.settings.items() if key not in keys or key == "memory"}
+
+
+def _forget_some(known: dict[int, _Asks]) -> None:
+    for pid in [pid for pid, asked in next_of(known) if not asked.program.runs()]:
+        del known[pid]
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -179,6 +196,7 @@ class ManagedTask(msgspec.Struct):
     tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
     counts: Counter[Count] = msgspec.field(default_factory=Counter)
     settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
+    there_since: float = 0.0  # monotonic clock: its oldest context was found
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
     room_ms: float | None = None  # from its first channel group on until others were off for it; None: none were

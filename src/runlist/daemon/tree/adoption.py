@@ -283,6 +283,8 @@ class Adoption:
             process.tasks[context.gpu] = task
         task.settle()
         undo.callback(task.settle)  # before it is put back: it may be armed by then
+        if not task.contexts:
+            task.there_since = time.monotonic()
         task.contexts[key] = context
         task.recount()
         tiny = self._gpus.scheduler(context.gpu).slices.is_tiny(task.slice_us(task.share))

@@ -6,6 +6,7 @@ A half-made context lacks groups, and the slices that CUDA will give them.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -62,6 +63,11 @@ class LookSchedule:
         """Take a process for one that nobody has looked at."""
         self._known.pop(pid, None)
 
-    def forget_gone(self) -> None:
-        """Forget processes that are gone, or closed to us."""
-        self._known = {pid: known for pid, known in self._known.items() if descriptor_count(pid) >= 0}
+    @property
+    def known(self) -> list[int]:
+        """Those that were asked about."""
+        return list(self._known)
+
+    def forget_gone(self, counts: Mapping[int, int]) -> None:
+        """Forget processes that are gone, or closed to us, by these numbers of descriptors."""
+        self._known = {pid: known for pid, known in self._known.items() if counts.get(pid, 0) >= 0}

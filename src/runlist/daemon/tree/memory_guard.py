@@ -234,10 +234,12 @@ class MemoryGuard:
             trees = self._members.trees_of(pid)
             if trees:
                 guests = [process for process in guests if trees[0] in self._processes.chain(process.root)]
-            elif len({process.root.pid for process in guests}) == 1:
-                self._members.adopt(pid, guests[0].root)
             else:
-                guests = []
+                guests = [process for process in guests if self._was_there(process)]
+                if len({process.root.pid for process in guests}) == 1:
+                    self._members.adopt(pid, guests[0].root)
+                else:
+                    guests = []
             if guests:
                 heirs[pid] = guests[0].pid
             elif trees and self._sought[pid] < SEARCHES:
@@ -245,6 +247,12 @@ class MemoryGuard:
                 self._look_again(trees[0])
         self._sought = Counter({pid: times for pid, times in self._sought.items() if pid in ended})
         self._census.heirs = heirs
+
+    def _was_there(self, process: ManagedProcess) -> bool:
+        """Whether a process was on its GPUs when the census was asked. One that came later is in no list, whatever it
+        holds.
+        """
+        return all(task.there_since < self._census.began(gpu) for gpu, task in process.tasks.items())
 
     def _breaking(self, stock: Stock) -> set[tuple[int | str, str]]:
         """The trees that would be over their limit by this look and were not before, by root and GPU, and the groups by

@@ -16,9 +16,11 @@ import structlog
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.driver_limits import CgroupLimit, DriverLimits
 from runlist.daemon.memory.quota import Quota
+from runlist.daemon.tasks.in_turn import InTurn
 from runlist.daemon.tasks.managed import Away, ManagedProcess, ManagedTask, Root
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
+from runlist.model import TaskKey
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
@@ -58,12 +60,16 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
+        self.named_so_far = 0
+        """How many roots there were."""
         self._heirs: dict[int, Root] = {}
         self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
         self._keeper = keeper
         self._driver_limits = driver_limits
         self._reads: WeakValueDictionary[Owner, Rate] = WeakValueDictionary()
+        self._away_turns: InTurn[tuple[TaskKey, int]] = InTurn()
+        self._expected_turns: InTurn[int] = InTurn()
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
@@ -203,6 +209,7 @@ class Processes:
             self.roots[number] = self.roots.pop(pid)
             self.roots[number].pid = number
         self.roots[pid] = root
+        self.named_so_far += 1
         self._loop.add_reader(pidfd, self._root_ended, root)
         return root
 
@@ -264,16 +271,27 @@ class Processes:
             )  # fmt: skip
 
     def forget_away(self) -> None:
-        """Forget the tasks whose processes ended or became other programs meanwhile."""
-        for root in list(self.roots.values()):
-            for key in [key for key, away in root.away.items() if not away.program.runs()]:
+        """Forget the tasks whose processes ended or became other programs meanwhile, of the next few of each user."""
+        every = {(key, root.pid): root for root in self.roots.values() for key in root.away}
+        users = {root.pid: user_behind(root.uid) for root in every.values()}
+        for which in self._away_turns.choose((users[number], (key, number)) for key, number in every):
+            key, root = which[0], every[which]
+            if not root.away[key].program.runs():
                 del root.away[key]
+        for root in list(self.roots.values()):
             self._remove_if_gone(root)
 
     @property
     def expected(self) -> set[int]:
         """The processes without a context that may have one again at any moment."""
         return {key.pid for root in self.roots.values() for key in root.away}
+
+    def next_expected(self) -> set[int]:
+        """The next few of them of each user."""
+        roots = [root for root in self.roots.values() if root.away]
+        users = [user_behind(root.uid) for root in roots]
+        every = {(user, key.pid) for user, root in zip(users, roots, strict=True) for key in root.away}
+        return set(self._expected_turns.choose(every))
 
     def away(self, pid: int) -> list[ManagedTask]:
         """The tasks without a context of a root's processes, or of the one process of that id."""

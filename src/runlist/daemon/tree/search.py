@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from runlist.daemon.placement.placement import Placement
@@ -23,6 +25,16 @@ _log = structlog.get_logger()
 
 TRIES = 3
 """A process at which a look failed is looked at so many times again, whatever its open files do."""
+
+BELIEVED_S, MOST_NOBODYS = 1.0, 4096
+"""How long, and of how many, it is believed that a process which sends something is of no tree: to see that takes 1 ms.
+"""
+
+LEFT_ALONE = 512
+"""Of so many processes that users had put back one looks who has ended."""
+
+PIECE_S = 0.002
+"""So long the processes of a tree are gone through in a row."""
 
 PATIENCE_S = 0.1
 """A scan waits so long for the looks at the trees; those that take longer go on beside the next scans."""
@@ -49,10 +61,17 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
+        self._nobodys: dict[
+            int, float
+        ] = {}  # processes that sent something and are of no tree; until when that is believed
+        self._named = 0  # roots, by then
         self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
+        self._most_left_alone = LEFT_ALONE
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
+        self.took_s = 0.0
+        """How long the thread took that looked around for the last scan."""
 
     async def everything_of(self, root: Root) -> None:
         """Adopt what a root and its descendants have, however old it is."""
@@ -98,36 +117,52 @@ class Search:
         roots = {pid: root for pid, root in self._processes.roots.items() if pid not in self._looking}
         tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
         wanted = [pid for pids in tops.values() for pid in pids]
-        expected = self._processes.expected
+        expected = self._processes.next_expected()
         walk |= not self._trees.keys() >= set(wanted)
-        if walk:
-            self._trees = await _trees_of(wanted)
+        seen = await asyncio.to_thread(
+            _look_around, wanted, None if walk else self._trees, self._schedule.known, list(self._processes.left)
+        )
+        self._trees, self.took_s = seen.trees, seen.took_s
         for root_pid, pids in tops.items():
             root = roots[root_pid]
             if self._processes.roots.get(root_pid) is not root:
                 continue
-            tree = dict.fromkeys(pid for top in pids for pid in self._trees[top])
+            tree = dict.fromkeys(pid for top in pids for pid in seen.trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
-            due = [pid for pid in tree if pid not in root.excluded and not self._processes.is_ours(pid)]
-            due = [pid for pid in due if self._worth_a_look(pid) or pid in expected]
-            if due := [pid for pid in due if walk or self._is_below(pid, root)]:
-                self._looking[root_pid] = asyncio.create_task(self._look_at(root, due))
+            due = await self._due(root, tree, seen.counts, expected)
+            if due and self._processes.roots.get(root_pid) is root:
+                self._looking[root_pid] = asyncio.create_task(self._look_at(root_pid, root, due, sure=walk))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
-        self._schedule.forget_gone()
-        left = self._processes.left
-        for pid in [pid for pid in left if owner_of(pid) is None]:
-            del left[pid]
+        self._schedule.forget_gone(seen.counts)
+        for pid in seen.gone:
+            self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)
 
-    async def _look_at(self, root: Root, pids: list[int]) -> None:
-        """Look at processes of one tree, in their order."""
-        number = root.pid
+    async def _due(
+        self, root: Root, tree: Collection[int], counts: Mapping[int, int], expected: Container[int]
+    ) -> list[int]:
+        """Which processes of a tree to look at. There may be thousands: others come between."""
+        due, began = [], time.monotonic()
+        for pid in tree:
+            if pid in root.excluded or self._processes.is_ours(pid):
+                continue
+            if self._worth_a_look(pid, counts.get(pid, -1)) or pid in expected:
+                due.append(pid)
+            if time.monotonic() - began >= PIECE_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return due
+
+    async def _look_at(self, number: int, root: Root, pids: list[int], *, sure: bool) -> None:
+        """Look at processes of one tree, in their order; where it is not sure that they are of it, one asks."""
         try:
             for pid in pids:
-                if self._processes.roots.get(number) is root:
+                if self._processes.roots.get(number) is root and (sure or self._is_below(pid, root)):
                     await self._look(root, pid)
+                else:
+                    await asyncio.sleep(0)
         finally:
             del self._looking[number]
 
@@ -159,6 +194,7 @@ class Search:
         """Look at a process again, however it looked before: it lent a file, or may be a rule's now."""
         self._schedule.forget(pid)
         self._passed_over.discard(pid)
+        self._nobodys.pop(pid, None)
         self._left_alone.discard((pid, start_of(pid)))
         self._wake()
 
@@ -166,8 +202,19 @@ class Search:
         """The root that may take what a process of user `uid` sends: one of whoever answers for it, or one that a
         rule makes now.
         """
+        if self._is_nobodys(pid):
+            return None
         root = self.root_of_new(pid)
+        if root is None:
+            self._nobodys[pid] = time.monotonic() + BELIEVED_S
         return root if root is not None and may_answer_for(root.uid, uid) else None
+
+    def _is_nobodys(self, pid: int) -> bool:
+        """Whether a process was nobody's a moment ago, and none was named since: it may send on and on."""
+        if self._named != self._processes.named_so_far or len(self._nobodys) >= MOST_NOBODYS:
+            self._named = self._processes.named_so_far
+            self._nobodys.clear()
+        return time.monotonic() < self._nobodys.get(pid, 0.0)
 
     def root_of_new(self, pid: int) -> Root | None:
         """The root of a process that has just come to a GPU, perhaps one that a rule makes now."""
@@ -179,15 +226,19 @@ class Search:
     def rules_changed(self, concerns: Callable[[int], bool]) -> None:
         """Ask the rules again about the processes that nobody named and for which this is true."""
         self._passed_over = {pid for pid in self._passed_over if not concerns(pid)}
+        self._nobodys.clear()
         self._wake()
 
     def leave_alone(self, pids: Iterable[int]) -> None:
         """Whatever the rules say: a user had these put back."""
         self._left_alone |= {(pid, start_of(pid)) for pid in pids}
+        if len(self._left_alone) >= self._most_left_alone:  # who has ended is left alone for ever
+            self._left_alone = {(pid, start) for pid, start in self._left_alone if start and start_of(pid) == start}
+            self._most_left_alone = max(LEFT_ALONE, 2 * len(self._left_alone))
 
     async def _name_by_rules(self) -> None:
         """Make roots of the GPU processes that nobody named and that a rule matches."""
-        listed = self._placement.gpu_pids()
+        listed = await asyncio.to_thread(self._placement.gpu_pids)  # 14 ms beside two H200
         there = {pid for pid in listed if not self._processes.is_ours(pid)}
         self._passed_over &= there
         self._listed = listed
@@ -228,10 +279,30 @@ class Search:
         """Whether a process id still means a process of a tree: ids are used again."""
         return root in self._processes.chain(self._processes.root_of(pid))
 
-    def _worth_a_look(self, pid: int) -> bool:
+    def _worth_a_look(self, pid: int, count: int) -> bool:
         """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""
-        count = descriptor_count(pid)
         return self._schedule.due(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What there is: the trees by the process at their top, how many descriptors processes have, and who is gone."""
+
+    trees: dict[int, list[int]]
+    counts: dict[int, int]
+    gone: list[int]
+    took_s: float
+
+
+def _look_around(
+    tops: Sequence[int], trees: dict[int, list[int]] | None, known: Iterable[int], left: Iterable[int]
+) -> _Seen:
+    """For a thread: a user may have thousands of processes. Trees that are not given are looked for."""
+    began = time.monotonic()
+    found = descendants(tops) if trees is None else trees
+    pids = {*known, *(pid for top in tops for pid in found[top])}
+    counts = {pid: descriptor_count(pid) for pid in pids}
+    gone = [pid for pid in left if owner_of(pid) is None]
+    return _Seen(found, counts, gone, time.monotonic() - began)
 
 
 async def _tree_of(pid: int) -> list[int]:

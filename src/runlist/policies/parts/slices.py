@@ -149,7 +149,7 @@ class WeightedSlices:
         if window is None:
             if len(self._windows) >= MAX_WINDOWS:
                 del self._windows[min(self._windows, key=lambda each: self._windows[each].last)]
-            window = self._windows[competing] = _Window(last=now)
+            window = self._windows[competing] = _Window()
         elif now - window.last > valid_s:
             window.restart()
         window.last = now
@@ -203,9 +203,9 @@ class WeightedSlices:
     def _fills(self, group: Sequence[Task], window: _Window) -> bool:
         """Whether any task of a group uses its slices up, as far as can be told."""
         return any(
-            window.held.get(task.key, 0.0) * 1e6 >= FILLS * self._given.get(task.key, 0) * window.turns.get(task.key, 0)
+            held * 1e6 >= FILLS * self._given.get(task.key, 0) * window.turns[task.key]
             for task in group
-            if window.held.get(task.key)
+            if (held := window.held.get(task.key))
         )
 
     def _wanted(self, groups: dict[str, list[Task]]) -> dict[TaskKey, float]:

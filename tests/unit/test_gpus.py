@@ -116,7 +116,7 @@ def test_whose_control_failed_is_released_unless_somebody_asked_for_it(world: Wo
 
 
 def test_usage_is_read_and_timers_stopped_on_all_gpus(world: World) -> None:
-    world.gpus.read_usage()
+    world.gpus.read_usage(0.0)
     world.gpus.read_usage(0.5)
     world.gpus.close()
     for each in (world.one, world.two):

@@ -71,7 +71,7 @@ class Looks:
 
     def __init__(self, region: Region, pid: int, told: Callable[[], int]) -> None:
         time.sleep(_SETTLE_S)
-        use = uses(region).get(pid, Use())
+        use = uses(region).get(pid, Use(0, 0))
         self.held, self.overhead = use.held, use.overhead
         self.told = told()
 

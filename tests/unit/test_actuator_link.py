@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runlist.daemon.actuator import link, messages
 from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.actuator.messages import Result
+from runlist.errors import NoPermissionError
 from runlist.planes.interface import Prepared
 from runlist.protocol.actuator_autogen import MAX_BYTES, MAX_TARGETS, MAX_WORDS
 from tests.fixtures.daemon import running, wait_for
@@ -258,3 +262,66 @@ def test_nobody_is_told_anything_once_the_daemon_closes_it(play: Play) -> None:
 def test_what_it_never_says_is_an_error(message: bytes) -> None:
     with pytest.raises(ValueError, match="it "):
         messages.said(message)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no actuator here"), NoPermissionError("it may be changed")])
+def test_an_installation_without_an_actuator_is_said_once(
+    play: Play, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def missing(name: str) -> Path:
+        assert name == "runlist-actuator"
+        raise error
+
+    async def test(actuator: ActuatorLink, owner: Owner) -> None:
+        monkeypatch.setattr(link, "program", missing)
+        with capture_logs() as log:
+            assert [arm(actuator, owner) for _ in range(3)] == [0] * 3
+        assert [line["reason"] for line in log] == [str(error)]
+        assert (actuator.pid, actuator._retry, owner.told) == (0, None, [])
+
+    play(OBEYS, test)
+
+
+def test_one_that_cannot_be_started_is_tried_again_and_those_who_wanted_it_are_told(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(words: list[str], plane: str, ours: socket.socket, theirs: socket.socket) -> None:
+        assert plane == "nvidia"
+        for each in (ours, theirs):
+            each.close()
+        raise MemoryError
+
+    async def test(actuator: ActuatorLink, owner: Owner) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(link.helper, "start_program", no_room)
+            with capture_logs() as log:
+                assert arm(actuator, owner) == 0
+                assert arm(actuator, owner) == 0  # not before it has rested
+            assert [line["reason"] for line in log] == ["no memory"]
+        assert len(os.listdir("/proc/self/fd")) == before
+        await told(owner)
+        assert owner.told == [("may arm",)]
+        assert arm(actuator, owner) == 1
+
+    play(OBEYS, test)
+
+
+@pytest.mark.parametrize(("lived_s", "rest_s"), [(9.9, 0.4), (10.0, 0.1)])
+def test_ten_seconds_are_a_long_life(
+    play: Play, monkeypatch: pytest.MonkeyPatch, lived_s: float, rest_s: float
+) -> None:
+    async def test(actuator: ActuatorLink, owner: Owner) -> None:
+        now = time.monotonic()
+        monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: now))
+        assert arm(actuator, owner)
+        actuator._rest_s = 0.4
+        now += lived_s
+        rests: list[float] = []
+        monkeypatch.setattr(actuator._loop, "call_later", lambda delay, *_: rests.append(delay))
+        actuator._lost(kill=True)
+        actuator._lost(kill=True)  # it is gone already
+        assert rests == [rest_s]
+        assert owner.told == [("lost",)]
+
+    play(OBEYS, test)

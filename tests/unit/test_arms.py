@@ -214,6 +214,18 @@ def test_what_cannot_be_suspended_at_all_is_given_up(armed: World, actuator: Act
     assert [list(failures) for failures in armed.failures] == [[key(3)]]
 
 
+def test_where_the_actuator_ends_those_that_cannot_be_put_right_are_given_up(armed: World, actuator: Actuator) -> None:
+    """Nobody knows what it did: all that were armed are enabled, which of one the driver refuses."""
+    ((_, (_, _, owner)),) = actuator.armed.items()
+    armed.tenants[3].file.on_control = lambda call: 0x1F if call.command == DISABLE else None
+    armed.tenants[2].context.suspend_at_once([])
+    armed.do(owner.lost)
+    armed.tenants[3].file.on_control = lambda call: None
+    armed.pass_time(0.01)
+    assert armed.tenants[2].enabled
+    assert [list(failures) for failures in armed.failures] == [[key(3)]]
+
+
 def test_its_word_that_comes_while_it_is_disarmed_counts(armed: World, actuator: Actuator) -> None:
     """The message of the tenant was heard first, and the policy takes one off and leaves the other."""
     actuator.on_disarm = lambda number: actuator.fire(DONE, DONE)

@@ -438,10 +438,13 @@ def test_channels_that_a_group_gets_later_are_suspended_with_the_others() -> Non
 def test_a_group_whose_engine_shows_later_counts_as_what_it_is() -> None:
     tenant = Tenant()
     group, *_ = tenant.context.groups.values()
+    ids = tenant.context.group_ids
+    assert len(ids) == 1
     tenant.context.groups[group.handle] = Group(group.handle, Engine.OTHER, group.channels)
-    assert tenant.context.competing == 0
+    tenant.context._ids.clear()
+    assert (tenant.context.competing, tenant.context.group_ids) == (0, [])
     assert tenant.context.grow(group)
-    assert tenant.context.competing == 1
+    assert (tenant.context.competing, tenant.context.group_ids) == (1, ids)
     assert not tenant.context.grow(Group(group.handle, Engine.COPY, group.channels))
 
 

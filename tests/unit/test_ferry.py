@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from runlist.daemon.relay import channel, ferry
-from runlist.daemon.relay.channel import Say
+from runlist.daemon.relay.channel import Datagram, Packet, Say
 from runlist.daemon.relay.ferry import Ferry
 from runlist.frames import frame
 from tests.fixtures.daemon import PATIENCE_S, wait_for
@@ -133,3 +133,36 @@ def test_a_stranger_who_leaves_an_answer_unread_is_let_go_of(relay: Relay) -> No
 def _send_all(sock: socket.socket, data: bytes) -> None:
     with contextlib.suppress(OSError):
         sock.sendall(data)
+
+
+# -- datagrams -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sender", [b"", b"\0abcde", b"/run/one.sock", b"n" * 107])
+@pytest.mark.parametrize("record", [b"", b"record"])
+def test_a_datagram_comes_out_of_its_packet_as_it_was(sender: bytes, record: bytes) -> None:
+    sent = Datagram(record, 1 << 22, (1 << 32) - 2, sender, (5, 6))
+    packet = Packet(Say.DATAGRAM, 3, sent.encode(), [5, 6])
+    assert Datagram.decode(packet) == sent
+
+
+def test_the_kernel_says_who_sent_a_datagram_and_what_of_it_had_no_room() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    fds = [os.memfd_create(name) for name in ("one", "two")]
+    with ours, theirs:
+        for room in (2, 1, 0):
+            socket.send_fds(theirs, [b"record"], fds)
+            peeked = channel.receive_datagram(ours, 100, 0, socket.MSG_PEEK)
+            assert (peeked.record, peeked.pid, peeked.uid, peeked.left) == (b"record", os.getpid(), os.geteuid(), True)
+            found = channel.receive_datagram(ours, 3, room)
+            assert (found.record, found.pid, found.uid) == (b"rec", os.getpid(), os.geteuid())
+            assert (len(found.fds), found.left) == (room, room < 2)
+            for fd, sent in zip(found.fds, fds, strict=False):
+                assert os.fstat(fd).st_ino == os.fstat(sent).st_ino
+                assert not os.get_inheritable(fd)
+                os.close(fd)
+        theirs.send(b"alone")
+        assert channel.receive_datagram(ours, 100, 0) == Datagram(b"alone", os.getpid(), os.geteuid(), b"")
+    for fd in fds:
+        os.close(fd)

@@ -6,12 +6,14 @@ import asyncio
 import os
 import socket
 import struct
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runlist.daemon.kernel import link
 from runlist.daemon.kernel.link import KernelLink
@@ -161,6 +163,7 @@ def test_a_ring_that_makes_no_sense_ends_the_loader(world: World) -> None:
         os.pwrite(one.maps["events"].fd, struct.pack("<Q", 3 << 30), PAGE)
         one._read()
         assert (one.works, one.maps, one.state, world.gaps) == (False, {}, "its loader ended", 2)
+        assert (one.pid, world.heard) == (0, [])
         assert one._timer is not None  # it is started again
 
     with_it(world, test)
@@ -256,3 +259,103 @@ def test_what_an_earlier_daemon_was_told_is_what_we_begin_with_once(
         assert reused == [left, left]
 
     with_it(world, test)
+
+
+def test_the_next_loaders_counters_begin_anew(world: World) -> None:
+    async def test(one: KernelLink) -> None:
+        for which in (Counter.DROPPED, Counter.FULL, Counter.SEEN):
+            world.count(which, 4)
+        one.check()
+        one.asking([])
+        one._ended()
+        one.start()
+        assert one._timer is None
+        world.load()
+        await until(lambda: one.works)
+        gaps, one._ended_unseen = world.gaps, False
+        assert (one.check(), world.gaps, one._ended_unseen) == (True, gaps, False)
+        assert one.asking([5]) == set()
+
+    with_it(world, test)
+
+
+def test_counters_that_nobody_may_read_are_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> bytes:
+        raise PermissionError
+
+    async def test(one: KernelLink) -> None:
+        world.count(Counter.DROPPED, 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(bpf.Map, "get", forbidden)
+            patch.setattr(bpf.Map, "entries", forbidden)
+            assert one.counter(Counter.DROPPED) == 0
+            assert (one.check(), one.counted("controls"), one.asking([5])) == (True, {}, set())
+            assert one.made_by(5, []) is None
+        assert one.counter(Counter.DROPPED) == 4
+
+    with_it(world, test)
+
+
+@pytest.mark.parametrize(("took_s", "rests_s"), [(0.0, 0.2), (0.009, 0.2), (0.05, 1.0)])
+def test_taking_out_what_ended_rests_for_twenty_times_as_long_as_it_took(
+    world: World, monkeypatch: pytest.MonkeyPatch, took_s: float, rests_s: float
+) -> None:
+    rests: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+
+    async def test(one: KernelLink) -> None:
+        one._sweep_took_s = took_s
+        with monkeypatch.context() as patch:
+            patch.setattr(link.asyncio, "sleep", sleep)
+            one.forget(5)
+            assert one._sweeping is not None
+            await one._sweeping
+        assert rests == [pytest.approx(rests_s)]
+
+    with_it(world, test)
+
+
+def test_what_a_process_made_is_told_while_events_come(world: World) -> None:
+    async def test(one: KernelLink) -> None:
+        world.kernel.map("processes").content[struct.pack("<I", 5)] = bytes(STRUCTURES["PROCESS"].pack(groups=3))
+        found = one.made_by(5, [])
+        assert found is not None
+        assert (found.groups, found.channels) == (3, 0)
+        one._ended()
+        assert one.made_by(5, []) is None
+
+    with_it(world, test)
+
+
+def test_why_it_does_not_work_is_said_once(world: World) -> None:
+    async def test(one: KernelLink) -> None:
+        with capture_logs() as log:
+            for reason in ("no room", "no room", "its loader ended", "no room"):
+                one._say(reason)
+                assert one.state == reason
+        assert [line["reason"] for line in log] == ["no room", "its loader ended", "no room"]
+
+    with_it(world, test)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_at_the_end_the_loader_is_waited_for_and_killed_if_it_stays(world: World, ends: bool) -> None:
+    did: list[object] = []
+
+    def wait(seconds: float) -> int:
+        did.append(seconds)
+        if not ends:
+            raise subprocess.TimeoutExpired("loader", seconds)
+        return 0
+
+    async def test(one: KernelLink) -> None:
+        one._process = SimpleNamespace(pid=77, wait=wait, kill=lambda: did.append("killed"))  # type: ignore[assignment]
+        one.close()
+        assert one.pid == 0
+        assert world.loader is not None
+        assert world.loader.recv(10) == b"."  # it is to leave nothing behind
+
+    with_it(world, test)
+    assert did == ([5] if ends else [5, "killed"])

@@ -317,3 +317,28 @@ def test_a_process_that_was_there_for_long_is_charged_from_when_it_is_managed(wo
     world.do(world.scheduler.loop.read_usage)
     (workload,) = world.scheduler.ledger.workloads()
     assert workload.counts["held_s"] == pytest.approx(0.5)
+
+
+def test_the_end_of_a_task_counts_from_when_it_came_first(ledger: Ledger, clock: Clock) -> None:
+    ledger.end(TaskKey(99, GPU))  # nobody knows it
+    one = task(1)
+    ledger.begin(one, NO_USAGE)
+    held(ledger, 1, 0.5)
+    ledger.end(one.task.key)
+    clock.now += 1.9
+    ledger.end(one.task.key)
+    held(ledger, 1, 0.25)  # read late
+    clock.now += 0.1
+    assert by_pod(ledger) == {"1000": 0.75}
+    held(ledger, 1, 8.0)  # of another one, which nobody manages
+    assert by_pod(ledger) == {"1000": 0.75}
+    assert by_pod(ledger, ENDED) == {"1000": 1}
+
+
+def test_a_task_is_shown_two_seconds_after_it_came(ledger: Ledger, clock: Clock) -> None:
+    ledger.begin(task(1), NO_USAGE)
+    held(ledger, 1, 0.5)
+    clock.now += 1.9
+    assert by_pod(ledger) == {}
+    clock.now += 0.1
+    assert by_pod(ledger) == {"1000": 0.5}

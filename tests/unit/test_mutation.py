@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tomllib
 from typing import Any
 
 import pytest
@@ -34,3 +35,11 @@ def test_what_need_not_be_recorded_again(
     tests: Any = importlib.import_module("mutation.tests")
     assert list(tests.still_true(RECORD, now, stamps)) == left
     assert tests.still_true({}, now, stamps) == {}
+
+
+def test_mutants_that_change_nothing_are_of_statements_that_are_there() -> None:
+    """Else a statement that comes to be the same later would be passed over."""
+    for one in tomllib.loads((ROOT / "tools/mutation/equivalent.toml").read_text())["mutant"]:
+        lines = [line.strip() for line in (ROOT / one["file"]).read_text().splitlines()]
+        assert one["statement"] in lines, one
+        assert one["reason"]

@@ -390,3 +390,27 @@ def test_a_setting_that_a_rule_gives_no_longer_is_gone(make: Make, key: str) -> 
     assert found.controls == {}
     placed.limit_memory(root, os.getpid(), found)
     assert root.quota.limit is None
+
+
+def test_what_the_kernel_foretold_counts_without_asking_the_rules(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_asks(pid: int) -> None:
+        pytest.fail(f"the rules are asked about {pid}")
+
+    placed = make(RULES)
+    monkeypatch.setattr(placement, "facts_of", nobody_asks)
+    me = os.getpid()
+    placed.foretold[me] = Match({"class": "batch", "weight": "50"}, "a.toml:7", {"pod": "one"}, ("lowered",))
+    found = placed.settings_of(me, {"weight": "60"})
+    assert (found.settings, found.rule) == ({"class": "batch", "weight": "60"}, "a.toml:7")
+    root = Root(me, -1, 1000, {"weight": "70"})
+    assert placed.class_of_new(me, root) is TaskClass.BATCH
+    managed = placed.new_task(me, GPU, root)
+    assert (managed.task.task_class, managed.task.weight, managed.rule) == (TaskClass.BATCH, 70, "a.toml:7")
+    assert (dict(managed.labels), managed.variables, managed.environment) == ({"pod": "one"}, frozenset(), {})
+
+
+def test_variables_that_rules_ask_about_are_kept_and_no_others(make: Make) -> None:
+    facts = Facts(1000, "python", environment={"TEAM": "a", "HOME": "/root", "KIND": "x"})
+    placed = make('[[rule]]\nenvironment = { TEAM = "a", ZONE = "z" }\n', facts)
+    managed = placed.new_task(os.getpid(), GPU, Root(os.getpid(), -1, 1000, {}))
+    assert (managed.variables, managed.environment) == ({"TEAM", "ZONE"}, {"TEAM": "a"})

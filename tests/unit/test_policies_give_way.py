@@ -15,7 +15,6 @@ from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 # As they are to be: taken from the code they would hold whatever it says.
 WINDOW_S, STAYS_S, MIN_SLICE_US = 0.25, 2.0, 100.0
 CALM, IDLE_GROWS, MIN_IDLE_S, MAX_IDLE_S, MOST_LIES, FORGIVEN_S = 200, 1.5, 0.7e-3, 4.0e-3, 3, 60.0
-
 LATENCY, NORMAL, BATCH, DEADLINE = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH, TaskClass.DEADLINE
 STEP_S = 0.001
 

@@ -341,3 +341,90 @@ def test_time_that_a_task_gave_back_counts_as_none() -> None:
     (window,) = slices._windows.values()
     assert set(window.held.values()) == {0.0}
     assert set(window.turns.values()) == {0}
+
+
+def held(slices: WeightedSlices, both: list[Task], now: float, *seconds: float, turns: int = 60) -> dict[int, int]:
+    """So much each of them had by then."""
+    both[:] = [
+        replace(one, usage=Usage(one.usage.held_s + more, one.usage.turns + turns))
+        for one, more in zip(both, seconds, strict=True)
+    ]
+    return {key.pid: us for key, us in slices.slices(both, both, now)[0].items()}
+
+
+def test_a_difference_of_less_than_a_turn_is_corrected_after_two_seconds_and_not_before() -> None:
+    slices, both = WeightedSlices(), competing(1, 2)
+    slices.slices(both, both, 100.0)
+    held(slices, both, 101.0, 0.505, 0.495, turns=31)
+    assert {name: group.factor for name, group in slices._groups.items()} == {"g1": 1.0, "g2": 1.0}
+    held(slices, both, 102.1, 0.555, 0.545, turns=34)
+    factors = {name: group.factor for name, group in slices._groups.items()}
+    assert factors["g1"] < 1.0 < factors["g2"]
+    assert factors["g2"] / factors["g1"] == pytest.approx((1.06 / 1.04) ** 0.7, rel=1e-3)
+
+
+def test_who_does_not_fill_its_slices_has_those_of_the_others_cut() -> None:
+    slices, both = WeightedSlices(), competing(1, 2)
+    slices.slices(both, both, 100.0)
+    given = held(slices, both, 100.5, 0.40, 0.10, turns=25)  # the second's turns are of 4 ms, of 16 that it could have
+    assert given == {1: pytest.approx(BASE_US * 0.25**0.7, rel=0.02), 2: BASE_US}
+
+
+def test_one_that_pauses_is_compared_with_nobody_and_its_factor_wears_off() -> None:
+    slices, both = WeightedSlices(), competing(1, 2)
+    slices.slices(both, both, 100.0)
+    held(slices, both, 100.5, 0.35, 0.15, turns=22)
+    factor = slices._groups["g1"].factor
+    both[1] = replace(both[1], usage=Usage(both[1].usage.held_s, both[1].usage.turns - 22))
+    held(slices, both, 101.0, 0.5, 0.0, turns=22)
+    assert slices._groups["g1"].factor == pytest.approx(factor**0.5)
+
+
+def test_slices_are_within_bounds_whatever_the_weights() -> None:
+    slices = WeightedSlices()
+    both = [replace(one, weight=weight) for one, weight in zip(competing(1, 2), (10_000, 1), strict=True)]
+    assert {key.pid: us for key, us in slices.slices(both, both, 100.0)[0].items()} == {1: 200_000, 2: 700}
+
+
+# -- announcements of many users -------------------------------------------------------------------
+
+
+def announce_often(part: Announcements, key: TaskKey, times: int, now: float) -> None:
+    for _ in range(times):
+        part.note(Announce(key, 0.0), now)
+        part.worked(key)  # each was right
+
+
+@pytest.mark.parametrize(("times", "heard"), [(125, True), (126, False)])
+def test_so_many_right_ones_a_second_are_worth_it(times: int, heard: bool) -> None:
+    """They may take a fifth of the time, each 1.6 ms."""
+    one = Announcing()
+    announce_often(one.part, KEY, times, 10.0)
+    assert (KEY in one.part.heard([KEY], 10.0)) is heard
+    assert KEY in one.part.heard([KEY], 20.0)  # after ten seconds they are tried again
+
+
+def test_who_has_less_than_its_part_of_them_is_listened_to() -> None:
+    one = Announcing()
+    one.part.appears(task(OTHER, uid=2000))
+    announce_often(one.part, OTHER, 40, 10.0)
+    announce_often(one.part, KEY, 100, 10.0)
+    assert one.part.heard([KEY, OTHER], 10.0) == {OTHER}
+
+
+def test_of_users_without_tasks_no_rest_is_remembered_once_it_is_over() -> None:
+    one = Announcing()
+    announce_often(one.part, KEY, 126, 10.0)
+    one.part.drop(KEY, 10.5)
+    one.part.appears(task(OTHER, uid=2000))
+    announce_often(one.part, OTHER, 1, 15.0)
+    assert set(one.part._rests) == {1000, 2000}
+    announce_often(one.part, OTHER, 1, 25.0)
+    assert 1000 not in one.part._rests
+
+
+def test_an_account_that_was_never_opened_owes_nothing() -> None:
+    one = Announcing()
+    one.part.drop(KEY, 10.0)
+    assert one.part._left == {}
+    assert one.part.why(KEY) == ""

@@ -214,3 +214,41 @@ def test_what_an_entry_gives_needs_nothing_else_where_no_rule_before_it_can_matc
     assert match is not None
     assert match.settings == {"class": "batch"}
     assert (last.sure, last.match()) == (False, None)
+
+
+def test_who_an_entry_names_by_its_cgroup_alone_may_be_anybodys_process(world: World) -> None:
+    world.cgroups["/jobs"] = 5
+    world.rules('cgroup = "/jobs"\nset = { group = "user" }', "user = 7")
+    first, second = world.attached().entries
+    assert (first.sure, first.match()) == (
+        False,
+        None,
+    )  # the group is named after its user, whom the entry does not say
+    assert second.match() is None
+    world.rules("user = 0\nset = { weight = 20 }")
+    (entry,) = world.attached().entries
+    match = entry.match()
+    assert match is not None
+    assert match.settings == {"weight": "20"}
+
+
+def test_entries_behind_one_that_always_counts_are_not_in_the_map_and_are_looked_after(world: World) -> None:
+    world.rules("user = 7", 'user = 7\ncgroup = "/jobs"', 'cgroup = "/jobs"')
+    policy = world.attached()
+    assert [entry.who for entry in policy.entries] == [(None, 7, None), ("/jobs", None, None)]
+    assert [(entry.who, entry.behind) for entry in policy.unused] == [(("/jobs", 7, None), "a.toml:1")]
+    force = world.force
+    policy.look()
+    assert world.force == force
+    world.cgroups["/jobs"] = 5
+    policy.look()
+    assert [key["cgroup"] for key, _ in world.entries] == [0, 5]
+    assert policy.unused[0].cgroup_id == 5
+
+
+def test_without_cgroups_named_a_look_asks_for_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.rules("user = 7")
+    policy = world.attached()
+    monkeypatch.setattr(cgroup, "unified", lambda: pytest.fail("it is asked for"))
+    policy.look()
+    assert world.force[0] == 1

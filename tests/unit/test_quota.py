@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
+from runlist.daemon.memory import quota as quotas
 from runlist.daemon.memory.quota import Quota
 from runlist.errors import NotSupportedError
 from runlist.planes.process.region import Region, gpu_key
@@ -176,3 +180,76 @@ def test_a_driver_that_limits_memory_is_told_and_let_go_of(region: Region) -> No
     assert said == [GiB, "closed"]
     with pytest.raises(NotSupportedError):
         Quota().set_limit(GiB)
+
+
+# -- how often it is read --------------------------------------------------------------------------
+
+
+class Reads:
+    """What a user's regions may be read yet, and how much was."""
+
+    def __init__(self) -> None:
+        self.left = 100.0
+        self.spent: list[float] = []
+
+    def spend(self, amount: float) -> None:
+        self.spent.append(amount)
+
+
+@pytest.mark.parametrize(("slots", "costs"), [(64, 0), (65, 65)])
+def test_reading_the_region_of_a_crowd_costs_its_user_some(
+    region: Region, monkeypatch: pytest.MonkeyPatch, slots: int, costs: int
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(quotas.time, "monotonic", lambda: clock.now)
+    reads: Any = Reads()
+    quota = Quota(region, reads=reads)
+    first = msgspec.structs.replace(region.read(), slots=(None,) * slots)  # as it was at the first look
+    monkeypatch.setattr(Region, "read", lambda _: first)
+    assert quota.look() is first
+    assert reads.spent == []  # somebody has to look once
+    second = msgspec.structs.replace(first)
+    monkeypatch.setattr(Region, "read", lambda _: second)
+    clock.now += 0.04
+    assert quota.look() is first  # it is young
+    clock.now += 0.02
+    assert quota.look() is second
+    assert reads.spent == [costs]
+    reads.left = 0.0
+    clock.now += 0.06
+    third = msgspec.structs.replace(first)
+    monkeypatch.setattr(Region, "read", lambda _: third)
+    assert quota.look() is (second if costs else third)
+    assert quota.look(10.0) is (second if costs else third)
+    monkeypatch.undo()
+    quota.close()
+
+
+def test_what_no_process_tells_is_written_where_it_changed(quota: Quota, region: Region) -> None:
+    def unseen() -> int:
+        return int.from_bytes(os.pread(region.fileno(), 8, DEVICES_AT + DEVICE.offsets["unseen"]), "little")
+
+    quota.charge_unseen(GPU, 5 << 20)
+    assert unseen() == 5 << 20
+    os.pwrite(region.fileno(), bytes(8), DEVICES_AT + DEVICE.offsets["unseen"])  # a process of it wrote there
+    quota.look(0.0)
+    quota.charge_unseen(GPU, 5 << 20)
+    assert unseen() == 5 << 20
+    quota.look(0.0)
+    quota.charge_unseen(GPU, 0)
+    assert unseen() == 0
+    quota.charge_unseen("GPU-of another", 7)
+    assert unseen() == 0
+    Quota().charge_unseen(GPU, 7)  # no region, nothing to tell
+
+
+def test_a_region_that_is_none_any_more_is_let_go_of(quota: Quota, region: Region) -> None:
+    quota.set_limit(GiB)
+    os.ftruncate(region.fileno(), 10)
+    assert quota.watched_at(os.getpid()) is None
+    assert not quota.has_region
+    assert quota.trouble == "it was cut short"
+    assert (quota.limit, quota.look()) == (GiB, None)
+    quota.ask_for_work(os.getpid(), asked=True)
+    assert quota.activity(os.getpid()) is None
+    assert quota.operations(os.getpid()) is None

@@ -189,6 +189,9 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
             "[[rule]]\nset.deadline = '5ms/10ms'\n[[rule]]\nset.deadline = '6ms/10ms'",
             4, "set.deadline = '6ms/10ms'", "the deadlines up to here ask for 110% of a GPU together",
         ),
+        ("[[rule]]\nuser = 1\ncommand = 'x'\nrefuse = { groups = 1 }", 4, "refuse =", "goes by cgroup, user, comm"),
+        ("[[rule]]\nuser = 1\ncgroup = '/a*'\nrefuse = { groups = 1 }", 4, "refuse =", "each in full: ask for nothing"),
+        ("[[rule]]\nrefuse = { slices = true }", 2, "refuse =", "what is refused goes by cgroup, user, comm alone"),
         ("[[rule]]\ncomand = 'x'", 2, "comand = 'x'", "no key 'comand' here: take user, command, comm, cgroup"),
         ("\n\nrules = 1", 3, "rules = 1", "no key 'rules' here: take limits, bound, rule"),
         ("[limits]\ntask = 1", 2, "task = 1", "no key 'task' here: take tasks, memory, over"),
@@ -208,6 +211,8 @@ def test_rules_may_be_written_in_every_way_of_toml(load: Load) -> None:
         ("[[rule]]\nuser = 'no such user'", 2, "user =", "no user 'no such user' on this machine"),
         ("[[rule]]\nuser = [0,\n -1]", 3, "-1]", "take a user's name or number, or a list of them"),
         ("[[rule]]\nuser = '9999999999'", 2, "user =", "no user '9999999999' on this machine"),
+        ("[[rule]]\nuser = 4294967296", 2, "user = 4294967296", "take a user's name or number"),
+        ("[[rule]]\nuser = true", 2, "user = true", "take a user's name or number"),
         ("[[rule]]\nuser = []", 2, "user = []", "an empty list matches nothing"),
         ("[[rule]]\ncommand = ''", 2, "command = ''", "take a pattern"),
         ("[[rule]]\ncommand = 5", 2, "command = 5", "take a pattern"),
@@ -257,6 +262,33 @@ def test_files_that_are_no_rules(tmp_path: Path, content: bytes, message: str) -
         Rules.load(path)
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_what_just_fits_is_taken(load: Load) -> None:
+    rules = load(
+        "[[rule]]\nuser = 4294967295\nset.deadline = '4ms/10ms'\n"
+        "[[rule]]\nuser = '999999999'\nset.deadline = '6ms/10ms'\n"
+    )
+    assert [settings(rules, Facts(uid)) for uid in (4294967295, 999999999)] == [
+        {"deadline": "4ms/10ms"},
+        {"deadline": "6ms/10ms"},
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["/jobs*", "*", "?jobs", "[/]jobs"])
+def test_a_cgroups_pattern_may_begin_like_a_path(load: Load, pattern: str) -> None:
+    rules = load(f"[[rule]]\ncgroup = '{pattern}'\n")
+    assert rules.match(Facts(1, cgroup="/jobs")) is not None
+    assert rules.match(Facts(1, cgroup="")) is None
+    command = load("[[rule]]\ncommand = 'jobs*'\n")  # other things need no slash
+    assert command.match(Facts(1, "jobs one")) is not None
+
+
+def test_lines_are_counted_the_same_whatever_ends_them(load: Load) -> None:
+    rules = load("\r\n\r\n[[rule]]\r\nuser = 1\r\n")
+    match = rules.match(Facts(1))
+    assert match is not None
+    assert match.where == "rules.toml:3"
 
 
 def test_a_comm_is_a_whole_name(load: Load) -> None:

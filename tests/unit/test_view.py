@@ -194,7 +194,7 @@ def test_the_inside_of_a_process_and_how_it_was_reached(tmp_path: Path) -> None:
     assert seen.enforcement == "memory, queries"
 
     task.reached_by, task.outside = "", "not managed: no right"
-    task.root.quota.set_cap(0.3)
+    task.root.quota.set_cap(0.3, asked=True)
     seen = one(task)
     assert (seen.reached_by, seen.cap_by, seen.why) == ("", "process", "not managed: no right")
     task.task, task.reached_by = replace(task.task, cap=None), "own right"

@@ -149,3 +149,28 @@ def take_no_notice() -> None:
     while True:
         with contextlib.suppress(BaseException):
             spin()
+
+
+def test_a_call_that_goes_on_after_twenty_signals_ends_the_daemon_and_each_call_begins_anew(
+    watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", ends)
+
+    def rings(times: int) -> int:
+        taken = 0
+        for _ in range(times):
+            with contextlib.suppress(Stalled):
+                watchdog._ring(signal.SIGALRM, sys._getframe())
+            taken += 1
+        return taken
+
+    for _ in range(2):
+        assert watchdog.call(lambda: rings(20), 60.0) == 20
+    assert capfd.readouterr().err == ""
+    with pytest.raises(SystemExit) as ended:
+        watchdog.call(lambda: rings(21), 60.0)
+    assert ended.value.code == 1
+    assert "takes no notice of being stopped: the daemon ends" in capfd.readouterr().err

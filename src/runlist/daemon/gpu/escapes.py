@@ -52,7 +52,7 @@ class _Off(msgspec.Struct):
     again: bool = False
     back: bool = False
     rest_s: float = 1.0
-    rest_until: float = 0.0
+    rest_until: float = float("-inf")
 
 
 class _Contexts(msgspec.Struct):
@@ -62,7 +62,7 @@ class _Contexts(msgspec.Struct):
 
     known: dict[int, int | None] = {}
     new_s: float = 0.0
-    at: float = 0.0
+    at: float = float("-inf")
 
     def is_new(self, context: int, found: int, now: float) -> bool:
         """Whether nobody has found it yet."""
@@ -101,7 +101,7 @@ class Escapes:
         self._contexts: dict[TaskKey, _Contexts] = {}
         self._said: dict[TaskKey, float] = {}
         self._timer: Timer | None = None
-        self._rests_until = 0.0
+        self._rests_until = float("-inf")
 
     def note(self, now: float) -> None:
         """Tasks may have come on, or gone off."""

@@ -128,7 +128,7 @@ class Gpus:
         for scheduler in self._schedulers.values():
             self._drop(scheduler.run())
 
-    def read_usage(self, kept_s: float = 0.0) -> None:
+    def read_usage(self, kept_s: float) -> None:
         """Bring accounts that are older than `kept_s` up to now."""
         for scheduler in self._schedulers.values():
             scheduler.loop.read_usage(kept_s)

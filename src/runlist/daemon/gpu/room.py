@@ -30,7 +30,7 @@ class Room:
         self._tasks = tasks
         self._on_end = on_end
         self._since = 0.0
-        self._not_before = 0.0
+        self._not_before = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
     @property

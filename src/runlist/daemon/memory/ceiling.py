@@ -34,16 +34,16 @@ class Ceiling(msgspec.Struct):
 
     most: float = math.inf
     over: bool = False
-    settles_at: float = 0.0
-    stays_until: float = 0.0
+    settles_at: float = float("-inf")
+    stays_until: float = float("-inf")
     _broken: deque[bool] = msgspec.field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def change(self, limit: int | None, *, keeps: bool) -> None:
         """There is another limit. With `keeps` the tree keeps what it holds."""
         if limit is None or not keeps:
             self.most = math.inf if limit is None else limit
-        self.stays_until = 0.0
-        self.settles_at = time.monotonic() + SETTLE_S if keeps else 0.0
+        self.stays_until = float("-inf")
+        self.settles_at = time.monotonic() + SETTLE_S if keeps else float("-inf")
 
     def is_broken(self, limit: int | None, held: int) -> bool:
         """Whether a tree that holds so much is over, or was and is not yet within its limit."""

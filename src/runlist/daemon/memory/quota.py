@@ -316,7 +316,7 @@ class Quota:
         """The limit of the tree itself, whatever its group leaves to it."""
         return self._own if self._brought and self._allowed else self.limit
 
-    def set_cap(self, fraction: float | None, *, asked: bool = False) -> None:
+    def set_cap(self, fraction: float | None, *, asked: bool) -> None:
         """Have the library keep a cap (0 to 1) on every GPU, or none. Caps that somebody else wrote stay until there is
         one to keep, or until one was `asked` for.
         """

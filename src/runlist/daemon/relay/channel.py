@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 from runlist import frames
@@ -25,25 +25,25 @@ _SENDER = struct.Struct("<iI")
 class Say(IntEnum):
     """What a packet says. Its number is that of a connection, or of what is asked."""
 
-    START = 1
+    START = auto()
     """To the nursery: start a relay; its end of the channel and the datagram socket come along."""
-    STARTED = 2
+    STARTED = auto()
     """From the nursery: the process, as a pidfd; without one it could not be started."""
-    CONNECT = 3
+    CONNECT = auto()
     """A stranger's connection, and the end of a pair on which the daemon serves it."""
-    CLOSE = 4
+    CLOSE = auto()
     """A connection to close, after these last words."""
-    GO = 5
+    GO = auto()
     """The daemon has closed its copies of all up to this number: they may be touched. Answered, as a sign of life."""
-    TAKE = 6
+    TAKE = auto()
     """Receive one datagram, and pass it on."""
-    DROP = 7
+    DROP = auto()
     """Receive one datagram, and drop it."""
-    TAKEN = 8
+    TAKEN = auto()
     """The datagram is out of the queue."""
-    DATAGRAM = 9
+    DATAGRAM = auto()
     """The datagram, with the descriptors that passed."""
-    BROKEN = 10
+    BROKEN = auto()
     """A client broke the protocol, and was hung up on; the reason follows."""
 
 

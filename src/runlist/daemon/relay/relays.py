@@ -48,8 +48,8 @@ class _Record(msgspec.Struct):
     """How often a user's relay had to be killed, and until when there is none."""
 
     kills: int = 0
-    last: float = 0.0
-    until: float = 0.0
+    last: float = float("-inf")
+    until: float = float("-inf")
 
 
 class Relays:

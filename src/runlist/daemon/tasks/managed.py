@@ -195,7 +195,7 @@ class ManagedTask(msgspec.Struct):
     container: str = ""
     tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
     counts: Counter[Count] = msgspec.field(default_factory=Counter)
-    settles_at: float = 0.0  # until then (monotonic clock) its newest context may still be in the making
+    settles_at: float = float("-inf")  # until then (monotonic clock) its newest context may still be in the making
     there_since: float = 0.0  # monotonic clock: its oldest context was found
     discovery_ms: float = 0.0
     attach_ms: float = 0.0
@@ -210,7 +210,9 @@ class ManagedTask(msgspec.Struct):
     copies: bool = False  # it went off at once, which left what it copies
     carrier: ManagedTask | None = None  # whose suspension takes it off the GPU, too: its own channels stay enabled
     disabled: bool = False  # its own channels are, or some of them
-    unsure_until: float = 0.0  # until then (monotonic clock) others who share its group may end, and change it by that
+    unsure_until: float = float(
+        "-inf"
+    )  # until then (monotonic clock) others who share its group may end, and change it by that
 
     def take_rule(
         self, rule: str, labels: Mapping[str, str], notes: tuple[str, ...], shared_memory: int | None

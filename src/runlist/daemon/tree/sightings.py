@@ -81,7 +81,7 @@ class _Process(msgspec.Struct):
     ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # it need not come to rest
     look: asyncio.Task[None] | None = None
     dirty: set[int] = set()  # clients with something new
-    second: float = 0.0
+    second: float = float("-inf")
     looks: int = 0
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
     refused: bool = False  # something, and that was said

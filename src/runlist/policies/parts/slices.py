@@ -48,11 +48,11 @@ _Competing = frozenset[tuple[TaskKey, str, int]]
 class _Window(msgspec.Struct):
     """Seconds held and switches in, by task, while the same tasks competed."""
 
+    last: float
     elapsed: float = 0.0
     looked: float = 0.0  # when `elapsed` was this it was too early to tell
     held: dict[TaskKey, float] = {}
     turns: dict[TaskKey, int] = {}
-    last: float = 0.0
     calm: int = 0  # looks since the shares were last off
 
     def restart(self) -> None:
@@ -68,8 +68,8 @@ class _Window(msgspec.Struct):
 class _Group(msgspec.Struct):
     """What competes as one: the factor that its slices are corrected by, and when it last did."""
 
+    last: float
     factor: float = 1.0
-    last: float = 0.0
 
 
 class WeightedSlices:
@@ -113,7 +113,7 @@ class WeightedSlices:
         for task in members:
             groups.setdefault(task.shares_as, []).append(task)
         for name in groups:
-            self._groups.setdefault(name, _Group()).last = now
+            self._groups.setdefault(name, _Group(now)).last = now
         self._last = now
         if now - self._cleaned > REMEMBERED_S:
             self._forget(now)
@@ -149,7 +149,7 @@ class WeightedSlices:
         if window is None:
             if len(self._windows) >= MAX_WINDOWS:
                 del self._windows[min(self._windows, key=lambda each: self._windows[each].last)]
-            window = self._windows[competing] = _Window(last=now)
+            window = self._windows[competing] = _Window(now)
         elif now - window.last > valid_s:
             window.restart()
         window.last = now
@@ -203,9 +203,9 @@ class WeightedSlices:
     def _fills(self, group: Sequence[Task], window: _Window) -> bool:
         """Whether any task of a group uses its slices up, as far as can be told."""
         return any(
-            window.held.get(task.key, 0.0) * 1e6 >= FILLS * self._given.get(task.key, 0) * window.turns.get(task.key, 0)
+            held * 1e6 >= FILLS * self._given.get(task.key, 0) * window.turns[task.key]
             for task in group
-            if window.held.get(task.key)
+            if (held := window.held.get(task.key))
         )
 
     def _wanted(self, groups: dict[str, list[Task]]) -> dict[TaskKey, float]:

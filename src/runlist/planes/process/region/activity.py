@@ -32,24 +32,23 @@ class Activity(msgspec.Struct, frozen=True):
     it last announced some.
     """
 
-    work: int = 0
-    waiting: int = 0
-    waited_ns: int = 0
-    launching_ns: int = 0
-    open: int = 0
-    ended: int = 0
-    before: int = 0
+    work: int
+    waiting: int
+    waited_ns: int
+    launching_ns: int
+    open: int
+    ended: int
+    before: int
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a process' slot is (-1: it has none), its identity and start time there; for how long that is believed, and
-    how often it moved meanwhile.
+    """For how long it is believed where a process' slot is (-1: it has none), whose it is there, by identity and start
+    time, and how often it moved meanwhile.
     """
 
+    until: float
     at: int = -1
-    identity: int = 0
-    start_time: int = 0
-    until: float = 0.0
+    owner: tuple[int, ...] = ()
     moves: int = 0
 
 
@@ -67,13 +66,13 @@ class Activities:
         place = self._place(pid)
         while place.at >= 0:
             identity, start_time, *numbers = _OWN_LINES.unpack(self._read(place.at, _OWN_LINES.size))
-            if identity == place.identity and start_time == place.start_time:
+            if (identity, start_time) == place.owner:
                 if max(numbers) > MAX_COUNT:
                     numbers = [min(number, MAX_COUNT) for number in numbers]
                 return Activity(*numbers)
             # It was taken back: it has another one, or none.
             moves = place.moves + 1
-            found = self._find(pid, None, place.until) if moves <= MOST_MOVES else _Place(until=place.until)
+            found = self._find(pid, None, place.until) if moves <= MOST_MOVES else _Place(place.until)
             place = self._places[pid] = msgspec.structs.replace(found, moves=moves)
         return None
 
@@ -83,7 +82,7 @@ class Activities:
         if place.at < 0:
             return -1, 0
         identity, start_time, clients = _CLIENTS.unpack(self._read(place.at, _CLIENTS.size))
-        if (identity, start_time) != (place.identity, place.start_time):
+        if (identity, start_time) != place.owner:
             return -1, 0
         return (place.at - SLOTS_AT) // SLOT.size, clients
 
@@ -105,10 +104,10 @@ class Activities:
         """Where the slot of a process is; where it was `before` if it is there still."""
         started = start_of(pid)
         if started is None:
-            return _Place(until=until)
-        if before is not None and before.at >= 0 and before.start_time == started:
+            return _Place(until)
+        if before is not None and before.at >= 0:
             owner = _OWNER.unpack(self._read(before.at, _OWNER.size))
-            if owner == (before.identity, started):
+            if owner == before.owner and owner[1] == started:
                 return msgspec.structs.replace(before, until=until)
         used = int.from_bytes(self._read(HEADER.offsets["slots_used"], 4), "little")
         owners = _OWNERS.iter_unpack(self._read(SLOTS_AT, min(used, SLOTS) * SLOT.size))
@@ -116,8 +115,8 @@ class Activities:
             for index, (identity, start_time) in enumerate(owners):
                 state, found = identity >> 32, identity & 0xFFFF_FFFF
                 if start_time == started and found and state in TAKEN and found in all_names(pid, started):
-                    return _Place(SLOTS_AT + index * SLOT.size, identity, started, until)
-        return _Place(until=until)
+                    return _Place(until, SLOTS_AT + index * SLOT.size, (identity, started))
+        return _Place(until)
 
 
 @lru_cache(4096)

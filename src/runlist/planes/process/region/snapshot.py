@@ -22,8 +22,8 @@ _USE_FIELDS = len(USE.names)
 class Use(msgspec.Struct, frozen=True):
     """The bytes that a process holds on one GPU: `held` by the program itself, `overhead` by the driver for it."""
 
-    held: int = 0
-    overhead: int = 0
+    held: int
+    overhead: int
 
     @property
     def total(self) -> int:

@@ -27,11 +27,6 @@ class Clock:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
-def told(*numbers: int) -> Activity:
-    """These are the first that a process says; it says nothing else."""
-    return Activity(*numbers, *[0] * (7 - len(numbers)))
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
@@ -40,10 +35,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_the_activity_of_a_process(made: Made, child: int) -> None:
     made.slot(0, os.getpid(), activity=(1, 2, 3, 4))
     made.slot(3, child, activity=(50, 60, 70, 80))
-    assert made.region.activity(child) == told(50, 60, 70, 80)
-    assert made.region.activity(os.getpid()) == told(1, 2, 3, 4)
+    assert made.region.activity(child) == Activity(50, 60, 70, 80)
+    assert made.region.activity(os.getpid()) == Activity(1, 2, 3, 4)
     made.slot(3, child, activity=(51, 0, 77, 88))
-    assert made.region.activity(child) == told(51, 0, 77, 88)
+    assert made.region.activity(child) == Activity(51, 0, 77, 88)
 
 
 def test_the_activity_of_who_has_no_slot(made: Made, child: int, clock: Clock) -> None:
@@ -55,7 +50,7 @@ def test_the_activity_of_who_has_no_slot(made: Made, child: int, clock: Clock) -
     made.slot(2, child, activity=(9, 0, 0, 0))
     assert made.region.activity(child) is None  # it is not looked for each time
     clock.now += LOOK_AGAIN_S
-    assert made.region.activity(child) == told(9, 0, 0, 0)
+    assert made.region.activity(child) == Activity(9, 0, 0, 0)
 
 
 def test_whose_slot_has_which_clients(made: Made, child: int, clock: Clock) -> None:
@@ -78,10 +73,10 @@ def test_a_slot_beyond_those_that_were_claimed_is_none(made: Made, child: int) -
 
 def test_a_process_that_moves_to_another_slot_is_found_at_once(made: Made, child: int) -> None:
     made.slot(1, child, activity=(3, 0, 0, 0))
-    assert made.region.activity(child) == told(3, 0, 0, 0)
+    assert made.region.activity(child) == Activity(3, 0, 0, 0)
     made.slot(1, os.getpid(), activity=(5, 0, 0, 0))
     made.slot(2, child, activity=(4, 0, 0, 0))
-    assert made.region.activity(child) == told(4, 0, 0, 0)
+    assert made.region.activity(child) == Activity(4, 0, 0, 0)
     made.write(SLOTS_AT + 2 * SLOT.size, bytes(SLOT.size))
     assert made.region.activity(child) is None
 
@@ -104,7 +99,7 @@ def test_a_slot_that_changes_hands_all_the_time_is_not_looked_for_each_time(
         clock.now += LOOK_AGAIN_S / 100
     assert sum(size > SLOT.size for size in sizes) <= 2 * (MOST_MOVES + 2)
     clock.now += LOOK_AGAIN_S
-    assert made.region.activity(child) == told()
+    assert made.region.activity(child) == Activity()
 
 
 def test_a_process_may_move_a_few_times_and_be_found_each_time(made: Made, child: int, clock: Clock) -> None:
@@ -114,15 +109,15 @@ def test_a_process_may_move_a_few_times_and_be_found_each_time(made: Made, child
             made.slot(before, os.getpid())
         made.slot(at, child, activity=(at, 0, 0, 0))
         found = made.region.activity(child)
-        assert found == (told(at) if at < places[-1] else None)
+        assert found == (Activity(at) if at < places[-1] else None)
     clock.now += LOOK_AGAIN_S  # then it is looked for again
-    assert made.region.activity(child) == told(places[-1])
+    assert made.region.activity(child) == Activity(places[-1])
 
 
 def test_a_process_that_ended_does_nothing_any_more(made: Made, clock: Clock) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     made.slot(0, process.pid, activity=(1, 1, 0, 0))
-    assert made.region.activity(process.pid) == told(1, 1, 0, 0)
+    assert made.region.activity(process.pid) == Activity(1, 1, 0, 0)
     process.communicate()
     clock.now += LOOK_AGAIN_S
     assert made.region.activity(process.pid) is None
@@ -131,7 +126,7 @@ def test_a_process_that_ended_does_nothing_any_more(made: Made, clock: Clock) ->
 @pytest.mark.parametrize("number", [MAX_COUNT, MAX_COUNT + 1, NO_LIMIT])
 def test_an_activity_that_is_nonsense_is_bounded(made: Made, child: int, number: int) -> None:
     made.slot(0, child, activity=(number,) * 4)
-    assert made.region.activity(child) == told(*[MAX_COUNT] * 4)
+    assert made.region.activity(child) == Activity(*[MAX_COUNT] * 4)
 
 
 def test_one_read_tells_the_activity(made: Made, child: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +148,7 @@ def test_however_many_are_asked_for(made: Made, child: int) -> None:
     made.slot(0, child, activity=(7, 0, 0, 0))
     for pid in range(1 << 22, (1 << 22) + 3 * SLOTS):
         assert made.region.activity(pid) is None
-    assert made.region.activity(child) == told(7, 0, 0, 0)
+    assert made.region.activity(child) == Activity(7, 0, 0, 0)
     assert len(made.region._activities._places) <= SLOTS
 
 
@@ -164,7 +159,7 @@ def test_a_process_is_watched_and_not(made: Made, child: int) -> None:
     assert (made.watched(0), made.watched(1)) == (0, 1)
     assert made.region.watch(child, False)
     assert made.watched(1) == 0
-    assert made.region.activity(child) == told()
+    assert made.region.activity(child) == Activity()
 
 
 def test_the_activity_in_a_region_that_was_cut_short(made: Made, child: int) -> None:

@@ -32,13 +32,13 @@ class Activity(msgspec.Struct, frozen=True):
     it last announced some.
     """
 
-    work: int
-    waiting: int
-    waited_ns: int
-    launching_ns: int
-    open: int
-    ended: int
-    before: int
+    work: int = 0
+    waiting: int = 0
+    waited_ns: int = 0
+    launching_ns: int = 0
+    open: int = 0
+    ended: int = 0
+    before: int = 0
 
 
 class _Place(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from runlist.daemon.tasks.managed import ManagedTask
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
 from runlist.planes.interface import Handle, Prepared
-from runlist.proc.owners import user_behind
 from runlist.scheduling.apply import Failures
 
 SHY_S = 1.0
@@ -172,8 +171,7 @@ class Arms:
         for key in sorted(workers, key=lambda key: key.pid):
             managed = self._tasks.get(key)
             if managed is not None and key not in self._shy and (place := managed.watched_at()) is not None:
-                user = user_behind(managed.task.uid)
-                ranked.append((ranks[user], (key, *place)))
-                ranks[user] += 1
+                ranked.append((ranks[managed.user], (key, *place)))
+                ranks[managed.user] += 1
         ranked.sort(key=lambda each: each[0])
         return tuple(word for _, word in ranked[:MOST_WORDS])

@@ -22,6 +22,7 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
+from runlist.proc.owners import user_behind
 from runlist.proc.process import Program, ancestors
 
 
@@ -216,6 +217,11 @@ class ManagedTask(msgspec.Struct):
     ) -> None:
         """Take what a rule says beside settings."""
         self.rule, self.labels, self.notes, self.shared_memory = rule, labels, notes, shared_memory
+
+    @property
+    def user(self) -> int:
+        """The user who answers for it: one may have many numbers."""
+        return user_behind(self.task.uid)
 
     @property
     def group_ids(self) -> set[int]:

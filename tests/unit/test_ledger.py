@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ from runlist.daemon.gpu import ledger as module
 from runlist.daemon.gpu.ledger import ENDED, Ledger
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
 from runlist.model import NO_USAGE, Task, TaskClass, TaskKey, Usage
-from runlist.proc import owners
 from tests.fixtures.scheduler import World
 
 # As they are to be: taken from the code they would hold whatever it says.
@@ -43,7 +41,8 @@ def ledger(clock: Clock) -> Ledger:
 
 
 def task(pid: int, uid: int = 1000, container: str = "", root: Any = None, **labels: str) -> ManagedTask:
-    made = Task(TaskKey(pid, GPU), TaskClass.NORMAL, command="x", uid=uid, since=0.0)
+    owner = (1000 if uid >= 100_000 else uid, "")
+    made = Task(TaskKey(pid, GPU), TaskClass.NORMAL, command="x", uid=uid, since=0.0, owned_by=owner)
     return ManagedTask(made, container=container, labels=labels, root=root)
 
 
@@ -212,14 +211,10 @@ def test_the_oldest_are_those_that_ended_first(ledger: Ledger, clock: Clock, mon
 
 
 @pytest.mark.parametrize("by", ["user", "number", "container", "pod", "labelled"])
-def test_whoever_makes_many_loses_nobody_elses(
-    ledger: Ledger, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+def test_whoever_makes_many_loses_nobody_elses(ledger: Ledger, clock: Clock, by: str) -> None:
     """Root in a container is any user that it likes, and a namespace may have any number of pods. A user may have many
     numbers, and containers below a cgroup of their own.
     """
-    (tmp_path / "subuid").write_text("1000:100000:65536\n")
-    monkeypatch.setattr(owners, "SUBORDINATE", tmp_path / "subuid")
 
     def short(pid: int, made: ManagedTask) -> None:
         ledger.begin(made, NO_USAGE)

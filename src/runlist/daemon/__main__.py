@@ -288,6 +288,7 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
             told = told or slices
             await daemon.processes.forget_heirs()
             daemon.manager.look_who_joined()
+            daemon.manager.look_who_is_left()
             if count % WEIGHTS_EVERY == 0 and CPU_WEIGHTS.changed():
                 daemon.revision.rules_changed(None)
             if daemon.processes.expected:

@@ -14,7 +14,6 @@ import msgspec
 
 from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.model import NO_USAGE, TaskKey, Usage
-from runlist.proc.owners import user_behind
 
 MOST_ENDED = 1000
 """Workloads without tasks that are kept apart: of those who have most the oldest are given up."""
@@ -40,11 +39,12 @@ class Refuses(Protocol):
 
 
 class Who(NamedTuple):
-    """Whose a task is. `labels` are in order."""
+    """Whose a task is. `labels` are in order; `user` is who has that number."""
 
     uid: int
     container: str
     labels: tuple[tuple[str, str], ...]
+    user: int
 
     @property
     def owner(self) -> str:
@@ -54,7 +54,7 @@ class Who(NamedTuple):
         told = dict(self.labels)
         known = (told.get(name) for name in ("namespace", "container"))
         user, _, container = self.container.rpartition(":")
-        return next(filter(None, known), user or container) or str(user_behind(self.uid))
+        return next(filter(None, known), user or container) or str(self.user)
 
 
 class Workload(NamedTuple):
@@ -195,7 +195,7 @@ class Ledger:
     def _who(self, managed: ManagedTask) -> Who:
         """Labels come a moment after a container's first process, which may have ended by then."""
         labels = tuple(sorted(managed.labels.items())) or self._named.get(managed.container, ())
-        return Who(managed.task.uid, "" if labels else managed.container, labels)
+        return Who(managed.task.uid, "" if labels else managed.container, labels, managed.user)
 
     def _fold(self) -> None:
         if len(self._workloads) <= MOST_ENDED:

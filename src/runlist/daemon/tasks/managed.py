@@ -222,6 +222,11 @@ class ManagedTask(msgspec.Struct):
         self.unfit = ""
 
     @property
+    def user(self) -> int:
+        """The user who answers for it: one may have many numbers."""
+        return self.task.owner[0]
+
+    @property
     def group_ids(self) -> set[int]:
         """Ids on the GPU of its channel groups that compete."""
         return {number for context in self.contexts.values() for number in context.group_ids}

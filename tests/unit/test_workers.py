@@ -139,9 +139,16 @@ def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:
     assert patience.ask(1 << 22, lambda: "here", "nothing") == "nothing"
 
 
-def test_roots_processes_are_of_their_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods run as root, and are strangers to each other."""
+@pytest.mark.parametrize("uid", [0, 1001])
+def test_processes_are_of_the_containers_that_root_made(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    """Strangers to each other, who run as root or as the same user. A user's own containers are that user's."""
     monkeypatch.setattr(owners, "cgroup_of", lambda pid: (f"/pod/{pid}", str(pid) * 64))
-    assert Owner.of(1, 0) != Owner.of(2, 0)
-    assert Owner.of(1, 1001) == Owner.of(2, 1001)
+    assert Owner.of(1, uid) != Owner.of(2, uid)
+    assert str(Owner.of(1, uid)) == f"user {uid} in container 111111111111"
+    monkeypatch.setattr(owners, "cgroup_of", lambda pid: (f"/user/{pid}", f"1001:{str(pid) * 64}"))
+    assert (Owner.of(1, uid) == Owner.of(2, uid)) == (uid != 0)
+
+
+def test_an_owner_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "cgroup_of", lambda pid: (f"/pod/{pid}", str(pid) * 64))
     assert str(Owner.of(1, 0)) == "user 0 in container 111111111111"

@@ -99,7 +99,7 @@ class Api:
     """
 
     def __init__(self, node: str, changed: Callable[[], None], say: _Say) -> None:
-        self._client = _client()
+        _client().close()  # or what keeps it from being made
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
@@ -183,7 +183,8 @@ class Api:
         while True:
             notice = self._notices.get()
             try:
-                self._client.create(_event(notice, self._node))
+                with _client() as client:
+                    client.create(_event(notice, self._node))
             except Exception as error:
                 self._say("events", f"cannot be written, the log has them: {_reason(error)}")
             else:
@@ -191,7 +192,7 @@ class Api:
 
 
 def _client() -> Client:
-    """A client of the API server, with the token that counts now."""
+    """A client of the API server, with the token and the certificate that count now."""
     try:
         from lightkube import Client
         from lightkube.config.kubeconfig import KubeConfig

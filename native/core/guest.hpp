@@ -81,15 +81,20 @@ inline bool may_be_as_long(std::uint64_t bytes) {
     return call(SYS_prlimit64, 0L, long{RLIMIT_FSIZE}, nullptr, &limit) != 0 || limit.rlim_cur >= bytes;
 }
 
-// Below this are the numbers that programs give to descriptors themselves: 3 for a status, 10 for a shell's script.
-constexpr long kOwnDescriptors = 200;
+// From here on are no numbers that programs give to descriptors themselves: 3 for a status, 10 for a shell's script,
+// 200 for a lock. bash takes what it finds open there, to be closed on exec, for its own, and puts it back. The second
+// one is for who may not have so many.
+constexpr long kOwnDescriptors[] = {961, 187};
 
 // A copy in the stead of a new descriptor, where no program expects one of its own; at least behind the standard
 // streams, one of which it may have closed. The negative of an errno value when there is none.
 inline long out_of_the_way(long descriptor) {
     if (descriptor < 0) return descriptor;
-    long copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, kOwnDescriptors);
-    if (copy < 0 && descriptor > STDERR_FILENO) return descriptor;  // it may not have so many
+    long copy = -EMFILE;
+    for (const long least : kOwnDescriptors) {
+        if (copy < 0) copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, least);
+    }
+    if (copy < 0 && descriptor > STDERR_FILENO) return descriptor;  // it may have fewer still
     if (copy < 0) copy = call(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     call(SYS_close, descriptor);
     return copy;

@@ -30,10 +30,20 @@ def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> No
 
 
 @pytest.mark.parametrize(
-    ("script", "code"), [("exit 0", 0), ("kill -TERM $$", 128 + 15), ("kill -KILL $$", 128 + 9), ("exit 3", 3)]
-)
-def test_run_ends_as_the_command_ends(commands: Commands, daemon: Daemon, script: str, code: int) -> None:
-    assert commands.run("run", "--", "sh", "-c", script).returncode == code
+    ("script", "code"),
+    [
+        ("exit 0", 0), ("exit 3", 3), ("exit 143", 143),
+        *((f"kill -{name} $$", -signal.Signals[f"SIG{name}"]) for name in ("TERM", "KILL", "SEGV", "INT", "PIPE")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("words", [("run", "--"), ("emulator", "--")])
+def test_it_ends_as_the_command_ends(
+    commands: Commands, daemon: Daemon, words: tuple[str, ...], script: str, code: int
+) -> None:
+    """By the same signal: a shell ends a loop at Ctrl-C where what it waits for ends by that, and systemd takes the end
+    by SIGTERM for a good one, but not the exit code 143."""
+    done = commands.run(*words, "sh", "-c", script, preexec_fn=heed_all)
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:

@@ -73,6 +73,21 @@ def limits(**values: int) -> Callable[[], None]:
     return apply
 
 
+NUMBERS = (3, 9, 10, 42, 99, 100, 187, 199, 200, 201, 222, 250, 300, 999)
+
+
+def test_the_numbers_that_scripts_give_to_descriptors(guests: Guests) -> None:
+    """200 is the one by which many hold a lock. bash puts back what it finds open there to be closed on exec: then what
+    it starts would lock our file in the stead of the script's."""
+    lines = (f'exec {number}>>"$0"; readlink /proc/self/fd/{number}' for number in NUMBERS)
+    assert len(guests.same("bash", "-c", "\n".join(lines), guests.new_path()).lines) == len(NUMBERS)
+
+
+def test_nor_where_there_are_few(guests: Guests) -> None:
+    script = 'exec 200>>"$0"; readlink /proc/self/fd/200'
+    assert guests.same("bash", "-c", script, guests.new_path(), preexec_fn=limits(RLIMIT_NOFILE=256)).lines
+
+
 @pytest.mark.parametrize("descriptors", [4, 8, 16, 40])
 def test_few_descriptors(guests: Guests, descriptors: int) -> None:
     """Without one for the region the program is not started by a strict launcher, and runs otherwise."""

@@ -15,7 +15,7 @@ from importlib import import_module
 
 import typer
 
-from runlist.cli import complete, streams
+from runlist.cli import complete, ending, streams
 from runlist.cli.common import App, report_error
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.version import __version__
@@ -97,6 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
             report_error(RunlistError(said), words if error.filename else [])  # or nothing can be written
     streams.drop()
     if arguments is None:
+        ending.as_noted()
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outcome is known: nothing is to be said of what is left
         # As that of a dataclass: Python forgets that such a one was interrupted, and does not end by SIGINT.
         exec("")  # noqa: S102

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runlist.cli import ending
 from runlist.cli.common import say
 from runlist.proc.process import is_stopped
 
@@ -70,7 +71,7 @@ def _ignore_children() -> None:
 
 
 def end_of(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a command; its exit code, and 128 + number for a signal. We stop as it does."""
+    """Wait for the end of a command; its exit code, as of `ended`. We stop as it does."""
     while True:
         pid, status = os.waitpid(process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
@@ -79,9 +80,14 @@ def end_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def ended(process: subprocess.Popen[bytes], status: int) -> int:
-    """Note that a command has ended, with a status of waitpid; its exit code, and 128 + number for a signal."""
+    """Note that a command has ended, with a status of waitpid; its exit code, and 128 + number for a signal. We end by
+    that, too.
+    """
     code = process.returncode = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    if code >= 0:
+        return code
+    ending.note(-code)
+    return 128 - code
 
 
 def heed_children() -> bool:

@@ -1,7 +1,9 @@
-"""Ending at a signal as at Ctrl-C: what was made is put away."""
+"""Ending at a signal as at Ctrl-C: what was made is put away. And ending by the signal by which a command ended."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterable
 from types import FrameType
@@ -23,3 +25,26 @@ def in_order(numbers: Iterable[int] = STOPS, code: int | None = None) -> None:
 
     for number in taken:
         signal.signal(number, end)
+
+
+_PR_SET_DUMPABLE = 4
+_noted: list[int] = []
+
+
+def note(number: int) -> None:
+    """Be ended by that signal once all is put away: the command that we ran was. Who waits for us learns what he would
+    learn of the command: a shell that it was Ctrl-C, a service manager that it was its own SIGTERM.
+    """
+    _noted.append(number)
+
+
+def as_noted() -> None:
+    """End so, if that was noted. Returns else, and where nothing ends us so, as process 1 of a container."""
+    for number in _noted:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # what is dumped is the command
+        with contextlib.suppress(OSError, ValueError):  # nobody handles SIGKILL
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)

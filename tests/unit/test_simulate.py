@@ -408,6 +408,15 @@ def test_a_broken_policy_file_is_dropped_and_the_simulation_goes_on(
     assert "Traceback" not in err
 
 
+def test_what_a_policy_prints_is_no_part_of_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = own(tmp_path, "    def decide(self, tasks, now):\n        print('decides')\n        return Decision({})")
+    words = ("--policy", path, "--trace", "two-batch", "--seconds", "0.1")
+    code, out, err = command(capsys, *words, "--json")
+    assert (code, json.loads(out)["gpus"][0]["policy"]) == (0, path)
+    assert "decides\n" in err
+    assert "decides\n" in command(capsys, *words)[1]
+
+
 def test_a_policy_file_that_leaves_while_it_is_loaded_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 
 import typer
@@ -74,7 +76,8 @@ def register(app: typer.Typer) -> None:
             draws("--plot")
         spec = PolicySpec(policy, key_values(option or []))
         loaded = load_trace(trace, seconds, compress=compress, skip=skip)
-        outcome = run(loaded, spec, gpus=gpus, seconds=seconds, seed=seed)
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # what a policy prints
+            outcome = run(loaded, spec, gpus=gpus, seconds=seconds, seed=seed)
         if plot is not None:
             from runlist.sim.plot import plot as draw
 

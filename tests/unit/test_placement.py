@@ -409,8 +409,15 @@ def test_what_the_kernel_foretold_counts_without_asking_the_rules(make: Make, mo
     assert (dict(managed.labels), managed.variables, managed.environment) == ({"pod": "one"}, frozenset(), {})
 
 
-def test_variables_that_rules_ask_about_are_kept_and_no_others(make: Make) -> None:
-    facts = Facts(1000, "python", environment={"TEAM": "a", "HOME": "/root", "KIND": "x"})
-    placed = make('[[rule]]\nenvironment = { TEAM = "a", ZONE = "z" }\n', facts)
+def test_variables_that_rules_ask_about_are_looked_for_and_no_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = make('[[rule]]\nenvironment = { TEAM = "a", ZONE = "z" }\n')
+    has = {"TEAM": "a", "HOME": "/root", "KIND": "x"}
+
+    def facts_of(_pid: int, variables: frozenset[str]) -> Facts:
+        return Facts(1000, "python", environment={name: has[name] for name in variables & has.keys()})
+
+    monkeypatch.setattr(placement, "facts_of", facts_of)
     managed = placed.new_task(os.getpid(), GPU, Root(os.getpid(), -1, 1000, {}))
     assert (managed.variables, managed.environment) == ({"TEAM", "ZONE"}, {"TEAM": "a"})

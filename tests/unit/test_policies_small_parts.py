@@ -418,7 +418,7 @@ def test_of_users_without_tasks_no_rest_is_remembered_once_it_is_over() -> None:
     one.part.drop(KEY, 10.5)
     one.part.appears(task(OTHER, uid=2000))
     announce_often(one.part, OTHER, 1, 15.0)
-    assert set(one.part._rests) == {1000, 2000}
+    assert set(one.part._rests) == {(1000, ""), (2000, "")}
     announce_often(one.part, OTHER, 1, 25.0)
     assert 1000 not in one.part._rests
 

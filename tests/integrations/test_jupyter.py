@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -168,4 +169,20 @@ def test_the_extension_is_loaded_once_and_unloaded() -> None:
     assert [name for name, _ in shell.events.hooks] == ["pre_run_cell", "post_run_cell"]
     jupyter.unload_ipython_extension(shell)
     jupyter.unload_ipython_extension(shell)
+    assert shell.events.hooks == []
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"after": 5}, "c.Runlist.after: no such setting: take active, idle, after_s"),
+        ({"after_s": "60s"}, "c.Runlist.after_s = '60s': take a number of seconds"),
+        ({"after_s": None}, "take a number of seconds"),
+        ({"idle": "lazy"}, "class"),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant_is_refused_in_a_line(config: dict[str, Any], line: str) -> None:
+    shell = SimpleNamespace(events=Events(), config={"Runlist": config})
+    with pytest.raises(UsageError, match=re.escape(line)):
+        jupyter.load_ipython_extension(shell)
     assert shell.events.hooks == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from runlist.errors import UsageError
 from runlist.integrations.jupyter.idle import ACTIVE, AFTER_S, IDLE, IdleClass
 
 _loaded: dict[int, IdleClass] = {}
@@ -18,12 +19,18 @@ _loaded: dict[int, IdleClass] = {}
 
 def load_ipython_extension(shell: Any) -> None:
     """Follow a shell's cells. `c.Runlist.active`, `c.Runlist.idle` and `c.Runlist.after_s` of its configuration say
-    which classes, and after how long.
+    which classes, and after how long. Raises UsageError for what cannot be meant.
     """
     unload_ipython_extension(shell)
-    config = shell.config.get("Runlist", {})
-    active, idle = str(config.get("active", ACTIVE)), str(config.get("idle", IDLE))
-    follower = IdleClass(os.getpid(), active, idle, float(config.get("after_s", AFTER_S)))
+    settings = {"active": ACTIVE, "idle": IDLE, "after_s": AFTER_S}
+    config = {**settings, **shell.config.get("Runlist", {})}
+    if unknown := config.keys() - settings.keys():
+        raise UsageError(f"c.Runlist.{min(unknown)}: no such setting: take {', '.join(settings)}")
+    try:
+        after_s = float(config["after_s"])
+    except (TypeError, ValueError):
+        raise UsageError(f"c.Runlist.after_s = {config['after_s']!r}: take a number of seconds") from None
+    follower = IdleClass(os.getpid(), str(config["active"]), str(config["idle"]), after_s)
     shell.events.register("pre_run_cell", follower.begin)
     shell.events.register("post_run_cell", follower.end)
     _loaded[id(shell)] = follower

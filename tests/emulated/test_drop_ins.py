@@ -239,6 +239,11 @@ def test_a_file_of_rules_is_checked_without_a_daemon(commands: Commands, tmp_pat
     path.write_text("[[bound]]\nweight = 5\n")
     assert commands.ok("rules", "check", str(path)) == f"{path}: 0 rules, 1 bound, in order\n"
     assert "a drop-in has rules alone" in commands.fails(2, "rules", "check", "--drop-in", str(path))
+    path.write_text("[[rule]]\nset.weight = 5\n[[rule]]\nuser = 1\n[[rule]]\nuser = 2\n")
+    (note,) = commands.json("rules", "check", str(path))["notes"]
+    assert note == f"{path.name}:1: this matches every process, and 2 rules behind it none: put it last"
+    path.write_text("[[rule]]\nuser = 1\n[[rule]]\nset.weight = 5\n")
+    assert commands.json("rules", "check", str(path))["notes"] == []
     path.write_text("[[bound]]\n")
     assert f"{path}:1: " in commands.fails(2, "rules", "check", str(path), "--json")
 

@@ -162,6 +162,12 @@ def test_an_admission_that_the_library_would_take_for_another_is_refused(admissi
 def test_a_rule_may_be_named_as_any_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.py does not exist"):
         rule_of(tmp_path / "none.py")
+    path = tmp_path / "mine (old, v=2).py"
+    path.write_text("from runlist.operations.rules.greedy import Greedy\nRULE = Greedy\n")
+    path.chmod(0o600)
+    made = rule_of(path)
+    assert isinstance(made, Rule)
+    assert made.admission(model()) == OPEN
 
 
 # -- profiles, clients ------------------------------------------------------------------------------

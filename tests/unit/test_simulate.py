@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -79,6 +80,20 @@ def test_tenants_are_spread_over_gpus_and_kept_where_they_belong() -> None:
     assert [one.gpu for one in result.tenants] == [0, 1, 2, 0, 2]
     with pytest.raises(UsageError, match=r"tenant fixed runs on GPU 2, and there are 2: --gpus"):
         run("none", tenant("fixed", gpu=2), gpus=2)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan, math.inf, 1e7])
+def test_a_simulation_that_would_not_end_is_not_begun(seconds: float) -> None:
+    with pytest.raises(UsageError, match=r"seconds: take 0\.001 to 1000000"):
+        simulate(load_trace("two-batch"), PolicySpec("none"), seconds=seconds)
+    with pytest.raises(UsageError, match="seconds: take"):
+        load_trace("two-batch", seconds)
+
+
+@pytest.mark.parametrize("gpus", [0, -1])
+def test_a_simulation_has_a_gpu(gpus: int) -> None:
+    with pytest.raises(UsageError, match="gpus: take 1 or more"):
+        simulate(load_trace("two-batch"), PolicySpec("none"), gpus=gpus)
 
 
 def test_tenants_come_go_and_wait_for_room() -> None:

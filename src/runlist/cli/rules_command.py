@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from runlist.cli.common import App, Device, Json, connected, print_json, say
 from runlist.text import counted, printable
 
 if TYPE_CHECKING:
+    from runlist.daemon.placement.rule import Rule
     from runlist.views.structs import RulesView
 
 
@@ -57,11 +59,23 @@ def register(app: typer.Typer) -> None:
         from runlist.daemon.placement.rules import Rules
 
         found = Rules.load_drop_in(file) if drop_in else Rules.load(file)
+        notes = list(_never_reached(found.rules))
+        for note in notes:
+            say(note)
         if json:
-            print_json({"file": str(file), "rules": len(found.rules), "bounds": len(found.bounds)})
+            print_json({"file": str(file), "rules": len(found.rules), "bounds": len(found.bounds), "notes": notes})
         else:
             bounds = f", {counted(len(found.bounds), 'bound')}" if found.bounds else ""
             print(f"{printable(str(file))}: {counted(len(found.rules), 'rule')}{bounds}, in order")
+
+
+def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
+    """The first rule that matches is taken: none behind one that asks for nothing."""
+    for number, rule in enumerate(rules[:-1], 1):
+        if not rule.conditions:
+            behind = counted(len(rules) - number, "rule")
+            yield f"{printable(rule.where)}: this matches every process, and {behind} behind it none: put it last"
+            return
 
 
 def _show(found: RulesView) -> None:

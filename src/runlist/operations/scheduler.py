@@ -199,7 +199,7 @@ def _kept(gpu: Device) -> list[Profile]:
 
 def rule_of(rule: str | Path | Admission | Rule) -> Admission | Rule:
     """A rule as it is written, or as it is. Raises UsageError for what is none."""
-    made = load_rule(str(rule)) if isinstance(rule, str | Path) else rule
+    made = load_rule(rule) if isinstance(rule, str | Path) else rule
     if isinstance(made, Admission):
         if why := wrong_admission(made):
             raise UsageError(why)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from runlist.errors import UsageError
 from runlist.policies import PolicySpec
 from runlist.sim.machine import Machine
 from runlist.sim.result import Series, SimulationResult, collect, series
-from runlist.sim.workload import Trace
+from runlist.sim.workload import Trace, check_seconds
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,15 @@ def simulate(
 ) -> Outcome:
     """Simulate `trace`, on as many GPUs and for as long as it says itself unless told otherwise.
 
-    Raises UsageError for a policy that cannot be loaded, and for errors of a trace that is read as it goes.
+    Raises UsageError for a policy that cannot be loaded, for numbers that cannot be, and for errors of a trace that is
+    read as it goes.
     """
-    machine = Machine(trace, policy, gpus or trace.gpus, seconds or trace.seconds, seed)
+    gpus = trace.gpus if gpus is None else gpus
+    seconds = trace.seconds if seconds is None else seconds
+    check_seconds(seconds)
+    if gpus < 1:
+        raise UsageError(f"gpus: take 1 or more, not {gpus}")
+    machine = Machine(trace, policy, gpus, seconds, seed)
     began = time.process_time()
     machine.run()
     cpu_s = time.process_time() - began

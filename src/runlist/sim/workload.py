@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runlist.arrivals import MAX_SECONDS, After, AnyLoad, Closed, check
+from runlist.errors import UsageError
 from runlist.model import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, TaskClass, check_weight
 
 MAX_KERNEL_US = 60e6
@@ -87,6 +88,12 @@ class TenantSpec:
             raise ValueError(f"timeslice_us: take 1 to {MAX_TIMESLICE_US}, not {self.timeslice_us}")
         if (self.task_class is TaskClass.DEADLINE) != (self.deadline is not None):
             raise ValueError("deadline: give budget and period with class deadline, and only with it")
+
+
+def check_seconds(seconds: float) -> None:
+    """Raise UsageError for what is no length of a simulation: it would not end."""
+    if not 0.001 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"seconds: take 0.001 to {MAX_SECONDS:.0f}, not {seconds:g}")
 
 
 def waits_for_itself(tenants: Sequence[TenantSpec]) -> str:

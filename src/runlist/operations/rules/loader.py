@@ -6,6 +6,7 @@ A rule is written `NAME`, `NAME(option=value, …)`, or the same with the path o
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from runlist.errors import UsageError
 from runlist.operations.rules.interface import Rule
@@ -29,11 +30,11 @@ def builtin_rules() -> dict[str, str]:
     return {name: _RULES.ours(name).summary for name in _RULES.names()}
 
 
-def load_rule(text: str) -> Rule:
-    """A new rule, as it is written. Raises UsageError, which says what is wrong, for anything that is not a working
-    rule, and NoPermissionError for a file that somebody else can write.
+def load_rule(text: str | Path) -> Rule:
+    """A new rule, as it is written, or of a file without options. Raises UsageError, which says what is wrong, for
+    anything that is not a working rule, and NoPermissionError for a file that somebody else can write.
     """
-    name, options = _parts(text)
+    name, options = _parts(text) if isinstance(text, str) else (str(text), {})
     cls = _RULES.find(name)
     with _RULES.making(name):
         return cls(options)

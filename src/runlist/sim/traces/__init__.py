@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runlist.errors import UsageError
 from runlist.sim.traces import disb, pai, scenario
-from runlist.sim.workload import Trace
+from runlist.sim.workload import Trace, check_seconds
 
 _FOLDER = Path(__file__).parent
 
@@ -27,6 +27,8 @@ def load_trace(
 
     Raises UsageError, naming the file and the line or field, for what cannot be read or makes no sense.
     """
+    if seconds is not None:
+        check_seconds(seconds)
     path = _FOLDER / f"{name}.toml" if name in {ready.stem for ready in _FOLDER.glob("*.toml")} else Path(name)
     if path.suffix == ".csv":
         return pai.read(path, seconds, compress=compress or pai.DEFAULT_COMPRESS, skip=skip or 0.0)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import DataTable
 
 from runlist import __version__, wire
 from runlist.client import Client
@@ -185,6 +186,18 @@ def test_eighty_columns_say_how_the_background_gives_way_and_why(fake: FakeDaemo
         await until(pilot, "python serve.py", without="process 11375:")
 
     on_screen(steps, (80, 24))
+
+
+def test_a_terminal_that_is_resized_as_it_ends(fake: FakeDaemon) -> None:
+    """What the screen showed may be gone by then."""
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await until(pilot, "train.py --big")
+        await pilot.app.screen_stack[0].query_one(DataTable).remove()
+        await pilot.resize_terminal(80, 8)
+        await pilot.pause(0.2)
+
+    on_screen(steps)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 6), (20, 4), (10, 2), (1, 1)])

@@ -188,6 +188,8 @@ class TopApp(App[None]):
         """Draw everything anew; the cursor stays with its task. A row is one cell: Textual draws each at some cost."""
         self._snapshot = snapshot
         below = self.screen_stack[0]  # a page of help may be above it
+        if not below.query(DataTable):  # it ends, and the terminal has another size at that moment
+            return
         table, selected = self._table(), self._selected()
         left = table.scroll_x
         tasks = in_order(matching(snapshot.tasks, self._filter), self._order)

@@ -178,7 +178,9 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
         checks=SimpleNamespace(check=lambda files, slices, of: said.append((files, slices))),
         rousing=SimpleNamespace(look=lambda: said.append("roused")),
         processes=processes,
-        manager=SimpleNamespace(look_who_joined=lambda: said.append("who joined")),
+        manager=SimpleNamespace(
+            look_who_joined=lambda: said.append("who joined"), look_who_is_left=lambda: said.append("who is left")
+        ),
         kernel=SimpleNamespace(check=lambda: (said.append("ring"), tells[0])[1], asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: said.append("counts")),
         opened=SimpleNamespace(set=lambda: said.append("opened")),
@@ -195,6 +197,7 @@ def test_checks_come_once_a_second_and_of_slices_now_and_then(monkeypatch: pytes
     assert said.count("left out") == said.count(("usage", True)) == 6
     assert said.count("looked") == 6
     assert said.count("ring") == said.count("counts") == said.count("roused") == said.count("who joined") == 6
+    assert said.count("who is left") == 6
     assert "opened" not in said
     said.clear()
     processes.expected.add(7)
@@ -250,7 +253,7 @@ def test_after_a_gap_in_what_the_kernel_tells_files_and_slices_are_looked_at_soo
         checks=SimpleNamespace(check=lambda files, slices, of: (checks.append((files, slices)), asked.append(set(of)))),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        manager=SimpleNamespace(look_who_joined=lambda: None),
+        manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
         kernel=SimpleNamespace(
             check=lambda: len(checks) != 4, asking=lambda managed: {7} if len(checks) == 6 else set()
         ),
@@ -320,7 +323,7 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         class Rules(list[object]):
             drop_ins: dict[str, object] = {}  # noqa: RUF012
 
-        search = SimpleNamespace(scan=scan, settled=False, has_newcomers=has_newcomers, took_s=0.0)
+        search = SimpleNamespace(scan=scan, settled=False, has_newcomers=has_newcomers, took_s=0.0, missed=False)
         daemon: Any = SimpleNamespace(
             plane=SimpleNamespace(watch_paths=list),
             opened=asyncio.Event(),
@@ -435,7 +438,7 @@ def test_weights_of_cgroups_are_followed_at_every_second_check(monkeypatch: pyte
         checks=SimpleNamespace(check=lambda files, slices, of: None),
         processes=SimpleNamespace(forget_heirs=nothing, expected=set(), managed={}),
         rousing=SimpleNamespace(look=lambda: None),
-        manager=SimpleNamespace(look_who_joined=lambda: None),
+        manager=SimpleNamespace(look_who_joined=lambda: None, look_who_is_left=lambda: None),
         kernel=SimpleNamespace(check=lambda: True, asking=lambda managed: set()),
         sightings=SimpleNamespace(count=lambda: None),
         revision=SimpleNamespace(rules_changed=lambda rules: followed.append((rounds, rules))),

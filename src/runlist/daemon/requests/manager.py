@@ -270,6 +270,11 @@ class Manager:
                 resumed.add(gpu)
         self.gpus.run(resumed, set())
 
+    def look_who_is_left(self) -> None:
+        """Look at those who shared a client with a process that has ended."""
+        for pid in self._adoption.left():
+            self._search.look_anew(pid)
+
     @staticmethod
     def _check_resumable(task: ManagedTask, uid: int) -> None:
         """Raise RunlistError for a task that its user did not suspend and may not resume."""

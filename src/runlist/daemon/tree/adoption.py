@@ -17,6 +17,7 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
+from runlist.daemon.tasks.in_turn import next_of
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.descriptors import Sent
@@ -29,9 +30,14 @@ from runlist.model import TaskClass, TaskKey
 from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
 from runlist.proc.owners import Owner, may_answer_for
-from runlist.proc.process import owner_of, parent_of
+from runlist.proc.process import owner_of, parent_of, start_of
 
 _log = structlog.get_logger()
+
+MOST_SHARED, SHARED_AT_ONCE = 4096, 64
+"""Of so many processes that share a client of another one it is known, and of so many at a time one looks whether that
+one has ended.
+"""
 
 MOST_S = 20.0
 """How long a process with many files is looked at in one go, piece by piece."""
@@ -61,6 +67,7 @@ class Adoption:
         self._placement = placement
         self._census = census
         self._workers = Workers()
+        self._shared: dict[int, tuple[int, int | None]] = {}  # who has another's client: whose, and when that one began
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # by process id
 
     def close(self) -> None:
@@ -236,7 +243,8 @@ class Adoption:
         contexts: list[Context] = []
         try:
             for client in found:
-                if self._is_anothers(process.pid, client):
+                if (whose := self._whose(process.pid, client)) is not None:
+                    self._note_shared(process.pid, whose)
                     continue
                 handle = process.files.get(client.fd, client.handle)
                 self._extend(process, client)
@@ -258,18 +266,35 @@ class Adoption:
                     task.recount()
                     task.take_in(context)
 
-    def _is_anothers(self, pid: int, client: Found) -> bool:
-        """Whether a client came to a process through fork: then it is managed with its owner. A child may have given it
-        to its parent, too, which the driver then does not name.
+    def _whose(self, pid: int, client: Found) -> int | None:
+        """The process from which a client came to another one through fork: then it is managed with its owner; None for
+        one's own. A child may have given it to its parent, too, which the driver then does not name.
         """
         owner = self._processes.owner_of_client(client.client)
         if owner is not None:
-            return owner != pid
+            return None if owner == pid else owner
         parent = parent_of(pid)
         if parent is None or not borrow.still_has(parent, client.fd, client.handle.fileno()):
-            return False
+            return None
         working = self._census.pids()
-        return pid not in working or parent in working
+        return parent if pid not in working or parent in working else None
+
+    def _note_shared(self, pid: int, whose: int) -> None:
+        """A process shares a client, which is its own once the owner has ended: nothing else tells of that."""
+        if len(self._shared) >= MOST_SHARED:
+            del self._shared[next(iter(self._shared))]
+        self._shared[pid] = whose, start_of(whose)
+
+    def left(self) -> list[int]:
+        """Processes that share clients whose owners have ended since they were looked at, of the next few."""
+        found = []
+        for pid, (whose, started) in next_of(self._shared, SHARED_AT_ONCE):
+            is_left = started is None or start_of(whose) != started
+            if is_left:
+                found.append(pid)
+            if is_left or start_of(pid) is None:
+                del self._shared[pid]
+        return found
 
     def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
         """Tell the keeper of a context, then bring it to its task's share. `undo` gets the reverse."""

@@ -68,6 +68,9 @@ class LookSchedule:
         """Those that were asked about."""
         return list(self._known)
 
-    def forget_gone(self, counts: Mapping[int, int]) -> None:
-        """Forget processes that are gone, or closed to us, by these numbers of descriptors."""
-        self._known = {pid: known for pid, known in self._known.items() if counts.get(pid, 0) >= 0}
+    def forget_gone(self, counts: Mapping[int, int]) -> bool:
+        """Forget processes that are gone, or closed to us, by these numbers of descriptors. Whether there were any that
+        nobody had looked at: they may have left what they made to others.
+        """
+        before, self._known = self._known, {pid: one for pid, one in self._known.items() if counts.get(pid, 0) >= 0}
+        return any(before[pid].unseen_since is not None for pid in before.keys() - self._known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from weakref import WeakValueDictionary
 
 import structlog
@@ -60,6 +60,8 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a managed process has ended: what it had may be others' now, which nobody was told of."""
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}
@@ -323,12 +325,16 @@ class Processes:
             self._loop.add_reader(process.pidfd, self._process_ended, process)
 
     def _process_ended(self, process: ManagedProcess) -> None:
+        self._note_end(process)
+        self.forget(process, restore=False)
+        self._gpus.run_all()
+        self.on_end()
+
+    def _note_end(self, process: ManagedProcess) -> None:
         if process.root.quota.limit is not None:
             while len(self.ended) >= _MOST_ENDED:
                 del self.ended[next(iter(self.ended))]
             self.ended[process.pid] = process.root
-        self.forget(process, restore=False)
-        self._gpus.run_all()
 
     def forget(self, process: ManagedProcess, *, restore: bool) -> list[str]:
         """Stop managing a process. With `restore`, put back what was changed; returns what could not be."""
@@ -375,6 +381,8 @@ class Processes:
                     process.root.away[task.task.key] = Away(process.program, task)
         process.close_unused()
         if not process.tasks:
+            if by_itself and process.pid in self.managed:  # it may be ending: the kernel closes its files first
+                self._note_end(process)
             self._leave(process)
 
     def _leave(self, process: ManagedProcess) -> None:

@@ -57,7 +57,7 @@ class Search:
         self._adoption = adoption
         self._checks = checks
         self._placement = placement
-        self._wake = wake
+        self._wake = processes.on_end = wake
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
@@ -70,6 +70,8 @@ class Search:
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
+        self.missed = False
+        """Whether the last scan found that a process had ended before anybody looked at it."""
         self.took_s = 0.0
         """How long the thread took that looked around for the last scan."""
 
@@ -135,7 +137,7 @@ class Search:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root_pid, root, due, sure=walk))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
-        self._schedule.forget_gone(seen.counts)
+        self.missed = self._schedule.forget_gone(seen.counts)
         for pid in seen.gone:
             self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)

@@ -371,7 +371,7 @@ def test_a_launcher_that_hangs_up_lends_nothing_more(short_path: Path) -> None:
         await client.answer()
         gone: list[int] = []
 
-        async def launcher_gone(pid: int) -> None:
+        async def launcher_gone(pid: int, launcher: object) -> None:
             gone.append(pid)
 
         world.manager.launches.hung_up = launcher_gone  # type: ignore[method-assign]
@@ -401,7 +401,7 @@ def test_only_launchers_leave_something_behind(short_path: Path) -> None:
     async def test(world: Served) -> None:
         gone: list[int] = []
 
-        async def launcher_gone(pid: int) -> None:
+        async def launcher_gone(pid: int, launcher: object) -> None:
             gone.append(pid)
 
         world.manager.launches.hung_up = launcher_gone  # type: ignore[method-assign]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from runlist.daemon import __main__ as module
+from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tree import look_schedule
 from runlist.daemon.tree.adoption import SHARED_AT_ONCE
 from runlist.daemon.tree.look_schedule import LookSchedule
 from tests.fixtures.adoption import OF_CHILD, child, own_usage, until
@@ -142,3 +144,27 @@ def test_a_scan_that_missed_one_is_followed_by_a_walk_and_one_by_chance_by_anoth
         assert walks[3:8] == [True, True, False, True, False]
 
     asyncio.run(main())
+
+
+def test_after_an_end_who_is_new_need_not_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    async def test(world: Managed) -> None:
+        async def adopt(root: Root, pid: int, *, new_only: bool) -> None:
+            looks.append(pid)
+
+        monkeypatch.setattr(world.adoption, "adopt", adopt)
+        monkeypatch.setattr(look_schedule, "QUIET_S", 3600.0)
+        monkeypatch.setattr(look_schedule, "SETTLE_S", 3600.0)
+        with child() as one:
+            world.root(one)
+            for _ in range(2):
+                await world.search.scan()
+            assert looks == []
+            world.processes.on_end()
+            await world.search.scan()
+            assert looks == [one]
+            await world.search.scan()
+            assert looks == [one]
+
+    a_daemon(test)

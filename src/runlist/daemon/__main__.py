@@ -254,10 +254,12 @@ async def _look(daemon: Daemon) -> None:
             if wanted and (due or was_opened):
                 scanned_at = time.monotonic()
                 with _going_on():
-                    await daemon.search.scan(walk=was_opened or not soon or daemon.search.missed)
+                    await daemon.search.scan(walk=was_opened or not soon)
+            if daemon.search.missed:  # what that one had may be others' now
+                opened.set()
             by_chance = wanted and due and not (was_opened or soon)
             quiet_for = time.monotonic() - last_opened
-            soon = quiet_for < SETTLE_S and (daemon.search.missed or not daemon.search.settled)
+            soon = quiet_for < SETTLE_S and not daemon.search.settled
             pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else longest
             if by_chance:  # what came since the last walk is looked at once it has come to rest
                 soon, pause = True, 2 * QUIET_S

@@ -334,7 +334,7 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
         class Rules(list[object]):
             drop_ins: dict[str, object] = {}  # noqa: RUF012
 
-        search = SimpleNamespace(scan=scan, settled=False, has_newcomers=has_newcomers, took_s=0.0)
+        search = SimpleNamespace(scan=scan, settled=False, has_newcomers=has_newcomers, took_s=0.0, missed=False)
         daemon: Any = SimpleNamespace(
             plane=SimpleNamespace(watch_paths=list),
             opened=asyncio.Event(),

@@ -30,7 +30,7 @@ from runlist.daemon.relay.relays import Relays
 from runlist.daemon.requests.messages import Messages, bind
 from runlist.daemon.requests.server import Server
 from runlist.daemon.service import ServiceManager
-from runlist.daemon.tree.look_schedule import SETTLE_S
+from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S
 from runlist.daemon.undo.record import Record, settle
 from runlist.errors import ExitCode, RunlistError, UsageError
 from runlist.log_limit import LogLimit
@@ -255,9 +255,14 @@ async def _look(daemon: Daemon) -> None:
                 scanned_at = time.monotonic()
                 with _going_on():
                     await daemon.search.scan(walk=was_opened or not soon)
+            if daemon.search.missed:  # what that one had may be others' now
+                opened.set()
+            by_chance = wanted and due and not (was_opened or soon)
             quiet_for = time.monotonic() - last_opened
             soon = quiet_for < SETTLE_S and not daemon.search.settled
             pause = max(FIRST_LOOK_S, quiet_for / 2) if soon else longest
+            if by_chance:  # what came since the last walk is looked at once it has come to rest
+                soon, pause = True, 2 * QUIET_S
             if daemon.placement.rules.drop_ins:
                 pause = min(pause, newcomers_s, NEWCOMERS_LONGEST_S)
     finally:

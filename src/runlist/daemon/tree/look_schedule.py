@@ -33,9 +33,9 @@ class LookSchedule:
     def __init__(self) -> None:
         self._known: dict[int, _Descriptors] = {}
 
-    def due(self, pid: int, count: int) -> bool:
-        """Whether to look now at a process with this many descriptors: their number has changed and come to rest.
-        Counts as a look.
+    def due(self, pid: int, count: int, *, at_once: bool = False) -> bool:
+        """Whether to look now at a process with this many descriptors: their number has changed and come to rest, or
+        need not. Counts as a look.
         """
         now = time.monotonic()
         known = self._known.get(pid)
@@ -44,7 +44,7 @@ class LookSchedule:
             known = self._known[pid] = _Descriptors(count, changed_at=now, unseen_since=since)
         if count < 0 or known.unseen_since is None:
             return False
-        if now - known.changed_at < QUIET_S and now - known.unseen_since < SETTLE_S:
+        if not at_once and now - known.changed_at < QUIET_S and now - known.unseen_since < SETTLE_S:
             return False
         known.unseen_since = None
         return True
@@ -68,6 +68,9 @@ class LookSchedule:
         """Those that were asked about."""
         return list(self._known)
 
-    def forget_gone(self, counts: Mapping[int, int]) -> None:
-        """Forget processes that are gone, or closed to us, by these numbers of descriptors."""
-        self._known = {pid: known for pid, known in self._known.items() if counts.get(pid, 0) >= 0}
+    def forget_gone(self, counts: Mapping[int, int]) -> bool:
+        """Forget processes that are gone, or closed to us, by these numbers of descriptors. Whether there were any that
+        nobody had looked at: they may have left what they made to others.
+        """
+        before, self._known = self._known, {pid: one for pid, one in self._known.items() if counts.get(pid, 0) >= 0}
+        return any(before[pid].unseen_since is not None for pid in before.keys() - self._known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from weakref import WeakValueDictionary
 
 import structlog
@@ -60,6 +60,8 @@ class Processes:
         self.managed: dict[int, ManagedProcess] = {}
         self.left: dict[int, str] = {}
         self.ended: dict[int, Root] = {}
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a managed process has ended: what it had may be others' now, which nobody was told of."""
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}
@@ -326,6 +328,7 @@ class Processes:
         self._note_end(process)
         self.forget(process, restore=False)
         self._gpus.run_all()
+        self.on_end()
 
     def _note_end(self, process: ManagedProcess) -> None:
         if process.root.quota.limit is not None:

@@ -58,6 +58,7 @@ class Search:
         self._checks = checks
         self._placement = placement
         self._wake = wake
+        processes.on_end = self._one_ended
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
@@ -70,6 +71,9 @@ class Search:
         self._listed: set[int] = set()  # on the GPUs when the rules were last asked about all
         self._failed: Counter[int] = Counter()  # how often looks at a process failed
         self._trees: dict[int, list[int]] = {}  # as they were last seen, by the process at their top
+        self._ended = False  # one that is managed has, since the last scan
+        self.missed = False
+        """Whether the last scan found that a process had ended before anybody looked at it."""
         self.took_s = 0.0
         """How long the thread took that looked around for the last scan."""
 
@@ -118,6 +122,7 @@ class Search:
         tops = {pid: self._processes.tops(root) for pid, root in roots.items()}
         wanted = [pid for pids in tops.values() for pid in pids]
         expected = self._processes.next_expected()
+        at_once, self._ended = self.missed or self._ended, False
         walk |= not self._trees.keys() >= set(wanted)
         seen = await asyncio.to_thread(
             _look_around, wanted, None if walk else self._trees, self._schedule.known, list(self._processes.left)
@@ -130,25 +135,27 @@ class Search:
             tree = dict.fromkeys(pid for top in pids for pid in seen.trees[top])
             if root.ended:
                 self._processes.inherit(root, tree)
-            due = await self._due(root, tree, seen.counts, expected)
+            due = await self._due(root, tree, seen.counts, expected, at_once=at_once)
             if due and self._processes.roots.get(root_pid) is root:
                 self._looking[root_pid] = asyncio.create_task(self._look_at(root_pid, root, due, sure=walk))
         if self._looking:
             await asyncio.wait(self._looking.values(), timeout=PATIENCE_S)
-        self._schedule.forget_gone(seen.counts)
+        self.missed = self._schedule.forget_gone(seen.counts)
         for pid in seen.gone:
             self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)
 
     async def _due(
-        self, root: Root, tree: Collection[int], counts: Mapping[int, int], expected: Container[int]
+        self, root: Root, tree: Collection[int], counts: Mapping[int, int], expected: Container[int], *, at_once: bool
     ) -> list[int]:
-        """Which processes of a tree to look at. There may be thousands: others come between."""
+        """Which processes of a tree to look at. There may be thousands: others come between. With `at_once` they need
+        not come to rest: they may have what one had that has ended, and end themselves before that.
+        """
         due, began = [], time.monotonic()
         for pid in tree:
             if pid in root.excluded or self._processes.is_ours(pid):
                 continue
-            if self._worth_a_look(pid, counts.get(pid, -1)) or pid in expected:
+            if self._worth_a_look(pid, counts.get(pid, -1), at_once=at_once) or pid in expected:
                 due.append(pid)
             if time.monotonic() - began >= PIECE_S:
                 await asyncio.sleep(0)
@@ -279,9 +286,15 @@ class Search:
         """Whether a process id still means a process of a tree: ids are used again."""
         return root in self._processes.chain(self._processes.root_of(pid))
 
-    def _worth_a_look(self, pid: int, count: int) -> bool:
+    def _one_ended(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def _worth_a_look(self, pid: int, count: int, *, at_once: bool) -> bool:
         """Whether something may be new in a process. Where its descriptors cannot be listed, its lent files tell."""
-        return self._schedule.due(pid, count) or (count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S)
+        return self._schedule.due(pid, count, at_once=at_once) or (
+            count < 0 and self._adoption.lending.lent_for(pid) >= QUIET_S
+        )
 
 
 class _Seen(msgspec.Struct, frozen=True):

@@ -28,6 +28,14 @@ def daemon_environment(plane: Plane) -> dict[str, str]:
     return environment
 
 
+def _private_environment(plane: Plane) -> dict[str, str]:
+    """The same for one that serves whoever comes next as well: what its first client has the dynamic linker load into
+    programs is for the command.
+    """
+    environment = daemon_environment(plane)
+    return {name: value for name, value in environment.items() if name not in (names.PRELOAD, "LD_AUDIT")}
+
+
 def _opened_log(path: Path) -> BinaryIO:
     try:
         return path.open("ab")
@@ -80,7 +88,7 @@ def start_private(plane: Plane) -> bool:
             stderr=log,
             pass_fds=[theirs],
             start_new_session=True,
-            env=daemon_environment(plane),
+            env=_private_environment(plane),
             cwd="/",
             check=False,
         )

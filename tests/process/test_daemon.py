@@ -134,6 +134,18 @@ def test_several_clients_that_start_a_private_daemon_at_once_share_one(commands:
     wait_for(lambda: not running(status.pid))
 
 
+def test_a_private_daemon_loads_nothing_that_is_for_the_command(commands: Commands) -> None:
+    """It serves others as well, later. By faketime's clock, which may stand still, nobody would have a turn."""
+    env = {**commands.environment, "LD_PRELOAD": "libm.so.6", "LD_AUDIT": ""}
+    said = commands.ok("run", "--", "sh", "-c", "echo $LD_PRELOAD", env=env)
+    assert said.endswith(":libm.so.6\n")
+    with Client.open() as client:
+        status = client.status()
+        assert status.private
+        variables = Path(f"/proc/{status.pid}/environ").read_bytes().split(b"\0")
+        assert [one for one in variables if one.startswith((b"LD_PRELOAD=", b"LD_AUDIT="))] == []
+
+
 def test_a_private_daemon_outlives_the_terminal_of_whoever_started_it(commands: Commands) -> None:
     assert commands.ok("run", "--", "true") == ""
     with Client.open() as client:

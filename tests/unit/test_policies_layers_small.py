@@ -234,6 +234,21 @@ def test_requests_that_are_late_lower_the_background_by_what_it_had_and_ones_tha
     assert layer.why(key(3)) == ""
 
 
+def test_near_what_failed_the_background_is_raised_later_and_by_half_as_much_while_there_is_as_much_to_do() -> None:
+    layer, now = SloLayer({}, below := Below()), 10.0
+    seen = []
+    for step in range(100):
+        now += 0.05
+        for _ in range(10):
+            layer.on_event(Report(key(1), 0.012 if 40 <= step < 45 else 0.002), now)
+        had_s = 0.025 * step  # half of the time
+        layer.decide([service(), task(2, TaskClass.BATCH, usage=Usage(had_s, 1))], now)
+        cap = next(each.cap for each in below.seen if each.key == key(2))
+        seen.append(1.0 if cap is None else round(cap.fraction, 3))
+    assert list(dict.fromkeys(seen)) == [1.0, 0.35, 0.245, 0.275, 0.305, 0.32, 0.335]
+    assert (seen.index(0.245), seen.index(0.305), seen.index(0.32)) == (45, 70, 85)
+
+
 def test_a_stricter_cap_of_the_users_own_stays() -> None:
     layer, now, own = SloLayer({}, below := Below()), 10.0, Cap(1_000, 100_000)
     for _ in range(60):

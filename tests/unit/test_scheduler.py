@@ -143,7 +143,8 @@ def test_each_run_reads_anew_and_a_look_takes_what_was_read_lately(world: World)
     world.pass_time(0.1)
     world.run()
     assert world.source.reads == reads + 1
-    world.do(lambda: world.scheduler.loop.read_usage(10.0))
+    for kept_s in (10.0, 0.05):
+        world.do(lambda kept_s=kept_s: world.scheduler.loop.read_usage(kept_s))
     assert world.source.reads == reads + 1
     world.pass_time(0.1)
     world.do(world.scheduler.loop.read_usage)

@@ -133,6 +133,15 @@ def test_nobody_looks_at_an_account_whose_tasks_are_off_for_another_reason() -> 
     assert layer.decide([task(1, cap=CAP, suspended=True)], 10.0).again_after_s is None
 
 
+def test_looks_at_an_account_are_a_millisecond_apart_at_least() -> None:
+    layer, capped = CapLayer({}, Below()), task(1, cap=CAP)
+    layer.decide([capped], 10.0)
+    left = replace(capped, usage=Usage(0.0196, 1))  # 0.4 ms
+    assert layer.decide([left], 10.05).again_after_s == pytest.approx(0.001)
+    left = replace(capped, usage=Usage(0.0186, 1))  # 1.4 ms
+    assert layer.decide([left], 10.06).again_after_s == pytest.approx(0.0014)
+
+
 # -- deadlines -------------------------------------------------------------------------------------
 
 

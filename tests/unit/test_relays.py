@@ -10,6 +10,8 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -200,6 +202,18 @@ def test_what_is_long_ago_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: world.connect(ONE)[1] is not None)
 
     run(test)
+
+
+def test_each_time_that_a_users_relay_hangs_there_is_none_for_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(relays, "time", clock)
+    world: Any = SimpleNamespace(_records={})
+    waits = []
+    for after_s in (0, 5, 5, 5, 5, 5, 5, 5, 5, 120, 120.1, 1):
+        clock.now += after_s
+        Relays._blame(world, ONE)
+        waits.append(round(world._records[ONE].until - clock.now, 3))
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 0.5, 1]
 
 
 def test_no_penalty_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:

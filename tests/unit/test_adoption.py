@@ -360,6 +360,24 @@ def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_aft
     in_a_daemon(test)
 
 
+def test_one_that_may_be_armed_is_settled_before_its_contexts_go() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        world.tenant(fd=9)
+        await world.adopt(world.root())
+        (task,) = world.tasks()
+        guarded: list[int] = []
+        task.on_settle = lambda: guarded.append(len(world.keeping.guarded))
+        for handle in list(client.objects):
+            if handle in client.objects:
+                client.free(handle)
+        for _ in range(2):
+            world.checks.check(files=True, slices=True)
+        assert (guarded[0], len(world.keeping.guarded)) == (2, 1)
+
+    in_a_daemon(test)
+
+
 def test_a_process_is_a_root_once() -> None:
     async def test(world: World) -> None:
         world.root()

@@ -339,6 +339,21 @@ def test_looks_are_as_many_as_wanted_at_first_and_then_held_to_their_rate() -> N
     assert Pace(10.0).after(99.0, 100.0) == 0.0  # a time that has passed is now
 
 
+def test_a_brake_learns_how_many_are_late_after_a_release_from_those_before_it_went_on_too() -> None:
+    brake, now = Brake(10.0), 10.0
+    for _ in range(2000):
+        now += 0.001
+        brake.add(False, now)
+    assert [brake.add(True, now) for _ in range(4)] == [False, False, True, False]
+    brake.look(now + 0.26)
+    assert brake.on  # four more would be late of a thousand, where six may be
+    for _ in range(1001):
+        now += 0.001
+        brake.add(False, now)
+    brake.look(now)
+    assert not brake.on  # those are long ago
+
+
 @pytest.mark.parametrize(
     ("look", "own", "after"), [(100.2, None, 0.2), (100.2, 0.1, 0.1), (99.0, 0.1, 0.0), (200.0, None, 9.5)]
 )

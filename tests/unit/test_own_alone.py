@@ -14,7 +14,8 @@ from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
-from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices
+from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices, until
+from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import ME, Managed, a_daemon
 
 pytestmark = pytest.mark.usefixtures("own_usage")
@@ -78,6 +79,24 @@ def test_it_asks_before_it_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
     a_daemon(test)
 
 
+def test_what_it_asks_for_itself_wins_over_what_its_tree_has_also_on_another_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = await world.launched(weight="30", **{"class": "batch"})
+        await world.adopt(root)
+        with borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"weight": "70"}, None, ME)
+            world.tenant(fd=9, gpu=UUIDS[1])
+            await world.adopt(root)
+            assert [(task.task.weight, task.task.task_class.value) for task in world.tasks()] == [(70, "batch")] * 2
+            assert own.leave(PID, ME) == []
+            assert [task.task.weight for task in world.tasks()] == [30, 30]
+
+    a_daemon(test)
+
+
 def test_where_it_cannot_be_managed_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: Managed) -> None:
         world.tenant()
@@ -103,6 +122,7 @@ def test_memory_that_it_asks_for_is_kept_by_the_region_that_it_sent(
 ) -> None:
     async def test(world: Managed) -> None:
         world.tenant()
+        at_first = files()
         region, other = (create(tmp_path, strict=False)[1] for _ in range(2))
         with contextlib.closing(region), contextlib.closing(other), borrowing(monkeypatch, world) as own:
             await own.manage(PID, {"memory": "3G"}, os.dup(region.fileno()), ME)
@@ -110,11 +130,13 @@ def test_memory_that_it_asks_for_is_kept_by_the_region_that_it_sent(
             assert (root.quota.limit, region.read().memory) == (3 * GiB, 3 * GiB)
             before = files()
             outcome = await own.manage(PID, {"memory": "90G"}, os.dup(other.fileno()), ME)  # it has one
-            assert files() == before
+            await until(lambda: files() == before)
             assert outcome.notes == ["a limit of 90.0 GiB has no effect: the GPU has 80.0 GiB"]
             assert (region.read().memory, other.read().memory) == (90 * GiB, None)
             assert (await own.manage(PID, {"weight": "7"}, None, ME)).notes == []  # there was no limit before
             assert (root.quota.limit, region.read().memory) == (None, None)
+            assert own.leave(PID, ME) == []
+        await until(lambda: files() == at_first)
 
     a_daemon(test)
 
@@ -124,6 +146,7 @@ def test_where_one_of_its_settings_is_refused_the_others_stay_as_they_were(
 ) -> None:
     async def test(world: Managed) -> None:
         world.tenant()
+        at_first = files()
         _, region = create(tmp_path, strict=False)
         with contextlib.closing(region), borrowing(monkeypatch, world) as own:
             await own.manage(PID, {"memory": "3G", "weight": "70"}, os.dup(region.fileno()), ME)
@@ -132,6 +155,8 @@ def test_where_one_of_its_settings_is_refused_the_others_stay_as_they_were(
                 await own.manage(PID, {"memory": "2G", "class": "deadline"}, None, ME)
             assert (root.quota.limit, region.read().memory, world.task().task.weight) == (3 * GiB, 3 * GiB, 70)
             assert root.own[PID].settings == {"memory": "3G", "weight": "70"}
+            assert own.leave(PID, ME) == []
+        await until(lambda: files() == at_first)
 
     a_daemon(test)
 

@@ -227,6 +227,12 @@ def test_users_see_the_rules_that_their_processes_have(tmp_path: Path, monkeypat
         owner = rules_view(world.manager, ME)
         assert [(rule.rule, rule.processes) for rule in owner.rules] == [("rules.toml:1", 0), ("rules.toml:4", 1)]
         assert [(file.file, file.rules) for file in owner.files] == [(str(path), 2)]
+        assert [file.trouble for file in owner.files] == [""]
+        path.write_text("[[rule]]\nset.weight = 0\n")
+        await world.revision.reload_or_say()
+        (file,) = rules_view(world.manager, ME).files
+        assert (file.file, file.rules) == (str(path), 2)  # those of before stay
+        assert f"{path}:2" in file.trouble
         stranger = rules_view(world.manager, STRANGER)
         assert (stranger.rules, stranger.files, stranger.notes) == ([], [], [])
         world.processes.roots[one].uid = STRANGER

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -275,3 +277,25 @@ def test_memory_that_rules_give_to_one_without_work_follows_them(monkeypatch: py
         assert root.quota.limit is None
 
     revising(test, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ended", "concerned", "matched", "none"),
+    [
+        (False, {1}, set(), True),
+        (False, {1}, {1}, False),
+        (False, {2, 3}, set(), False),  # nobody asks about it
+        (True, {2, 3}, {1}, True),
+        (True, {2, 3}, {3}, False),  # one that is left of it counts
+        (True, {2}, set(), False),
+    ],
+)
+def test_a_tree_has_no_rule_when_none_names_its_top_or_any_that_is_left(
+    ended: bool, concerned: set[int], matched: set[int], none: bool
+) -> None:
+    world: Any = SimpleNamespace(_may_have_rule=lambda pid, task: pid in matched)
+    root: Any = SimpleNamespace(pid=1, ended=ended)
+    tasks: Any = {2: "a task", 3: "another"}
+    assert Revision._has_no_rule(world, root, tasks, concerned.__contains__) is none
+    if ended:
+        assert not Revision._has_no_rule(world, root, {}, concerned.__contains__)  # nothing is left

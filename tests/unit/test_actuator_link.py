@@ -325,3 +325,42 @@ def test_ten_seconds_are_a_long_life(
         assert owner.told == [("lost",)]
 
     play(OBEYS, test)
+
+
+def test_an_answer_may_take_a_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    poll = SimpleNamespace(register=lambda sock, events: None, poll=waits.append)
+    monkeypatch.setattr(link, "select", SimpleNamespace(poll=lambda: poll, POLLIN=1))
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    did: list[object] = []
+    world: Any = SimpleNamespace(
+        _arms={3: "an owner"}, _sock="a socket", pid=7, _send=lambda message, fds: did.append(message),
+        _lost=lambda *, kill: did.append(("lost", kill)),
+    )  # fmt: skip
+    ActuatorLink.disarm(world, 4)  # there is none
+    assert did == []
+    ActuatorLink.disarm(world, 3)
+    assert did == [messages.disarm(3), ("lost", True)]
+    assert waits == [pytest.approx(100.0)]
+
+
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize(("lived_s", "rest_s"), [(10.0, 0.1), (9.9, 0.8)])
+def test_one_that_is_lost_is_started_again_unless_this_machine_cannot(
+    monkeypatch: pytest.MonkeyPatch, able: bool, lived_s: float, rest_s: float
+) -> None:
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    did: list[object] = []
+    owner: Any = SimpleNamespace(lost=lambda: did.append("lost"))
+    process = SimpleNamespace(wait=did.append, kill=lambda: did.append("killed"))
+    world: Any = SimpleNamespace(
+        _process=process, _able=able, pid=7, _arms={3: owner}, _refused=set(), _rest_s=0.8, _started=1000.0 - lived_s,
+        _drop_socket=lambda: did.append("hung up"), _rest=lambda: did.append(("rests", world._rest_s)),
+    )  # fmt: skip
+    world._refused = SimpleNamespace(update=lambda owners: did.append(("refused", len(owners))))
+    with capture_logs() as logs:
+        ActuatorLink._lost(world)
+        ActuatorLink._lost(world)  # it is gone
+    assert did == ["hung up", 0.1, "lost", *([("refused", 1), ("rests", rest_s)] if able else [])]
+    assert len(logs) == able
+    assert (world._arms, world._process) == ({}, None)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -300,6 +301,44 @@ def test_channels_that_were_made_while_their_group_was_off_are_enabled_when_they
     in_a_daemon(test)
 
 
+def test_what_may_be_armed_is_settled_before_its_new_channels_are_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        (task,) = world.tasks()
+        did: list[str] = []
+        task.on_settle = lambda: did.append("settled")
+        monkeypatch.setattr(world.keeping, "renew", lambda key: did.append("entered"))
+        await world.adopt(root)
+        assert did == []  # nothing is new
+        for group in client.of_class(GROUP)[:2]:
+            client.add(COMPUTE, client.add(CHANNEL, group))
+        await world.adopt(root)
+        assert did[:2] == ["settled", "entered"]
+        assert task.task.contexts == 2  # the second group computes now, too
+
+    in_a_daemon(test)
+
+
+def test_what_is_found_as_soon_as_it_is_there_may_still_be_in_the_making() -> None:
+    async def test(world: World) -> None:
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        (task,) = world.tasks()
+        assert task.settles_at <= 0.0  # it may have been there for long
+        found_ms, attached_ms = task.discovery_ms, task.attach_ms
+        assert 0 < found_ms <= attached_ms
+        world.tenant(fd=9)
+        began = time.monotonic()
+        await world.adopt(root, new_only=True)
+        assert began + 1.5 <= task.settles_at <= time.monotonic() + 1.5
+        assert (task.discovery_ms, task.attach_ms) == (found_ms, attached_ms)  # of the first of it
+
+    in_a_daemon(test)
+
+
 def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_after() -> None:
     async def test(world: World) -> None:
         client, kept = world.tenant(), world.tenant(fd=9)
@@ -317,6 +356,24 @@ def test_contexts_that_a_process_closed_are_forgotten_and_the_rest_is_looked_aft
         kept.objects.clear()
         world.checks.check(files=True, slices=True)
         assert world.nothing_is_left()
+
+    in_a_daemon(test)
+
+
+def test_one_that_may_be_armed_is_settled_before_its_contexts_go() -> None:
+    async def test(world: World) -> None:
+        client = world.tenant()
+        world.tenant(fd=9)
+        await world.adopt(world.root())
+        (task,) = world.tasks()
+        guarded: list[int] = []
+        task.on_settle = lambda: guarded.append(len(world.keeping.guarded))
+        for handle in list(client.objects):
+            if handle in client.objects:
+                client.free(handle)
+        for _ in range(2):
+            world.checks.check(files=True, slices=True)
+        assert (guarded[0], len(world.keeping.guarded)) == (2, 1)
 
     in_a_daemon(test)
 

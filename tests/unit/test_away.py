@@ -125,7 +125,7 @@ def test_another_program_in_its_place_is_another_task() -> None:
             root.away[key] = Away(ended, task)
             assert root.come_back(TaskKey(PID, UUIDS[0])) is None
             assert key in root.away  # of another process
-            world.processes.forget_away()
+            world.checks.check(files=False, slices=False)
             assert root.away == {}
             root.away[key] = Away(ended, task)
             assert root.come_back(key) is None

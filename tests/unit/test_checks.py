@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -157,3 +159,30 @@ def test_one_that_may_have_been_let_on_by_another_is_suspended_once_more() -> No
             assert enabled(off) == {True}
 
     a_daemon(test)
+
+
+def test_others_are_served_after_each_few_milliseconds_of_setting_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(checks, "time", clock)
+    did: list[Any] = []
+
+    def task(pid: int, gpu: str = "GPU-0", **more: Any) -> Any:
+        def set_right() -> None:
+            clock.now += 0.0015
+            did.append(pid)
+
+        key = SimpleNamespace(pid=pid, gpu=gpu)
+        return SimpleNamespace(**{
+            "task": SimpleNamespace(key=key), "carrier": None, "outside": "", "on_settle": None, "set_right": set_right,
+            **more,
+        })  # fmt: skip
+
+    tasks = [task(pid) for pid in range(1, 8)]
+    tasks += [task(8, carrier=tasks[0]), task(9, outside="why"), task(10), task(11, "GPU-1", on_settle=print)]
+    world: Any = SimpleNamespace(
+        _processes=SimpleNamespace(tasks=lambda: tasks), _gpus=SimpleNamespace(run=lambda *which: did.append(which))
+    )
+    pieces = checks.Checks.assert_all(world, but=10)
+    while next(pieces, "done") is None:
+        did.append("others")
+    assert did == [1, 2, 3, "others", 4, 5, 6, "others", 7, 11, ({"GPU-1"}, set())]

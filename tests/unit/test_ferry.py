@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runlist.daemon.relay import channel, ferry
+from runlist.daemon.relay import channel, ferry, vet
 from runlist.daemon.relay.channel import Datagram, Packet, Say
 from runlist.daemon.relay.ferry import Ferry
 from runlist.frames import frame
@@ -22,8 +22,9 @@ class Relay:
 
     def __init__(self) -> None:
         self.ours, theirs = channel.pair()
-        self._messages, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._ends = [self.ours, theirs, self._messages, other]
+        self.messages, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._ends = [self.ours, theirs, self.messages, other]
         self.ours.settimeout(PATIENCE_S)
         self.ferry = Ferry(None, theirs, other)  # type: ignore[arg-type]
         self._thread = threading.Thread(target=self.ferry.serve, daemon=True)
@@ -39,6 +40,14 @@ class Relay:
             channel.send(self.ours, Say.CONNECT, number, fds=[theirs.fileno(), served.fileno()])
         channel.send(self.ours, Say.GO, number)
         return stranger, daemon
+
+    def ask(self, say: Say, number: int, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+        channel.send(self.ours, say, number, body, fds)
+
+    def hear(self) -> Packet:
+        packet = channel.receive(self.ours)
+        assert packet is not None
+        return packet
 
     def close(self) -> None:
         self.ours.shutdown(socket.SHUT_RDWR)
@@ -136,6 +145,66 @@ def _send_all(sock: socket.socket, data: bytes) -> None:
 
 
 # -- datagrams -------------------------------------------------------------------------------------
+
+
+def test_a_datagram_is_taken_with_its_first_descriptors_once_they_were_looked_at(relay: Relay) -> None:
+    before = open_files()
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(__file__, "rb")) for _ in range(3)]
+        socket.send_fds(relay.messages, [b"record"], [file.fileno() for file in files])
+    relay.ask(Say.TAKE, 5)
+    assert relay.hear()[:3] == (Say.TAKEN, 5, b"")
+    packet = relay.hear()
+    assert packet[:2] == (Say.DATAGRAM, 5)
+    found = Datagram.decode(packet)
+    assert (found.record, found.pid, found.uid) == (b"record", os.getpid(), os.geteuid())
+    assert len(found.fds) == 2
+    assert all("not" in vet.refusal(fd) for fd in found.fds)  # neither is a region: the reason comes in its place
+    for fd in found.fds:
+        os.close(fd)
+    relay.ask(Say.TAKE, 6)
+    assert relay.hear()[:3] == (Say.TAKEN, 6, b"")  # there was none
+    relay.ask(Say.GO, 6)
+    assert relay.hear() == (Say.GO, 6, b"", [])
+    assert open_files() == before
+
+
+def test_a_datagram_that_nobody_wants_is_dropped_with_all_that_came_along(relay: Relay) -> None:
+    before = open_files()
+    with open("/dev/null", "rb") as file:
+        socket.send_fds(relay.messages, [b"one"], [file.fileno()])
+    relay.messages.send(b"other")
+    for number in (1, 2, 3):
+        relay.ask(Say.DROP if number != 2 else Say.TAKE, number)
+    assert relay.hear()[:3] == (Say.TAKEN, 1, b"")
+    assert relay.hear()[:3] == (Say.TAKEN, 2, b"")
+    assert Datagram.decode(relay.hear()).record == b"other"
+    assert relay.hear()[:3] == (Say.TAKEN, 3, b"")  # there was none
+    assert open_files() == before
+
+
+def test_who_is_to_be_hung_up_on_hears_the_last_words_when_the_daemon_has_closed_its_copy(relay: Relay) -> None:
+    before = open_files()
+    stranger, theirs = socket.socketpair()
+    stranger.settimeout(PATIENCE_S)
+    relay.ask(Say.CLOSE, 4, b"no room", (theirs.fileno(),))
+    relay.ask(Say.GO, 3)
+    assert relay.hear() == (Say.GO, 3, b"", [])
+    stranger.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stranger.recv(100)
+    stranger.settimeout(PATIENCE_S)
+    theirs.close()
+    relay.ask(Say.GO, 4)
+    assert (stranger.recv(100), stranger.recv(100)) == (b"no room", b"")
+    stranger.close()
+    assert relay.hear() == (Say.GO, 4, b"", [])
+    assert open_files() == before
+
+
+def test_why_a_client_was_hung_up_on_is_told_in_two_hundred_bytes(relay: Relay) -> None:
+    relay.ferry.broken(9, "x" * 300)
+    assert relay.hear() == (Say.BROKEN, 9, b"x" * 200, [])
 
 
 @pytest.mark.parametrize("sender", [b"", b"\0abcde", b"/run/one.sock", b"n" * 107])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tree import membership
 from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
 
@@ -170,3 +171,25 @@ def test_a_tree_stays_while_somebody_keeps_the_memory_of_its_last_process(world:
 def _parent(pid: int) -> int:
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         return int(file.read().rpartition(")")[2].split()[1])
+
+
+def test_who_is_of_no_tree_is_asked_about_again_when_the_trees_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    roots: dict[int, object] = {7: "a tree"}
+    processes: Any = SimpleNamespace(
+        roots=roots, managed={}, ended={}, forget_ended=lambda known: None, chain=lambda root: [],
+        root_of=asked.append,
+    )  # fmt: skip
+    monkeypatch.setattr(membership, "walks", lambda: 3)
+    members = Membership(processes)
+    for _ in range(3):
+        members.update([os.getpid()])
+    assert asked == [os.getpid()]
+    roots[8] = "another"
+    for _ in range(2):
+        members.update([os.getpid()])
+    assert asked == [os.getpid()] * 2
+    monkeypatch.setattr(membership, "walks", lambda: 4)  # /proc was walked: it may be known now whose it is
+    for _ in range(2):
+        members.update([os.getpid()])
+    assert asked == [os.getpid()] * 3

@@ -133,6 +133,15 @@ def test_nobody_looks_at_an_account_whose_tasks_are_off_for_another_reason() -> 
     assert layer.decide([task(1, cap=CAP, suspended=True)], 10.0).again_after_s is None
 
 
+def test_looks_at_an_account_are_a_millisecond_apart_at_least() -> None:
+    layer, capped = CapLayer({}, Below()), task(1, cap=CAP)
+    layer.decide([capped], 10.0)
+    left = replace(capped, usage=Usage(0.0196, 1))  # 0.4 ms
+    assert layer.decide([left], 10.05).again_after_s == pytest.approx(0.001)
+    left = replace(capped, usage=Usage(0.0186, 1))  # 1.4 ms
+    assert layer.decide([left], 10.06).again_after_s == pytest.approx(0.0014)
+
+
 # -- deadlines -------------------------------------------------------------------------------------
 
 
@@ -234,6 +243,21 @@ def test_requests_that_are_late_lower_the_background_by_what_it_had_and_ones_tha
     assert layer.why(key(3)) == ""
 
 
+def test_near_what_failed_the_background_is_raised_later_and_by_half_as_much_while_there_is_as_much_to_do() -> None:
+    layer, now = SloLayer({}, below := Below()), 10.0
+    seen = []
+    for step in range(100):
+        now += 0.05
+        for _ in range(10):
+            layer.on_event(Report(key(1), 0.012 if 40 <= step < 45 else 0.002), now)
+        had_s = 0.025 * step  # half of the time
+        layer.decide([service(), task(2, TaskClass.BATCH, usage=Usage(had_s, 1))], now)
+        cap = next(each.cap for each in below.seen if each.key == key(2))
+        seen.append(1.0 if cap is None else round(cap.fraction, 3))
+    assert list(dict.fromkeys(seen)) == [1.0, 0.35, 0.245, 0.275, 0.305, 0.32, 0.335]
+    assert (seen.index(0.245), seen.index(0.305), seen.index(0.32)) == (45, 70, 85)
+
+
 def test_a_stricter_cap_of_the_users_own_stays() -> None:
     layer, now, own = SloLayer({}, below := Below()), 10.0, Cap(1_000, 100_000)
     for _ in range(60):
@@ -313,6 +337,21 @@ def test_looks_are_as_many_as_wanted_at_first_and_then_held_to_their_rate() -> N
     assert looks[-3:] == [0.1] * 3
     assert pace.after(now + 60.0, now) == pytest.approx(60.0)
     assert Pace(10.0).after(99.0, 100.0) == 0.0  # a time that has passed is now
+
+
+def test_a_brake_learns_how_many_are_late_after_a_release_from_those_before_it_went_on_too() -> None:
+    brake, now = Brake(10.0), 10.0
+    for _ in range(2000):
+        now += 0.001
+        brake.add(False, now)
+    assert [brake.add(True, now) for _ in range(4)] == [False, False, True, False]
+    brake.look(now + 0.26)
+    assert brake.on  # four more would be late of a thousand, where six may be
+    for _ in range(1001):
+        now += 0.001
+        brake.add(False, now)
+    brake.look(now)
+    assert not brake.on  # those are long ago
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,15 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from runlist import wire
 from runlist.daemon import helper
@@ -200,6 +204,18 @@ def test_what_is_long_ago_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: world.connect(ONE)[1] is not None)
 
     run(test)
+
+
+def test_each_time_that_a_users_relay_hangs_there_is_none_for_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(relays, "time", clock)
+    world: Any = SimpleNamespace(_records={})
+    waits = []
+    for after_s in (0, 5, 5, 5, 5, 5, 5, 5, 5, 120, 120.1, 1):
+        clock.now += after_s
+        Relays._blame(world, ONE)
+        waits.append(round(world._records[ONE].until - clock.now, 3))
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60, 0.5, 1]
 
 
 def test_no_penalty_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,3 +409,80 @@ def test_a_channel_is_for_packets_with_their_descriptors() -> None:
                 os.fstat(fd)
         ours.close()
         assert channel.receive(theirs) is None
+
+
+class Undertaker:
+    """Takes so many connections."""
+
+    is_running = True
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.did: list[object] = []
+
+    def hand_over(self, say: Say, sock: socket.socket, *, body: bytes) -> bool:
+        assert say is Say.CLOSE
+        if self.room == len(self.did):
+            return False
+        self.did.append(body)
+        sock.close()
+        return True
+
+    def go(self) -> None:
+        self.did.append("go")
+
+    def hang(self) -> None:
+        self.did.append("hang")
+
+
+@pytest.mark.parametrize(
+    ("room", "runs", "did", "left", "again"),
+    [
+        (9, True, [b"a", b"b", b"c", "go"], [], []),
+        (1, True, [b"a", "hang"], [b"b", b"c"], [0.05]),  # it is stuck
+        (0, False, [], [b"a", b"b", b"c"], [0.05]),  # it is not there yet
+        (None, False, [], [b"a", b"b", b"c"], [0.05]),
+    ],
+)
+def test_what_nobody_wants_is_buried_in_its_order_or_tried_again(
+    room: int | None, runs: bool, did: list[object], left: list[bytes], again: list[float]
+) -> None:
+    undertaker, calls = None if room is None else Undertaker(room), []
+    if undertaker is not None:
+        undertaker.is_running = runs
+    others, held = [], deque()
+    for words in (b"a", b"b", b"c"):
+        ours, theirs = socket.socketpair()
+        others.append(theirs)
+        held.append((ours.detach(), words))
+    world: Any = SimpleNamespace(
+        _held=held, _closed=False, _the_undertaker=lambda: undertaker, _bury="again",
+        _loop=SimpleNamespace(call_later=lambda *which: calls.append(which)),
+    )  # fmt: skip
+    Relays._bury(world)
+    assert (undertaker.did if undertaker is not None else []) == did
+    assert [words for _, words in held] == left
+    assert calls == [(after_s, "again") for after_s in again]
+    for fd, _ in held:
+        os.close(fd)
+    for other in others:
+        other.close()
+    world._held.clear()
+    calls.clear()
+    Relays._bury(world)  # nothing is left
+    world._held.append((-1, b""))
+    world._closed = True
+    Relays._bury(world)
+    assert (calls, undertaker is None or undertaker.did == did) == ([], True)
+
+
+def test_what_a_relay_says_goes_to_the_daemon_or_its_log() -> None:
+    heard: list[Datagram] = []
+    world: Any = SimpleNamespace(_on_datagram=heard.append)
+    sent = Datagram(b"record", 5, 6, b"\0name")
+    with capture_logs() as logs:
+        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.DATAGRAM, 1, sent.encode(), []))
+        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.BROKEN, 1, b"half a \xff", []))
+        Relays._heard(world, SimpleNamespace(uid=77), channel.Packet(Say.TAKEN, 1, b"", []))
+    assert heard == [sent]
+    assert [(log["user"], log["reason"]) for log in logs] == [(77, "half a \ufffd")]

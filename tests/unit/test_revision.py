@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -227,6 +229,12 @@ def test_users_see_the_rules_that_their_processes_have(tmp_path: Path, monkeypat
         owner = rules_view(world.manager, ME)
         assert [(rule.rule, rule.processes) for rule in owner.rules] == [("rules.toml:1", 0), ("rules.toml:4", 1)]
         assert [(file.file, file.rules) for file in owner.files] == [(str(path), 2)]
+        assert [file.trouble for file in owner.files] == [""]
+        path.write_text("[[rule]]\nset.weight = 0\n")
+        await world.revision.reload_or_say()
+        (file,) = rules_view(world.manager, ME).files
+        assert (file.file, file.rules) == (str(path), 2)  # those of before stay
+        assert f"{path}:2" in file.trouble
         stranger = rules_view(world.manager, STRANGER)
         assert (stranger.rules, stranger.files, stranger.notes) == ([], [], [])
         world.processes.roots[one].uid = STRANGER
@@ -269,3 +277,25 @@ def test_memory_that_rules_give_to_one_without_work_follows_them(monkeypatch: py
         assert root.quota.limit is None
 
     revising(test, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ended", "concerned", "matched", "none"),
+    [
+        (False, {1}, set(), True),
+        (False, {1}, {1}, False),
+        (False, {2, 3}, set(), False),  # nobody asks about it
+        (True, {2, 3}, {1}, True),
+        (True, {2, 3}, {3}, False),  # one that is left of it counts
+        (True, {2}, set(), False),
+    ],
+)
+def test_a_tree_has_no_rule_when_none_names_its_top_or_any_that_is_left(
+    ended: bool, concerned: set[int], matched: set[int], none: bool
+) -> None:
+    world: Any = SimpleNamespace(_may_have_rule=lambda pid, task: pid in matched)
+    root: Any = SimpleNamespace(pid=1, ended=ended)
+    tasks: Any = {2: "a task", 3: "another"}
+    assert Revision._has_no_rule(world, root, tasks, concerned.__contains__) is none
+    if ended:
+        assert not Revision._has_no_rule(world, root, {}, concerned.__contains__)  # nothing is left

@@ -48,6 +48,22 @@ def test_tasks_come_and_go(world: World) -> None:
     assert world.policy.asked == []  # events alone decide nothing
 
 
+def test_the_earliest_ring_counts_and_none_comes_after_the_end(world: World) -> None:
+    rings: list[float] = []
+    world.scheduler.loop.ring = lambda: rings.append(1)  # type: ignore[method-assign]
+
+    def ring() -> None:
+        for after_s in (5.0, 1.0, 3.0):
+            world.scheduler.ring_in(after_s)
+
+    world.do(ring)
+    timer = world.scheduler._timer
+    assert timer is not None
+    world.do(world.scheduler.close)
+    assert timer.cancelled()
+    assert world.scheduler._timer is None
+
+
 def test_of_another_process_of_that_number_nothing_is_known(world: World) -> None:
     world.add(1)
     world.pass_time(0.1)
@@ -143,7 +159,8 @@ def test_each_run_reads_anew_and_a_look_takes_what_was_read_lately(world: World)
     world.pass_time(0.1)
     world.run()
     assert world.source.reads == reads + 1
-    world.do(lambda: world.scheduler.loop.read_usage(10.0))
+    for kept_s in (10.0, 0.05):
+        world.do(lambda kept_s=kept_s: world.scheduler.loop.read_usage(kept_s))
     assert world.source.reads == reads + 1
     world.pass_time(0.1)
     world.do(world.scheduler.loop.read_usage)

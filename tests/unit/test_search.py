@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -144,6 +145,31 @@ def test_a_scan_finds_what_is_below_the_roots_and_not_the_daemon() -> None:
             assert [slices(client)[0] for client in clients.values()] == [2048, 5000, 2048]
 
     a_daemon(test)
+
+
+def test_of_a_part_of_a_tree_those_are_told_that_are_managed_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, other = SimpleNamespace(excluded={4}), SimpleNamespace()
+    did: list[tuple[str, int]] = []
+
+    async def tree_of(top: int) -> list[int]:
+        return [top, 2, 3, 4, 5]
+
+    async def adopt(within: object, pid: int, *, new_only: bool) -> None:
+        assert within is root
+        assert not new_only
+        did.append(("adopt", pid))
+        if pid == 3:
+            raise NoTargetError("it ended")
+
+    monkeypatch.setattr(search, "_tree_of", tree_of)
+    managed = {1: SimpleNamespace(root=root), 2: SimpleNamespace(root=other), 4: SimpleNamespace(root=root)}
+    world: Any = SimpleNamespace(
+        _adoption=SimpleNamespace(adopt=adopt),
+        _processes=SimpleNamespace(managed=managed),
+        _schedule=SimpleNamespace(looked_at=lambda pid: did.append(("looked at", pid))),
+    )
+    assert asyncio.run(search.Search.everything_below(world, cast("Root", root), 1)) == [1]
+    assert did == [("adopt", 1), ("looked at", 1), ("adopt", 2), ("adopt", 3), ("adopt", 5)]
 
 
 def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,15 @@ def test_nothing_of_the_log_is_lost_between_opening_and_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "line"), [(4, "only root may read it"), (2, "not enabled for this GPU"), (77, "reason 77")]
+    ("reason", "line"),
+    [
+        (1, "the GPU is too old"),
+        (2, "not enabled for this GPU"),
+        (3, "not enabled in this driver"),
+        (4, "only root may read it"),
+        (5, "a capability is missing"),
+        (77, "reason 77"),
+    ],
 )
 def test_a_refused_log_says_status_and_reason(reason: int, line: str) -> None:
     driver = FakeLogDriver({0: UUIDS[0]})

@@ -120,13 +120,13 @@ LINES = st.one_of(
 )
 
 
-@given(st.lists(LINES, max_size=8).map("\n".join))
-def test_every_name_of_a_valid_document_has_a_line(document: str) -> None:
+@given(st.lists(LINES, max_size=8).map("\n".join), st.sampled_from(["\n", "\r\n"]))
+def test_every_name_of_a_valid_document_has_a_line(document: str, newline: str) -> None:
     try:
         tree = tomllib.loads(document)
     except tomllib.TOMLDecodeError:
         return
-    lines = line_numbers(document)
+    lines = line_numbers(document.replace("\n", newline))
     assert set(lines) == set(named(tree))
     assert all(1 <= line <= document.count("\n") + 1 for line in lines.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -21,6 +22,7 @@ from runlist.planes.nvidia.usage import nvml as nvml_usage
 from runlist.planes.nvidia.usage import switch_log
 from runlist.planes.nvidia.usage.nvml import NvmlUsage
 from runlist.planes.nvidia.usage.switch_log import SwitchLogUsage
+from runlist.planes.usage import Reading
 from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.switch_log import END, START, FakeLogDriver
 
@@ -324,3 +326,18 @@ def test_nvmls_ways_to_say_that_there_are_no_samples(monkeypatch: pytest.MonkeyP
         with pytest.raises(NvmlError, match="Not Supported"):
             ask(0)
     used.close()
+
+
+def test_samples_are_asked_for_in_microseconds_and_one_answer_at_a_time() -> None:
+    asked: list[tuple[object, int]] = []
+    answers = [SimpleNamespace(done=lambda: False)]
+    world: Any = SimpleNamespace(
+        _answer=None, _idle=SimpleNamespace(wants_samples=lambda until_ns: until_ns == 9, sampled_ns=5_000_999),
+        _submit=lambda device, since_us: asked.append((device, since_us)) or answers[0],
+    )  # fmt: skip
+    utilisation: Any = SimpleNamespace(device="a device")
+    SwitchLogUsage._find_idle_time(world, utilisation, Reading(0.0), 8)  # they would tell nothing
+    assert asked == []
+    for _ in range(3):
+        SwitchLogUsage._find_idle_time(world, utilisation, Reading(0.0), 9)
+    assert asked == [("a device", 5000)]

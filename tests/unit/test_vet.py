@@ -66,8 +66,10 @@ def refused(fd: int) -> str:
 
 def test_a_control_file_of_the_driver_is_passed_on_under_a_number_of_its_own() -> None:
     one, other = socket.socketpair()
+    before = len(os.listdir("/proc/self/fd"))
     ours = vet.vetted(PLANE, one.detach(), ME)
     assert vet.refusal(ours) == ""
+    assert len(os.listdir("/proc/self/fd")) == before
     os.write(ours, b"hello")
     assert other.recv(10) == b"hello"
     os.close(ours)

@@ -386,7 +386,7 @@ def _listening(plane: Plane, group: str | None, manager: ServiceManager) -> Iter
     paths.make_private(path.parent, 0o711 if group else 0o700)
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     passed = manager.listener(path)
-    listener = passed or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = passed or socket.socket(socket.AF_UNIX)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

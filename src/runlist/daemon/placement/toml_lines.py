@@ -39,7 +39,7 @@ def deep_key_at(document: str) -> int | None:
 
 def line_numbers(document: str) -> dict[TomlPath, int]:
     """Line numbers, from 1, of everything that has a name or an index in a valid TOML document."""
-    return _Scanner(document.replace("\r\n", "\n")).scan()
+    return _Scanner(document).scan()
 
 
 class _Scanner:

@@ -257,12 +257,11 @@ class Processes:
         )
         left_out = 0
         for pid in pids:
-            if room <= 0:
-                left_out += 1
-                continue
             if pid == root.pid or pid in self._heirs or pid in root.excluded or self.is_ours(pid):
                 continue
-            if (started := start_of(pid)) is not None:
+            if room <= 0:
+                left_out += 1
+            elif (started := start_of(pid)) is not None:
                 root.heirs[pid] = started
                 self._heirs[pid] = root
                 room -= 1

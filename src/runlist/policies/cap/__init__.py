@@ -66,8 +66,6 @@ class Account:
 
     def change(self, cap: Cap, now: float) -> None:
         """Another cap from now on. What was used stays used."""
-        if cap == self.cap:
-            return
         if cap.period_us != self.cap.period_us:
             self.ends = _period_end(cap, now)
         self.cap = cap

@@ -145,7 +145,7 @@ class SloLayer(Layer):
 
     def _forget(self) -> None:
         self._tails, self._brakes, self._pressures, self._held, self._background = {}, {}, {}, {}, frozenset()
-        self._looked = self._lowered = float("-inf")
+        self._looked = float("-inf")
         self._why = ""
 
     def _measure(self, background: Sequence[Task], now: float) -> None:

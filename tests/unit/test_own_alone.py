@@ -1,0 +1,195 @@
+"""What a process asks for itself that nobody manages yet, and what a part of a tree is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.requests.own import OwnSettings
+from runlist.daemon.tasks.managed import Root
+from runlist.errors import NoTargetError, NotSupportedError, RunlistError
+from runlist.planes.process.region import create
+from runlist.proc.borrow import OwnRight
+from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, own_usage, slices, until
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.manager import ME, Managed, a_daemon
+
+pytestmark = pytest.mark.usefixtures("own_usage")
+__all__ = ["own_usage"]
+
+GiB = 1 << 30
+
+
+@contextlib.contextmanager
+def borrowing(monkeypatch: pytest.MonkeyPatch, world: Managed) -> Iterator[OwnSettings]:
+    """Files are borrowed from the driver in memory by right of our own."""
+    monkeypatch.setattr(OwnRight, "borrow", lambda self, *which: world.borrower.borrow(*which))
+    yield OwnSettings(world.manager)
+
+
+def files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_it_is_managed_for_that_and_let_go_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        client = world.tenant()
+        with borrowing(monkeypatch, world) as own:
+            outcome = await own.manage(PID, {"weight": "70"}, None, ME)
+            assert [(task.task.key.pid, task.task.weight) for task in outcome.tasks] == [(PID, 70)]
+            assert outcome.notes == []
+            root = world.processes.roots[PID]
+            assert (root.settings, root.awaited, root.own[PID].alone) == ({}, False, True)
+            await own.manage(PID, {"class": "batch"}, None, ME)  # in place of the last ones
+            assert (world.task().task.weight, world.task().task.task_class.value) == (100, "batch")
+            assert own.leave(PID, ME) == []
+            assert world.processes.roots == {}
+            assert slices(client) == FOUND
+            with pytest.raises(NoTargetError, match="has asked for nothing"):
+                own.leave(PID, ME)
+
+    a_daemon(test)
+
+
+def test_one_for_whom_somebody_asked_more_meanwhile_stays_managed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        with borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"weight": "70"}, None, ME)
+            world.manager.change(PID, {"weight": "40"}, ME)
+            assert own.leave(PID, ME) == []
+            assert world.task().task.weight == 40
+
+    a_daemon(test)
+
+
+def test_it_asks_before_it_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        with borrowing(monkeypatch, world) as own:
+            assert (await own.manage(PID, {"weight": "70"}, None, ME)).tasks == []
+            root = world.processes.roots[PID]
+            world.tenant()
+            await world.adopt(root)
+            assert world.task().task.weight == 70
+
+    a_daemon(test)
+
+
+def test_what_it_asks_for_itself_wins_over_what_its_tree_has_also_on_another_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        root = await world.launched(weight="30", **{"class": "batch"})
+        await world.adopt(root)
+        with borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"weight": "70"}, None, ME)
+            world.tenant(fd=9, gpu=UUIDS[1])
+            await world.adopt(root)
+            assert [(task.task.weight, task.task.task_class.value) for task in world.tasks()] == [(70, "batch")] * 2
+            assert own.leave(PID, ME) == []
+            assert [task.task.weight for task in world.tasks()] == [30, 30]
+
+    a_daemon(test)
+
+
+def test_where_it_cannot_be_managed_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        with borrowing(monkeypatch, world) as own:
+            with pytest.raises(NotSupportedError, match=f"process {PID}: "):
+                await own.manage(PID, {"memory": "3G"}, None, ME)  # nobody could keep that
+            assert world.processes.roots == {}
+
+            async def everything_of(root: Root) -> None:
+                assert root.awaited is True
+                raise RunlistError("the driver refuses")
+
+            monkeypatch.setattr(world.manager, "find_everything_of", everything_of)
+            with pytest.raises(RunlistError, match="the driver refuses"):
+                await own.manage(PID, {"weight": "70"}, None, ME)
+            assert world.processes.roots == {}
+
+    a_daemon(test)
+
+
+def test_memory_that_it_asks_for_is_kept_by_the_region_that_it_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        at_first = files()
+        region, other = (create(tmp_path, strict=False)[1] for _ in range(2))
+        with contextlib.closing(region), contextlib.closing(other), borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"memory": "3G"}, os.dup(region.fileno()), ME)
+            root = world.processes.roots[PID]
+            assert (root.quota.limit, region.read().memory) == (3 * GiB, 3 * GiB)
+            before = files()
+            outcome = await own.manage(PID, {"memory": "90G"}, os.dup(other.fileno()), ME)  # it has one
+            await until(lambda: files() == before)
+            assert outcome.notes == ["a limit of 90.0 GiB has no effect: the GPU has 80.0 GiB"]
+            assert (region.read().memory, other.read().memory) == (90 * GiB, None)
+            assert (await own.manage(PID, {"weight": "7"}, None, ME)).notes == []  # there was no limit before
+            assert (root.quota.limit, region.read().memory) == (None, None)
+            assert own.leave(PID, ME) == []
+        await until(lambda: files() == at_first)
+
+    a_daemon(test)
+
+
+def test_where_one_of_its_settings_is_refused_the_others_stay_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        at_first = files()
+        _, region = create(tmp_path, strict=False)
+        with contextlib.closing(region), borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"memory": "3G", "weight": "70"}, os.dup(region.fileno()), ME)
+            root = world.processes.roots[PID]
+            with pytest.raises(RunlistError, match="takes a budget and a period"):
+                await own.manage(PID, {"memory": "2G", "class": "deadline"}, None, ME)
+            assert (root.quota.limit, region.read().memory, world.task().task.weight) == (3 * GiB, 3 * GiB, 70)
+            assert root.own[PID].settings == {"memory": "3G", "weight": "70"}
+            assert own.leave(PID, ME) == []
+        await until(lambda: files() == at_first)
+
+    a_daemon(test)
+
+
+def test_a_part_of_a_tree_without_work_is_asked_for_where_one_waits_for_it() -> None:
+    async def test(world: Managed) -> None:
+        root = await world.launched()
+        with child() as one:
+            with pytest.raises(NoTargetError, match=f"{one} has no GPU context"):
+                await world.manager.attach(one, {"weight": "8"}, False, ME)
+            assert root.asked_of == {}
+            outcome = await world.manager.attach(one, {"weight": "8"}, True, ME)
+            assert (outcome.tasks, root.asked_of[one].settings) == ([], {"weight": "8"})
+            with pytest.raises(NoTargetError, match=f"{one} has no GPU context"):
+                await world.manager.attach(one, {"weight": "9"}, False, ME)
+            assert root.asked_of[one].settings == {"weight": "8"}
+            world.tenant(one, OF_CHILD)
+            await world.adopt(root, one)
+            assert world.task(one).task.weight == 8
+            assert list(world.processes.roots) == [PID]
+        with child() as other:
+            await world.manager.attach(other, {"weight": "5"}, True, ME)
+            assert list(root.asked_of) == [other]  # the first has ended
+
+    a_daemon(test)
+
+
+def test_all_tasks_are_roots_to_see_and_ones_own_anybodys() -> None:
+    async def test(world: Managed) -> None:
+        world.tenant()
+        await world.adopt(await world.launched())
+        (task,) = world.tasks()
+        for uid, seen in ((0, [task]), (ME, [task]), (ME + 77, [])):
+            assert world.manager.tasks(uid) == world.manager.visible(uid) == seen
+
+    a_daemon(test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -223,6 +224,22 @@ def test_a_folder_that_is_moved_or_removed_is_made_again(folder: Folder) -> None
         await until(lambda: not folder.book and folder.path.is_dir())
         folder.write("a.toml", rule("user = 3"))
         await until(lambda: folder.where(Facts(3)))
+
+    following(folder, test)
+
+
+def test_where_all_that_it_was_in_is_gone_nothing_is_made(folder: Folder) -> None:
+    """As after an emulated GPU in a temporary folder."""
+
+    async def test() -> None:
+        folder.write("a.toml", rule("user = 1"))
+        await until(lambda: folder.where(Facts(1)))
+        shutil.rmtree(folder.path.parent)
+        await until(lambda: bool(folder.drop_ins.troubles))
+        assert not folder.path.parent.exists()
+        folder.path.mkdir(mode=0o700, parents=True)
+        folder.write("a.toml", rule("user = 2"))
+        await until(lambda: folder.where(Facts(2)) and not folder.drop_ins.troubles)
 
     following(folder, test)
 

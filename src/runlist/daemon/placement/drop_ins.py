@@ -48,6 +48,7 @@ _THE_FOLDER = ""
 _TOO_MANY = f"{{}}: more than {MOST_FILES} drop-ins: the last ones are left out"
 _Signature = tuple[int, ...]
 _ALL = Changes(frozenset(), all=True)
+_FIRST = Changes(frozenset(), all=True)
 
 
 class _Read(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class DropIns:
         self._signatures: dict[str, _Signature] = {}
         self._watch = FolderWatch()
         self._thread = ThreadPoolExecutor(1, "drop-ins")
-        self._take(self._look(_ALL))
+        self._take(self._look(_FIRST))
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -164,8 +165,9 @@ class DropIns:
     # -- looking, in the thread --------------------------------------------------------------------
 
     def _look(self, changes: Changes) -> _Look:
+        ours = changes is _FIRST or self.folder.parent.exists()  # else nobody is to find anything of ours there
         try:
-            folder = trusted.open_folder(self.folder, make=0o700)
+            folder = trusted.open_folder(self.folder, make=0o700 if ours else None)
         except (RunlistError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             return _Look([], f"{self.folder}: the drop-ins are refused: {reason}")

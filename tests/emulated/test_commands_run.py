@@ -137,6 +137,31 @@ def test_the_command_has_a_signal_once_where_who_tells_of_it_comes_late(commands
     assert process.returncode == 7
 
 
+IN_BETWEEN = """
+import os, signal, subprocess, runlist.cli.forwarding as forwarding
+ready = forwarding.readable
+def readable(descriptors, wait_s):
+    found = ready(descriptors, wait_s)
+    if found:
+        one._listen()
+    return found
+forwarding.readable = readable
+one = forwarding.Forwarding()
+command = subprocess.Popen(["sleep", "100"])
+one.to(command.pid)
+os.killpg(0, signal.SIGUSR1)
+print(command.wait())
+one.close()
+"""
+
+
+def test_what_the_handler_of_another_signal_has_read_is_not_waited_for() -> None:
+    """systemd sends two, and a terminal that is closed: the second may come while the first one is looked at."""
+    words = [sys.executable, "-c", IN_BETWEEN]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, start_new_session=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGUSR1}\n", "")
+
+
 def test_nothing_is_left_of_a_command_that_is_killed(commands: Commands, daemon: Daemon) -> None:
     process = commands.start("run", "--", "sleep", "1000")
     wait_for(lambda: [command_line(pid) for pid in run_by(process.pid)] == ["sleep 1000"])

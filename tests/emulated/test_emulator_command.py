@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.daemon import PATIENCE_S
+from tests.fixtures.daemon import PATIENCE_S, running, wait_for
 from tests.fixtures.shell import shell
 
 EMULATOR = [sys.executable, "-m", "runlist.cli", "emulator"]
@@ -60,6 +61,21 @@ def test_without_a_command_it_ends_and_the_folder_goes(own_tmp: Path, number: in
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 0
     assert list(own_tmp.glob("runlist-emulated-*")) == []
+
+
+def test_a_private_daemon_makes_nothing_of_the_folder_again(own_tmp: Path) -> None:
+    """It is there for a while after its GPU is gone."""
+    script = """
+"$0" -m runlist.cli run -- true
+exec "$0" -c 'from runlist.client import Client; print(Client.open().status().pid)'
+"""
+    done = subprocess.run([*EMULATOR, "--", "sh", "-c", script, sys.executable], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    time.sleep(1)
+    assert list(own_tmp.glob("runlist-emulated-*")) == []
+    os.kill(int(done.stdout), signal.SIGTERM)
+    wait_for(lambda: not running(int(done.stdout)), "the daemon to end")
+    assert list(own_tmp.iterdir()) == []
 
 
 def test_who_ignores_its_children_has_the_commands_exit_code() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 import signal
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from runlist.cli import child, ending
 from runlist.cli.forwarding import Forwarding
 from runlist.emulated import EmulatedGpu
+
+_TRIES, _PAUSE_S = 10, 0.05
 
 
 def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
@@ -23,7 +28,7 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
     ignores_children = child.heed_children()
     with contextlib.ExitStack() as stack:
         if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runlist-emulated-")))
+            directory = stack.enter_context(_temporary())
         gpu = stack.enter_context(EmulatedGpu(directory, gpus=gpus))
         environment = gpu.environment()
         if forwarding is None:
@@ -38,3 +43,17 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
             return child.not_started(command, error)
         forwarding.to(process.pid)
         return child.end_of(process)
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    """A folder that goes in the end, whatever a private daemon makes in it meanwhile."""
+    folder = Path(tempfile.mkdtemp(prefix="runlist-emulated-"))
+    try:
+        yield folder
+    finally:
+        for _ in range(_TRIES):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(_PAUSE_S)

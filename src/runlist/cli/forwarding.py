@@ -111,7 +111,10 @@ class Forwarding:
 
     def _listen(self) -> bool:
         """Take what the ear says; whether it is still there."""
-        said = os.read(self._from_ear, _HEARD.size * 64)
+        try:
+            said = os.read(self._from_ear, _HEARD.size * 64)
+        except BlockingIOError:  # the handler of another signal, which came in between, has taken it
+            return True
         for number, when in _HEARD.iter_unpack(said):
             self._heard[number] = when
         return bool(said)
@@ -120,6 +123,7 @@ class Forwarding:
 
     def _begin_to_hear(self, taken: set[signal.Signals]) -> None:
         self._from_ear, writer = os.pipe()
+        os.set_blocking(self._from_ear, False)
         parent = os.getpid()
         try:
             self._ear = os.fork()

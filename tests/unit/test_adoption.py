@@ -378,6 +378,31 @@ def test_one_that_may_be_armed_is_settled_before_its_contexts_go() -> None:
     in_a_daemon(test)
 
 
+def test_what_a_tree_may_have_had_for_long_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look among all clients takes the driver long; after it, what is new is among the newest."""
+
+    async def test(world: World) -> None:
+        world.tenant()
+        looks: list[bool] = []
+        find = world.adoption._finder.find
+
+        def noted(*which: Any, new: bool) -> Any:
+            looks.append(new)
+            return find(*which, new=new)
+
+        monkeypatch.setattr(world.adoption._finder, "find", noted)
+        root = world.root()
+        assert not root.awaited  # nobody waits for it unless that is said
+        await world.adopt(root, new_only=True)
+        root.old = True  # as one is that a rule names
+        for _ in range(2):
+            await world.adopt(root, new_only=True)
+        await world.adopt(root)
+        assert looks == [True, False, True, False]
+
+    in_a_daemon(test)
+
+
 def test_a_process_is_a_root_once() -> None:
     async def test(world: World) -> None:
         world.root()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedProcess, ManagedTask, SuspendedBy
+from runlist.daemon.tasks.managed import GAVE_WAY, Count, ManagedProcess, ManagedTask, Own, SuspendedBy
 from runlist.errors import ContextGone, RunlistError
 from runlist.model import Share, Task, TaskClass, TaskKey
+from runlist.proc.process import Program
 
 
 class Context:
@@ -301,3 +302,9 @@ def test_what_a_process_has_on_files_that_it_closed_is_lost() -> None:
     for fd in (open_.fd, lent.fd, pidfd):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+def test_what_somebody_else_set_meanwhile_is_no_more_its_own_but_memory() -> None:
+    own = Own(Program.of(os.getpid()), {"weight": "7", "memory": "3G", "class": "batch"}, alone=False)
+    own.let_go({"weight", "memory", "cap"})
+    assert own.settings == {"memory": "3G", "class": "batch"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -176,3 +177,24 @@ def test_of_gpus_of_which_one_is_lost_the_others_are_told_by_their_numbers(
     lost.add(1)
     with pytest.raises(nvml.NvmlError, match="lost"):
         nvml.gpus()
+
+
+@pytest.mark.parametrize("library", [None, Path("/lib/libnvidia-ml.so.1")])
+def test_the_library_of_a_driver_is_loaded_before_nvml_begins_and_nvml_ends_with_the_session(
+    monkeypatch: pytest.MonkeyPatch, library: Path | None
+) -> None:
+    did: list[str] = []
+    monkeypatch.setattr(nvml.ctypes, "CDLL", did.append)
+    monkeypatch.setattr(nvml.pynvml, "nvmlInit", lambda: did.append("begins"))
+    monkeypatch.setattr(nvml.pynvml, "nvmlShutdown", lambda: did.append("ends"))
+    driver: Any = types.SimpleNamespace(nvml_library=lambda: library)
+    with nvml.open_session(driver):
+        assert did == [*([] if library is None else [str(library)]), "begins"]
+    assert did[-1] == "ends"
+
+
+def test_without_its_library_there_is_no_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(nvml.pynvml, "nvmlInit", lambda: None)
+    driver: Any = types.SimpleNamespace(nvml_library=lambda: tmp_path / "none.so")
+    with pytest.raises(nvml.NvmlError, match=r"none\.so.*: install or load the NVIDIA driver"):
+        nvml.open_session(driver)

@@ -1,14 +1,19 @@
-"""What a process asks for itself that nobody manages yet, and what a part of a tree is asked for."""
+"""What a process asks for itself that nobody manages yet, what a part of a tree is asked for, and what is sent."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.own import OwnSettings
 from runlist.daemon.tasks.managed import Root
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError
@@ -193,3 +198,39 @@ def test_all_tasks_are_roots_to_see_and_ones_own_anybodys() -> None:
             assert world.manager.tasks(uid) == world.manager.visible(uid) == seen
 
     a_daemon(test)
+
+
+@pytest.mark.parametrize(("there", "taken", "trouble"), [(False, True, ""), (True, True, ""), (True, False, "odd")])
+def test_files_that_a_process_sends_are_taken_once_they_were_looked_at(there: bool, taken: bool, trouble: str) -> None:
+    did: list[Any] = []
+
+    async def joined(fds: tuple[int, ...], uid: int) -> Any:
+        did.append(("looked at", fds, uid))
+        return SimpleNamespace(trouble=trouble)
+
+    def take_sent(root: object, pid: int, key: int, sent: object) -> bool:
+        did.append(("sent", root, pid, key))
+        return taken
+
+    world: Any = SimpleNamespace(
+        _search=SimpleNamespace(
+            root_for=lambda pid, uid: "a root" if there else None, look_anew=lambda pid: did.append(("look", pid))
+        ),
+        descriptors=SimpleNamespace(joined=joined),
+        _adoption=SimpleNamespace(take_sent=take_sent),
+        _joining=set(),
+    )
+    message: Any = SimpleNamespace(descriptors=(8, 9), nanoseconds=3)
+
+    async def run() -> None:
+        assert Manager._join(world, 7, ME, message) is there
+        assert len(world._joining) == there
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert world._joining == set()
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    looked, sent = ("looked at", (8, 9), ME), ("sent", "a root", 7, 3)
+    assert did == ([looked, sent, *([("look", 7)] if taken else [])] if there else [])
+    assert [log["reason"] for log in logs] == ([trouble] if trouble else [])

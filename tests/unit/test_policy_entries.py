@@ -94,6 +94,15 @@ def test_people_see_all_entries_in_their_order_and_who_sees_to_them(
     ]
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+def test_what_a_drop_in_gives_is_relied_on_where_no_bound_may_lower_it(tmp_path: Path, bounded: bool) -> None:
+    rules = book(tmp_path, "user = 1", "user = 2" + ("\n[[bound]]\nweight = 50" if bounded else ""))
+    rules.put("a.toml", Rules.of_drop_in(tmp_path / "a.toml", b"[[rule]]\nuser = 3\n[[rule]]\nuser = 4\n"))
+    entries = entries_of(rules)
+    assert [entry.user for entry in entries] == [3, 4, 1, 2]
+    assert [entry.sure for entry in entries] == [not bounded] * 4
+
+
 def test_no_entry_is_relied_on_that_may_be_found_because_one_by_cgroup_was_not_yet(tmp_path: Path) -> None:
     """A cgroup that is made, or made again, has a number that the map gets to know within a second. On hosts with the
     older hierarchies a path may be of one of those, of which the kernel's programs know nothing.

@@ -122,6 +122,19 @@ def test_without_a_region_the_limit_is_the_daemons(region: Region) -> None:
     assert (quota.has_region, quota.limit_on(GPU)) == (False, 4 * GiB)
 
 
+@pytest.mark.parametrize("own", [None, 3 * GiB])
+def test_what_a_tree_brings_along_after_there_was_a_rule_counts_when_that_goes(region: Region, own: int | None) -> None:
+    quota = Quota()
+    quota.follow(4 * GiB)
+    region.set_memory(own)
+    quota.take(region)
+    quota.follow(8 * GiB)
+    assert quota.limit == (own or 8 * GiB)
+    quota.follow(None)
+    assert (quota.limit, region.read().memory) == (own, own)
+    quota.close()
+
+
 @pytest.mark.parametrize("brings", [False, True])
 def test_a_rule_for_the_tree_in_place_of_its_group_leaves_its_own_limit_in_force(region: Region, brings: bool) -> None:
     quota = Quota(None if brings else region)

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -420,3 +421,31 @@ def test_only_launchers_leave_something_behind(short_path: Path) -> None:
         assert gone == []
 
     serving(short_path, test)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("rests", [False, True])
+def test_at_the_end_nobody_is_accepted_after_a_rest_either_and_a_socket_that_others_have_stays(
+    shared: bool, rests: bool
+) -> None:
+    did: list[Any] = []
+
+    def part(name: str, *calls: str) -> Any:
+        return SimpleNamespace(**{call: lambda *which, call=call: did.append((name, call)) for call in calls})
+
+    world: Any = SimpleNamespace(
+        _closed=False, _shared=shared, _pause=part("rest", "cancel") if rests else None,
+        _loop=part("loop", "remove_reader"), _listener=part("socket", "shutdown", "detach"),
+        _connections=[part("connection", "close")],
+    )  # fmt: skip
+    module.Server.close(world)
+    assert did == [
+        *([("rest", "cancel")] if rests else []),
+        ("loop", "remove_reader"),
+        *([] if shared else [("socket", "shutdown")]),
+        ("socket", "detach"),
+        ("connection", "close"),
+    ]
+    did.clear()
+    module.Server.close(world)  # again: who came meanwhile
+    assert did == [("connection", "close")]

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from runlist.daemon.tasks.managed import Count
 from runlist.daemon.tree import sightings
+from runlist.daemon.tree.sightings import Sightings
 from runlist.model import TaskClass
 from runlist.protocol.kernel_autogen import Kind, Refusal, What
 from tests.unit.test_sightings import CLIENT, FD, PID, World, objects
@@ -211,3 +212,50 @@ def test_how_soon_there_was_room_is_told_to_the_task_that_it_was_made_for(task_c
         assert (told is not None, world.rooms) == (task_class is TaskClass.LATENCY, int(told is not None))
 
     with_one(test)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_at_the_end_all_looks_are_given_up(begins: bool) -> None:
+    did: list[str] = []
+
+    def to_cancel(name: str) -> Any:
+        return SimpleNamespace(cancel=lambda: did.append(name))
+
+    world: Any = SimpleNamespace(
+        _known={1: SimpleNamespace(look=to_cancel("one")), 2: SimpleNamespace(look=None)},
+        _beginning=to_cancel("the beginning") if begins else None,
+        _corrections=SimpleNamespace(close=lambda: did.append("corrections")),
+    )
+    Sightings.close(world)
+    assert did == ["one", *(["the beginning"] if begins else []), "corrections"]
+    assert world._known == {}
+
+
+def test_after_a_gap_everything_is_looked_at_once_what_an_earlier_daemon_knew_was() -> None:
+    did: list[Any] = []
+    known = {1: SimpleNamespace(look=None), 2: SimpleNamespace(look="a look"), 3: SimpleNamespace(look=None)}
+    world: Any = SimpleNamespace(
+        _known=known, _beginning=None, _forget=known.pop,
+        _processes=SimpleNamespace(roots={7: "a root", 8: "another"}),
+        _search=SimpleNamespace(look_again=did.append, rules_changed=lambda concerns: did.append(concerns(5))),
+        _kernel=SimpleNamespace(forget=lambda: did.append("forgets")),
+        _corrections=SimpleNamespace(set_all_right=lambda *, but: did.append(("all right but", but))),
+    )  # fmt: skip
+    world.gap = lambda: Sightings.gap(world)
+
+    async def run() -> None:
+        world._beginning = asyncio.get_running_loop().create_future()
+        world.gap()
+        assert did == []
+        world._beginning.set_result(None)
+        await asyncio.sleep(0)
+        assert did == ["a root", "another", True, "forgets", ("all right but", 0)]
+        assert list(known) == [2]
+        did.clear()
+        world._beginning = asyncio.get_running_loop().create_future()
+        world.gap()
+        world._beginning.cancel()
+        await asyncio.sleep(0)
+        assert did == []  # it ends
+
+    asyncio.run(run())

@@ -296,6 +296,9 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
             main(list(words))
         return caught.value.code, err.getvalue()
 
+    missing = str(tmp_path / "missing.py")
+    for words in (("daemon", "--rules"), ("simulate", "--trace"), ("policy", "use")):
+        tried(*words, missing)  # where Python is root's they cannot read what is imported later
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (closed / "rules.toml").write_text("")

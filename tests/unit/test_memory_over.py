@@ -237,9 +237,10 @@ def test_a_tree_that_gets_over_and_back_is_in_the_log_with_its_processes(
         strict.held[PID] = held * GiB
         strict.look()
     said = re.findall(
-        r"a tree (holds more|is within) .*limit='?([^ ']+ [^ ']+)'? processes=\[(\d+)\]", capsys.readouterr().out
+        r"(\w+) *\].* a tree (holds more|is within) .*limit='?([^ ']+ [^ ']+)'? processes=\[(\d+)\]",
+        re.sub("\x1b[^m]*m", "", capsys.readouterr().out),
     )
-    assert said == [("holds more", "2.0 GiB", str(PID)), ("is within", "2.0 GiB", str(PID))]
+    assert said == [("warning", "holds more", "2.0 GiB", str(PID)), ("info", "is within", "2.0 GiB", str(PID))]
 
 
 def test_who_is_not_limited_from_inside_is_in_the_log_once(strict: World, capsys: pytest.CaptureFixture[str]) -> None:

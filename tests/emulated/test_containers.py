@@ -20,7 +20,7 @@ import runlist
 from runlist.planes.nvidia.rm.transport import choose_driver
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.containers import Container, container, deny, first_process, lend, need_containers, record
-from tests.fixtures.daemon import NOBODY, ROOT, Commands, Daemon, Slices, needs_root, task_of, wait_for
+from tests.fixtures.daemon import NOBODY, ROOT, Commands, Daemon, Slices, needs_others, needs_root, task_of, wait_for
 from tests.fixtures.holder import OUT_OF_MEMORY, Holder
 from tests.native.guests import Guests, open_folder
 
@@ -114,6 +114,7 @@ def test_a_container_is_managed_by_what_its_programs_lend(place: Place) -> None:
     wait_for(lambda: region not in place.descriptors(), "the daemon to close the region")
 
 
+@needs_others
 @pytest.mark.skipif(ON_NVIDIA, reason="opens up the emulated GPU's folder")
 def test_a_container_of_another_user(place: Place) -> None:
     """Root in it is nobody here, as where containers are rootless."""

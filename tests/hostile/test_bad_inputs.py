@@ -21,7 +21,7 @@ import typer.main
 
 from runlist import client
 from runlist.cli import application, main
-from tests.fixtures.daemon import NOBODY, As, needs_root
+from tests.fixtures.daemon import NOBODY, As, needs_others
 
 USAGE, NO_PERMISSION, NO_TARGET = 2, 3, 4
 
@@ -287,7 +287,7 @@ def test_words_that_are_no_text(words: tuple[bytes, ...]) -> None:
     assert err.startswith(b"runlist: ")
 
 
-@needs_root
+@needs_others
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
     """A file that cannot be read, and a folder that cannot be written."""
 

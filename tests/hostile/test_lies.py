@@ -30,7 +30,7 @@ from tests.fixtures.daemon import (
     Daemon,
     Worker,
     group_of_nobody,
-    needs_root,
+    needs_others,
     running,
     task_of,
     wait_for,
@@ -226,7 +226,7 @@ def test_who_boasts_of_clients_is_shown_as_numbers_and_nobody_else_is(
     batch.wait_for_progress(20)
 
 
-@needs_root
+@needs_others
 def test_nobody_speaks_for_the_tasks_of_others(
     commands: Commands, start_daemon: Callable[..., Daemon], worker: Start, opened: None
 ) -> None:

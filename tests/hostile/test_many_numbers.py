@@ -25,7 +25,18 @@ from runlist.proc import owners
 from runlist.proc.owners import Owner, may_answer_for, user_behind
 from runlist.proc.process import descendants
 from tests.conftest import ON_NVIDIA
-from tests.fixtures.daemon import NOBODY, As, Commands, Daemon, Refused, group_of_nobody, needs_root, task_of, wait_for
+from tests.fixtures.daemon import (
+    NOBODY,
+    As,
+    Commands,
+    Daemon,
+    Refused,
+    group_of_nobody,
+    needs_others,
+    needs_root,
+    task_of,
+    wait_for,
+)
 
 FIRST, COUNT = 2_000_000, 1000
 ANOTHER = 54321
@@ -181,7 +192,7 @@ def nested(commands: Commands, tmp_path: Path) -> Iterator[tuple[TextIO, TextIO]
     os.waitpid(launcher, 0)
 
 
-@needs_root
+@needs_others
 @pytest.mark.skipif(ON_NVIDIA, reason="it is another user on the emulated GPU alone")
 def test_another_number_does_not_lead_out_of_a_memory_limit(
     shared_daemon: Daemon, nested: tuple[TextIO, TextIO]

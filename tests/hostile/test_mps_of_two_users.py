@@ -19,6 +19,7 @@ from tests.fixtures.daemon import (
     Refused,
     Worker,
     group_of_nobody,
+    needs_others,
     needs_root,
     task_of,
     wait_for,
@@ -85,6 +86,7 @@ def test_nor_is_one_that_comes_later(for_all: Daemon, commands: Commands, worker
     assert not task_of(for_all, own.pid).suspended
 
 
+@needs_others
 def test_nor_by_one_that_had_no_work_when_it_was_suspended(
     for_all: Daemon, commands: Commands, worker: Start, own: Worker
 ) -> None:

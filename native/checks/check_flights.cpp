@@ -149,7 +149,10 @@ void ahead() {
         bound.gives(Kind::kKernel, 1);
         bound.gives(Kind::kGraph, 1);
         runlist::pause_ns(20'000'000);
-        landing.store(1 << 30);
+        {
+            const Held held(all.asking);  // the dispatcher would see one of them land before the other
+            landing.store(1 << 30);
+        }
         while (any_flies(all)) land_all(all);  // it may have stood meanwhile: nothing is learnt
         REQUIRE(bound.client.guess_ns <= now_ns);
         landing.store(0);

@@ -185,7 +185,7 @@ def test_bad_rules_are_refused_before_anything_else(make: Make) -> None:
 def test_who_runs_in_a_container_that_root_made_is_no_other_user(
     make: Make, monkeypatch: pytest.MonkeyPatch, told: str, container: str
 ) -> None:
-    monkeypatch.setattr(owners, "cgroup_of", lambda pid: ("/a", told))
+    monkeypatch.setattr(placement, "cgroup_of", lambda pid: ("/a", told))
     monkeypatch.setattr(owners, "user_behind", lambda uid: {100_007: 7}.get(uid, uid))
     for uid in (7, 100_007):
         task = make().new_task(os.getpid(), GPU, Root(os.getpid(), -1, uid, {})).task

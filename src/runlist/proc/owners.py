@@ -32,7 +32,11 @@ class Owner(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, pid: int, uid: int) -> Owner:
         """The owner of a process of that user. Containers that a user made are all that user's."""
-        container = cgroup_of(pid)[1]
+        return cls.within(cgroup_of(pid)[1], uid)
+
+    @classmethod
+    def within(cls, container: str, uid: int) -> Owner:
+        """The owner of a process of that user in a container, or in none."""
         return cls(user_behind(uid), container if uid == 0 or ":" not in container else "")
 
     def __str__(self) -> str:

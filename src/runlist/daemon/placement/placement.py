@@ -142,8 +142,8 @@ class Placement:
         match = self.foretold.get(pid)
         facts = facts_of(pid, self.rules.variables) if self.rules and match is None else None
         line = command_line(pid)
-        cgroup, container = map(printable, cgroup_of(pid))
-        owner = Owner.of(pid, root.uid)
+        cgroup, container = cgroup_of(pid)
+        owner = Owner.within(container, root.uid)
         managed = ManagedTask(
             Task(
                 TaskKey(pid, gpu),
@@ -155,8 +155,8 @@ class Placement:
             ),
             root=root,
             command_line=line,
-            cgroup=cgroup,
-            container=container,
+            cgroup=printable(cgroup),
+            container=printable(container),
         )
         if facts is not None:
             managed.variables, managed.environment = self.rules.variables, facts.environment

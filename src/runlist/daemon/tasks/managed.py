@@ -210,9 +210,8 @@ class ManagedTask(msgspec.Struct):
     copies: bool = False  # it went off at once, which left what it copies
     carrier: ManagedTask | None = None  # whose suspension takes it off the GPU, too: its own channels stay enabled
     disabled: bool = False  # its own channels are, or some of them
-    unsure_until: float = float(
-        "-inf"
-    )  # until then (monotonic clock) others who share its group may end, and change it by that
+    # Until then (monotonic clock) others who share its group may end, and change it by that.
+    unsure_until: float = float("-inf")
 
     def take_rule(
         self, rule: str, labels: Mapping[str, str], notes: tuple[str, ...], shared_memory: int | None

@@ -62,9 +62,7 @@ class Search:
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
-        self._nobodys: dict[
-            int, float
-        ] = {}  # processes that sent something and are of no tree; until when that is believed
+        self._nobodys: dict[int, float] = {}  # who sent something and is of no tree; until when that is believed
         self._named = 0  # roots, by then
         self._left_alone: set[tuple[int, int | None]] = set()  # with their start times: ids are used again
         self._most_left_alone = LEFT_ALONE

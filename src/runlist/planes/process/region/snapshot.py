@@ -90,9 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     strict: bool
     devices: dict[int, Device]
     slots: tuple[Slot, ...]
-    _asked: dict[
-        tuple[int, int], bool
-    ] = {}  # whether processes lived when that was asked first, which takes 10 µs each
+    _asked: dict[tuple[int, int], bool] = {}  # whether processes lived at the first question, which takes 10 µs each
 
     def device(self, gpu: str) -> Device | None:
         """The entry of a GPU, by UUID; None when no process of the tree has used it."""

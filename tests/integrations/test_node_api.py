@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,8 @@ def test_without_an_answer_the_runtime_has_said_enough(
     assert "Traceback" not in asking.said
 
 
-def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+def _follows_after(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent, cut: Callable[[], None]) -> str:
+    """A container whose pod's annotations are followed, also after each watch was cut off."""
     one = runtime.run("web-0", uid="u1")
     server.put("web-0", "u1", {"runlist.dev/weight": "10"})
     asking.start()
@@ -187,9 +188,14 @@ def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServe
     for weight in ("20", "30"):
         wait_for(lambda: any("watch" in path for path in server.asked))
         server.asked.clear()
-        server.hang_up()
+        cut()
         server.put("web-0", "u1", {"runlist.dev/weight": weight})
         wait_for(partial(_has, asking, one, "weight", weight))
+    return one
+
+
+def test_a_watch_that_ends_is_begun_again(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent) -> None:
+    _follows_after(runtime, server, asking, server.hang_up)
 
 
 def test_a_server_that_vanished_is_not_waited_for(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,16 +250,7 @@ def test_a_server_that_keeps_no_older_changes_is_asked_for_all(
     runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
 ) -> None:
     """On a node where little happens that is each time that a watch is begun again: it is no fault."""
-    one = runtime.run("web-0", uid="u1")
-    server.put("web-0", "u1", {"runlist.dev/weight": "10"})
-    asking.start()
-    wait_for(partial(_has, asking, one, "weight", "10"))
-    for weight in ("20", "30"):
-        wait_for(lambda: any("watch" in path for path in server.asked))
-        server.asked.clear()
-        server.expire()
-        server.put("web-0", "u1", {"runlist.dev/weight": weight})
-        wait_for(partial(_has, asking, one, "weight", weight))
+    one = _follows_after(runtime, server, asking, server.expire)
     server.watch_refusal = 410
     server.expire()
     server.put("web-0", "u1", {"runlist.dev/weight": "40"})

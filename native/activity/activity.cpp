@@ -71,11 +71,18 @@ void announce(Own& mine, std::int64_t lead_ns) {
     if (lead_ns > kAtOnceNs || take_watch(mine)) on_announcement(lead_ns);
 }
 
-Wait::Wait(Own& mine) : mine_(mine), slot_(claim(mine)), began_(monotonic_ns()) {
+void waited(Own& mine, region::Slot& slot, std::int64_t began_ns) {
+    const std::int64_t now = monotonic_ns();
+    // What another thread submitted first during the wait is behind its beginning, and adds nothing.
+    const std::int64_t first = mine.first_ns.exchange(0, std::memory_order_relaxed);
+    if (first != 0) add(slot.activity.launching_ns, began_ns - first);
+    add(slot.activity.waited_ns, now - began_ns);
+    mine.quiet_ns.store(now, std::memory_order_relaxed);
+}
+
+Wait::Wait(Own& mine, std::int64_t least_ns)
+    : mine_(mine), slot_(claim(mine)), least_ns_(least_ns), began_(monotonic_ns()) {
     waiting = true;
-    if (const std::int64_t first = mine.first_ns.exchange(0, std::memory_order_relaxed); first != 0) {
-        add(slot_->activity.launching_ns, began_ - first);
-    }
     slot_->activity.waiting.fetch_add(1);
     place_.routine = nullptr;
     if (Cleanup::Push* there = push.load()) there(&place_, end, this);
@@ -91,10 +98,7 @@ void Wait::end(void* wait) {
     waiting = false;
     // In a child of a fork that came meanwhile the wait is its parent's.
     if (one.mine_.slot.load(std::memory_order_acquire) != one.slot_) return;
-    const std::int64_t now = monotonic_ns();
-    add(one.slot_->activity.waited_ns, now - one.began_);
-    one.mine_.quiet_ns.store(now, std::memory_order_relaxed);
-    one.mine_.first_ns.store(0, std::memory_order_relaxed);
+    if (one.least_ns_ == 0 || monotonic_ns() - one.began_ >= one.least_ns_) waited(one.mine_, *one.slot_, one.began_);
     one.slot_->activity.waiting.fetch_sub(1);  // last: who finds nobody waiting finds the time, too
 }
 

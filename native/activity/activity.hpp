@@ -91,13 +91,17 @@ using OnAnnouncement = void (*)(std::int64_t lead_ns);
 extern const OnAnnouncement on_announcement;
 inline constexpr std::int64_t kAtOnceNs = tenant::kAtOnceMs * std::int64_t{1'000'000};
 
+// A wait that began then ends now.
+void waited(Own& mine, region::Slot& slot, std::int64_t began_ns);
+
 // Whether a wait of this thread is being counted: a call that another library handed on to us is the same wait.
 extern constinit thread_local bool waiting;
 
 // A thread that waits for a GPU, while it lives, also where the thread is cancelled meanwhile. Not within another one.
+// What took less than `least_ns` was no wait.
 class Wait {
   public:
-    explicit Wait(Own& mine);
+    Wait(Own& mine, std::int64_t least_ns);
     ~Wait();
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
@@ -107,6 +111,7 @@ class Wait {
 
     Own& mine_;
     region::Slot* slot_;
+    std::int64_t least_ns_;
     std::int64_t began_;
     Cleanup::Place place_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "activity/activity.hpp"
+#include "activity/called.hpp"
 #include "cap/gate.hpp"
 #include "hooks/functions.hpp"
 #include "hooks/outermost.hpp"
@@ -163,43 +164,51 @@ struct EndCapture<id, row, CUresult(CUstream, CUgraph*)> {
     }
 };
 
+// Calls a real function of a row as a wait for a GPU, which it is if it takes as long as that.
+template <typename... Arguments>
+[[gnu::noinline]] CUresult call_awaited(activity::Own& own, std::int64_t least_ns, CUresult (*real)(Arguments...),
+                                        Arguments... arguments) {
+    const activity::Wait wait(own, least_ns);
+    return real(arguments...);
+}
+
 // What waits for a GPU.
-template <Id id, int row, typename Type = typename Function<id>::Type>
+template <Id id, int row, std::int64_t least_ns = 0, typename Type = typename Function<id>::Type>
 struct Await;
 
-template <Id id, int row, typename... Arguments>
-struct Await<id, row, CUresult(Arguments...)> {
+template <Id id, int row, std::int64_t least_ns, typename... Arguments>
+struct Await<id, row, least_ns, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
         auto* function = real<id>(row);
         if (function == nullptr) [[unlikely]]
             return absent<CUresult>();
         activity::Own* own = activity::telling();
         if (own == nullptr || activity::waiting) return function(arguments...);
-        return wait(*own, function, arguments...);
-    }
-
-  private:
-    [[gnu::noinline]] static CUresult wait(activity::Own& own, CUresult (*function)(Arguments...),
-                                           Arguments... arguments) {
-        const activity::Wait wait(own);
-        return function(arguments...);
+        return call_awaited(*own, least_ns, function, arguments...);
     }
 };
 
 // Work that is done when the call returns.
-template <Id id, int row, typename Type = typename Function<id>::Type>
+template <Id id, int row, std::int64_t least_ns = 0, typename Type = typename Function<id>::Type>
 struct AwaitedWork;
 
-template <Id id, int row, typename... Arguments>
-struct AwaitedWork<id, row, CUresult(Arguments...)> {
+template <Id id, int row, std::int64_t least_ns, typename... Arguments>
+struct AwaitedWork<id, row, least_ns, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
         constexpr bool kPerThread = is_per_thread(Function<id>::kName);
         if (cap::on()) [[unlikely]]
-            return call_in_turn(&Await<id, row>::call, row, kPerThread, arguments...);
+            return call_in_turn(&Await<id, row, least_ns>::call, row, kPerThread, arguments...);
         if (!in_hook && !activity::waiting) count(row, Named(arguments...).stream, kPerThread);
-        return Await<id, row>::call(arguments...);
+        return Await<id, row, least_ns>::call(arguments...);
     }
 };
+
+// Work that is done when the call returns, if it reads or writes pageable memory of the host, and else is only
+// submitted. Which of them it was shows in how long it took.
+constexpr std::int64_t kSubmittedWithinNs = 50'000;
+
+template <Id id, int row>
+struct PerhapsAwaitedWork : AwaitedWork<id, row, kSubmittedWithinNs> {};
 
 // What is no business of quota, cap and counts.
 template <Id id, int row, typename Type = typename Function<id>::Type>
@@ -276,6 +285,49 @@ struct Divide<id, row, CUresult(Arguments...)> {
             cap::divide(calls_of(row), Named(arguments...).stream, is_per_thread(Function<id>::kName));
         }
         return call_real<id, row>(arguments...);
+    }
+};
+
+// What a stream calls for the driver, in the place of the program's function.
+template <typename Function>
+struct Through;
+
+template <>
+struct Through<void(void*)> {
+    static void CUDA_CB call(void* one) {
+        const activity::Wanted wanted = activity::come_to(*static_cast<activity::Called*>(one));
+        reinterpret_cast<CUhostFn>(wanted.function)(wanted.data);
+    }
+};
+
+template <>
+struct Through<void(CUstream, CUresult, void*)> {
+    static void CUDA_CB call(CUstream stream, CUresult status, void* one) {
+        const activity::Wanted wanted = activity::come_to(*static_cast<activity::Called*>(one));
+        reinterpret_cast<CUstreamCallback>(wanted.function)(stream, status, wanted.data);
+    }
+};
+
+// What makes a stream wait for a function of the program. In a graph it is called as often as that is launched, so one
+// that is captured stays as it is; here the driver is asked, whoever began to capture.
+template <Id id, int row, typename Type = typename Function<id>::Type>
+struct CallHost;
+
+template <Id id, int row, typename Callee, typename... More>
+struct CallHost<id, row, CUresult(CUstream, Callee*, void*, More...)> {
+    static CUresult CUDAAPI call(CUstream stream, Callee* function, void* data, More... more) {
+        constexpr bool kPerThread = is_per_thread(Function<id>::kName);
+        if (cap::on()) [[unlikely]]
+            cap::divide(calls_of(row), stream, kPerThread);
+        activity::Own* own = activity::telling();
+        activity::Called* one = nullptr;
+        if (own != nullptr && !in_hook && function != nullptr && !is_captured(row, stream, kPerThread)) {
+            one = activity::give(*own, reinterpret_cast<activity::AnyFunction>(function), data);
+        }
+        if (one == nullptr) return call_real<id, row>(stream, function, data, more...);
+        const CUresult result = call_real<id, row>(stream, &Through<Callee>::call, static_cast<void*>(one), more...);
+        if (result != CUDA_SUCCESS) activity::refuse(*one);
+        return result;
     }
 };
 

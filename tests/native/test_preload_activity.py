@@ -21,7 +21,7 @@ from tests.native.regions import ACTIVITY, ACTIVITY_AT, SLOT_BYTES, SLOTS, SLOTS
 __all__ = ["short_path"]
 
 
-ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 401, 900, 901, 908
+INVALID_VALUE, ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 1, 401, 900, 901, 908
 """Results of CUDA."""
 
 
@@ -111,7 +111,7 @@ def test_a_capture_that_fails_or_is_ended_by_somebody_else(program: Program) -> 
     assert program.do("capture", "launch", "captured").work == 4
 
 
-@pytest.mark.parametrize("way", ["stream", "event", "context"])
+@pytest.mark.parametrize("way", ["stream", "event", "context", "copy-out", "copy-anywhere"])
 def test_a_thread_that_waits_is_one(program: Program, way: str) -> None:
     program.do("launch", "shut", "record")
     before = program.do(f"wait-{way}")
@@ -121,6 +121,63 @@ def test_a_thread_that_waits_is_one(program: Program, way: str) -> None:
     after = program.do("open", "join")
     assert after.waiting == 0
     assert after.waited_ns - before.waited_ns >= 50e6
+
+
+def test_a_copy_that_is_only_submitted_is_no_wait(program: Program) -> None:
+    """The stretch of launches goes on over it."""
+    before = program.do("launch", "shut")
+    program.do("copy-pinned")
+    time.sleep(0.05)
+    assert program.now().waited_ns - before.waited_ns < 50e6
+    after = program.do("copy-pinned", "open", "stream")
+    assert after.work == before.work + 2
+    assert after.launching_ns - before.launching_ns >= 50e6
+
+
+@pytest.mark.parametrize("way", ["call", "call-back"])
+def test_who_has_the_stream_call_it_waits_until_then(program: Program, way: str) -> None:
+    """As JAX and TensorFlow do, in no call of the driver."""
+    before = program.do("launch", "shut", "launch", way)
+    assert program.stays(1)
+    time.sleep(0.05)
+    program.do("open")
+    wait_for(lambda: program.waits(0))
+    after = program.now()
+    assert after.waited_ns - before.waited_ns >= 50e6
+    program.do("stream")
+    program.tell("called")
+    assert program.line() == "called 1 1"
+
+
+@pytest.mark.parametrize("way", ["call", "call-back"])
+def test_who_goes_on_meanwhile_does_not_wait(program: Program, way: str) -> None:
+    before = program.do("launch", "shut", "launch", way, "launch")
+    time.sleep(0.05)
+    program.do("open")
+    wait_for(lambda: program.waits(0))
+    assert program.now().waited_ns - before.waited_ns < 50e6
+
+
+def test_more_functions_than_there_is_room_for_are_called_as_well(program: Program) -> None:
+    program.do("launch", "shut", "call-many", "open", "stream")
+    assert program.now().waiting == 0
+    program.tell("called")
+    assert program.line() == "called 400 400"
+
+
+def test_a_function_in_a_graph_is_called_each_time(program: Program) -> None:
+    program.do("capture", "launch", "call", "captured", "made")
+    program.do("call", "stream", *["launch-graph", "stream"] * 3)
+    program.tell("called")
+    assert program.line() == "called 4 4"
+    assert program.now().waiting == 0
+
+
+def test_a_function_that_is_refused_is_not_waited_for(program: Program) -> None:
+    program.do("call-nothing", result=INVALID_VALUE)
+    program.do("capture", "launch")
+    program.do("call-back", result=UNSUPPORTED)  # which is no function for a graph
+    assert program.now().waiting == 0
 
 
 def test_two_threads_that_wait_are_two(program: Program) -> None:
@@ -155,8 +212,8 @@ def test_what_is_submitted_while_another_thread_waits_begins_nothing_that_outlas
 
 
 def test_to_ask_is_not_to_wait(program: Program) -> None:
-    before = program.do("launch", "stream")
-    program.do("launch", "shut", "record", *["ask"] * 3)
+    before = program.do("launch", "shut")
+    program.do("record", *["ask"] * 3)
     now = program.do("open")
     assert (now.waiting, now.waited_ns) == (0, before.waited_ns)
 

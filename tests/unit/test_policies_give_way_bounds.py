@@ -389,3 +389,44 @@ def test_requests_that_were_not_seen_in_a_program_s_start_are_soon_after() -> No
         gpu.work(0.065, pauses=0, held=0)
     assert gpu.part.way is Way.REQUEST
     assert gpu.now - begun < 1.5
+
+
+def short_requests(gpu: Gpu, seconds: float) -> None:
+    """1,000 a second of 0.1 ms of GPU, each waited for. Beside slices some 400 are done, and the program waits for the
+    GPU all the time.
+    """
+    for _ in range(round(seconds / WINDOW_S)):
+        if gpu.part.way is Way.SLICE:
+            gpu.work(WINDOW_S, pauses=400, held=130e-6, waits=0.9, launches=0.1)
+        else:
+            gpu.work(WINDOW_S, pauses=1000, held=110e-6, waits=0.2, launches=0.25)
+
+
+def test_who_falls_behind_beside_slices_is_spared_them_but_for_a_look_a_minute() -> None:
+    gpu, sliced = Gpu(tells=True), 0
+    short_requests(gpu, 2)
+    assert gpu.ways == [Way.SWITCH, Way.SLICE, Way.SWITCH]
+    for _ in range(180):
+        short_requests(gpu, 1)
+        sliced += gpu.part.way is Way.SLICE
+    assert gpu.ways.count(Way.SLICE) in (3, 4)
+    assert sliced <= 3
+
+
+def test_who_falls_behind_has_slices_again_once_they_do_not_slow_it() -> None:
+    """Its host has become the slow one."""
+    gpu = Gpu(tells=True)
+    short_requests(gpu, 2)
+    gpu.work(1, pauses=1000, held=50e-6, waits=0.02, launches=0.9)
+    assert gpu.part.way is Way.SLICE
+
+
+def test_slices_that_slow_somebody_are_kept_where_nothing_would_be_left_without() -> None:
+    gpu = Gpu(tells=True)
+    for _ in range(round(20 / WINDOW_S)):
+        if gpu.part.way is Way.SLICE:
+            gpu.work(WINDOW_S, pauses=400, held=130e-6, waits=0.9, launches=0.1)
+        else:
+            gpu.work(WINDOW_S, pauses=2600, held=60e-6, waits=0.2, launches=0.25)
+    assert gpu.ways.count(Way.SLICE) >= 3
+    assert gpu.ways.count(Way.SWITCH) <= 6

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <span>
 
+#include "cuda/execution/capture.hpp"
 #include "cuda/execution/current.hpp"
 #include "cuda/execution/stream.hpp"
 #include "cuda/kernel/module.hpp"
@@ -161,6 +163,28 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argu
     Stream* stream = nullptr;
     EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {function, argument}});
+}
+
+// The older form, which no graph can keep.
+CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function, void* argument, unsigned flags) {
+    EMULATOR_ENTER_CONTEXT();
+    if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    Stream* stream = nullptr;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
+    EMULATOR_TRY(allow_query(*stream));
+    struct Callback {
+        CUstream stream;
+        CUstreamCallback function;
+        void* argument;
+    };
+    const CUhostFn call = [](void* data) {
+        const std::unique_ptr<Callback> one(static_cast<Callback*>(data));
+        one->function(one->stream, CUDA_SUCCESS, one->argument);
+    };
+    auto one = std::make_unique<Callback>(handle, function, argument);
+    EMULATOR_TRY(submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {call, one.get()}}));
+    static_cast<void>(one.release());
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,

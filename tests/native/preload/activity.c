@@ -13,11 +13,13 @@ static CUstream stream;
 static CUstream aside;
 static CUevent event;
 static CUdeviceptr memory;
+static void* pinned;
 static CUgraph graph;
 static CUgraphExec executable;
 static CUcontext context;
 static CUfunction kernel;
 static sem_t gate;
+static sem_t shutting;
 static sem_t more;
 static sem_t done;
 static pthread_t waiter;
@@ -25,8 +27,40 @@ static sigjmp_buf back;
 
 static void CUDA_CB shut(void* unused) {
     (void)unused;
+    sem_post(&shutting);
     while (sem_wait(&gate) != 0) {
     }
+}
+
+/* Until the stream has come to it. */
+static CUresult shuts(void) {
+    MUST(cuLaunchHostFunc(stream, shut, NULL));
+    while (sem_wait(&shutting) != 0) {
+    }
+    return CUDA_SUCCESS;
+}
+
+/* What the stream calls, how often it did so, and whether with what it was given. */
+static int called;
+static int right;
+static void CUDA_CB call(void* data) {
+    called++;
+    right += data == &called;
+}
+static void CUDA_CB call_back(CUstream by, CUresult status, void* data) {
+    called++;
+    right += by == stream && status == CUDA_SUCCESS && data == &called;
+}
+static CUresult call_many(void) {
+    for (int one = 0; one < 200; one++) {
+        MUST(cuLaunchHostFunc(stream, call, &called));
+        MUST(cuStreamAddCallback(stream, call_back, &called, 0));
+    }
+    return CUDA_SUCCESS;
+}
+static CUresult say_called(void) {
+    printf("called %d %d\n", called, right);
+    return CUDA_SUCCESS;
 }
 
 static CUresult sync_stream(void) { return cuStreamSynchronize(stream); }
@@ -37,6 +71,20 @@ static CUresult sync_copy(void) {
     uint32_t word;
     return cuMemcpyDtoH(&word, memory, sizeof(word));
 }
+
+/* Into memory of the host that no driver pinned: done when the call returns. */
+static CUresult copy_out(void) {
+    static uint32_t words[256];
+    return cuMemcpyDtoHAsync(words, memory, sizeof(words), stream);
+}
+
+static CUresult copy_anywhere(void) {
+    static uint32_t words[256];
+    return cuMemcpyAsync((CUdeviceptr)words, memory, sizeof(words), stream);
+}
+
+/* Into pinned memory: only submitted. */
+static CUresult copy_pinned(void) { return cuMemcpyDtoHAsync(pinned, memory, 1024, stream); }
 
 static CUresult (*wait_by)(void);
 
@@ -95,12 +143,14 @@ static CUresult works_there(void) {
 static CUresult prepare(void) {
     kernel = accumulate();
     MUST(sem_init(&gate, 0, 0));
+    MUST(sem_init(&shutting, 0, 0));
     MUST(sem_init(&more, 0, 0));
     MUST(sem_init(&done, 0, 0));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&aside, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&event, CU_EVENT_DEFAULT));
     MUST(cuMemAlloc(&memory, 4096));
+    MUST(cuMemHostAlloc(&pinned, 1024, 0));
     return CUDA_SUCCESS;
 }
 
@@ -148,11 +198,21 @@ static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "event")) return sync_event();
     if (!strcmp(word, "context")) return sync_context();
     if (!strcmp(word, "copy")) return sync_copy();
-    if (!strcmp(word, "shut")) return cuLaunchHostFunc(stream, shut, NULL);
+    if (!strcmp(word, "copy-out")) return copy_out();
+    if (!strcmp(word, "copy-pinned")) return copy_pinned();
+    if (!strcmp(word, "shut")) return shuts();
+    if (!strcmp(word, "call")) return cuLaunchHostFunc(stream, call, &called);
+    if (!strcmp(word, "call-back")) return cuStreamAddCallback(stream, call_back, &called, 0);
+    if (!strcmp(word, "call-many")) return call_many();
+    if (!strcmp(word, "call-nothing")) return cuLaunchHostFunc(stream, NULL, NULL);
+    if (!strcmp(word, "called")) return say_called();
+    if (!strcmp(word, "made")) return cuGraphInstantiate(&executable, graph, 0);
     if (!strcmp(word, "open")) return (CUresult)sem_post(&gate);
     if (!strcmp(word, "wait-stream")) return starts(sync_stream, NULL);
     if (!strcmp(word, "wait-event")) return starts(sync_event, NULL);
     if (!strcmp(word, "wait-context")) return starts(sync_context, NULL);
+    if (!strcmp(word, "wait-copy-out")) return starts(copy_out, NULL);
+    if (!strcmp(word, "wait-copy-anywhere")) return starts(copy_anywhere, NULL);
     if (!strcmp(word, "wait-or-leap")) return starts(sync_stream, &back);
     if (!strcmp(word, "work-or-leap")) return (CUresult)pthread_create(&waiter, NULL, works_on, NULL);
     if (!strcmp(word, "work-there")) return works_there();

@@ -37,6 +37,16 @@ to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
 IN_VAIN_S = 1.0
 """What is at slices again so soon had given them up in vain."""
 
+HELD_BACK = 2.0
+"""Slices that were given up are not chosen again, for LONGEST_S, where they make the foreground take so many times as
+long for its work: one that waits for each of many short pieces falls behind beside them, although its host takes as
+long as the GPU does without.
+"""
+SAME_PACE = 1.5
+"""What submits so many times as much while it launches, or as little, has other work than before."""
+MOST_COST = 0.7
+"""Where switches cost more than that, they are chosen all the same: tiny slices leave the background next to none."""
+
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 MOST_DOUBTS = 2
 NOTICEABLE = 0.15
@@ -101,8 +111,8 @@ class Manner(msgspec.Struct, frozen=True):
 class _Window(msgspec.Struct, frozen=True):
     """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
     in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
-    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
-    whether some of it has a latency to keep.
+    part of its own time that is (None where it does not tell), how much work it submits in a second in which it does
+    not wait (0 as well), whether all of it that had some can be watched, and whether some of it has a latency to keep.
     """
 
     length_s: float
@@ -110,6 +120,7 @@ class _Window(msgspec.Struct, frozen=True):
     held_s: float
     waited_s: float
     waits: float | None
+    pace: float
     told: bool
     pressed: bool
 
@@ -127,7 +138,7 @@ class _Window(msgspec.Struct, frozen=True):
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
 
-_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
+_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, 0.0, told=True, pressed=False)
 
 
 class GiveWay:
@@ -156,6 +167,7 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
+        self._slow = _NOTHING  # the last window beside slices that were given up
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -280,7 +292,8 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            return Way.SLICE if surely and window.cost > self._budget else Way.SWITCH
+            worth_it = surely and window.cost > self._budget and not self._falls_behind(window, now)
+            return Way.SLICE if worth_it else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
         if window.cost < WORTH_ASKING or not window.told or not may_ask:
@@ -310,12 +323,21 @@ class GiveWay:
         stayed = now - self._since >= self._stays_s
         self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
         if self._gave_up:
+            self._slow = window
             return Way.SWITCH
         if self._look.over(now):
             return Way.SWITCH
         self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
+
+    def _falls_behind(self, window: _Window, now: float) -> bool:
+        """Whether slices were given up of late beside which the same work took the foreground much longer."""
+        slow = self._slow
+        if slow.waits is None or window.waits is None or reached(self._since + LONGEST_S, now):
+            return False
+        is_same = slow.pace <= SAME_PACE * window.pace and window.pace <= SAME_PACE * slow.pace
+        return is_same and window.cost <= MOST_COST and 1.0 - window.waits >= HELD_BACK * (1.0 - slow.waits)
 
     def _tune(self, window: _Window) -> None:
         """Slices so long that switches cost what is aimed at. They shrink slowly: the program may only have paused."""
@@ -335,7 +357,7 @@ def _window(
         for side in (foreground, background)
     )
     held_s, waited_s, told = 0.0, 0.0, True
-    own_waited_s, own_launching_s = 0.0, 0.0  # of those that had some of the GPU
+    own_waited_s, own_launching_s, work = 0.0, 0.0, 0  # of those that had some of the GPU
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
@@ -348,11 +370,13 @@ def _window(
             if held > 0:
                 own_waited_s += waited
                 own_launching_s += launching
+                work += task.activity.work - then.activity.work
         told &= held <= 0 or _can_be_watched(task)
     own_s = own_waited_s + own_launching_s
     waits = own_waited_s / own_s if own_s > 0 else None
+    pace = work / own_launching_s if own_launching_s > 0 else 0.0
     pressed = any(task.target_p99_us is not None for task in foreground)
-    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed)
+    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, pace, told, pressed)
 
 
 def _can_be_watched(task: Task) -> bool:

@@ -1,0 +1,40 @@
+// Functions of the program that a stream calls when it comes to them. Who waits for one waits in no call of the driver:
+// JAX and TensorFlow do. So while there is one, somebody waits for the GPU, and that was a wait if nothing more was
+// submitted meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "activity/activity.hpp"
+
+namespace runlist::activity {
+
+using AnyFunction = void (*)();  // whatever it takes besides its data
+
+// What a stream is given in the place of a function of the program.
+struct Called {
+    std::atomic<bool> taken;
+    std::atomic<bool> refused;
+    AnyFunction function;
+    void* data;
+    region::Slot* slot;
+    std::uint64_t work;
+    std::int64_t began_ns;
+};
+
+// Before the stream is given it. nullptr where nobody is told of it, or there is no room: then it is given the
+// program's function itself.
+Called* give(Own& own, AnyFunction function, void* data);
+
+// The driver refused it.
+void refuse(Called& one);
+
+// The stream has come to it: what the program wants to have called now.
+struct Wanted {
+    AnyFunction function;
+    void* data;
+};
+Wanted come_to(Called& one);
+
+}  // namespace runlist::activity

@@ -430,3 +430,16 @@ def test_slices_that_slow_somebody_are_kept_where_nothing_would_be_left_without(
             gpu.work(WINDOW_S, pauses=2600, held=60e-6, waits=0.2, launches=0.25)
     assert gpu.ways.count(Way.SLICE) >= 3
     assert gpu.ways.count(Way.SWITCH) <= 6
+
+
+def test_who_falls_behind_only_beside_longer_slices_need_not_stay_there() -> None:
+    """Beside the first ones it is slowed too little to be sure."""
+    gpu = Gpu(tells=True)
+    for window in range(round(3 / WINDOW_S)):
+        if gpu.part.way is Way.SLICE:
+            waits, launches = (0.58, 0.39) if window < 4 else (0.85, 0.15)
+            gpu.work(WINDOW_S, pauses=4_000 * launches, held=100e-6, waits=waits, launches=launches)
+        else:
+            gpu.work(WINDOW_S, pauses=1_000, held=100e-6, waits=0.2, launches=0.25)
+    assert gpu.part.way is Way.SWITCH
+    assert gpu.ways == [Way.SWITCH, Way.SLICE, Way.SWITCH, Way.SLICE, Way.SWITCH]

@@ -167,7 +167,7 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
-        self._slow = _NOTHING  # the last window beside slices that were given up
+        self._fast, self._slow = _NOTHING, _NOTHING  # the last windows at tiny slices, and beside those given up
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -287,13 +287,15 @@ class GiveWay:
 
     def _from_switch(self, window: _Window, now: float) -> Way:
         """By request, where that costs less in controls than the switches do; it shows when one listens for a while."""
+        self._fast = window
         begun, busy_s = self._requests.take(now)
         listened, self._listens = self._listens, False
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            worth_it = surely and window.cost > self._budget and not self._falls_behind(window, now)
-            return Way.SLICE if worth_it else Way.SWITCH
+            of_late = not reached(self._since + LONGEST_S, now)
+            spared = of_late and _falls_behind(window, self._slow)
+            return Way.SLICE if surely and window.cost > self._budget and not spared else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
         if window.cost < WORTH_ASKING or not window.told or not may_ask:
@@ -320,7 +322,7 @@ class GiveWay:
         return Way.SLICE if host_bound else Way.SWITCH
 
     def _from_slice(self, window: _Window, now: float) -> Way:
-        stayed = now - self._since >= self._stays_s
+        stayed = now - self._since >= self._stays_s or _falls_behind(self._fast, window)
         self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
         if self._gave_up:
             self._slow = window
@@ -331,14 +333,6 @@ class GiveWay:
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
-    def _falls_behind(self, window: _Window, now: float) -> bool:
-        """Whether slices were given up of late beside which the same work took the foreground much longer."""
-        slow = self._slow
-        if slow.waits is None or window.waits is None or reached(self._since + LONGEST_S, now):
-            return False
-        is_same = slow.pace <= SAME_PACE * window.pace and window.pace <= SAME_PACE * slow.pace
-        return is_same and window.cost <= MOST_COST and 1.0 - window.waits >= HELD_BACK * (1.0 - slow.waits)
-
     def _tune(self, window: _Window) -> None:
         """Slices so long that switches cost what is aimed at. They shrink slowly: the program may only have paused."""
         least = 0.6 if 0 < window.cost < FADES * self._budget else 0.85
@@ -346,6 +340,14 @@ class GiveWay:
         self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, self._slice_us * factor))
         if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
             self._given_us = round(self._slice_us)
+
+
+def _falls_behind(fast: _Window, slow: _Window) -> bool:
+    """Whether the same work takes the foreground much longer beside slices than it did at tiny ones."""
+    if fast.waits is None or slow.waits is None or fast.cost > MOST_COST:
+        return False
+    is_same = slow.pace <= SAME_PACE * fast.pace and fast.pace <= SAME_PACE * slow.pace
+    return is_same and 1.0 - fast.waits >= HELD_BACK * (1.0 - slow.waits)
 
 
 def _window(

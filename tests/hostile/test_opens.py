@@ -45,7 +45,12 @@ def test_a_flood_of_opens_is_told_once_a_look(tmp_path: Path, monkeypatch: pytes
     drained: list[int] = []
     scans: list[bool] = []
     drain = OpenWatch.drain
-    monkeypatch.setattr(OpenWatch, "drain", lambda self: (drained.append(1), drain(self)))
+
+    def counted(watch: OpenWatch) -> None:
+        drained.append(1)
+        drain(watch)
+
+    monkeypatch.setattr(OpenWatch, "drain", counted)
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.02)
 
     async def main() -> None:

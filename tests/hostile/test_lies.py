@@ -117,6 +117,18 @@ def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[L
     batch.wait_for_progress(20)
 
 
+def test_who_is_found_out_and_comes_anew_is_not_believed(
+    daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]]
+) -> None:
+    liar, batch = lying("waits")
+    wait_for(lambda: NOT_BELIEVED in task_of(daemon, liar.pid).why, "the liar to be found out")
+    for _ in range(2):
+        daemon.client.detach(liar.pid)
+        daemon.client.attach(liar.pid, "latency")
+        assert NOT_BELIEVED in task_of(daemon, liar.pid).why
+    assert times_off(daemon, batch.pid, 0.5)[1] == 0
+
+
 @pytest.mark.parametrize(
     "way",
     [

@@ -141,3 +141,10 @@ def test_the_units_in_deploy_are_those_that_are_installed() -> None:
         assert (ROOT / "deploy" / "systemd" / name).read_text() in units.contents(False, "/usr/bin/runlist", [], None)[
             name
         ]
+
+
+@pytest.mark.parametrize("user", [False, True])
+def test_the_end_of_a_helper_for_want_of_memory_is_not_the_daemon_s(user: bool, tmp_path: Path) -> None:
+    """systemd stops a whole service for that where it is not told otherwise."""
+    (tmp_path / "unit").write_text(units.contents(user, "/usr/bin/runlist", [], None)["runlist.service"])
+    assert read(tmp_path / "unit")["Service"]["OOMPolicy"] == "continue"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
@@ -285,6 +286,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
         self.closed = 0
 
     def opens(self) -> None:
@@ -294,7 +296,8 @@ class Watch:
         return self._reader
 
     def drain(self) -> None:
-        os.read(self._reader, 64)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 64)
 
     def close(self) -> None:
         self.closed += 1

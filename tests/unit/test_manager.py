@@ -17,8 +17,8 @@ from runlist.proc.borrow import OwnRight
 from runlist.proc.process import Program
 from tests.fixtures.adoption import FOUND, OF_CHILD, PID, child, levels, own_usage, slices
 from tests.fixtures.daemon import NOBODY, needs_root
-from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS, FakeClient
-from tests.fixtures.manager import ME, NO_PROCESS, Managed, a_daemon
+from tests.fixtures.fake_rm import INVALID_ARGUMENT, UUIDS
+from tests.fixtures.manager import ME, NO_PROCESS, Managed, a_daemon, enabled
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -361,11 +361,6 @@ def test_a_child_that_is_detached_stays_so_and_the_others_go_on() -> None:
 
 
 # -- suspend, resume -------------------------------------------------------------------------------
-
-
-def enabled(client: FakeClient) -> bool:
-    (state,) = {client.objects[channel].enabled for channel in client.of_class(0xC86F)}
-    return state
 
 
 def test_suspend_and_resume() -> None:

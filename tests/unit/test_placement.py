@@ -16,7 +16,7 @@ from runlist.daemon.memory.quota import Quota
 from runlist.daemon.placement import placement
 from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rule import Match
-from runlist.daemon.placement.rules import Facts, Over
+from runlist.daemon.placement.rules import Facts
 from runlist.daemon.tasks.managed import Asked, Own, Root
 from runlist.errors import UsageError
 from runlist.model import Cap, Deadline, TaskClass, TaskKey
@@ -33,15 +33,13 @@ Make = Callable[..., Placement]
 
 
 class Machine:
-    """Two GPUs: which tasks each has (true: queued), and what processes hold of its memory."""
+    """Two GPUs without tasks, and what processes hold of their memory."""
 
     def __init__(self) -> None:
-        self.queued: dict[str, list[bool]] = {GPU: [], OTHER: []}
         self.memory: dict[str, dict[int, int]] = {GPU: {}, OTHER: {}}
 
     def scheduler(self, gpu: str) -> Any:
-        tasks = {pid: SimpleNamespace(queued=queued) for pid, queued in enumerate(self.queued[gpu])}
-        return SimpleNamespace(tasks=tasks)
+        return SimpleNamespace(tasks={})
 
     def mps_clients(self, gpu: str) -> set[int]:
         return set()
@@ -235,54 +233,6 @@ def test_a_deadline_of_the_rule(make: Make) -> None:
     placed = make('[[rule]]\nset = { deadline = "5ms/20ms" }\n')
     task = placed.new_task(os.getpid(), GPU, Root(1, -1, 1000, {}, OwnRight())).task
     assert (task.task_class, task.deadline) == (TaskClass.DEADLINE, Deadline(5_000, 20_000))
-
-
-# -- limits ----------------------------------------------------------------------------------------
-
-
-def test_without_limits_there_is_always_room(make: Make, machine: Machine) -> None:
-    machine.queued[GPU] = [False] * 100
-    machine.memory[GPU] = {1: 1 << 50}
-    assert make().over_limit(GPU) is None
-    assert make(RULES).over_limit(GPU, expected=1000) is None
-    assert make().over_limit("GPU-3") is None  # nothing is opened to find that out
-
-
-def test_a_limit_of_tasks_is_for_each_gpu(make: Make, machine: Machine) -> None:
-    placed = make("[limits]\ntasks = 2\n")
-    assert placed.rules.limits.over is Over.QUEUE
-    assert placed.over_limit(GPU) is None
-    machine.queued[GPU] = [False, False]
-    assert placed.over_limit(GPU) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
-    assert placed.over_limit(OTHER) is None
-
-
-def test_those_that_wait_take_no_room_and_those_expected_do(make: Make, machine: Machine) -> None:
-    placed = make("[limits]\ntasks = 2\n")
-    machine.queued[GPU] = [False, True, True]
-    assert placed.over_limit(GPU) is None
-    assert placed.over_limit(GPU, expected=1) is not None
-
-
-def test_nobody_goes_before_those_who_wait(make: Make, machine: Machine) -> None:
-    placed = make("[limits]\ntasks = 2\n")
-    assert placed.no_room(GPU) is None
-    assert placed.no_room(GPU, expected=2) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
-    machine.queued[GPU] = [False, True]
-    assert placed.over_limit(GPU) is None  # the one that waits may come in
-    assert placed.no_room(GPU) == "others wait for room on GPU GPU-1"
-    assert placed.no_room(OTHER) is None
-    assert make().no_room("GPU-3") is None
-
-
-def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Machine) -> None:
-    placed = make('[limits]\nmemory = "1 GiB"\nover = "refuse"\n')
-    assert placed.rules.limits.over is Over.REFUSE
-    machine.memory[GPU] = {1: 512 << 20, 2: 512 << 20}
-    assert placed.over_limit(GPU) is None
-    machine.memory[GPU][3] = 1
-    assert placed.over_limit(GPU) == "1024 MiB are used on GPU GPU-1, and rules.toml:1 allows 1024 MiB"
-    assert placed.over_limit(OTHER) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from runlist.model import Activity, Appear, Busy, Idle, TaskClass, Usage, Used
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts import give_way as part
-from runlist.policies.parts import requests
+from runlist.policies.parts import liars
 from runlist.policies.parts.give_way import WINDOW_S, GiveWay, Way
 from runlist.policies.parts.requests import BREAK_S, MOST_OFF_S
 from tests.unit.test_policies_give_way import STEP_S, Gpu, task
@@ -208,7 +208,7 @@ def broken(gpu: Gpu, held: float) -> None:
 @pytest.mark.parametrize(("part_of_break", "believed"), [(0.1, False), (0.3, True)])
 def test_who_wanted_the_gpu_for_a_part_of_its_breaks_is_believed(part_of_break: float, believed: bool) -> None:
     gpu = Gpu("request", tells=True)
-    for _ in range(requests.MOST_LIES):
+    for _ in range(liars.MOST_LIES):
         broken(gpu, part_of_break * BREAK_S)
     assert bool(gpu.manner.watch) is believed
 
@@ -216,16 +216,16 @@ def test_who_wanted_the_gpu_for_a_part_of_its_breaks_is_believed(part_of_break: 
 def test_it_takes_so_many_lies_in_a_row() -> None:
     gpu = Gpu("request", tells=True)
     for _ in range(3):
-        for _ in range(requests.MOST_LIES - 1):
+        for _ in range(liars.MOST_LIES - 1):
             broken(gpu, 0.0)
         broken(gpu, BREAK_S)
         assert gpu.manner.watch
     for _ in range(2):  # and as many again, once it is forgiven
-        for _ in range(requests.MOST_LIES):
+        for _ in range(liars.MOST_LIES):
             assert gpu.manner.watch
             broken(gpu, 0.0)
         assert not gpu.manner.watch
-        gpu.now += requests.FORGIVEN_S
+        gpu.now += liars.FORGIVEN_S
         gpu.ask()
 
 
@@ -299,7 +299,7 @@ def test_after_a_program_was_bound_by_the_gpu_slices_are_looked_at_as_soon_as_at
 
 def test_who_came_on_in_its_breaks_is_believed_however_little_it_did() -> None:
     gpu = Gpu("request", tells=True)
-    for _ in range(2 * requests.MOST_LIES):
+    for _ in range(2 * liars.MOST_LIES):
         gpu.tell(Busy(gpu.key))
         while gpu.manner.off_until is not None:
             gpu.work(STEP_S, pauses=0, held=0)

@@ -239,7 +239,7 @@ def test_a_pause_that_was_no_end_makes_programs_idle_later_and_calm_makes_them_i
         now += 1
         requests.begins(KEY, now)
     assert requests.idle_s(KEY) == MIN_IDLE_S
-    requests.drop(KEY)
+    requests.drop(KEY, now)
     assert requests.idle_s(KEY) == FIRST_IDLE_S
 
 

@@ -421,3 +421,19 @@ def test_the_foregrounds_load_is_measured_once_a_second() -> None:
     assert load.share == pytest.approx(0.4)  # of two seconds
     load.measure(busy(9.0), 16.0)
     assert load.share == 1.0
+
+
+def regrouped(who_renames: int) -> dict[int, int]:
+    """Turns of two alike, of which one has another group after each turn."""
+    book = Book(task(1, group="job 1"), task(2, group="job 2"))
+    taken = {1: 0, 2: 0}
+    for number in range(40):
+        taken[book.take_a_turn()] += 1
+        book.tasks[who_renames] = replace(book.tasks[who_renames], group=f"another {number}")
+        book.decide()
+    return taken
+
+
+@pytest.mark.parametrize("who_renames", [1, 2])
+def test_nobody_has_more_turns_by_going_from_group_to_group(who_renames: int) -> None:
+    assert regrouped(who_renames) == {1: 20, 2: 20}

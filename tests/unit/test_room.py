@@ -1,154 +1,184 @@
-"""Who goes off for a latency-critical task that is about to come, for how long, and how often."""
+"""Who finds room on GPUs within the limits, in which order those come who wait, and that nobody has it all."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runlist.daemon.gpu import room
-from runlist.daemon.gpu.book import BookUsage
-from runlist.daemon.tasks.managed import GAVE_WAY, Count
-from runlist.errors import RunlistError
-from runlist.model import Share, TaskKey
-from runlist.policies import Decision
-from tests.fixtures.fake_rm import UUIDS, Call
-from tests.fixtures.scheduler import DISABLE, World
+from runlist.daemon.placement.book import RuleBook
+from runlist.daemon.placement.room import Room
+from runlist.daemon.placement.rules import Over, Rules
+from runlist.errors import UsageError
+from runlist.proc.owners import Owner
 
-# As they are to be: taken from the code they would hold whatever it says.
-LONGEST_S = 0.1
-REST = 10
-
-REFUSED = 0x1F
+GPU, OTHER = "GPU-1", "GPU-2"
+ROOT, ALICE, BOB, POD = Owner(0), Owner(1000), Owner(1001), Owner(0, "c0ffee")
 
 
-def key(pid: int) -> TaskKey:
-    return TaskKey(pid, UUIDS[0])
+class Machine:
+    """Two GPUs: the tasks of each, and what processes hold of its memory."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, dict[int, Any]] = {GPU: {}, OTHER: {}}
+        self.memory: dict[str, dict[int, int]] = {GPU: {}, OTHER: {}}
+        self._numbers = itertools.count()
+
+    def add(self, owner: Owner, count: int = 1, *, queued: bool = False, gpu: str = GPU) -> list[Any]:
+        """Tasks of an owner, each a second after the one before."""
+        added = []
+        for number in itertools.islice(self._numbers, count):
+            task = SimpleNamespace(owner=(owner.uid, owner.container), since=float(number))
+            added.append(SimpleNamespace(queued=queued, task=task))
+            self.tasks[gpu][number] = added[-1]
+        return added
+
+    def scheduler(self, gpu: str) -> Any:
+        return SimpleNamespace(tasks=self.tasks[gpu])
+
+    def by_pid(self, gpu: str) -> dict[int, int]:
+        return self.memory[gpu]
 
 
-def computes(world: World) -> list[bool]:
-    return [tenant.computes for tenant in world.tenants.values()]
+Make = Callable[[str], Room]
 
 
 @pytest.fixture
-def roomy(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Tasks 1 and 2, which make room, and 3, which does not."""
-    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=world.clock.monotonic))
-    for pid in (1, 2, 3):
-        world.add(pid)
-    shares = {key(pid): Share(10_000) for pid in (1, 2, 3)}
-    world.decide(Decision(shares, again_after_s=LONGEST_S / 4, off_on_arrival=frozenset({key(1), key(2), key(9)})))
-    world.run()
-    return world
+def machine() -> Machine:
+    return Machine()
 
 
-def test_they_go_off_by_one_control_until_a_run_decides(roomy: World) -> None:
-    for tenant in roomy.tenants.values():
-        tenant.file.calls.clear()
-    assert roomy.scheduler.gives_room
-    assert roomy.do(roomy.scheduler.make_room)
-    assert computes(roomy) == [False, False, True]
-    assert sum(len(tenant.file.sent(DISABLE)) for tenant in roomy.tenants.values()) == 1
-    tasks = [roomy.scheduler.tasks[key(pid)] for pid in (1, 2, 3)]
-    assert [task.remark for task in tasks] == [GAVE_WAY, GAVE_WAY, ""]
-    assert [task.counts[Count.SUSPENSIONS] for task in tasks] == [1, 1, 0]
-    roomy.run()
-    assert [tenant.enabled for tenant in roomy.tenants.values()] == [True] * 3
-    assert [task.remark for task in tasks] == [""] * 3
+@pytest.fixture
+def make(tmp_path: Path, machine: Machine) -> Make:
+    def make(text: str) -> Room:
+        path = tmp_path / "rules.toml"
+        path.write_text(text)
+        gpus: Any = machine
+        return Room(RuleBook(Rules.load(path)), gpus, gpus)
+
+    return make
 
 
-def test_timers_do_not_decide_meanwhile(roomy: World) -> None:
-    """The policy asked to be asked again, and does not know who comes."""
-    roomy.do(roomy.scheduler.make_room)
-    asked = len(roomy.policy.asked)
-    roomy.pass_time(LONGEST_S / 2)
-    assert (computes(roomy), len(roomy.policy.asked)) == ([False, False, True], asked)
-    roomy.pass_time(LONGEST_S / 2 + 0.001)
-    assert (computes(roomy), len(roomy.policy.asked)) == ([True] * 3, asked + 1)
-    roomy.pass_time(LONGEST_S / 4)
-    assert len(roomy.policy.asked) == asked + 2  # and its timer goes on
+def test_without_limits_there_is_always_room(make: Make, machine: Machine) -> None:
+    machine.add(ALICE, 100)
+    machine.memory[GPU] = {1: 1 << 50}
+    for room in (make(""), make('[[rule]]\nset.class = "batch"\n')):
+        assert room.over_limit(GPU, ALICE, [ALICE] * 1000) is None
+        assert room.over_limit("GPU-3", ALICE) is None  # nothing is opened to find that out
+        assert room.no_room("GPU-3", ALICE) is None
+        room.commands = {7: ALICE, 8: BOB}
+        assert room.next_command(["GPU-3"], ()) == 7
 
 
-def test_who_makes_room_on_and_on_runs_most_of_the_time(roomy: World) -> None:
-    assert roomy.do(roomy.scheduler.make_room)
-    assert not roomy.do(roomy.scheduler.make_room)  # it is made
-    roomy.pass_time(LONGEST_S + 0.001)
-    assert not roomy.do(roomy.scheduler.make_room)
-    roomy.pass_time(REST * LONGEST_S - 0.01)
-    assert not roomy.do(roomy.scheduler.make_room)
-    assert computes(roomy) == [True] * 3
-    roomy.pass_time(0.02)
-    assert roomy.do(roomy.scheduler.make_room)
-    roomy.pass_time(LONGEST_S / 2)
-    roomy.run()
-    roomy.pass_time(REST * LONGEST_S / 2 + 0.01)
-    assert roomy.do(roomy.scheduler.make_room)  # it had been made for half as long
+def test_a_limit_of_tasks_is_for_each_gpu(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 2\n")
+    assert room.over_limit(GPU, ALICE) is None
+    machine.add(ALICE, 2)
+    assert room.over_limit(GPU, BOB) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    assert room.over_limit(OTHER, BOB) is None
 
 
-def test_where_the_driver_refuses_they_run_on(roomy: World) -> None:
-    refusals = [REFUSED]
-    objects = roomy.tenants[2].client.objects
-
-    def refuse(call: Call) -> int | None:
-        """A list that names what is no channel is done up to that."""
-        if not refusals or call.command != DISABLE:
-            return None
-        for channel in roomy.tenants[2].client.of_class(0xC86F)[:8]:
-            objects[channel].enabled = False
-        return refusals.pop()
-
-    for tenant in roomy.tenants.values():
-        tenant.file.on_control = refuse
-    assert not roomy.do(roomy.scheduler.make_room)
-    assert computes(roomy) == [True] * 3
-    assert refusals == []
-    roomy.pass_time(REST * LONGEST_S + 0.01)
-    assert roomy.do(roomy.scheduler.make_room)
+def test_those_that_wait_take_no_room_and_those_that_start_do(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 2\n")
+    machine.add(ALICE)
+    machine.add(ALICE, 2, queued=True)
+    assert room.over_limit(GPU, ALICE) is None
+    assert room.over_limit(GPU, ALICE, [ALICE]) is not None
 
 
-def test_nobody_makes_room_who_is_off_or_gone_or_where_nobody_is_to(roomy: World) -> None:
-    roomy.do(lambda: roomy.scheduler.remove(key(2)))
-    roomy.scheduler.tasks[key(1)].share = Share(10_000, enabled=False)
-    assert not roomy.do(roomy.scheduler.make_room)
-    roomy.decide(Decision({}))
-    roomy.run()
-    assert not roomy.scheduler.gives_room
-    assert not roomy.do(roomy.scheduler.make_room)
+def test_nobody_goes_before_those_who_wait(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 2\n")
+    assert room.no_room(GPU, ALICE) is None
+    assert room.no_room(GPU, ALICE, [ALICE, BOB]) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    machine.add(BOB)
+    machine.add(ALICE, queued=True)
+    assert room.over_limit(GPU, ALICE) is None  # the one that waits may come in
+    assert room.no_room(GPU, ALICE) == room.no_room(GPU, BOB) == "others wait for room on GPU GPU-1"
+    assert room.no_room(OTHER, ALICE) is None
 
 
-def test_of_clients_of_a_server_one_control_stops_all(roomy: World) -> None:
-    tasks = [roomy.scheduler.tasks[key(pid)] for pid in (1, 2)]
-    tasks[1].carrier = tasks[0]
-    assert roomy.do(roomy.scheduler.make_room)
-    assert computes(roomy) == [False, True, True]
-    assert [task.share.enabled for task in tasks] == [False, False]
+def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Machine) -> None:
+    room = make('[limits]\nmemory = "1 GiB"\nover = "refuse"\n')
+    machine.memory[GPU] = {1: 512 << 20, 2: 512 << 20}
+    assert room.over_limit(GPU, ALICE) is None
+    machine.memory[GPU][3] = 1
+    assert room.over_limit(GPU, ALICE) == "1024 MiB are used on GPU GPU-1, and rules.toml:1 allows 1024 MiB"
+    assert room.over_limit(OTHER, ALICE) is None
 
 
-def test_what_may_go_off_at_once_for_another_reason_is_settled_first(roomy: World) -> None:
-    settled: list[Any] = []
-    task = roomy.scheduler.tasks[key(1)]
-    task.on_settle = lambda: settled.append(task.share.enabled)
-    assert roomy.do(roomy.scheduler.make_room)
-    assert settled == [True]
+def test_a_limit_of_each_user_is_for_all_but_root(make: Make, machine: Machine) -> None:
+    room = make("[limits]\nuser_tasks = 2\n")
+    for owner in (ALICE, POD, ROOT):
+        machine.add(owner, 2)
+    said = "has 2 tasks on GPU GPU-1, and rules.toml:1 allows a user 2"
+    assert room.over_limit(GPU, ALICE) == f"user 1000 {said}"
+    assert room.over_limit(GPU, POD) == f"user 0 in container c0ffee {said}"
+    assert room.over_limit(GPU, BOB, [ALICE]) is None
+    assert room.over_limit(GPU, BOB, [BOB, BOB]) is not None
+    assert room.over_limit(GPU, ROOT) is room.over_limit(OTHER, ALICE) is None
 
 
-def test_the_book_counts_no_time_of_who_makes_room(roomy: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BookUsage.__init__, "__defaults__", (roomy.clock.monotonic,))
-    roomy.source.error = RunlistError("no")
-    roomy.pass_time(0.01)
-    roomy.run()
-    before = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
-    roomy.do(roomy.scheduler.make_room)
-    roomy.pass_time(LONGEST_S / 2)
-    roomy.run()
-    after = [roomy.scheduler.accounting.of(pid).usage.held_s for pid in (1, 2, 3)]
-    assert [round(now - was, 6) for now, was in zip(after, before, strict=True)] == [0.0, 0.0, LONGEST_S / 2]
+def test_who_waits_for_its_own_tasks_keeps_nobody_waiting(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 4\nuser_tasks = 1\n")
+    machine.add(ALICE)
+    (hers,) = machine.add(ALICE, queued=True)
+    assert room.no_room(GPU, BOB) is None
+    room.commands = {7: ALICE, 8: BOB}
+    assert room.next_command([GPU], ()) == 8
+    assert room.next_task(GPU, ()) is None
+    machine.tasks[GPU].pop(0)
+    assert room.next_task(GPU, ()) is hers
 
 
-def test_after_closing_nobody_comes_on(roomy: World) -> None:
-    roomy.do(roomy.scheduler.make_room)
-    asked = len(roomy.policy.asked)
-    roomy.do(roomy.scheduler.close)
-    roomy.pass_time(2 * LONGEST_S)
-    assert len(roomy.policy.asked) == asked
+def test_who_has_least_is_next(make: Make, machine: Machine) -> None:
+    """Whoever has most of the tasks, and many that wait, keeps nobody from the next place."""
+    room = make("[limits]\ntasks = 4\n")
+    running = machine.add(ALICE, 3)
+    machine.add(BOB)
+    machine.add(ALICE, 5, queued=True)
+    bobs = machine.add(BOB, 2, queued=True)
+    assert room.next_task(GPU, ()) is None
+    running[0].queued = True
+    assert room.next_task(GPU, ()) is bobs[0]
+    bobs[0].queued = False
+    running[1].queued = True
+    assert room.next_task(GPU, ()) is running[0]  # of hers the one that waits longest
+
+
+def test_a_command_of_who_has_less_goes_before_the_tasks_that_wait(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 3\n")
+    machine.add(ALICE, 2)
+    machine.add(ALICE, 5, queued=True)
+    room.commands = {7: ALICE, 8: ALICE, 9: BOB}
+    assert room.next_task(GPU, ()) is None
+    assert room.no_room(GPU, BOB) is None
+    assert room.next_command([GPU], ()) == 9
+    # while that is starting there is no room for another one, and then its place is no others'
+    assert room.next_command([GPU], [BOB]) is None
+    del room.commands[9]
+    assert room.next_command([GPU], ()) is None  # hers that wait have no more than she has
+    assert room.next_task(GPU, ()) is machine.tasks[GPU][2]
+
+
+def test_what_is_starting_counts_for_whoever_starts_it(make: Make, machine: Machine) -> None:
+    room = make("[limits]\ntasks = 3\n")
+    room.commands = {7: ALICE, 8: BOB}
+    assert room.next_command([GPU], ()) == 7
+    assert room.next_command([GPU], [ALICE]) == 8
+    assert room.next_command([GPU, OTHER], [ALICE, BOB, BOB]) is None
+
+
+@pytest.mark.parametrize("text", ["user_tasks = 0", "user_tasks = true", 'user_tasks = "2"', "users_tasks = 2"])
+def test_mistakes_in_limits(make: Make, text: str) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml"):
+        make(f"[limits]\n{text}\n")
+
+
+def test_what_is_over_a_limit_of_each_user(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('[limits]\nuser_tasks = 2\nover = "refuse"\n')
+    limits = Rules.load(tmp_path / "rules.toml").limits
+    assert (limits.tasks, limits.user_tasks, limits.over) == (None, 2, Over.REFUSE)

@@ -226,11 +226,17 @@ async def _look(daemon: Daemon) -> None:
 
     def on_open() -> None:
         watch.drain()
+        loop.remove_reader(watch.fileno())  # a flood of opens is told once a look
         if not daemon.kernel.works:
             opened.set()
 
-    if watch.works:
-        asyncio.get_running_loop().add_reader(watch.fileno(), on_open)
+    def listen() -> None:
+        if watch.works:
+            watch.drain()  # of what was opened until now one look tells
+            loop.add_reader(watch.fileno(), on_open)
+
+    loop = asyncio.get_running_loop()
+    listen()
     try:
         await daemon.sightings.begun()
         soon, pause, scanned_at = True, FIRST_LOOK_S, time.monotonic()
@@ -241,6 +247,7 @@ async def _look(daemon: Daemon) -> None:
                 await asyncio.sleep(max(FIRST_LOOK_S, daemon.search.took_s))  # opens come in bursts
             was_opened = opened.is_set()
             opened.clear()
+            listen()
             wanted = bool(daemon.processes.roots or daemon.placement.rules)
             longest = SCAN_EVERY_TOLD_S if daemon.kernel.works else SCAN_EVERY_S
             due = was_opened or soon or time.monotonic() - scanned_at >= longest
@@ -267,7 +274,7 @@ async def _look(daemon: Daemon) -> None:
                 pause = min(pause, newcomers_s, NEWCOMERS_LONGEST_S)
     finally:
         if watch.works:
-            asyncio.get_running_loop().remove_reader(watch.fileno())
+            loop.remove_reader(watch.fileno())
         watch.close()
 
 

@@ -15,6 +15,7 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.drop_ins import DropIns
 from runlist.daemon.placement.facts import MAX_COMMAND, comm_of, environment_of
+from runlist.daemon.placement.room import Room
 from runlist.daemon.placement.rule import Match, Rule
 from runlist.daemon.placement.rules import Facts, Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
@@ -27,7 +28,7 @@ from runlist.proc.words import command_line, short_command
 from runlist.settings.changes import Change
 from runlist.settings.table import NO_SETTINGS, apply_changes, control_words, memory_change, override, parse_settings
 from runlist.settings.values import is_none
-from runlist.text import counted, printable
+from runlist.text import printable
 
 _SET = ("task_class", "weight", "cap", "deadline", "target_p99_us", "group", "group_of", "timeslice_us")
 """The fields of a task that settings give."""
@@ -94,7 +95,7 @@ class Placement:
         self.drop_ins: DropIns | None = None
         self.foretold: dict[int, Match] = {}
         """What the rules give to processes that are looked at just now, where the kernel told which rule that is."""
-        self._gpus = gpus
+        self.room = Room(self.rules, gpus, census)
         self._census = census
 
     def take_drop_ins(self, folder: Path, changed: Callable[[list[Rule]], None]) -> DropIns:
@@ -236,25 +237,3 @@ class Placement:
     def gpu_pids(self) -> set[int]:
         """Processes with a compute context, managed or not."""
         return self._census.pids()
-
-    def no_room(self, gpu: str, expected: int = 0) -> str | None:
-        """Why a newcomer to a GPU has to wait, or None. Nobody goes before those who wait already."""
-        reason = self.over_limit(gpu, expected)
-        limits = self.rules.limits
-        if reason is None and (limits.tasks is not None or limits.memory is not None):
-            waiting = any(task.queued for task in self._gpus.scheduler(gpu).tasks.values())
-            return f"others wait for room on GPU {gpu}" if waiting else None
-        return reason
-
-    def over_limit(self, gpu: str, expected: int = 0) -> str | None:
-        """Why a GPU has no room for one task more than the present and the `expected` ones, or None."""
-        limits = self.rules.limits
-        if limits.tasks is not None:
-            there = expected + sum(not task.queued for task in self._gpus.scheduler(gpu).tasks.values())
-            if there >= limits.tasks:
-                return f"GPU {gpu} has {counted(there, 'task')}, and {limits.where} allows {limits.tasks}"
-        if limits.memory is not None:
-            used = sum(self._census.by_pid(gpu).values())
-            if used > limits.memory:
-                return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
-        return None

@@ -172,16 +172,17 @@ def _tables(name: str, document: dict[str, Any]) -> Iterator[tuple[TomlPath, obj
 
 
 def _limits(value: object, where: str) -> Limits:
-    table = _check_keys(("limits",), value, ("tasks", "memory", "over"))
-    tasks = table.get("tasks")
-    if tasks is not None and (type(tasks) is not int or tasks < 1):
-        raise Wrong(("limits", "tasks"), "take a whole number of 1 or more")
+    table = _check_keys(("limits",), value, ("tasks", "user_tasks", "memory", "over"))
+    for key in ("tasks", "user_tasks"):
+        if key in table and (type(table[key]) is not int or table[key] < 1):
+            raise Wrong(("limits", key), "take a whole number of 1 or more")
     over = table.get("over", Over.QUEUE)
     if over not in list(Over):
         raise Wrong(("limits", "over"), f"take {', '.join(Over)}")
-    if "over" in table and not table.keys() & {"tasks", "memory"}:
-        raise Wrong(("limits", "over"), "nothing can be over: name tasks or memory, too")
-    return Limits(tasks, _memory(table["memory"]) if "memory" in table else None, Over(over), where)
+    if "over" in table and not table.keys() & {"tasks", "user_tasks", "memory"}:
+        raise Wrong(("limits", "over"), "nothing can be over: name tasks, user_tasks or memory, too")
+    memory = _memory(table["memory"]) if "memory" in table else None
+    return Limits(table.get("tasks"), memory, Over(over), where, table.get("user_tasks"))
 
 
 def _memory(value: object) -> int:

@@ -34,12 +34,15 @@ class Over(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The most tasks and the most bytes of memory on one GPU; None is no limit. `where` is their line."""
+    """The most tasks, of all and of one user, and the most bytes of memory on one GPU; None is no limit. `where` is
+    their line.
+    """
 
     tasks: int | None = None
     memory: int | None = None
     over: Over = Over.QUEUE
     where: str = ""
+    user_tasks: int | None = None
 
 
 class Match(msgspec.Struct, frozen=True):

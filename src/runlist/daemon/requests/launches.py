@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
@@ -16,11 +17,12 @@ from runlist.errors import RunlistError
 from runlist.model import TaskClass
 from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
-from runlist.proc.owners import user_behind
+from runlist.proc.owners import Owner, user_behind
 from runlist.proc.process import descendants
 from runlist.settings.table import override, parse_request
 
 _QUEUE_LOOK_S = 0.2
+_COUNTS_S = 0.02
 
 
 class Launches:
@@ -43,7 +45,8 @@ class Launches:
         self._processes = processes
         self._descriptors = descriptors
         self._opened = opened
-        self._waiting: dict[int, int] = {}  # users of launchers that wait, the longest waiting first
+        self._waiting: dict[int, int] = {}  # users of launchers that wait
+        self._next: tuple[float, int | None] | None = None  # the launcher whose turn it is, and since when
 
     async def begin(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
@@ -106,27 +109,28 @@ class Launches:
             raise RunlistError(f"process {pid} is managed already")
         if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
-        self._waiting[pid] = uid
+        over, room, owner = self._placement.rules.limits.over, self._placement.room, Owner.of(pid, uid)
+        if over is not Over.QUEUE:
+            reason = room.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
+            if reason is not None and over is Over.REFUSE:
+                raise RunlistError(f"the command is not started: {reason}")
+            return settings if reason is None else override(settings, {"class": TaskClass.BATCH})
+        self._waiting[pid], room.commands[pid], self._next = uid, owner, None
         try:
-            over = self._placement.rules.limits.over
-            while (reason := self._no_room()) or (over is Over.QUEUE and next(iter(self._waiting)) != pid):
-                if over is Over.REFUSE:
-                    raise RunlistError(f"the command is not started: {reason}")
-                if over is Over.BATCH:
-                    return override(settings, {"class": TaskClass.BATCH})
+            while self._next_command() != pid:
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 check_owner(pid, uid)  # it may have given up
             return settings
         finally:
-            del self._waiting[pid]
+            del self._waiting[pid], room.commands[pid]
+            self._next = None
 
-    def _no_room(self) -> str | None:
-        """Why a command must wait, when every GPU is full. Commands that have no context yet count, too."""
-        busy = {process.root.pid for process in self._processes.managed.values()}
-        starting = sum(not root.ended and root.pid not in busy for root in self._processes.roots.values())
-        reason = None
-        for gpu in dict.fromkeys([*(scheduler.gpu for scheduler in self._gpus.all()), *self._census.gpus()]):
-            reason = self._placement.no_room(gpu, starting)
-            if reason is None:
-                return None
-        return reason
+    def _next_command(self) -> int | None:
+        """The launcher whose turn it is. All that wait ask for it, so what was found out counts for a moment."""
+        now = time.monotonic()
+        if self._next is None or now - self._next[0] > _COUNTS_S:
+            self._next = now, self._placement.room.next_command(self._all_gpus(), self._processes.starting)
+        return self._next[1]
+
+    def _all_gpus(self) -> list[str]:
+        return list(dict.fromkeys([*(scheduler.gpu for scheduler in self._gpus.all()), *self._census.gpus()]))

@@ -167,6 +167,8 @@ class Manager:
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
         processes, named = self._targets(pid, uid), self.processes.named(pid)
+        for task in (*self._tasks(processes), *self.processes.away(pid)):
+            _check_may_go(task, uid)
         if (root := self.processes.asked(pid)) is not None:
             del root.asked_of[pid]
             if not processes and not self.processes.away(pid):
@@ -187,11 +189,19 @@ class Manager:
 
     def release(self, uid: int) -> list[str]:
         """Detach everything of a user; root's release is everybody's."""
-        mine = [root for root in self.processes.roots.values() if uid in (0, root.uid)]
+        mine, stay = [], []
+        for root in self.processes.roots.values():
+            if uid in (0, root.uid):
+                try:
+                    for task in (*self._tasks(self.processes.under(root.pid)), *self.processes.away(root.pid)):
+                        _check_may_go(task, uid)
+                    mine.append(root)
+                except NoPermissionError as error:
+                    stay.append(str(error))
         self._search.leave_alone([process.pid for root in mine for process in self.processes.under(root.pid)])
         troubles = [trouble for root in mine for trouble in self.processes.remove_root(root)]
         self.gpus.run_all()
-        return troubles
+        return troubles + stay
 
     def change(self, pid: int, settings: dict[str, str], uid: int) -> Outcome:
         """Change settings of a process' tasks, and of its tree: all, or none when one is refused."""
@@ -400,6 +410,20 @@ class Manager:
                     task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
+
+
+def _check_may_go(task: ManagedTask, uid: int) -> None:
+    """Raise NoPermissionError for a task that rules keep off its GPU: else to be managed no more would be the way round
+    them. Whoever named a process that no rule does may take that back.
+    """
+    if uid == 0:
+        return
+    forbidden, waits = (cause in task.suspended_by for cause in (SuspendedBy.POLICY, SuspendedBy.ROOM))
+    if forbidden or (waits and task.rule):
+        why = "is suspended by rules" if forbidden else f"waits for room, and has the rule {task.rule}"
+        raise NoPermissionError(
+            f"process {task.task.key.pid} {why} (`runlist policy show`): only root may detach it now"
+        )
 
 
 def _changed(task: Task, changes: Sequence[Change]) -> Task:

@@ -22,6 +22,7 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
+from runlist.proc.owners import Owner
 from runlist.proc.process import Program, ancestors
 
 
@@ -51,6 +52,7 @@ class Root(msgspec.Struct):
     away: dict[TaskKey, Away] = {}
     losses: Counter[tuple[int, int | None]] = msgspec.field(default_factory=Counter)  # by process and its start
     heirs: dict[int, int] = {}
+    owner: Owner = Owner(0)  # who answers for it
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work
 

@@ -117,12 +117,12 @@ class Checks:
             self._gpus.run_all()
 
     def _admit_queued(self) -> None:
-        """Let queued tasks run as far as there is room, the longest waiting first."""
+        """Let queued tasks run as far as there is room."""
         admitted = set()
-        for task in sorted((task for task in self._processes.tasks() if task.queued), key=lambda task: task.task.since):
-            if self._placement.over_limit(task.task.key.gpu) is None:
+        for scheduler in self._gpus.all():
+            while task := self._placement.room.next_task(scheduler.gpu, self._processes.starting):
                 task.let_go(SuspendedBy.ROOM)
-                admitted.add(task.task.key.gpu)
+                admitted.add(scheduler.gpu)
         self._gpus.run(admitted, set())
 
 

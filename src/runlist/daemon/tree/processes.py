@@ -202,9 +202,10 @@ class Processes:
         except BaseException:
             os.close(pidfd)
             raise
-        reads = self._reads.setdefault(Owner.of(pid, uid), Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
+        owner = Owner.of(pid, uid)
+        reads = self._reads.setdefault(owner, Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
         root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads))
-        root.by_rule = by_rule
+        root.by_rule, root.owner = by_rule, owner
         root.outer = self.root_of(pid)
         if pid in self.roots:  # of a process that has ended and left a tree
             number = next(self._numbers)
@@ -281,6 +282,12 @@ class Processes:
                 del root.away[key]
         for root in list(self.roots.values()):
             self._remove_if_gone(root)
+
+    @property
+    def starting(self) -> list[Owner]:
+        """Whose the commands are that have no context yet."""
+        busy = {process.root.pid for process in self.managed.values()}
+        return [root.owner for root in self.roots.values() if not root.ended and root.pid not in busy]
 
     @property
     def expected(self) -> set[int]:

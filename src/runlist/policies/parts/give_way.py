@@ -178,9 +178,10 @@ class GiveWay:
         elif isinstance(event, Idle):
             self._requests.ends(event.key, now)
         elif isinstance(event, Vanish):
-            self._requests.drop(event.key)
+            self._requests.drop(event.key, now)
             self._known.discard(event.key)
         elif isinstance(event, Appear):
+            self._requests.appears(event.task, now)
             self._worth_a_look = True
         elif isinstance(event, Used) and not self._is_open:
             works = not self._foreground.isdisjoint(event.held_s)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from runlist.model import Task, TaskKey, Usage
+from runlist.policies.parts.liars import Liars
 from runlist.policies.parts.pace import NEVER, reached
 
 FIRST_IDLE_S, MIN_IDLE_S, MAX_IDLE_S = 1.0e-3, 0.7e-3, 4.0e-3
@@ -19,10 +20,7 @@ IDLE_GROWS, IDLE_SHRINKS, CALM = 1.5, 0.9, 200
 MOST_OFF_S, BREAK_S = 0.1, 0.005
 """A request keeps the background off for so long at a time. Then it runs, at tiny slices, for the second."""
 WANTED = 0.2
-MOST_LIES, FORGIVEN_S = 3, 60.0
-"""Whoever says that it is busy, and in so many breaks in a row did not want the GPU for that part of them, is not
-believed for a minute.
-"""
+"""Whoever says that it is busy, and in a break did not want the GPU for that part of it, lied."""
 
 
 class Requests:
@@ -39,8 +37,8 @@ class Requests:
         self._break_ends = -NEVER
         self._break: dict[TaskKey, Usage] = {}  # of the busy ones, at its beginning
         self._at_off: dict[TaskKey, Usage] = {}  # of all, when the background went off
-        self._lies: dict[TaskKey, int] = {}
-        self._liars: dict[TaskKey, float] = {}  # and until when they are not believed
+        self._seen: dict[TaskKey, Usage] = {}  # of all, when it was last asked
+        self._liars = Liars()
 
     @property
     def any_busy(self) -> bool:
@@ -68,10 +66,20 @@ class Requests:
         self._busy.discard(key)
         self._ended[key] = now
 
-    def drop(self, key: TaskKey) -> None:
-        """The task is gone."""
+    def appears(self, task: Task, now: float) -> None:
+        """A task is there."""
+        self._liars.appears(task, now)
+
+    def drop(self, key: TaskKey, now: float) -> None:
+        """The task is gone. Whoever goes in the middle of a request has wanted nothing, if nothing was seen of it: else
+        nobody would lie who is gone before the break.
+        """
+        unwanted = self._is_off and key in self._seen and self._seen[key] == self._at_off.get(key)
+        if key in self._busy and (unwanted or key in self._break):
+            self._liars.lied(key, now)
+        self._liars.drop(key, now)
         self._busy.discard(key)
-        for each in (self._idle_s, self._calm, self._ended, self._break, self._lies, self._liars):
+        for each in (self._idle_s, self._calm, self._ended, self._break, self._at_off, self._seen):
             each.pop(key, None)
 
     def clear(self) -> None:
@@ -83,7 +91,7 @@ class Requests:
 
     def believed(self, telling: Sequence[Task], now: float) -> list[Task]:
         """Those of them whose word counts."""
-        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        self._liars.forgive(now)
         return [task for task in telling if task.key not in self._liars]
 
     def keep(self, watched: Container[TaskKey]) -> None:
@@ -121,6 +129,8 @@ class Requests:
         if not self._is_off and reached(self._on_since + BREAK_S, now):  # a shorter time does not count as one
             self._off_since = now
             self._at_off = {task.key: task.usage for task in foreground}
+        self._seen = {task.key: task.usage for task in foreground}
+        self._at_off = {**self._seen, **self._at_off}
         until = self._off_since + MOST_OFF_S
         if not reached(until, now):
             self._is_off = True
@@ -152,8 +162,8 @@ class Requests:
             if task.key not in self._busy:
                 before = self._at_off.get(task.key, before)
             wanted = task.usage.turns > before.turns or task.usage.held_s - before.held_s > WANTED * BREAK_S
-            self._lies[task.key] = 0 if wanted else self._lies.get(task.key, 0) + 1
-            if self._lies[task.key] >= MOST_LIES:
-                self._lies[task.key] = 0
-                self._liars[task.key] = now + FORGIVEN_S
+            if wanted:
+                self._liars.was_right(task.key)
+            else:
+                self._liars.lied(task.key, now)
         self._break = {}

@@ -51,9 +51,12 @@ class _Account(msgspec.Struct):
 
 
 class _Member(msgspec.Struct):
-    """A task of the rotation, or a parked one: its `held` seconds count from the last look at the parked ones."""
+    """A task of the rotation, or a parked one: its `held` seconds count from the last look at the parked ones, and
+    `group` is the one that it was last in.
+    """
 
     account: _Account
+    group: str = ""
     parked: bool = False
     busy: bool = False  # it surely had work at the last look
     held: float = 0.0
@@ -177,7 +180,8 @@ class WeightedTurns:
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
         """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of
-        what they had beyond that they keep a turn: else those that rest after each turn would have more than others.
+        what they had beyond that they keep a turn: else those that rest after each turn, or go to another group, would
+        have more than others.
         """
         group = self._groups.setdefault(task.shares_as, _Account())
         member = self._members.setdefault(task.key, _Member(_Account()))
@@ -186,7 +190,10 @@ class WeightedTurns:
             other.shares_as == task.shares_as and other.key != task.key and not self._members[other.key].parked
             for other in rest
         ):
-            group.virtual = min(max(group.virtual, self._clock), self._clock + ahead)
+            left = self._groups.get(member.group, group)
+            group.virtual = min(max(group.virtual, left.virtual, self._clock), self._clock + ahead)
+            group.last = max(group.last, left.last)
+        member.group = task.shares_as
         member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)
         return group, member
 

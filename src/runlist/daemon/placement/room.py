@@ -1,0 +1,118 @@
+"""Who finds room on a GPU within the limits. Nobody goes before those who wait already and have no more than they have:
+else whoever has most of the tasks, and many that wait, would keep all others waiting.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from runlist.daemon.gpu.gpus import Gpus
+from runlist.daemon.memory.census import MemoryCensus
+from runlist.daemon.placement.book import RuleBook
+from runlist.daemon.tasks.managed import ManagedTask
+from runlist.proc.owners import Owner
+from runlist.text import counted
+
+
+class Room:
+    """The room on all GPUs. `starting` are the owners of commands without a context yet, which may get one anywhere."""
+
+    def __init__(self, rules: RuleBook, gpus: Gpus, census: MemoryCensus) -> None:
+        self._rules = rules
+        self._gpus = gpus
+        self._census = census
+        self.commands: dict[int, Owner] = {}
+        """Those that wait to be started, by the process ids of their launchers, the longest waiting first."""
+
+    def over_limit(self, gpu: str, owner: Owner, starting: Collection[Owner] = ()) -> str | None:
+        """Why a GPU has no room for one task more of an owner, or None."""
+        limits = self._rules.limits
+        if limits.tasks is not None or limits.user_tasks is not None:
+            there = self._there(gpu, starting)
+            if limits.user_tasks is not None and self._has_all(there, owner):
+                tasks = counted(there[owner], "task")
+                return f"{owner} has {tasks} on GPU {gpu}, and {limits.where} allows a user {limits.user_tasks}"
+            if limits.tasks is not None and there.total() >= limits.tasks:
+                tasks = counted(there.total(), "task")
+                return f"GPU {gpu} has {tasks}, and {limits.where} allows {limits.tasks}"
+        if limits.memory is not None:
+            used = sum(self._census.by_pid(gpu).values())
+            if used > limits.memory:
+                return f"{used >> 20} MiB are used on GPU {gpu}, and {limits.where} allows {limits.memory >> 20} MiB"
+        return None
+
+    def no_room(self, gpu: str, owner: Owner, starting: Collection[Owner] = ()) -> str | None:
+        """Why a newcomer to a GPU has to wait, or None."""
+        reason = self.over_limit(gpu, owner, starting)
+        if reason is None and self._is_limited:
+            there = self._there(gpu, starting)
+            if any(there[each] <= there[owner] and not self._has_all(there, each) for each in self._waiting(gpu)):
+                return f"others wait for room on GPU {gpu}"
+        return reason
+
+    def no_room_anywhere(self, gpus: Iterable[str], owner: Owner, starting: Collection[Owner]) -> str | None:
+        """Why a command has to wait, when every GPU is full for its owner."""
+        reason = None
+        for gpu in gpus:
+            reason = self.no_room(gpu, owner, starting)
+            if reason is None:
+                return None
+        return reason
+
+    def next_command(self, gpus: Iterable[str], starting: Collection[Owner]) -> int | None:
+        """The launcher whose command is to start now, of those that wait: that of who has least."""
+        if not self._is_limited:
+            return next(iter(self.commands), None)
+        gpus = list(gpus)
+        free = {each for each in set(self.commands.values()) if self.no_room_anywhere(gpus, each, starting) is None}
+        there = sum((self._there(gpu) for gpu in gpus), Counter(starting))
+        candidates = [pid for pid, owner in self.commands.items() if owner in free]
+        return min(candidates, key=lambda pid: there[self.commands[pid]], default=None)
+
+    def next_task(self, gpu: str, starting: Collection[Owner]) -> ManagedTask | None:
+        """The task that waits for this GPU and is to run now: of those of who has least, the one that waits longest.
+        A command of somebody who has less is started first.
+        """
+        waiting = self._waiting(gpu)
+        if not waiting:
+            return None
+        there = self._there(gpu, starting)
+        for owner in sorted(waiting, key=lambda each: (there[each], waiting[each].task.since)):
+            first = {each for each in set(self.commands.values()) if there[each] < there[owner]}
+            if any(self.over_limit(gpu, each, starting) is None for each in first):
+                return None
+            if self.over_limit(gpu, owner) is None:
+                return waiting[owner]
+        return None
+
+    @property
+    def _is_limited(self) -> bool:
+        limits = self._rules.limits
+        return limits.tasks is not None or limits.user_tasks is not None or limits.memory is not None
+
+    def _there(self, gpu: str, starting: Iterable[Owner] = ()) -> Counter[Owner]:
+        """How many tasks each owner has on a GPU, or is about to have."""
+        tasks = self._gpus.scheduler(gpu).tasks.values()
+        return Counter([*(_owner(task) for task in tasks if not task.queued), *starting])
+
+    def _waiting(self, gpu: str) -> dict[Owner, ManagedTask]:
+        """Of each owner the task that waits longest."""
+        found: dict[Owner, ManagedTask] = {}
+        for task in self._gpus.scheduler(gpu).tasks.values():
+            if task.queued:
+                first = found.setdefault(_owner(task), task)
+                if task.task.since < first.task.since:
+                    found[_owner(task)] = task
+        return found
+
+    def _has_all(self, there: Counter[Owner], owner: Owner) -> bool:
+        """Whether an owner has as many as a user may. Root and the daemon's own user may have any number."""
+        most = self._rules.limits.user_tasks
+        is_ours = owner.uid in (0, os.geteuid()) and not owner.container
+        return most is not None and not is_ours and there[owner] >= most
+
+
+def _owner(task: ManagedTask) -> Owner:
+    return Owner(*task.task.owner)

@@ -15,6 +15,7 @@
 
 #include "activity/activity.hpp"
 #include "arrivals/arrivals.hpp"
+#include "resolve/copies.hpp"
 #include "resolve/elf.hpp"
 
 namespace runlist::arrivals {
@@ -76,7 +77,8 @@ constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4{"accept4"};
 constexpr int kNoMessage = MSG_PEEK | MSG_ERRQUEUE | MSG_TRUNC;
 
 // Calls the real function, and `look` at what it gave where somebody wants to know. Who wants to may have changed while
-// it waited. Where nobody ever does, it is a jump.
+// it waited. What the driver reads itself, as a client of MPS does and on an emulated GPU, is no request, and it may
+// hold its locks meanwhile. Where nobody ever wants to know, it is a jump.
 template <typename Type, typename Look, typename... Arguments>
 [[gnu::always_inline]] inline auto call(Real<Type>& real, const Look& look, Arguments... arguments)
     -> decltype(real.find()(arguments...)) {
@@ -89,7 +91,7 @@ template <typename Type, typename Look, typename... Arguments>
     if (own == nullptr) [[likely]]
         return function(arguments...);
     const auto result = function(arguments...);
-    if (result >= 0 && own->attends()) [[unlikely]]
+    if (result >= 0 && own->attends() && !resolve::is_in_copy(__builtin_return_address(0))) [[unlikely]]
         look(*own, result);
     return result;
 }

@@ -234,12 +234,14 @@ bool is_of_base(const char* name) {
     return std::ranges::any_of(kEach, [&](Library library) { return find_copy(library, has) != kLinked; });
 }
 
+bool is_in_copy(const void* address) {
+    const auto has = [address](const Copy& one) { return one.object.contains(address); };
+    return std::ranges::any_of(kEach, [&](Library library) { return find_copy(library, has) != kLinked; });
+}
+
 void* hook_or(void* found, void* handle) {
     if (void* hook = substitutes.of(found)) return hook;
-    for (const Library library : kEach) {
-        const auto has = [&](const Copy& one) { return one.object.contains(found); };
-        if (find_copy(library, has) != kLinked) return found;
-    }
+    if (is_in_copy(found)) return found;
     const Object object = object_at(found);
     for (const Library library : kEach) {
         if (object && object.is(kSonames[static_cast<int>(library)])) note(library, object, LM_ID_BASE);

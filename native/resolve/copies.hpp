@@ -39,6 +39,9 @@ int copy_of_base(Library library);
 // Whether a copy of the base namespace that was met has a function of that name. Asks nobody.
 bool is_of_base(const char* name);
 
+// Whether that is code of a copy that was met: the driver's own. Asks nobody.
+bool is_in_copy(const void* address);
+
 // What the object that contains `address` defines by that name: one of the base namespace, or a copy in any.
 void* in_object_of(const void* address, const char* name);
 

@@ -109,6 +109,20 @@ def test_what_no_longer_leads_to_work_is_announced_no_longer(server: Server) -> 
     assert server.announced() == []
 
 
+def test_what_the_driver_reads_itself_is_no_request(server: Server) -> None:
+    """It answers over a socket, on an emulated GPU and to clients of MPS, and holds its locks meanwhile."""
+    server.do("launch", "stream")
+    for _ in range(12):
+        server.do("take", "pause-3")
+        server.watch()
+        server.do("give", "launch", "stream")
+    server.forget()
+    server.do("take", "pause-3")
+    server.watch()
+    assert server.do("give") == 0
+    assert server.announced() == []
+
+
 @pytest.mark.parametrize("bits", [0, WORK])
 def test_who_was_not_asked_announces_nothing(server: Server, bits: int) -> None:
     server.connect()

@@ -16,7 +16,7 @@
 #include "guest.h"
 
 static CUstream stream;
-static CUdeviceptr memory;
+static CUdeviceptr memory, taken;
 static CUgraph graph;
 static CUcontext context;
 static CUfunction kernel;
@@ -251,6 +251,8 @@ static int does(const char* word) {
     if (!strcmp(word, "stream")) return cuStreamSynchronize(stream);
     if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     if (!strcmp(word, "captured")) return cuStreamEndCapture(stream, &graph);
+    if (!strcmp(word, "take")) return cuMemAlloc(&taken, 4 * kMiB);
+    if (!strcmp(word, "give")) return cuMemFree(taken);
     if (!strcmp(word, "reset")) return cuDevicePrimaryCtxReset(0);
     if (!strncmp(word, "pause-", 6)) return pauses(atoi(word + 6));
     return -1;

@@ -182,16 +182,18 @@ def test_by_cdi_the_names_of_devices_are_given_and_nothing_else() -> None:
 def test_a_share_and_memory_right_after_one_another_are_a_pair() -> None:
     now = [100.0]
     pairs = Pairs(lambda: now[0])
-    assert pairs.partner(SHARE.name) == ""
-    assert not pairs.allocated(SHARE.name, A)
-    assert pairs.partner(MEMORY.name) == A
-    assert pairs.partner(SHARE.name) == ""  # two containers with a share alone
-    assert pairs.allocated(MEMORY.name, A)
-    assert pairs.partner(SHARE.name) == pairs.partner(MEMORY.name) == ""
-    assert not pairs.allocated(MEMORY.name, B)
+    assert pairs.near(SHARE.name) == ""
+    assert pairs.allocated(SHARE.name, [A]) == ""
+    assert pairs.near(MEMORY.name) == A
+    assert pairs.near(SHARE.name) == ""  # two containers with a share alone
+    assert pairs.allocated(MEMORY.name, [A]) == ""
+    assert pairs.near(SHARE.name) == A  # the share may have been another container's
+    assert pairs.allocated(SHARE.name, [B]) == ""
+    assert pairs.allocated(MEMORY.name, [C]) == B
+    assert pairs.allocated(MEMORY.name, [B]) == ""
     now[0] += PAIR_S + 1
-    assert pairs.partner(SHARE.name) == ""
-    assert not pairs.allocated(SHARE.name, C)
+    assert pairs.near(SHARE.name) == ""
+    assert pairs.allocated(SHARE.name, [C]) == ""
 
 
 def test_the_node_agent_makes_settings_of_what_was_granted() -> None:

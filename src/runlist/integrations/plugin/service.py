@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -59,17 +59,22 @@ class Pairs:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: tuple[str, str, float] = ("", "", 0.0)  # resource, GPU, when
+        self._has_partner = False
 
-    def partner(self, resource: str) -> str:
-        """The GPU of the other resource that was allocated just now, and has no partner yet; or nothing."""
+    def near(self, resource: str) -> str:
+        """The GPU of the other resource that was allocated just now, or nothing. It may have had a partner: whether
+        that was its container's, nobody knows.
+        """
         other, gpu, when = self._last
         return gpu if other and other != resource and self._clock() - when < PAIR_S else ""
 
-    def allocated(self, resource: str, gpu: str) -> bool:
-        """Take note of an allocation; whether it is the second of a pair."""
-        paired = bool(self.partner(resource))
-        self._last = ("", "", 0.0) if paired else (resource, gpu, self._clock())
-        return paired
+    def allocated(self, resource: str, gpus: Sequence[str]) -> str:
+        """Take note of an allocation. The GPU of the other resource, where that would be the same container's, and is
+        none of these; or nothing.
+        """
+        partner = "" if self._has_partner else self.near(resource)
+        self._last, self._has_partner = (resource, gpus[0], self._clock()), bool(partner)
+        return "" if partner in gpus else partner
 
 
 class Service:
@@ -97,7 +102,7 @@ class Service:
         """Which pieces to take of those that are free."""
         await self._bound(request, context)
         answer = api.PreferredAllocationResponse()
-        first = self._pairs.partner(self._resource.name)
+        first = self._pairs.near(self._resource.name)
         for one in request.container_requests:
             ids = self._resource.preferred(
                 one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self._gpus.now, first
@@ -116,12 +121,11 @@ class Service:
             await self._refuse(context, str(error))
             raise  # that does not return
         for taken in every:
-            partner = self._pairs.partner(self._resource.name)
-            paired = self._pairs.allocated(self._resource.name, taken.gpus[0])
-            if paired and partner not in taken.gpus:
-                log.warning("share and memory of a container are on different GPUs", gpus=[partner, *taken.gpus])
-            visible = not paired or partner in taken.gpus
-            answer.container_responses.append(response(self._resource, taken, gpus, ways, visible))
+            elsewhere = self._pairs.allocated(self._resource.name, taken.gpus)
+            if elsewhere:
+                where = [elsewhere, *taken.gpus]
+                log.warning("if one container asked for both, its share and memory are on different GPUs", gpus=where)
+            answer.container_responses.append(response(self._resource, taken, gpus, ways, narrow=bool(elsewhere)))
         return answer
 
     async def _bound(self, request: Any, context: Any) -> None:

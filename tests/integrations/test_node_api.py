@@ -217,6 +217,19 @@ def test_a_server_that_vanished_is_not_waited_for(server: ApiServer, monkeypatch
     wait_for(lambda: weight() == "30")
 
 
+def test_a_server_that_ends_each_watch_at_once_is_asked_again_after_a_pause(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that ends itself, or a proxy before it: a thousand watches a second would be no help to it."""
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "RETRY_S", (600.0, 600.0))
+    said: list[str] = []
+    server.is_hasty = True
+    api.Api("node-1", lambda: None, lambda _, text: said.append(text))
+    wait_for(lambda: any("at once" in text for text in said))
+    assert sum("watch" in path for path in server.asked) == 1
+
+
 def test_watches_that_are_refused_keep_nothing(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A right that is missing, or a server that is too busy, for as long as that takes."""
     monkeypatch.setenv("KUBECONFIG", str(server.config))

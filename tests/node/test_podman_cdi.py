@@ -101,11 +101,22 @@ def test_a_container_is_managed_by_its_device_alone(
         tenant.kill()
 
 
+RESTRICTED = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
+"""As pods are that may write no file and do nothing else than compute."""
+
+
+@pytest.mark.parametrize("options", [(), RESTRICTED], ids=["plain", "restricted"])
 def test_a_containers_memory_is_limited_from_inside_by_a_variable(
-    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+    engine: Engine,
+    specification: Path,
+    start_daemon: Callable[..., Daemon],
+    commands: Commands,
+    tmp_path: Path,
+    options: tuple[str, ...],
 ) -> None:
     daemon = start_daemon()
-    with Holder(words(engine, "held", tmp_path, "-e", "RUNLIST_MEMORY=2G"), commands.environment) as inside:
+    limited = words(engine, "held", tmp_path, *options, "-e", "RUNLIST_MEMORY=2G")
+    with Holder(limited, commands.environment) as inside:
         assert [inside.do("open"), inside.do("take 1500"), inside.do("take 600")] == [0, 0, OUT_OF_MEMORY]
         wait_for(lambda: [task.memory_limit_bytes for task in daemon.client.ps()] == [2 * GiB], "the limit to be known")
         engine.ask("kill", "held")

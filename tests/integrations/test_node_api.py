@@ -179,6 +179,32 @@ def test_without_an_answer_the_runtime_has_said_enough(
     assert "Traceback" not in asking.said
 
 
+def test_an_agent_that_begins_while_the_server_is_away_takes_nothing_back(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """What the one before it was told stays in force, until the server says something else: the runtime knows how a pod
+    was made, and not what its administrator took away since.
+    """
+    one, deleted = (runtime.run(name, {"runlist.dev/class": "latency"}, uid=name) for name in ("web-0", "web-1"))
+    for name in ("web-0", "web-1"):
+        server.put(name, name, {"runlist.dev/class": "batch"})
+    asking.start()
+    for container in (one, deleted):
+        wait_for(partial(_has, asking, container, "class", "batch"))
+    assert asking.stop() == 0
+    server.delete("web-1")
+    server.refusal = 503
+    asking.log.unlink()
+    asking.start()
+    new = runtime.run("web-2", {"runlist.dev/class": "latency"})
+    wait_for(partial(_has, asking, new, "class", "latency"))
+    assert _has(asking, one, "class", "batch")
+    server.refusal = 0
+    server.put("web-0", "web-0", {"runlist.dev/class": "normal"})
+    wait_for(partial(_has, asking, one, "class", "normal"))
+    assert _has(asking, deleted, "class", "batch")
+
+
 def _follows_after(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent, cut: Callable[[], None]) -> str:
     """A container whose pod's annotations are followed, also after each watch was cut off."""
     one = runtime.run("web-0", uid="u1")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ON_NVIDIA
+from tests.fixtures import compiler
+from tests.fixtures.containerd import IMAGE, pause_image
 from tests.fixtures.daemon import (
     ROOT,
     Commands,
@@ -136,6 +138,43 @@ def test_a_containers_memory_is_limited_from_outside_by_an_annotation(
         assert inside.do("give") == 0
         wait_for(lambda: not daemon.client.ps()[0].suspended, "the GPU to be given back")
         engine.ask("kill", "held")
+
+
+@pytest.fixture
+def pod(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A pod of podman's, whose first container only waits."""
+    settings = tmp_path / "containers.conf"  # of that container, as the others have them by options
+    settings.write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n')
+    monkeypatch.setenv("CONTAINERS_CONF", str(settings))
+    engine.ask("load", "--input", str(pause_image(tmp_path, compiler.compiler(*compiler.C)[0])))
+    waiting = ("--infra-image", IMAGE, "--infra-command", "/pause")
+    yield engine.ask("pod", "create", "--name", "shop", "--share", "ipc", *waiting)
+    engine.ask("pod", "rm", "--force", "shop")
+
+
+def test_containers_of_a_pod_have_what_each_asks_for(
+    engine: Engine,
+    specification: Path,
+    start_daemon: Callable[..., Daemon],
+    commands: Commands,
+    tmp_path: Path,
+    pod: str,
+) -> None:
+    """Their cgroups lie in one that has the pod's id for its name."""
+    daemon = start_daemon()
+    tenants = []
+    try:
+        for weight in (30, 60):
+            (tmp_path / str(weight)).mkdir()
+            options = ("--pod", pod, *annotations(weight=str(weight)))
+            before = words(engine, f"weighs-{weight}", tmp_path / str(weight), *options)
+            tenants.append(Worker(commands.environment, tmp_path / str(weight), before=before))
+        wanted = {engine.ask("inspect", "-f", "{{.Id}}", f"weighs-{weight}"): weight for weight in (30, 60)}
+        wait_for(lambda: {task.container: task.weight for task in daemon.client.ps()} == wanted, "their weights")
+        assert len({task.group for task in daemon.client.ps()}) == 2
+    finally:
+        for tenant in tenants:
+            tenant.kill()
 
 
 def test_a_container_without_a_daemon_runs_and_is_found_later(

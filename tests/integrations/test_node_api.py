@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import pytest
 
@@ -295,6 +296,33 @@ def test_a_server_that_keeps_no_older_changes_is_asked_for_all(
     server.put("web-0", "u1", {"runlist.dev/weight": "40"})
     wait_for(partial(_has, asking, one, "weight", "40"))
     assert "cannot be followed" not in asking.said
+
+
+def test_all_pods_are_asked_for_as_the_server_has_them_at_hand(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read those of the whole cluster from its store otherwise, for each node. They are none older than what
+    was told already, but of a server that knows nothing so new.
+    """
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "RETRY_S", (0.0, 0.0))
+
+    def lists() -> list[str | None]:
+        queries = [parse_qs(urlparse(path).query) for path in server.asked]
+        return [query.get("resourceVersion", [None])[0] for query in queries if "watch" not in query]
+
+    server.put("web-0", "u1", {})
+    follower = api.Api("node-1", lambda: None, lambda *_: None)
+    wait_for(lambda: any("watch" in path for path in server.asked))
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(lambda: (told := follower.pod(Pod("u1", "web-0", "shop"))) is not None and bool(told.annotations))
+    server.expire()
+    wait_for(lambda: len(lists()) == 2)
+    assert lists() == ["0", server.pods["u1"]["metadata"]["resourceVersion"]]
+    server.refusal = 504
+    server.expire()
+    wait_for(lambda: lists()[-1] is None)
+    server.refusal = 0
 
 
 def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(

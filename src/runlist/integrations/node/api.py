@@ -50,6 +50,10 @@ _TOO_OLD = 410
 then all is listed once more.
 """
 
+_TOO_NEW = 504
+"""What a server says that knows nothing so new: one that was set back, or that is slow to learn from the others."""
+_ANY_TIME = "0"
+
 _Say = Callable[[str, str], object]
 _Key = tuple[str, str]
 _MIRROR = "kubernetes.io/config.hash"
@@ -103,6 +107,7 @@ class Api:
         _client().close()  # or what keeps it from being made
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
+        self._since = _ANY_TIME
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
         self._allowance = Allowance()
         self.complete = threading.Event()
@@ -139,13 +144,15 @@ class Api:
                 with contextlib.closing(Following(_config(), self._node, SILENT_S)) as server:
                     self._watch(server)
             except Exception as error:  # whatever its libraries raise: we go on without, and try again
+                if _code(error) == _TOO_NEW:
+                    self._since = ""
                 if _code(error) != _TOO_OLD:
                     self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
             pause = RETRY_S[0] if time.monotonic() - began > 2 * pause else min(2 * pause, RETRY_S[1])
             time.sleep(pause)
 
     def _watch(self, server: Following) -> None:
-        since, listed = server.pods()
+        self._since, listed = server.pods(self._since)
         pods = {_key(told.pod): told for told in map(self._told, listed) if told is not None}
         self.knows_node |= bool(pods)
         if pods != self._pods:
@@ -153,7 +160,8 @@ class Api:
             self._changed()
         self._say("the API server", "")
         self.complete.set()
-        for kind, one in server.changes(since, WATCH_S):
+        for kind, one in server.changes(self._since, WATCH_S):
+            self._since = (one.metadata and one.metadata.resourceVersion) or self._since
             told = self._told(one)
             if told is None:
                 continue

@@ -40,9 +40,12 @@ class Following(GenericSyncClient):
         self._silent_s = silent_s
         self._began = float("-inf")
 
-    def pods(self) -> tuple[str, list[AnyPod]]:
-        """All pods, and as of when that is."""
-        asked = self.list(self.prepare_request("list", res=AnyPod, namespace="*", params={**self._of_node}))
+    def pods(self, not_before: str) -> tuple[str, list[AnyPod]]:
+        """All pods, as the server has them at hand but none older than that, and as of when that is. With no time it
+        reads them from its store: those of the whole cluster.
+        """
+        params = {**self._of_node, "resourceVersion": not_before or None}
+        asked = self.list(self.prepare_request("list", res=AnyPod, namespace="*", params=params))
         found = list(asked)
         return asked.resourceVersion, found
 

@@ -102,11 +102,26 @@ def test_a_pod_that_asks_for_memory_alone_sees_its_gpu_whoever_came_before(
     start("--resources", "share,memory")
     kubelet.plugin(MEMORY)
     kubelet.admit("full", {SHARE: 50, MEMORY: 140})
+    kubelet.admit("whole", {SHARE: 100})
     shares = kubelet.admit("shares", {SHARE: 10})
     memory = kubelet.admit("memory", {MEMORY: 5})
     (where,) = gpus_of(memory.ids[MEMORY])
     assert gpus_of(shares.ids[SHARE]) != {where}
     assert memory.answers[MEMORY].envs["NVIDIA_VISIBLE_DEVICES"] == where
+
+
+@pytest.mark.parametrize("order", [(SHARE, MEMORY), (MEMORY, SHARE)])
+@pytest.mark.parametrize("full", [{SHARE: 50, MEMORY: 140}, {SHARE: 100, MEMORY: 70}])
+def test_a_gpu_that_has_nothing_left_of_the_one_gives_none_of_the_other(
+    kubelet: Kubelet, start: Callable[..., Plugin], order: tuple[str, str], full: dict[str, int]
+) -> None:
+    """Where another has both: a container would have its share here and its memory there."""
+    start("--resources", "share,memory")
+    kubelet.plugin(MEMORY)
+    before = kubelet.admit("full", full)
+    sizes = {SHARE: 30, MEMORY: 20}
+    pod = kubelet.admit("pod", {name: sizes[name] for name in order})
+    assert gpus_of(pod.ids[SHARE]) == gpus_of(pod.ids[MEMORY]) != gpus_of(before.ids[SHARE])
 
 
 def test_who_asks_for_a_share_alone_does_not_part_those_of_the_next_pod(

@@ -39,6 +39,9 @@ inline constexpr char kOwnFolder[] = "runlist";
 // Where there is no XDG_RUNTIME_DIR: then the folder in it is TEMPORARY_PREFIX and the user's number.
 inline constexpr char kTemporaryFolder[] = "/tmp";
 
+// Where regions are, likewise, if TEMPORARY_FOLDER cannot be written: a container has it whose root is read-only.
+inline constexpr char kMemoryFolder[] = "/dev/shm";
+
 inline constexpr char kTemporaryPrefix[] = "runlist-";
 
 // Where clients talk to a daemon.

@@ -54,8 +54,12 @@ bool make_directory(Path& path) {
     }
     Text<32> own;
     own.add(names::kTemporaryPrefix).add(call(SYS_geteuid));
-    path.add(names::kTemporaryFolder).add('/').add(own.text).add('/').add(names::kRegionsFolder);
-    return make(names::kTemporaryFolder, own.text) && path.fits;
+    for (const char* place : {names::kTemporaryFolder, names::kMemoryFolder}) {
+        path.clear();
+        path.add(place).add('/').add(own.text).add('/').add(names::kRegionsFolder);
+        if (make(place, own.text)) return path.fits;
+    }
+    return false;
 }
 
 Fault open_or_create(const char* path, const Limits& limits, Region& out) {

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import syslog
 import tomllib
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from runlist import interpreter
 from runlist.daemon.placement.rules import Rules
 from runlist.errors import RunlistError, UsageError
-from runlist.integrations.cdi import hook
+from runlist.integrations.cdi import generate, hook
 from runlist.integrations.cdi.spec import as_yaml, joined, spec, with_drivers
 from runlist.planes.interface import NodeGpu
 from tests.conftest import ON_NVIDIA
@@ -49,6 +50,14 @@ def device(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def nodes(edits: dict[str, Any]) -> list[str]:
     return [node["path"] for node in edits.get("deviceNodes", ())]
+
+
+def test_where_no_gpu_is_fit_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    sick = NodeGpu("GPU-one", 0, 80 * GiB, sick="it is in MIG mode")
+    watch = types.SimpleNamespace(look=lambda _: [sick], close=lambda: None)
+    monkeypatch.setattr(generate, "choose_plane", lambda _: types.SimpleNamespace(watch_gpus=lambda: watch))
+    with pytest.raises(RunlistError, match="GPU-one: it is in MIG mode"):
+        generate.generate(None)
 
 
 def test_gpus_are_named_by_index_by_uuid_and_together() -> None:
@@ -204,7 +213,7 @@ def test_a_hook_never_keeps_a_container_from_starting(given: bytes, tmp_path: Pa
 
 STUCK = """
 import syslog, sys, time
-from runlist.integrations.cdi import hook
+from runlist.integrations.cdi import generate, hook
 syslog.syslog = lambda *_: time.sleep(300)
 hook.main()
 """

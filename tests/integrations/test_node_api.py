@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import pytest
 
@@ -179,6 +180,32 @@ def test_without_an_answer_the_runtime_has_said_enough(
     assert "Traceback" not in asking.said
 
 
+def test_an_agent_that_begins_while_the_server_is_away_takes_nothing_back(
+    runtime: FakeRuntime, server: ApiServer, asking: NodeAgent
+) -> None:
+    """What the one before it was told stays in force, until the server says something else: the runtime knows how a pod
+    was made, and not what its administrator took away since.
+    """
+    one, deleted = (runtime.run(name, {"runlist.dev/class": "latency"}, uid=name) for name in ("web-0", "web-1"))
+    for name in ("web-0", "web-1"):
+        server.put(name, name, {"runlist.dev/class": "batch"})
+    asking.start()
+    for container in (one, deleted):
+        wait_for(partial(_has, asking, container, "class", "batch"))
+    assert asking.stop() == 0
+    server.delete("web-1")
+    server.refusal = 503
+    asking.log.unlink()
+    asking.start()
+    new = runtime.run("web-2", {"runlist.dev/class": "latency"})
+    wait_for(partial(_has, asking, new, "class", "latency"))
+    assert _has(asking, one, "class", "batch")
+    server.refusal = 0
+    server.put("web-0", "web-0", {"runlist.dev/class": "normal"})
+    wait_for(partial(_has, asking, one, "class", "normal"))
+    assert _has(asking, deleted, "class", "batch")
+
+
 def _follows_after(runtime: FakeRuntime, server: ApiServer, asking: NodeAgent, cut: Callable[[], None]) -> str:
     """A container whose pod's annotations are followed, also after each watch was cut off."""
     one = runtime.run("web-0", uid="u1")
@@ -215,6 +242,19 @@ def test_a_server_that_vanished_is_not_waited_for(server: ApiServer, monkeypatch
     server.vanish()
     server.put("web-0", "u1", {"runlist.dev/weight": "30"})
     wait_for(lambda: weight() == "30")
+
+
+def test_a_server_that_ends_each_watch_at_once_is_asked_again_after_a_pause(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that ends itself, or a proxy before it: a thousand watches a second would be no help to it."""
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "RETRY_S", (600.0, 600.0))
+    said: list[str] = []
+    server.is_hasty = True
+    api.Api("node-1", lambda: None, lambda _, text: said.append(text))
+    wait_for(lambda: any("at once" in text for text in said))
+    assert sum("watch" in path for path in server.asked) == 1
 
 
 def test_watches_that_are_refused_keep_nothing(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +296,33 @@ def test_a_server_that_keeps_no_older_changes_is_asked_for_all(
     server.put("web-0", "u1", {"runlist.dev/weight": "40"})
     wait_for(partial(_has, asking, one, "weight", "40"))
     assert "cannot be followed" not in asking.said
+
+
+def test_all_pods_are_asked_for_as_the_server_has_them_at_hand(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read those of the whole cluster from its store otherwise, for each node. They are none older than what
+    was told already, but of a server that knows nothing so new.
+    """
+    monkeypatch.setenv("KUBECONFIG", str(server.config))
+    monkeypatch.setattr(api, "RETRY_S", (0.0, 0.0))
+
+    def lists() -> list[str | None]:
+        queries = [parse_qs(urlparse(path).query) for path in server.asked]
+        return [query.get("resourceVersion", [None])[0] for query in queries if "watch" not in query]
+
+    server.put("web-0", "u1", {})
+    follower = api.Api("node-1", lambda: None, lambda *_: None)
+    wait_for(lambda: any("watch" in path for path in server.asked))
+    server.put("web-0", "u1", {"runlist.dev/weight": "30"})
+    wait_for(lambda: (told := follower.pod(Pod("u1", "web-0", "shop"))) is not None and bool(told.annotations))
+    server.expire()
+    wait_for(lambda: len(lists()) == 2)
+    assert lists() == ["0", server.pods["u1"]["metadata"]["resourceVersion"]]
+    server.refusal = 504
+    server.expire()
+    wait_for(lambda: lists()[-1] is None)
+    server.refusal = 0
 
 
 def test_a_watch_that_is_refused_is_told_by_its_reason_and_begun_again(

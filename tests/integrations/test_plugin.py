@@ -78,7 +78,7 @@ def test_share_and_memory_of_a_pod_land_on_one_gpu(
         assert pod.answers[SHARE].envs["NVIDIA_VISIBLE_DEVICES"] == where
 
 
-def test_a_pod_whose_memory_is_elsewhere_sees_one_gpu_and_it_is_said(
+def test_programs_of_a_pod_whose_memory_is_elsewhere_take_one_gpu_and_it_is_said(
     kubelet: Kubelet, start: Callable[..., Plugin]
 ) -> None:
     plugin = start("--resources", "share,memory")
@@ -88,9 +88,52 @@ def test_a_pod_whose_memory_is_elsewhere_sees_one_gpu_and_it_is_said(
     kubelet.admit("memory", {MEMORY: 130})
     time.sleep(PAIR_S)
     pod = kubelet.admit("pod", {MEMORY: 5, SHARE: 50})
-    visible = [answer.envs["NVIDIA_VISIBLE_DEVICES"] for answer in pod.answers.values()]
-    assert sorted(visible) == ["", *gpus_of(pod.ids[MEMORY])]
+    (where,) = gpus_of(pod.ids[SHARE])
+    assert gpus_of(pod.ids[MEMORY]) != {where}
+    assert pod.answers[SHARE].envs["NVIDIA_VISIBLE_DEVICES"] == where
+    assert [answer.envs["CUDA_VISIBLE_DEVICES"] for answer in pod.answers.values()] == ["", where]
     assert "are on different GPUs" in plugin.log
+
+
+def test_a_pod_that_asks_for_memory_alone_sees_its_gpu_whoever_came_before(
+    kubelet: Kubelet, start: Callable[..., Plugin]
+) -> None:
+    """A share was allocated just before, on a GPU that has no memory left: nobody says whose it was."""
+    start("--resources", "share,memory")
+    kubelet.plugin(MEMORY)
+    kubelet.admit("full", {SHARE: 50, MEMORY: 140})
+    kubelet.admit("whole", {SHARE: 100})
+    shares = kubelet.admit("shares", {SHARE: 10})
+    memory = kubelet.admit("memory", {MEMORY: 5})
+    (where,) = gpus_of(memory.ids[MEMORY])
+    assert gpus_of(shares.ids[SHARE]) != {where}
+    assert memory.answers[MEMORY].envs["NVIDIA_VISIBLE_DEVICES"] == where
+
+
+@pytest.mark.parametrize("order", [(SHARE, MEMORY), (MEMORY, SHARE)])
+@pytest.mark.parametrize("full", [{SHARE: 50, MEMORY: 140}, {SHARE: 100, MEMORY: 70}])
+def test_a_gpu_that_has_nothing_left_of_the_one_gives_none_of_the_other(
+    kubelet: Kubelet, start: Callable[..., Plugin], order: tuple[str, str], full: dict[str, int]
+) -> None:
+    """Where another has both: a container would have its share here and its memory there."""
+    start("--resources", "share,memory")
+    kubelet.plugin(MEMORY)
+    before = kubelet.admit("full", full)
+    sizes = {SHARE: 30, MEMORY: 20}
+    pod = kubelet.admit("pod", {name: sizes[name] for name in order})
+    assert gpus_of(pod.ids[SHARE]) == gpus_of(pod.ids[MEMORY]) != gpus_of(before.ids[SHARE])
+
+
+def test_who_asks_for_a_share_alone_does_not_part_those_of_the_next_pod(
+    kubelet: Kubelet, start: Callable[..., Plugin]
+) -> None:
+    start("--resources", "share,memory")
+    kubelet.plugin(MEMORY)
+    kubelet.admit("before", {SHARE: 80})
+    other = kubelet.admit("shares", {SHARE: 30})
+    pod = kubelet.admit("pod", {MEMORY: 5, SHARE: 10})
+    assert gpus_of(pod.ids[MEMORY]) == gpus_of(other.ids[SHARE])
+    assert gpus_of(pod.ids[SHARE]) == gpus_of(pod.ids[MEMORY])
 
 
 def test_a_share_that_would_lie_on_two_gpus_is_refused(kubelet: Kubelet, start: Callable[..., Plugin]) -> None:

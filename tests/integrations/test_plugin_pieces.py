@@ -182,16 +182,37 @@ def test_by_cdi_the_names_of_devices_are_given_and_nothing_else() -> None:
 def test_a_share_and_memory_right_after_one_another_are_a_pair() -> None:
     now = [100.0]
     pairs = Pairs(lambda: now[0])
-    assert pairs.partner(SHARE.name) == ""
-    assert not pairs.allocated(SHARE.name, A)
-    assert pairs.partner(MEMORY.name) == A
-    assert pairs.partner(SHARE.name) == ""  # two containers with a share alone
-    assert pairs.allocated(MEMORY.name, A)
-    assert pairs.partner(SHARE.name) == pairs.partner(MEMORY.name) == ""
-    assert not pairs.allocated(MEMORY.name, B)
+
+    def elsewhere(resource: Resource, gpu: str) -> str:
+        return pairs.allocated(resource.name, Taken((gpu,), 10))
+
+    assert pairs.near(SHARE.name) == ""
+    assert elsewhere(SHARE, A) == ""
+    assert pairs.near(MEMORY.name) == A
+    assert pairs.near(SHARE.name) == ""  # two containers with a share alone
+    assert elsewhere(MEMORY, A) == ""
+    assert pairs.near(SHARE.name) == A  # the share may have been another container's
+    assert elsewhere(SHARE, B) == ""
+    assert elsewhere(MEMORY, C) == B
+    assert elsewhere(MEMORY, B) == ""
     now[0] += PAIR_S + 1
-    assert pairs.partner(SHARE.name) == ""
-    assert not pairs.allocated(SHARE.name, C)
+    assert pairs.near(SHARE.name) == ""
+    assert elsewhere(SHARE, C) == ""
+
+
+def test_a_gpu_is_spent_for_the_one_that_has_nothing_left_of_the_other() -> None:
+    pairs = Pairs()
+    pairs.told(MEMORY.name, MEMORY.left([*ids(MEMORY, A, range(10)), *ids(MEMORY, B, range(5)), "nonsense"], GPUS))
+    assert pairs.spent(SHARE.name) == {C}
+    assert pairs.spent(MEMORY.name) == set()
+    pairs.allocated(MEMORY.name, Taken((A,), 10))
+    assert pairs.near(SHARE.name) == A  # it may be the same container's
+    assert pairs.spent(SHARE.name) == {A, C}
+    free = [text for gpu in GPUS for text in SHARE.ids(gpu)]
+    chosen = SHARE.preferred(free, [], 10, GPUS, last=pairs.spent(SHARE.name))
+    assert {split_id(SHARE.name, text)[0] for text in chosen} == {B}
+    pairs.told(MEMORY.name, MEMORY.left(ids(MEMORY, A, range(10)), GPUS))
+    assert pairs.spent(SHARE.name) == {B, C}
 
 
 def test_the_node_agent_makes_settings_of_what_was_granted() -> None:

@@ -170,11 +170,24 @@ def test_nowhere_to_make_a_region(guests: Guests, fault: str) -> None:
     options = {"read-only": "ro", "full": "size=64k"}[fault]
     other = Path(f"/tmp/runlist-{os.geteuid()}")
     other.mkdir(mode=0o700, exist_ok=True)
-    mounts = [f'mount -t tmpfs -o {options},mode=700 none "{place}"' for place in ("$XDG_RUNTIME_DIR", other)]
+    places = ("$XDG_RUNTIME_DIR", other, "/dev/shm")
+    mounts = [f'mount -t tmpfs -o {options},mode=700 none "{place}"' for place in places]
     words = isolated("-m", script=" && ".join([*mounts, 'exec env LD_PRELOAD="$GUARD" "$@"']))
     env = by_hand(guests, RUNLIST_MEMORY="3G", GUARD=str(guests.library)) | {"LD_PRELOAD": ""}
     assert_refused(guests.run(*words, guests.path("manners"), "quiet", env=env | {"RUNLIST_STRICT": "1"}))
     assert_runs_and_says_so(guests.run(*words, guests.path("manners"), "quiet", env=env))
+
+
+@needs_root
+def test_a_container_whose_root_is_read_only_has_shared_memory(guests: Guests) -> None:
+    """As Kubernetes has it, which gives each pod `/dev/shm`, and those that may write nothing else no folder."""
+    other = Path(f"/tmp/runlist-{os.geteuid()}")
+    other.mkdir(mode=0o700, exist_ok=True)
+    mounts = [f"mount -t tmpfs -o ro,mode=700 none {other}", "mount -t tmpfs -o mode=1777 none /dev/shm"]
+    words = isolated("-m", script=" && ".join([*mounts, 'exec env LD_PRELOAD="$GUARD" "$@"']))
+    env = by_hand(guests, RUNLIST_MEMORY="3G", RUNLIST_STRICT="1", GUARD=str(guests.library)) | {"LD_PRELOAD": ""}
+    del env["XDG_RUNTIME_DIR"]
+    assert guests.lines(*words, guests.path("routes"), env=env)[0] == f"linked {LIMIT}"
 
 
 def test_files_may_not_grow(guests: Guests) -> None:

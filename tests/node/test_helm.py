@@ -246,6 +246,14 @@ def test_where_no_agent_runs_nobody_may_ask_the_api_server() -> None:
     assert found["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
+def test_a_node_is_left_out_by_a_label_that_nobody_else_sets() -> None:
+    """GPU feature discovery sets its own label again, where somebody took it away to have Runlist end there."""
+    affinity = manifests()["DaemonSet"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "runlist.dev/deploy", "operator": "NotIn", "values": ["false"]}]
+    assert "kubectl label node NODE runlist.dev/deploy=false" in (ROOT / "docs" / "kubernetes.md").read_text()
+
+
 def test_an_older_kubernetes_gets_no_field_that_it_does_not_know() -> None:
     assert "appArmorProfile" not in containers(manifests(version="1.29.3"))["daemon"]["securityContext"]
     assert "appArmorProfile" in containers(manifests(version="1.30.0"))["daemon"]["securityContext"]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ON_NVIDIA
+from tests.fixtures import compiler
+from tests.fixtures.containerd import IMAGE, pause_image
 from tests.fixtures.daemon import (
     ROOT,
     Commands,
@@ -101,11 +103,22 @@ def test_a_container_is_managed_by_its_device_alone(
         tenant.kill()
 
 
+RESTRICTED = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
+"""As pods are that may write no file and do nothing else than compute."""
+
+
+@pytest.mark.parametrize("options", [(), RESTRICTED], ids=["plain", "restricted"])
 def test_a_containers_memory_is_limited_from_inside_by_a_variable(
-    engine: Engine, specification: Path, start_daemon: Callable[..., Daemon], commands: Commands, tmp_path: Path
+    engine: Engine,
+    specification: Path,
+    start_daemon: Callable[..., Daemon],
+    commands: Commands,
+    tmp_path: Path,
+    options: tuple[str, ...],
 ) -> None:
     daemon = start_daemon()
-    with Holder(words(engine, "held", tmp_path, "-e", "RUNLIST_MEMORY=2G"), commands.environment) as inside:
+    limited = words(engine, "held", tmp_path, *options, "-e", "RUNLIST_MEMORY=2G")
+    with Holder(limited, commands.environment) as inside:
         assert [inside.do("open"), inside.do("take 1500"), inside.do("take 600")] == [0, 0, OUT_OF_MEMORY]
         wait_for(lambda: [task.memory_limit_bytes for task in daemon.client.ps()] == [2 * GiB], "the limit to be known")
         engine.ask("kill", "held")
@@ -125,6 +138,43 @@ def test_a_containers_memory_is_limited_from_outside_by_an_annotation(
         assert inside.do("give") == 0
         wait_for(lambda: not daemon.client.ps()[0].suspended, "the GPU to be given back")
         engine.ask("kill", "held")
+
+
+@pytest.fixture
+def pod(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A pod of podman's, whose first container only waits."""
+    settings = tmp_path / "containers.conf"  # of that container, as the others have them by options
+    settings.write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n')
+    monkeypatch.setenv("CONTAINERS_CONF", str(settings))
+    engine.ask("load", "--input", str(pause_image(tmp_path, compiler.compiler(*compiler.C)[0])))
+    waiting = ("--infra-image", IMAGE, "--infra-command", "/pause")
+    yield engine.ask("pod", "create", "--name", "shop", "--share", "ipc", *waiting)
+    engine.ask("pod", "rm", "--force", "shop")
+
+
+def test_containers_of_a_pod_have_what_each_asks_for(
+    engine: Engine,
+    specification: Path,
+    start_daemon: Callable[..., Daemon],
+    commands: Commands,
+    tmp_path: Path,
+    pod: str,
+) -> None:
+    """Their cgroups lie in one that has the pod's id for its name."""
+    daemon = start_daemon()
+    tenants = []
+    try:
+        for weight in (30, 60):
+            (tmp_path / str(weight)).mkdir()
+            options = ("--pod", pod, *annotations(weight=str(weight)))
+            before = words(engine, f"weighs-{weight}", tmp_path / str(weight), *options)
+            tenants.append(Worker(commands.environment, tmp_path / str(weight), before=before))
+        wanted = {engine.ask("inspect", "-f", "{{.Id}}", f"weighs-{weight}"): weight for weight in (30, 60)}
+        wait_for(lambda: {task.container: task.weight for task in daemon.client.ps()} == wanted, "their weights")
+        assert len({task.group for task in daemon.client.ps()}) == 2
+    finally:
+        for tenant in tenants:
+            tenant.kill()
 
 
 def test_a_container_without_a_daemon_runs_and_is_found_later(

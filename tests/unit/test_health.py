@@ -30,6 +30,8 @@ class Nvml:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.there = ["A", "B"]
+        self.mig: dict[str, int] = {}
+        """Of GPUs that can be in MIG mode: whether they are."""
         self.recovery: dict[str, int] = {}
         self.errors: dict[str, int] = {}
         """By a function, or by a function and a GPU."""
@@ -55,6 +57,7 @@ class Nvml:
             "nvmlDeviceGetMinorNumber": lambda gpu: ord(gpu) - ord("A") + 4,
             "nvmlDeviceGetPciInfo": lambda gpu: types.SimpleNamespace(busId=f"00000000:0{gpu}:00.0"),
             "nvmlDeviceGetFieldValues": self.fields,
+            "nvmlDeviceGetMigMode": self.mig_mode,
         }.items():
             monkeypatch.setattr(pynvml, name, self.failing(name, function))
 
@@ -102,6 +105,11 @@ class Nvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
         return f"GPU-{gpu}".encode()
 
+    def mig_mode(self, gpu: str) -> list[int]:
+        if gpu not in self.mig:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [self.mig[gpu], pynvml.NVML_DEVICE_MIG_DISABLE]  # now, and after the next reset
+
     def fields(self, gpu: str, wanted: list[int]) -> list[types.SimpleNamespace]:
         assert wanted == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
         known = gpu in self.recovery
@@ -148,6 +156,15 @@ def test_a_round_takes_as_long_as_it_may_unless_there_is_news(nvml: Nvml, watch:
     assert sick(watch.look(WAIT_S)) == {"A": "XID 79", "B": "XID 48"}
     assert nvml.now - began == WAIT_S
     assert len(nvml.sessions) == 1
+
+
+def test_a_gpu_in_mig_mode_is_fit_for_nobody_who_wants_a_part_of_it(nvml: Nvml, watch: Health) -> None:
+    nvml.mig = {"A": pynvml.NVML_DEVICE_MIG_ENABLE, "B": pynvml.NVML_DEVICE_MIG_DISABLE}
+    found = sick(watch.look(WAIT_S))
+    assert "MIG mode" in found["A"]
+    assert found["B"] == ""
+    nvml.mig["A"] = pynvml.NVML_DEVICE_MIG_DISABLE
+    assert sick(watch.look(WAIT_S)) == {"A": "", "B": ""}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])  # of docs/kubernetes.md

@@ -395,6 +395,9 @@ def test_rules_of_right_words_are_rules_or_refused_with_a_line(tables: list[dict
         f"/kubepods.slice/crio-{ID}.scope/container",
         f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container",
         f"/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{ID}",
+        f"/libpod_parent/libpod-{ID}",
+        f"/libpod_parent/{'9' * 64}/libpod-{ID}/container",  # in a pod of podman's, which has an id, too
+        f"/docker/{ID}/libpod_parent/{'9' * 64}/libpod-{'8' * 64}",
         f"/docker/{ID}/docker-{'9' * 64}.scope",  # what a process makes below its own cgroup is not believed
     ],
 )

@@ -179,7 +179,7 @@ def _constant(one: Constant) -> str:
         return number(one, "_")
     if isinstance(one.value, list):
         return f"({', '.join(_text(word) for word in one.value)})"
-    noqa = "  # noqa: S108 (a name: whoever uses it looks first)" if one.value.startswith("/tmp") else ""  # noqa: S108
+    noqa = "  # noqa: S108 (a name: whoever uses it looks first)" if one.value in ("/tmp", "/dev/shm") else ""  # noqa: S108
     return _text(one.value) + noqa
 
 

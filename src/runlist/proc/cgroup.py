@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from runlist.proc.process import read
@@ -18,6 +19,8 @@ _MAX_BYTES = 1 << 16
 _SLURM = re.compile(r"/slurm(?:_[^/]+)?/uid_[0-9]+/job_[0-9]+(?:/|$)")
 _MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
 _PARTS = 3
+_PODS_OF_PODMAN = "libpod_parent"
+"""Without systemd, a pod's cgroup below it has the pod's id for its name."""
 _CONTAINER = re.compile(r"(?:(.*)[-:])?([0-9a-f]{64})(?:\.scope)?")
 
 
@@ -142,9 +145,13 @@ def container_of(cgroup: str) -> str:
 
 def _containers(cgroup: str) -> list[str]:
     """All ids in a path, the outermost first."""
-    matches = map(_CONTAINER.fullmatch, cgroup.split("/"))
-    # conmon watches the container from outside
-    return [match[2] for match in matches if match is not None and not (match[1] or "").endswith("conmon")]
+    found = []
+    for above, part in pairwise(["", *cgroup.split("/")]):
+        match = _CONTAINER.fullmatch(part)
+        # conmon watches the container from outside, and a pod is none
+        if match and not (match[1] or "").endswith("conmon") and (above != _PODS_OF_PODMAN or match[1]):
+            found.append(match[2])
+    return found
 
 
 def units_of(cgroup: str) -> list[str]:

@@ -25,9 +25,12 @@ def generate(device: str | None, *, preload: bool = True, hook: bool = True) -> 
     plane = choose_plane(device)
     watch = plane.watch_gpus()
     try:
-        gpus = [gpu for gpu in watch.look(0.0) if not gpu.sick]
+        found = watch.look(0.0)
     finally:
         watch.close()
+    gpus = [gpu for gpu in found if not gpu.sick]
+    if found and not gpus:
+        raise NotSupportedError(f"no GPU here is fit for work: {found[0].uuid}: {found[0].sick}")
     if not gpus:
         plane.check()  # it says what is missing
         raise NotSupportedError("no GPU is here: install or load the NVIDIA driver, or name another --device")

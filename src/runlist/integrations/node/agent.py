@@ -136,6 +136,8 @@ class Agent:
         self._remove_gone(alive)  # first, since a disk may be full
         failed: OSError | None = None
         for result in results:
+            if self._was_told_more(result.container):
+                continue
             try:
                 written = self._drop_ins.put(result.container, result.text)
             except OSError as error:  # others may have less to say
@@ -172,6 +174,12 @@ class Agent:
         self._known[container.id] = (depends, result)
         self._note(result, "annotations", "RunlistAnnotation", "; ".join(found.notes))
         return result
+
+    def _was_told_more(self, container: str) -> bool:
+        """Whether a former agent wrote what this one cannot know: the API server, which told it, says nothing of the
+        pod now.
+        """
+        return self._api is not None and container not in self._told and self._drop_ins.has_left(container)
 
     def _with_order(self, pod: Pod, names: tuple[str, ...]) -> Pod:
         """A pod with the order of its containers, where that decides who gets what, and the kubelet tells."""

@@ -24,9 +24,10 @@ from runlist.integrations.node.pods import Pod, of_use
 from runlist.text import printable
 
 if TYPE_CHECKING:  # they are imported when there is a server to ask
-    from lightkube import Client
-    from lightkube.core.client import FieldSelector
+    from lightkube import Client, KubeConfig
     from lightkube.resources.core_v1 import Event as EventResource
+
+    from runlist.integrations.node.following import Following
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -48,6 +49,10 @@ _TOO_OLD = 410
 """What a server says that keeps no changes from so long ago as the last one of this node, on which little may happen:
 then all is listed once more.
 """
+
+_TOO_NEW = 504
+"""What a server says that knows nothing so new: one that was set back, or that is slow to learn from the others."""
+_ANY_TIME = "0"
 
 _Say = Callable[[str, str], object]
 _Key = tuple[str, str]
@@ -102,6 +107,7 @@ class Api:
         _client().close()  # or what keeps it from being made
         self._node, self._changed, self._say = node, changed, say
         self._pods: dict[_Key, _Told] = {}
+        self._since = _ANY_TIME
         self._notices: queue.Queue[Notice] = queue.Queue(_MOST_EVENTS)
         self._allowance = Allowance()
         self.complete = threading.Event()
@@ -128,26 +134,25 @@ class Api:
                 self._notices.put_nowait(notice)
 
     def _follow(self) -> None:
+        from runlist.integrations.node.following import Following
+
         pause = RETRY_S[0]
         while True:
             began = time.monotonic()
             try:
-                with _client() as client:  # a new one, since it keeps the connection of a watch that is refused
-                    self._watch(client)
+                # A new one, since it keeps the connection of a watch that is refused.
+                with contextlib.closing(Following(_config(), self._node, SILENT_S)) as server:
+                    self._watch(server)
             except Exception as error:  # whatever its libraries raise: we go on without, and try again
+                if _code(error) == _TOO_NEW:
+                    self._since = ""
                 if _code(error) != _TOO_OLD:
                     self._say("the API server", f"cannot be followed, what it said before stays: {_reason(error)}")
             pause = RETRY_S[0] if time.monotonic() - began > 2 * pause else min(2 * pause, RETRY_S[1])
             time.sleep(pause)
 
-    def _watch(self, client: Client) -> None:
-        from lightkube.generic_resource import GenericNamespacedResource, create_api_info
-
-        class AnyPod(GenericNamespacedResource):  # as it came: others' new fields are none of our business
-            _api_info = create_api_info("", "v1", "Pod", "pods")
-
-        of_node: FieldSelector = {"spec.nodeName": self._node}
-        listed = client.list(AnyPod, namespace="*", fields=of_node)
+    def _watch(self, server: Following) -> None:
+        self._since, listed = server.pods(self._since)
         pods = {_key(told.pod): told for told in map(self._told, listed) if told is not None}
         self.knows_node |= bool(pods)
         if pods != self._pods:
@@ -155,13 +160,8 @@ class Api:
             self._changed()
         self._say("the API server", "")
         self.complete.set()
-        for kind, one in client.watch(
-            AnyPod,
-            namespace="*",
-            fields=of_node,
-            server_timeout=WATCH_S,
-            resource_version=listed.resourceVersion,
-        ):
+        for kind, one in server.changes(self._since, WATCH_S):
+            self._since = (one.metadata and one.metadata.resourceVersion) or self._since
             told = self._told(one)
             if told is None:
                 continue
@@ -191,19 +191,21 @@ class Api:
                 self._say("events", "")
 
 
-def _client() -> Client:
-    """A client of the API server, with the token and the certificate that count now."""
+def _config() -> KubeConfig:
+    """How the API server is reached, with the token and the certificate that count now."""
     try:
-        from lightkube import Client
-        from lightkube.config.kubeconfig import KubeConfig
+        from lightkube import KubeConfig
     except ImportError:
         raise MissingExtra("talking to the API server", "lightkube", "node") from None
     named = os.environ.get("KUBECONFIG")
-    config = KubeConfig.from_file(named) if named else KubeConfig.from_service_account()
-    client = Client(config=config, field_manager="runlist-node")
-    with contextlib.suppress(AttributeError):  # a watch waits without end else, and there is no word for anything else
-        client._client._watch_timeout.read = SILENT_S
-    return client
+    return KubeConfig.from_file(named) if named else KubeConfig.from_service_account()
+
+
+def _client() -> Client:
+    """A client of the API server."""
+    from lightkube import Client
+
+    return Client(config=_config(), field_manager="runlist-node")
 
 
 def _code(error: Exception) -> int | None:

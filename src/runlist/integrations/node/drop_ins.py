@@ -48,12 +48,18 @@ class DropIns:
         self._folder = drop_ins.Folder(folder)
         self._lock = -1
         self._files: dict[str, str] = {}
+        self._own: set[str] = set()
         self.writes = 0
 
     @property
     def there(self) -> set[str]:
         """The containers that have a file."""
         return set(self._files)
+
+    def has_left(self, container: str) -> bool:
+        """Whether a container has a file that another agent left: it is not of this one."""
+        said = self._files.get(container, "")
+        return container not in self._own and f'container = "{container}"' in said
 
     def take_up(self) -> None:
         """Look at the folder: what is in it is ours from now on. It is made where it is missing."""
@@ -67,6 +73,7 @@ class DropIns:
             names = []
         found = {match[1]: name for name in names if (match := FILE.fullmatch(name))}
         self._files = {one: self._files[one] if one in self._files else self._read(name) for one, name in found.items()}
+        self._own &= found.keys()
         if self._write:
             for name in filter(_HALF.fullmatch, names):
                 with contextlib.suppress(OSError):
@@ -79,6 +86,7 @@ class DropIns:
         if self._write:
             self._folder.put(file_name(container), text)
         self._files[container] = text
+        self._own.add(container)
         self.writes += 1
         return True
 
@@ -87,6 +95,7 @@ class DropIns:
         if self._write:
             self._folder.remove(file_name(container))
         self._files.pop(container, None)
+        self._own.discard(container)
 
     def close(self) -> None:
         """Let go of the folder; the files stay."""

@@ -18,6 +18,7 @@ from runlist.planes.interface import NodeGpu
 from runlist.protocol import environment_autogen as variables
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+NARROWED = "CUDA_VISIBLE_DEVICES"
 NONE = "void"
 """What NVIDIA's runtime takes for: nothing of yours."""
 
@@ -35,8 +36,10 @@ class Ways:
     memory_follows: bool = True
 
 
-def response(resource: Resource, taken: Taken, gpus: Sequence[NodeGpu], ways: Ways, visible: bool = True) -> Any:
-    """The answer to Allocate. Without `visible` it makes no GPU visible: another resource of the container did."""
+def response(resource: Resource, taken: Taken, gpus: Sequence[NodeGpu], ways: Ways, narrow: bool = False) -> Any:
+    """The answer to Allocate. With `narrow` the container may have got another GPU with another resource: then its
+    programs take these alone.
+    """
     answer = api.ContainerAllocateResponse()
     known = {gpu.uuid: gpu for gpu in gpus}
     smallest = min(known[uuid].memory for uuid in taken.gpus)
@@ -51,8 +54,8 @@ def response(resource: Resource, taken: Taken, gpus: Sequence[NodeGpu], ways: Wa
         answer.annotations[names.GRANTED_MEMORY] = str(memory)
         answer.annotations[names.GRANTED_MEMORY_GPUS] = listed
         answer.envs[variables.MEMORY] = str(memory)
-    if not visible:
-        return answer
+    if narrow:
+        answer.envs[NARROWED] = listed
     if ways.cdi:
         for uuid in taken.gpus:
             kinds = [kind for kind in (ways.others, names.CDI_KIND) if kind]

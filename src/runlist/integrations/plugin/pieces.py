@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from runlist.errors import UsageError
@@ -67,30 +67,48 @@ class Resource:
             )
         return Taken(tuple(sorted(counted)), min(counted.values()))
 
-    def preferred(
-        self, available: Collection[str], needed: Collection[str], size: int, gpus: Sequence[NodeGpu], first: str = ""
-    ) -> list[str]:
-        """Which of the available ids to take: `needed` and others, `size` in all, of one GPU. That is the GPU `first`
-        if it has so much; else the one that has the least left of those that have enough, so that large pieces stay for
-        those who need them. More than a GPU has is taken as whole GPUs. Ids that are not offered are left out; where
-        they do not suffice it is what there is.
-        """
-        known = {gpu.uuid: gpu for gpu in gpus}
-        chosen = list(dict.fromkeys(needed))[: max(size, 0)]
-        free: dict[str, list[str]] = defaultdict(list)
-        for text in sorted(set(available) - set(chosen)):
+    def left(self, available: Collection[str], gpus: Sequence[NodeGpu]) -> Counter[str]:
+        """How many of the available ids are of each GPU."""
+        counted = Counter({gpu.uuid: 0 for gpu in gpus})
+        for uuid, ids in self._by_gpu(available, counted).items():
+            counted[uuid] = len(ids)
+        return counted
+
+    def _by_gpu(self, ids: Collection[str], known: Container[str]) -> dict[str, list[str]]:
+        """Ids by their GPU, without those that are not offered."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for text in sorted(ids):
             try:
                 uuid, _ = split_id(self.name, text)
             except UsageError:
                 continue
             if uuid in known:
-                free[uuid].append(text)
+                found[uuid].append(text)
+        return found
+
+    def preferred(
+        self,
+        available: Collection[str],
+        needed: Collection[str],
+        size: int,
+        gpus: Sequence[NodeGpu],
+        first: str = "",
+        last: Collection[str] = (),
+    ) -> list[str]:
+        """Which of the available ids to take: `needed` and others, `size` in all, of one GPU. That is the GPU `first`
+        if it has so much; else the one that has the least left of those that have enough, so that large pieces stay for
+        those who need them, and one of `last` only where no other has enough. More than a GPU has is taken as whole
+        GPUs. Ids that are not offered are left out; where they do not suffice it is what there is.
+        """
+        chosen = list(dict.fromkeys(needed))[: max(size, 0)]
+        free = self._by_gpu(set(available) - set(chosen), {gpu.uuid for gpu in gpus})
         begun = {text.partition("::")[0] for text in chosen}
 
-        def rank(uuid: str) -> tuple[bool, bool, bool, int, str]:
+        def rank(uuid: str) -> tuple[bool, bool, bool, bool, int, str]:
             room, left = len(free[uuid]), size - len(chosen)
             enough = room >= left
-            return uuid not in begun, not enough, not (enough and uuid == first), room if enough else -room, uuid
+            is_first = enough and uuid == first
+            return uuid not in begun, not enough, not is_first, uuid in last, room if enough else -room, uuid
 
         while len(chosen) < size and free:
             uuid = min(free, key=rank)

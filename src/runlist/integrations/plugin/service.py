@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import structlog
 from runlist.errors import UsageError
 from runlist.integrations.kubernetes import deviceplugin_autogen as api
 from runlist.integrations.plugin.given import Ways, response
-from runlist.integrations.plugin.pieces import Resource
+from runlist.integrations.plugin.pieces import Resource, Taken
 from runlist.planes.interface import NodeGpu
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -59,17 +60,38 @@ class Pairs:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: tuple[str, str, float] = ("", "", 0.0)  # resource, GPU, when
+        self._has_partner = False
+        self._left: dict[str, Counter[str]] = {}
 
-    def partner(self, resource: str) -> str:
-        """The GPU of the other resource that was allocated just now, and has no partner yet; or nothing."""
+    def near(self, resource: str) -> str:
+        """The GPU of the other resource that was allocated just now, or nothing. It may have had a partner: whether
+        that was its container's, nobody knows.
+        """
         other, gpu, when = self._last
-        return gpu if other and other != resource and self._clock() - when < PAIR_S else ""
+        if not other or other == resource or self._clock() - when >= PAIR_S:
+            return ""
+        return "" if self._has_partner and gpu in self.spent(resource) else gpu
 
-    def allocated(self, resource: str, gpu: str) -> bool:
-        """Take note of an allocation; whether it is the second of a pair."""
-        paired = bool(self.partner(resource))
-        self._last = ("", "", 0.0) if paired else (resource, gpu, self._clock())
-        return paired
+    def spent(self, resource: str) -> set[str]:
+        """GPUs of which another resource had nothing left when the kubelet last spoke of it: a container that takes the
+        one there gets the other elsewhere.
+        """
+        others = (left for name, left in self._left.items() if name != resource)
+        return {gpu for left in others for gpu, count in left.items() if count <= 0}
+
+    def told(self, resource: str, left: Counter[str]) -> None:
+        """Take note of what each GPU has left of a resource."""
+        self._left[resource] = left
+
+    def allocated(self, resource: str, taken: Taken) -> str:
+        """Take note of an allocation. The GPU of the other resource, where that would be the same container's, and is
+        none of these; or nothing.
+        """
+        if resource in self._left:
+            self._left[resource].subtract(dict.fromkeys(taken.gpus, taken.pieces))
+        partner = "" if self._has_partner else self.near(resource)
+        self._last, self._has_partner = (resource, taken.gpus[0], self._clock()), bool(partner)
+        return "" if partner in taken.gpus else partner
 
 
 class Service:
@@ -97,11 +119,12 @@ class Service:
         """Which pieces to take of those that are free."""
         await self._bound(request, context)
         answer = api.PreferredAllocationResponse()
-        first = self._pairs.partner(self._resource.name)
+        name, gpus = self._resource.name, self._gpus.now
+        first, last = self._pairs.near(name), self._pairs.spent(name)
         for one in request.container_requests:
-            ids = self._resource.preferred(
-                one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size, self._gpus.now, first
-            )
+            available, needed = set(one.available_deviceIDs), one.must_include_deviceIDs
+            self._pairs.told(name, self._resource.left(available, gpus))
+            ids = self._resource.preferred(available, needed, one.allocation_size, gpus, first, last)
             answer.container_responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
         return answer
 
@@ -116,12 +139,11 @@ class Service:
             await self._refuse(context, str(error))
             raise  # that does not return
         for taken in every:
-            partner = self._pairs.partner(self._resource.name)
-            paired = self._pairs.allocated(self._resource.name, taken.gpus[0])
-            if paired and partner not in taken.gpus:
-                log.warning("share and memory of a container are on different GPUs", gpus=[partner, *taken.gpus])
-            visible = not paired or partner in taken.gpus
-            answer.container_responses.append(response(self._resource, taken, gpus, ways, visible))
+            elsewhere = self._pairs.allocated(self._resource.name, taken)
+            if elsewhere:
+                where = [elsewhere, *taken.gpus]
+                log.warning("if one container asked for both, its share and memory are on different GPUs", gpus=where)
+            answer.container_responses.append(response(self._resource, taken, gpus, ways, narrow=bool(elsewhere)))
         return answer
 
     async def _bound(self, request: Any, context: Any) -> None:

@@ -21,6 +21,7 @@ PROGRAMS_OWN = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that the fault of one program makes: the GPU is fit for others."""
 SETTLE_S = 10.0
 """How long after an XID the driver's word that nothing need be done is not yet believed."""
+IN_MIG_MODE = "it is in MIG mode, in which a container sees nothing of a whole GPU"
 _PCI = Path("/sys/bus/pci/devices")
 
 
@@ -140,7 +141,7 @@ class Health:
 
     def _sickness(self, uuid: str, handle: Any) -> str:
         if uuid not in self._xids:
-            return ""
+            return IN_MIG_MODE if _is_in_mig_mode(handle) else ""
         since, xid = self._xids[uuid]
         if time.monotonic() - since > SETTLE_S and _needs_nothing(handle):
             del self._xids[uuid]
@@ -158,6 +159,14 @@ def _needs_nothing(handle: Any) -> bool:
     except pynvml.NVMLError:
         return False
     return bool(value.nvmlReturn == pynvml.NVML_SUCCESS and value.value.uiVal == pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+
+
+def _is_in_mig_mode(handle: Any) -> bool:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError:  # most cannot be
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _minor(handle: Any) -> int | None:

@@ -123,23 +123,23 @@ def drop_ins(device: Device) -> Path:
     return daemon_socket(device).with_name(DROP_INS).absolute()
 
 
-def make_private(directory: Path, mode: int = 0o700) -> None:
+def make_private(directory: Path, mode: int = 0o700, advice: str = _ADVICE) -> None:
     """Create a directory that only this user can write, or check that it is one and grant what `mode` grants. Nobody
     else may be able to swap it, or what it is in.
 
-    Raises NoPermissionError otherwise. A directory that exists loses no right: it may be somebody's home.
+    Raises NoPermissionError otherwise, with `advice`. A directory that exists loses no right: it may be a home.
     """
     try:
         folder = trusted.open_folder(directory, make=mode)
     except trusted.Untrusted as error:
-        raise NoPermissionError(f"{error}: {_ADVICE}") from None
+        raise NoPermissionError(f"{error}: {advice}") from None
     except OSError as error:
-        raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {_ADVICE}") from None
+        raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {advice}") from None
     try:
         granted = stat.S_IMODE(os.fstat(folder).st_mode)
         if mode & ~granted:
             os.fchmod(folder, granted | mode)
     except OSError as error:
-        raise NoPermissionError(f"{directory} cannot be used ({error.strerror}): {_ADVICE}") from None
+        raise NoPermissionError(f"{directory} cannot be used ({error.strerror}): {advice}") from None
     finally:
         os.close(folder)

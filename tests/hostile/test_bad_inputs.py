@@ -246,6 +246,27 @@ def _commands(command: typer.main.ClickCommand, path: tuple[str, ...]) -> Iterat
 
 
 @pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--install-completion",), "HOME"), (("daemon", "--install", "--user"), "XDG_CONFIG_HOME"),
+        (("profile", "show"), "XDG_STATE_HOME"), (("profile", "clear"), "XDG_STATE_HOME"),
+    ],
+)  # fmt: skip
+def test_who_has_no_home(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], wanted: str
+) -> None:
+    """As the id of a container's user that no list of users has."""
+
+    def nobodys() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobodys)
+    assert refused(*words, code=NO_PERMISSION) == f"this user has no home folder: set {wanted}"
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("RUNLIST_DEVICE", "emperor"), ("RUNLIST_MEMORY", "8"), ("RUNLIST_MEMORY", "٨G"), ("RUNLIST_CAP", "x"),

@@ -100,7 +100,7 @@ def test_where_the_home_folder_is_somebody_elses_it_says_what_to_set(monkeypatch
         module._rules_file(None)
 
     def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+        raise NoPermissionError("this user has no home folder")
 
     monkeypatch.setattr(module.paths, "rules_file", homeless)
     assert module._rules_file(None) is None

@@ -362,7 +362,7 @@ def _rules_file(named: Path | None) -> Path | None:
         return named
     try:
         usual = paths.rules_file()
-    except RuntimeError:  # this user has no home folder
+    except NoPermissionError:  # this user has no home
         return None
     try:
         usual.lstat()

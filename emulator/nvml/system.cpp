@@ -6,6 +6,7 @@
 namespace {
 
 constexpr char kDriverVersion[] = "580.159.04-emulated";
+constexpr int kCudaVersion = 13000;  // as cuDriverGetVersion answers
 
 }  // namespace
 
@@ -16,6 +17,15 @@ nvmlReturn_t DECLDIR nvmlSystemGetDriverVersion(char* version, unsigned length) 
     std::memcpy(version, kDriverVersion, sizeof kDriverVersion);
     return NVML_SUCCESS;
 }
+
+// Answered before nvmlInit, too.
+nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion(int* version) {
+    if (!version) return NVML_ERROR_INVALID_ARGUMENT;
+    *version = kCudaVersion;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
 
 const DECLDIR char* nvmlErrorString(nvmlReturn_t result) {
     switch (result) {

@@ -80,7 +80,6 @@ class Client:
         self._pid = os.getpid()
         self._on_silence = on_silence  # until the first answer
         self._decoder = msgspec.json.Decoder(wire.Answer)
-        self._version = ""  # the daemon's, where it was asked
         self.notes: list[str] = []
         """The daemon's notes on the last request that was about tasks."""
 
@@ -133,7 +132,7 @@ class Client:
     def _answers(self) -> bool:
         """Whether this daemon serves us: from then on it stays, for as long as we do. Else the connection is closed."""
         try:
-            self._version = self.status().version
+            self.status()
         except DaemonEnded:
             self.close()
             return False
@@ -242,12 +241,7 @@ class Client:
         """
         self._let_borrow()
         request = wire.Manage(words(settings), region is not None)
-        try:
-            return self._tasks(request, [] if region is None else [region]).tasks
-        except DaemonEnded:
-            if self._version not in ("", __version__):  # it knows no such request
-                raise DaemonGone(_OTHER_VERSION) from None
-            raise
+        return self._tasks(request, [] if region is None else [region]).tasks
 
     def leave(self) -> list[str]:
         """Put this process back to what it had before `manage`; returns notes on failures."""
@@ -340,8 +334,14 @@ class Client:
         with self._turn:
             if self._connection.sock.fileno() < 0:
                 raise DaemonGone(_CLOSED)
+            path = self._connection.sock.getpeername()
             try:
                 answer = self._answer(frame, fds)
+            except DaemonEnded:
+                self._connection.close()
+                if not isinstance(request, wire.GetStatus) and (other := _hangs_up(path)):
+                    raise DaemonGone(other) from None
+                raise
             except BaseException:  # also an interrupt: what is answered later would be taken for the next answer
                 self._connection.close()
                 raise
@@ -384,13 +384,7 @@ class Client:
 
     def _another_version(self, answer: wire.Tasks | wire.Failure) -> str:
         """A note where the daemon is of another version, which may lack features of this one; else empty."""
-        if answer.version == __version__:
-            return ""
-        old = self.status()
-        return (
-            f"process {old.pid} is a daemon of Runlist {old.version}, and this is {__version__}: end it with "
-            "`runlist daemon --stop`, which puts everything back, and start again what is to be managed"
-        )
+        return "" if answer.version == __version__ else _other_version(self.status())
 
     def _tasks(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Tasks:
         answer = self._ask(request, fds)
@@ -411,6 +405,28 @@ class Client:
         if not isinstance(answer, wire.DaemonStatus):
             raise DaemonGone(_OTHER_VERSION)
         return answer
+
+
+def _other_version(status: wire.DaemonStatus) -> str:
+    return (
+        f"process {status.pid} is a daemon of Runlist {status.version}, and this is {__version__}: end it with "
+        "`runlist daemon --stop`, which puts everything back, and start again what is to be managed"
+    )
+
+
+def _hangs_up(path: str) -> str:
+    """What to say of a daemon that hung up, and goes on: one of another version does so with requests that it does not
+    know. Empty for one that has ended.
+    """
+    try:
+        again = Client._connect([Path(path)], patience_s=_SILENCE_S, on_silence=None)
+        if again is None:
+            return ""
+        with again:
+            status = again.status()
+    except RunlistError:
+        return ""
+    return "" if status.version == __version__ else _other_version(status)
 
 
 def _with_class(task_class: str | None, settings: Settings | None) -> dict[str, str]:

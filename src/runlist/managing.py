@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from runlist.client import Client, Settings, words
-from runlist.errors import NoTargetError, RunlistError
+from runlist.errors import NoTargetError, RunlistError, UsageError
 from runlist.planes.registry import choose_plane
 from runlist.proc.process import start_of
 from runlist.protocol import environment_autogen as names
@@ -195,7 +195,10 @@ def manage(
         "group": group, "memory": memory, "timeslice": timeslice,
     }  # fmt: skip
     given = {key: value for key, value in named.items() if value is not None}
-    return Manage(override(words(given), words(settings or {})), required=required, device=device)
+    others = words(settings or {})
+    if twice := sorted(given.keys() & others):
+        raise UsageError(f"{', '.join(twice)}: named here and in settings: name it once")
+    return Manage(words(given) | others, required=required, device=device)
 
 
 # -- what is in force ------------------------------------------------------------------------------

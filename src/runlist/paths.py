@@ -99,22 +99,29 @@ def _beside_socket(device: Device, name: str) -> Path:
     return ((beside if own else _user_dir(device)) / name).absolute()  # programs find it from wherever they are
 
 
+def home(instead: str) -> Path:
+    """This user's home folder. Raises NoPermissionError where there is none, as for an id that nobody has: the variable
+    `instead` names the folder that it is wanted for.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise NoPermissionError(f"this user has no home folder: set {instead}") from None
+
+
 def rules_file() -> Path:
-    """Where this user's daemon looks for rules when none are named."""
+    """Where this user's daemon looks for rules when none are named. Raises NoPermissionError for who has no home."""
     if os.geteuid() == 0:
         return Path("/etc/runlist/rules.toml")
-    return Path(os.environ.get(names.CONFIG_HOME) or Path.home() / ".config") / "runlist" / "rules.toml"
+    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config") / "runlist" / "rules.toml"
 
 
 def profiles_dir() -> Path:
     """Where profiles of this user's kernels are kept, for all devices. Raises NoPermissionError where this user has no
     folder at all.
     """
-    try:
-        named = Path(os.environ.get(names.STATE_HOME, ""))
-        state = named if named.is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:
-        raise NoPermissionError(f"this user has no home folder: set {names.STATE_HOME}") from None
+    named = Path(os.environ.get(names.STATE_HOME, ""))
+    state = named if named.is_absolute() else home(names.STATE_HOME) / ".local" / "state"
     return state / "runlist" / "profiles"
 
 
@@ -123,23 +130,23 @@ def drop_ins(device: Device) -> Path:
     return daemon_socket(device).with_name(DROP_INS).absolute()
 
 
-def make_private(directory: Path, mode: int = 0o700) -> None:
+def make_private(directory: Path, mode: int = 0o700, advice: str = _ADVICE) -> None:
     """Create a directory that only this user can write, or check that it is one and grant what `mode` grants. Nobody
     else may be able to swap it, or what it is in.
 
-    Raises NoPermissionError otherwise. A directory that exists loses no right: it may be somebody's home.
+    Raises NoPermissionError otherwise, with `advice`. A directory that exists loses no right: it may be a home.
     """
     try:
         folder = trusted.open_folder(directory, make=mode)
     except trusted.Untrusted as error:
-        raise NoPermissionError(f"{error}: {_ADVICE}") from None
+        raise NoPermissionError(f"{error}: {advice}") from None
     except OSError as error:
-        raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {_ADVICE}") from None
+        raise NoPermissionError(f"{directory} cannot be made ({error.strerror}): {advice}") from None
     try:
         granted = stat.S_IMODE(os.fstat(folder).st_mode)
         if mode & ~granted:
             os.fchmod(folder, granted | mode)
     except OSError as error:
-        raise NoPermissionError(f"{directory} cannot be used ({error.strerror}): {_ADVICE}") from None
+        raise NoPermissionError(f"{directory} cannot be used ({error.strerror}): {advice}") from None
     finally:
         os.close(folder)

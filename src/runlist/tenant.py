@@ -133,7 +133,11 @@ def _preloaded() -> ctypes.CDLL | None:
 
 
 def _nanoseconds(what: str, seconds: float) -> int:
-    if not 0 <= seconds <= _MAX_SECONDS:
+    try:
+        is_one = 0 <= seconds <= _MAX_SECONDS
+    except TypeError:
+        raise TypeError(f"{what} is a number of seconds, not {seconds!r}") from None
+    if not is_one:
         raise ValueError(f"{what} is 0 to {_MAX_SECONDS:.0e} seconds, not {seconds!r}")
     return round(seconds * 1e9)
 

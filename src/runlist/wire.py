@@ -11,6 +11,9 @@ import msgspec
 from runlist.frames import Inbox, frame
 from runlist.views.structs import DaemonView, PolicyMapView, RulesView, TaskView, WorkloadView
 
+REGION_REFUSED = "the memory region is refused"
+"""How the line begins with which a daemon refuses one; a daemon of another version may for its form alone."""
+
 
 class Message(msgspec.Struct, tag=True, frozen=True):
     """Base of all messages; the tag is the class' name."""

@@ -244,6 +244,9 @@ def test_a_file_of_rules_is_checked_without_a_daemon(commands: Commands, tmp_pat
     assert note == f"{path.name}:1: this matches every process, and 2 rules behind it none: put it last"
     path.write_text("[[rule]]\nuser = 1\n[[rule]]\nset.weight = 5\n")
     assert commands.json("rules", "check", str(path))["notes"] == []
+    path.write_text("[[rule]]\ncomm = ['a', 'python3*']\nset.weight = 5\n[[rule]]\ncomm = 'b'\n")
+    (note,) = commands.json("rules", "check", str(path))["notes"]
+    assert note.startswith(f"{path.name}:1: comm is no pattern: python3* is a program of that very name")
     path.write_text("[[bound]]\n")
     assert f"{path}:1: " in commands.fails(2, "rules", "check", str(path), "--json")
 

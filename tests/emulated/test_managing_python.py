@@ -298,6 +298,8 @@ for wrong, values in [
     (UsageError, dict(memory=1)),
     (UsageError, dict(settings={"nice": "5"})),
     (UsageError, dict(task_class="batch", deadline="1ms/10ms")),
+    (UsageError, dict(cap=30, settings={"cap": 40})),
+    (UsageError, dict(task_class="batch", settings={"class": "batch"})),
     (UsageError, dict(cap=40, burst="90ms")),
     (TypeError, dict(weight=True)),
     (TypeError, dict(task_class=4)),

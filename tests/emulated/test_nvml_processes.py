@@ -88,3 +88,33 @@ for call in (lib.nvmlDeviceGetMemoryLimits_v1, lib.nvmlDeviceSetMemoryLimits_v1)
     name, *rest = raw.run(env, program)
     assert "python" in name
     assert rest == ["none", "0 3", "True True", "True True"]
+
+
+def test_what_tools_ask_of_a_card_that_is_not_modelled(fresh_gpu: FreshGpu) -> None:
+    """As nvitop, gpustat and the like ask: a function that is missing is a driver that is too old for them."""
+    env = {**os.environ, **fresh_gpu().environment()}
+    program = """
+import pynvml as n
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+part = n.nvmlDeviceIsMigDeviceHandle(gpu)  # some versions give the C variable
+say(getattr(part, "value", part), n.nvmlDeviceGetComputeMode(gpu), n.nvmlDeviceGetCudaComputeCapability(gpu))
+version = ctypes.c_int()
+assert ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0
+say(n.nvmlSystemGetCudaDriverVersion() == n.nvmlSystemGetCudaDriverVersion_v2() == version.value)
+asked = {
+    "ClockInfo": [n.NVML_CLOCK_SM], "ConfComputeMemSizeInfo": [], "DecoderUtilization": [], "DisplayActive": [],
+    "CurrentDriverModel": [], "DisplayMode": [], "EncoderUtilization": [], "EnforcedPowerLimit": [], "FanSpeed": [],
+    "MaxClockInfo": [n.NVML_CLOCK_MEM], "MigMode": [], "PcieThroughput": [n.NVML_PCIE_UTIL_TX_BYTES], "PciInfo": [],
+    "PerformanceState": [], "PersistenceMode": [], "PowerManagementLimit": [], "PowerUsage": [],
+    "Temperature": [n.NVML_TEMPERATURE_GPU], "TotalEccErrors": [0, 0],
+}
+for name, words in asked.items():
+    try:
+        say(name, getattr(n, "nvmlDeviceGet" + name)(gpu, *words))
+    except n.NVMLError_NotSupported:
+        pass
+    except n.NVMLError as error:
+        say(name, error)
+"""
+    assert raw.run(env, program) == ["0 0 (9, 0)", "True"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runlist.cli.policy_map import Entry
+from runlist.cli.policy_map import Entry, wanted
 from runlist.client import Client
 from runlist.errors import ExitCode, RunlistError
 from runlist.wire import RulesInForce
@@ -124,13 +124,13 @@ def test_what_does_not_come_into_force_is_taken_back(
     error: type[BaseException],
 ) -> None:
     with Client.open() as client:
-        Entry(client, "one").set({"comm": "first"}, {"class": "batch"}, [])
+        Entry(client, "one").set(wanted({"comm": "first"}, {"class": "batch"}, []))
         before = (folder / "map-one.toml").read_text()
         monkeypatch.setattr(client, "rules", answer)
         monkeypatch.setattr("runlist.cli.policy_map.PATIENCE_S", 0.05)
         for name, who in (("one", "second"), ("two", "third")):
             with pytest.raises(error):
-                Entry(client, name).set({"comm": who}, {"class": "latency"}, [])
+                Entry(client, name).set(wanted({"comm": who}, {"class": "latency"}, []))
         if answer is interrupted:
             with pytest.raises(error):
                 Entry(client, "one").unset()
@@ -150,7 +150,7 @@ def test_it_is_not_for_other_users(commands: Commands, start_daemon: Callable[..
 
     def change() -> None:
         with Client.open() as client:
-            Entry(client, "one").set({"user": "0"}, {"class": "latency"}, [])
+            Entry(client, "one").set(wanted({"user": "0"}, {"class": "latency"}, []))
 
     with pytest.raises(Refused, match="belongs to somebody else") as refused:
         As(NOBODY)(change)

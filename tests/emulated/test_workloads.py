@@ -11,7 +11,7 @@ import time
 import pytest
 
 from runlist.workloads.process import WorkloadError, WorkloadProcess, pause_all, run_all, start_all, stop_all
-from tests.conftest import Tenant
+from tests.conftest import ON_NVIDIA, Tenant
 from tests.fixtures.daemon import running, wait_for
 
 
@@ -179,3 +179,14 @@ def test_another_program_that_speaks_the_protocol_ends_with_all_that_it_started(
         child = process.ready["child"]
         assert running(child)
     wait_for(lambda: not running(child))
+
+
+@pytest.mark.skipif(ON_NVIDIA, reason="there is a driver")
+@pytest.mark.parametrize("name", ["latency", "batch"])
+def test_without_a_driver_they_name_the_emulated_gpu(name: str) -> None:
+    hidden = {key: value for key, value in os.environ.items() if not key.startswith(("RUNLIST_", "LD_"))}
+    command = [sys.executable, "-m", f"runlist.workloads.{name}", "--seconds", "1"]
+    done = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"{name}: no usable CUDA driver here (")
+    assert done.stderr.endswith("): `runlist emulator -- COMMAND` gives a command an emulated GPU\n")

@@ -102,6 +102,14 @@ COMBINATIONS = [
     ("policy", "use"), ("policy", "use", ""), ("policy", "use", "emperor"),
     ("policy", "use", "fair", "--option", "x=1"),
     ("policy", "use", "."), ("policy", "use", "/nowhere.py"), ("policy", "emperor"), ("policy", "use", "parts"),
+    *[("policy", "map", "set", *words) for words in (
+        (), ("",), ("a b", "--user", "root"), ("x" * 65, "--user", "root"), ("../x", "--user", "root"), ("x",),
+        ("x", "class=batch"), ("x", "class=emperor", "--user", "root"), ("x", "weight", "--user", "root"),
+        ("x", "--user", ""), ("x", "--user", "no such user"), ("x", "--cgroup", "a"), ("x", "--cgroup", "/a*"),
+        ("x", "--comm", "python3*"), ("x", "--comm", "y" * 16), ("x", "--user", "root", "--refuse", "emperor"),
+        ("x", "--user", "root", "--refuse", "groups=-1"), ("x", "--user", "root", "--refuse", "gpus=64"),
+        ("x", "--user", "root", "--refuse", "slices", "--refuse", "slices"),
+    )], ("policy", "map", "unset", ""), ("policy", "map", "unset", "a/b"),
     ("policy", "use", "../fair"), ("policy", "use", "none"), ("policy", "use", "x" * 5000 + ".py"),
     ("simulate", "--trace", ""), ("simulate", "--trace", "emperor"), ("simulate", "--trace", "/nowhere.toml"),
     ("simulate", "--trace", "/etc/passwd"), ("simulate", "--trace", "x" * 5000 + ".toml"), ("simulate", "--policy", ""),
@@ -243,6 +251,27 @@ def _commands(command: typer.main.ClickCommand, path: tuple[str, ...]) -> Iterat
         yield path, command
     for name, child in (children or {}).items():
         yield from _commands(child, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--install-completion",), "HOME"), (("daemon", "--install", "--user"), "XDG_CONFIG_HOME"),
+        (("profile", "show"), "XDG_STATE_HOME"), (("profile", "clear"), "XDG_STATE_HOME"),
+    ],
+)  # fmt: skip
+def test_who_has_no_home(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], wanted: str
+) -> None:
+    """As the id of a container's user that no list of users has."""
+
+    def nobodys() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobodys)
+    assert refused(*words, code=NO_PERMISSION) == f"this user has no home folder: set {wanted}"
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,8 @@ def test_the_command_writes_what_a_runtime_reads(commands: Commands, daemon: Dae
     assert "cannot be written" in commands.fails(1, "cdi", "generate", "--output", "/proc/none/a.json")
     (tmp_path / "theirs.yaml").write_text("kind: nvidia.com/gpu\n")
     assert "--format=json" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "theirs.yaml"))
+    (tmp_path / "binary").write_bytes(b"\xff")
+    assert "binary: not UTF-8 text: name" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "binary"))
     missing = commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "none"))
     assert missing.rstrip().endswith("none: it cannot be read: No such file or directory")
 

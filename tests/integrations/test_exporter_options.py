@@ -61,10 +61,18 @@ def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None
         serve.read_password(path)
     path.chmod(0o600)
     assert serve.read_password(path).allows("Basic cHJvbWV0aGV1czpzZWNyZXQ=")
-    for wrong in (b"no colon", b":secret", b"prometheus:", b"", b"\xff\xfe:secret"):
+    for wrong in (b"no colon", b":secret", b"prometheus:", b"", b"\xff\xfe:secret", b"prometheus:" + bytes(1 << 20)):
         path.write_bytes(wrong)
         with pytest.raises(UsageError, match="name:password"):
             serve.read_password(path)
+
+
+@pytest.mark.parametrize(("name", "why"), [(".", "not a file"), ("/dev/zero", "not a file"), ("none", "No such file")])
+def test_a_password_file_that_is_none_is_said_to_be_none(name: str, why: str, tmp_path: Path) -> None:
+    """To take rights from a folder or a device of the machine, as of a file that others can read, helps nobody."""
+    with pytest.raises(UsageError, match=why) as refused:
+        serve.read_password(tmp_path / name)
+    assert "chmod" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,9 @@ def test_wrong_words_are_one_line(folder: Path, gpu: EmulatedGpu) -> None:
     for words, said in (
         (["--resources", "shares"], "take share, memory"),
         (["--with", "nvidia.com/gpu"], "--with goes with --cdi"),
+        (["--cdi", str(folder), "--with", "nvidia.com"], "VENDOR/CLASS"),
+        (["--cdi", __file__], f"--cdi {__file__}: this is no folder"),
+        (["--install", __file__], f"--install {__file__}: this is no folder"),
     ):
         plugin = Plugin(folder, gpu, *words)
         assert plugin.process.wait(PATIENCE_S) == 2

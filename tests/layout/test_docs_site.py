@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,3 +58,20 @@ def test_whatever_is_amiss_is_told(tree: Path) -> None:
     warned = "\n".join(said.split("WARNING -  "))
     for what in ("new.md", "checks.md", "'none.md'", "'guide.md#nowhere'", "'../protocol/none.toml'"):
         assert what in warned, what
+
+
+def test_links_lead_from_the_front_page_to_every_page() -> None:
+    """Who reads in the repository has no menu."""
+    found: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in found:
+            continue
+        found.add(page)
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            path = (page.parent / target).resolve()
+            path = path / "README.md" if path.is_dir() else path
+            if path.suffix == ".md" and path.is_file():
+                ahead.append(path)
+    assert sorted(set((ROOT / "docs").rglob("*.md")) - found) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +15,7 @@ import runlist
 from runlist import wire
 from runlist.client import Client, DaemonGone
 from runlist.errors import NoTargetError, RunlistError, UsageError
+from runlist.version import __version__
 from tests.fixtures.fake_daemon import FakeDaemon, status
 
 
@@ -165,20 +167,45 @@ def test_a_deadline_replaces_the_usual_class(fake: FakeDaemon) -> None:
     assert fake.asked(wire.Attach) == [wire.Attach(42, {"deadline": "5ms/20ms"})]
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.manage({"weight": 50}),
+        lambda client: client.rules(),
+        lambda client: client.workloads(),
+        lambda client: client.policy_map(),
+        lambda client: client.reload_rules(),
+    ],
+)
 def test_a_daemon_that_knows_no_such_request_is_of_another_version(
-    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Client], object]
 ) -> None:
+    """It hangs up, and runs on: that it ended and put everything back would be untrue. It is asked who it is."""
     answer = fake._answer
 
     def hang_up(request: object) -> object:
-        if isinstance(request, wire.Manage):
+        if not isinstance(request, wire.GetStatus):
             fake._peers[-1].shutdown(socket.SHUT_RDWR)
         return answer(request)
 
     monkeypatch.setattr(fake, "_answer", hang_up)
-    with pytest.raises(DaemonGone, match="the daemon ended"), Client.open(start=True) as client:
-        client.manage({"weight": 50})
+    with pytest.raises(DaemonGone, match="the daemon ended"), Client.open() as client:
+        ask(client)
     fake.status = status(version="0.7.0rc1")
-    with pytest.raises(DaemonGone, match="another version"), runlist.manage(weight=50):
+    other = f"process {fake.status.pid} is a daemon of Runlist 0.7.0rc1, and this is {__version__}: end it with"
+    for start in (False, True):
+        with pytest.raises(DaemonGone, match=other), Client.open(start=start) as client:
+            ask(client)
+    with pytest.raises(DaemonGone, match=other), runlist.manage(weight=50):
         raise AssertionError
-    assert fake.asked(wire.Manage) == [wire.Manage({"weight": "50"})] * 2
+
+
+def test_a_daemon_that_hangs_up_on_everybody_has_ended(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_up(request: object) -> None:
+        fake._peers[-1].shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(fake, "_answer", hang_up)
+    for ask in (Client.rules, Client.status):
+        with pytest.raises(DaemonGone, match="the daemon ended"), Client.open() as client:
+            ask(client)
+    assert len(fake.asked(wire.GetStatus)) == 2  # of the first one, once

@@ -17,9 +17,10 @@ import pytest
 
 from runlist import log
 from runlist.daemon import __main__ as module
+from runlist.daemon.placement.rules import Rules
 from runlist.daemon.service import ServiceManager
 from runlist.daemon.undo.record import Record
-from runlist.errors import RunlistError, UsageError
+from runlist.errors import NoPermissionError, RunlistError, UsageError
 from runlist.proc import threads
 from tests.fixtures.daemon import PATIENCE_S
 
@@ -76,6 +77,34 @@ def test_the_named_rules_or_the_usual_ones_where_there_are_any(monkeypatch: pyte
     assert module._rules_file(Path("mine.toml")) == Path("mine.toml")
     usual.touch()
     assert module._rules_file(None) == usual
+    assert module._rules_file(Path("mine.toml")) == Path("mine.toml")
+
+
+@pytest.mark.parametrize("target", ["usual.toml", "nowhere.toml"])
+def test_a_link_to_rules_that_leads_nowhere_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
+    usual = tmp_path / "usual.toml"
+    usual.symlink_to(target)
+    monkeypatch.setattr(module.paths, "rules_file", lambda: usual)
+    with pytest.raises(UsageError, match=r"usual\.toml: the rules cannot be read: "):
+        Rules.load(module._rules_file(None) or tmp_path)
+
+
+def test_where_the_home_folder_is_somebody_elses_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "lstat", denied)
+    monkeypatch.setattr(module.paths, "rules_file", lambda: Path("/root/.config/runlist/rules.toml"))
+    with pytest.raises(NoPermissionError, match="Permission denied: set HOME to a folder of this user's"):
+        module._rules_file(None)
+
+    def homeless() -> Path:
+        raise NoPermissionError("this user has no home folder")
+
+    monkeypatch.setattr(module.paths, "rules_file", homeless)
+    assert module._rules_file(None) is None
     assert module._rules_file(Path("mine.toml")) == Path("mine.toml")
 
 

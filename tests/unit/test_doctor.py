@@ -17,6 +17,7 @@ from runlist.errors import ExitCode, NoPermissionError, NotSupportedError, Runli
 from runlist.planes.interface import GpuInfo, Limited
 from runlist.planes.nvidia import checks, nvml, switch_log
 from runlist.planes.nvidia.plane import NvidiaPlane
+from runlist.planes.nvidia.rm.transport import EmulatedDriver
 from runlist.planes.registry import choose_plane
 from tests.fixtures.daemon import NOBODY, needs_root, wait_for
 from tests.fixtures.fake_rm import FakeFile, FakeRm
@@ -205,3 +206,10 @@ def test_root_in_a_container_may_lack_what_it_takes_to_look_into_others(kept: st
     line, files = done.stdout.splitlines()
     assert said in line
     assert files == ("open" if "dac" in kept else "closed")
+
+
+def test_an_emulated_gpu_that_does_not_run_needs_no_driver_of_nvidias(tmp_path: Path) -> None:
+    for name, look in checks.checks(EmulatedDriver(tmp_path)):
+        if name != "privileged controls":
+            with pytest.raises(NotSupportedError, match="start one with `runlist emulator`"):
+                look()

@@ -166,6 +166,9 @@ def test_missing_and_doubled_columns_and_units_are_named(tmp_path: Path) -> None
     path.write_text(path.read_text() + "1,2\n")
     with pytest.raises(UsageError, match=r"ncu.csv:4: 2 columns, not 15"):
         read(path)
+    path.write_bytes(path.read_bytes() + b"\xff\n")
+    with pytest.raises(UsageError, match=r"ncu.csv:5: not UTF-8 text: save it as such"):
+        read(path)
 
 
 CELLS = st.one_of(

@@ -34,29 +34,52 @@ def task(key: TaskKey = KEY, uid: int = 1000, **values: object) -> Task:
 def test_a_request_lasts_from_its_first_work_to_the_beginning_of_its_idleness() -> None:
     lengths, idle_s = RequestLengths(), {KEY: 0.5}
     lengths.on_event(Idle(KEY), 0.5, idle_s)  # nobody saw it begin
-    assert lengths.seconds == {}
-    lengths.on_event(Busy(KEY), 1.0, idle_s)
-    lengths.on_event(Idle(KEY), 3.5, idle_s)
+    for began in (1.0, 10.0):
+        assert lengths.seconds == {}  # of the first alone it is not known whether it was a request
+        lengths.on_event(Busy(KEY), began, idle_s)
+        lengths.on_event(Idle(KEY), began + 2.5, idle_s)
     assert lengths.seconds == {KEY: 2.0}
-    lengths.on_event(Busy(KEY), 10.0, idle_s)
-    lengths.on_event(Idle(KEY), 11.5, idle_s)
-    assert lengths.seconds == {KEY: pytest.approx(1.8)}  # four fifths of what was known, and a fifth of what is new
-    lengths.on_event(Busy(OTHER), 20.0, idle_s)
-    lengths.on_event(Idle(OTHER), 21.0, idle_s)
+    for began in (20.0, 30.0):
+        lengths.on_event(Busy(OTHER), began, idle_s)
+        lengths.on_event(Idle(OTHER), began + 1.0, idle_s)
     assert lengths.seconds[OTHER] == 1.0  # it is idle at once
-    lengths.on_event(Busy(OTHER), 21.0, {OTHER: 9.0})
-    lengths.on_event(Idle(OTHER), 22.0, {OTHER: 9.0})
-    assert lengths.seconds[OTHER] == pytest.approx(0.8)  # none lasts less than nothing
+    for began in (40.0, 50.0, 60.0):
+        lengths.on_event(Busy(OTHER), began, {OTHER: 9.0})
+        lengths.on_event(Idle(OTHER), began + 1.0, {OTHER: 9.0})
+    assert lengths.seconds[OTHER] == 0.0  # none lasts less than nothing
+
+
+def test_how_a_program_starts_is_no_request() -> None:
+    """It loads its weights and warms up for seconds; then requests of 5 ms come, now and then a longer one."""
+    lengths, now = RequestLengths(), 0.0
+    for lasts in (12.0, 0.005, 0.005, 0.3, 0.005):
+        lengths.on_event(Busy(KEY), now, {})
+        lengths.on_event(Idle(KEY), now + lasts, {})
+        now += lasts + 1.0
+    assert lengths.seconds == {KEY: pytest.approx(0.005)}
+
+
+def test_requests_that_are_others_now_count_before_long() -> None:
+    lengths = RequestLengths()
+    for number in range(200):
+        lengths.on_event(Busy(KEY), number, {})
+        lengths.on_event(Idle(KEY), number + (0.1 if number < 190 else 0.4), {})
+    assert lengths.seconds == {KEY: pytest.approx(0.4)}
 
 
 def test_of_one_that_is_gone_nothing_is_known() -> None:
     lengths = RequestLengths()
-    lengths.on_event(Busy(KEY), 1.0, {})
-    lengths.on_event(Idle(KEY), 2.0, {})
-    lengths.on_event(Busy(KEY), 3.0, {})
-    lengths.on_event(Vanish(KEY), 4.0, {})
-    lengths.on_event(Idle(KEY), 5.0, {})
+    for began in (1.0, 3.0, 5.0):
+        lengths.on_event(Busy(KEY), began, {})
+        lengths.on_event(Idle(KEY), began + 1.0, {})
+    lengths.on_event(Busy(KEY), 7.0, {})
+    assert lengths.seconds == {KEY: 1.0}
+    lengths.on_event(Vanish(KEY), 8.0, {})
+    lengths.on_event(Idle(KEY), 9.0, {})
     assert lengths.seconds == {}
+    lengths.on_event(Busy(KEY), 10.0, {})
+    lengths.on_event(Idle(KEY), 12.0, {})
+    assert lengths.seconds == {}  # another of its name
 
 
 # -- tails -----------------------------------------------------------------------------------------

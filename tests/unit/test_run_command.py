@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
+from runlist import wire
 from runlist.cli import application, launch, main
 from runlist.wire import BorrowRequest
+from tests.fixtures.fake_daemon import FakeDaemon
 
 PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
 
@@ -50,6 +52,33 @@ def test_a_mistake_names_the_help_of_its_command(
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "runlist", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()[0]) == (0, "runlist")
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [((), True), (("--memory", "2G"), False), (("--cap", "30"), False), (("--memory", "2G", "--no-strict"), True)],
+)
+def test_a_region_that_the_daemon_refuses_stops_only_who_needs_it(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], runs: bool
+) -> None:
+    """As a daemon that runs on after an upgrade does, which may not be this user's to end."""
+    refusal = "the memory region is refused: it has 5 bytes, not 6"
+    answer = fake._answer
+
+    def refuse(request: object) -> object:
+        if isinstance(request, wire.Launch):
+            return wire.Failure(refusal, 1) if request.region else wire.Tasks([])
+        return answer(request)
+
+    monkeypatch.setattr(fake, "_answer", refuse)
+    shown = ["sh", "-c", 'echo "$LD_PRELOAD$RUNLIST_REGION"; exit 7']
+    words = [sys.executable, "-m", "runlist.cli", "run", *options, "--", *shown]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    if runs:
+        assert (done.returncode, done.stdout, done.stderr) == (7, "\n", f"runlist: {refusal}; going on without\n")
+        assert [(sent.region, sent.settings) for sent in fake.asked(wire.Launch)][1:] == [(False, {})]
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"runlist: {refusal}\n")
 
 
 def test_lending_ends_quietly_with_the_daemon_or_the_command() -> None:

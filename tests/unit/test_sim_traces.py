@@ -263,6 +263,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not UTF-8"):
         load_trace(str(tmp_path / "binary.toml"))
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf{}")  # the mark that some editors put first
+    with pytest.raises(UsageError, match="time"):
+        load_trace(str(tmp_path / "marked.json"))
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(UsageError, match="directory"):
         load_trace(str(tmp_path / "folder.json"))

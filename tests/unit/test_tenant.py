@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,13 @@ def test_a_function_can_be_a_segment(ear: Ear) -> None:
 def test_numbers_that_are_none(value: float) -> None:
     for say in (runlist.report_latency, runlist.hint):
         with pytest.raises(ValueError, match="seconds"):
+            say(value)
+
+
+@pytest.mark.parametrize("value", [None, "2ms", [0.002]])
+def test_what_is_no_number_is_said_so(value: Any) -> None:
+    for say, what in ((runlist.report_latency, "a latency"), (runlist.hint, "the time of a hint")):
+        with pytest.raises(TypeError, match=f"^{what} is a number of seconds, not "):
             say(value)
 
 

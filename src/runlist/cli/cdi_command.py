@@ -59,6 +59,8 @@ def register(app: typer.Typer) -> None:
         if drivers is not None:
             try:
                 text = sys.stdin.read() if drivers == "-" else making.read(Path(drivers))
+            except UnicodeDecodeError:
+                raise UsageError(f"--with {drivers}: not UTF-8 text: name a CDI specification in JSON") from None
             except (OSError, ValueError) as error:
                 raise UsageError(f"--with {drivers}: it cannot be read: {getattr(error, 'strerror', error)}") from None
             made = with_drivers(made, text, f"--with {drivers}")

@@ -12,27 +12,32 @@ from runlist.cli.common import say
 from runlist.cli.forwarding import Forwarding
 from runlist.cli.tree import Tree
 from runlist.client import Client
+from runlist.errors import RunlistError
 from runlist.planes.interface import Plane
 from runlist.proc import borrow
 from runlist.protocol import environment_autogen as names
+from runlist.wire import REGION_REFUSED
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PARTING_S = 1.0  # how long to wait for the daemon at the end
 _SILENCE_S = 1.0  # how long to wait for room without a word
 
 
-def run_command(client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree) -> int:
+def run_command(
+    client: Client, command: list[str], settings: dict[str, str], plane: Plane, tree: Tree, without: Tree | None
+) -> int:
     """Run a command under the daemon of `client` until it ends; returns its exit code, 128 + number for a signal, and a
     shell's where it cannot be started.
 
-    `settings` are for all that the command starts; `tree` was prepared for it.
+    `settings` are for all that the command starts; `tree` was prepared for it, and `without` is what it gets where the
+    daemon refuses the tree's region; None where it needs one.
     """
     # Orphans of the command become our children, and so stay below us in the process tree.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     patience = threading.Timer(_SILENCE_S, _say_that_it_waits)
     patience.daemon = True
     patience.start()
-    client.launch(os.getpid(), None, settings, tree.region)  # returns when there is room for it
+    tree = _launch(client, settings, tree, without)  # returns when there is room for it
     patience.cancel()
     patience.join()
     for note in client.notes:
@@ -62,6 +67,20 @@ def run_command(client: Client, command: list[str], settings: dict[str, str], pl
                 client.end_launch()
                 lending.join(_PARTING_S)
             return code
+
+
+def _launch(client: Client, settings: dict[str, str], tree: Tree, without: Tree | None) -> Tree:
+    """Returns the tree that the daemon took."""
+    try:
+        client.launch(os.getpid(), None, settings, tree.region)
+    except RunlistError as error:
+        if tree.region is None or without is None or not str(error).startswith(REGION_REFUSED):
+            raise
+        say(f"{error}; going on without")
+        unlimited = {key: value for key, value in settings.items() if key != "memory"}
+        client.launch(os.getpid(), None, unlimited)
+        return without
+    return tree
 
 
 def _has_children() -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from pathlib import Path
 
 import typer
 
 from runlist.cli.common import Device
+
+_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""CDI's name of a kind of devices."""
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +61,11 @@ def register(app: typer.Typer) -> None:
             raise UsageError(f"--resources {resources}: take share, memory, or both with a comma")
         if drivers is not None and cdi is None:
             raise UsageError("--with goes with --cdi")
+        if drivers is not None and _KIND.fullmatch(drivers) is None:
+            raise UsageError(f"--with {drivers}: take a kind of CDI, VENDOR/CLASS, such as nvidia.com/gpu")
+        for name, path in {"--folder": folder, "--install": install, "--cdi": cdi}.items():
+            if path is not None and path.exists() and not path.is_dir():
+                raise UsageError(f"{name} {path}: this is no folder: name one")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is to be said we say ourselves
         try:
             import_module("google.protobuf")

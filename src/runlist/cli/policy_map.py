@@ -13,8 +13,10 @@ import msgspec
 
 from runlist.client import Client
 from runlist.daemon.placement.reading import read_drop_in
+from runlist.daemon.placement.rule import Rule
 from runlist.errors import NoTargetError, RunlistError, UsageError
 from runlist.integrations.drop_ins import Folder, Value, rule_text
+from runlist.protocol.kernel_autogen import MOST_GPUS
 from runlist.settings.table import parse_settings
 from runlist.text import printable
 from runlist.views.structs import RuleView
@@ -24,41 +26,60 @@ PATIENCE_S = 5.0
 """How long the daemon may take to follow its folder of drop-ins; usually some milliseconds."""
 
 _HEAD = "Written by `runlist policy map set`; `runlist policy map unset` removes it."
+_NOWHERE = Path("entry")
+"""What errors in its text are told of; it is in no file yet."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+def checked_name(name: str) -> str:
+    """A name that an entry can have. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{printable(name[:100])!r}: a name is up to 64 letters, digits, - and _")
+    return name
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What an entry is to say: the text of its file, and the rule in it."""
+
+    text: str
+    rule: Rule
+
+
+def wanted(who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence[str]) -> Wanted:
+    """An entry by which processes get settings and are refused things. `who` names them by cgroup, user or comm, and
+    `refuse` has `slices`, `groups=N` and `gpus=N,N`. Raises UsageError.
+    """
+    if not who:
+        raise UsageError("name whom it is for: --cgroup, --user, --comm")
+    parse_settings(settings)
+    conditions: dict[str, Value] = {**who}
+    if _NUMBER.fullmatch(who.get("user", "")):
+        conditions["user"] = int(who["user"])
+    text = rule_text(_HEAD, conditions, {}, settings, _refused(refuse))
+    try:
+        (rule,) = read_drop_in(_NOWHERE, text.encode()).rules
+    except UsageError as error:  # it tells the line of a file that nobody wrote
+        raise UsageError(re.sub(rf"^{_NOWHERE}:[0-9]+: ", "", str(error))) from None
+    if not rule.of_the_kernel or set(who.get("comm", "")) & set("*?"):
+        raise UsageError("the policy map takes names in full, without *, ? or [")
+    return Wanted(text, rule)
 
 
 class Entry:
     """The entry of a name. Methods raise RunlistError or OSError, and then nothing has changed."""
 
     def __init__(self, client: Client, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{printable(name)!r}: a name is up to 64 letters, digits, - and _")
         self._client = client
         self._name = name
         self._folder = Folder(client.drop_ins)
         self._file = f"map-{name}.toml"
         self._path = client.drop_ins / self._file
 
-    def set(self, who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence[str]) -> PolicyMap:
-        """Have processes get settings and be refused things; returns what the map has of it. `who` names them by
-        cgroup, user or comm, and `refuse` has `slices`, `groups=N` and `gpus=N,N`.
-        """
-        if not who:
-            raise UsageError("name whom it is for: --cgroup, --user, --comm")
-        parse_settings(settings)
-        conditions: dict[str, Value] = {**who}
-        if _NUMBER.fullmatch(who.get("user", "")):
-            conditions["user"] = int(who["user"])
-        text = rule_text(_HEAD, conditions, {}, settings, _refused(refuse))
-        try:
-            (wanted,) = read_drop_in(self._path, text.encode()).rules
-        except UsageError as error:  # it tells the line of a file that nobody wrote
-            raise UsageError(re.sub(rf"^{re.escape(printable(str(self._path)))}:[0-9]+: ", "", str(error))) from None
-        if not wanted.of_the_kernel:
-            raise UsageError("the policy map takes names in full, without *, ? or [")
-        words = (wanted.asks, wanted.settings, wanted.refuse.words)
-        found = self._change(text, lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
+    def set(self, entry: Wanted) -> PolicyMap:
+        """Put it in force; returns what the map has of it."""
+        words = (entry.rule.asks, entry.rule.settings, entry.rule.refuse.words)
+        found = self._change(entry.text, lambda rules: any((one.asks, one.sets, one.refuses) == words for one in rules))
         known, rules = self._client.policy_map(), {rule.rule for rule in found}
         return msgspec.structs.replace(known, entries=[entry for entry in known.entries if entry.rule in rules])
 
@@ -117,8 +138,10 @@ def _refused(words: Sequence[str]) -> dict[str, Value]:
                 found[key] = True
             case "groups" if all_are_numbers and len(numbers) == 1:
                 found[key] = numbers[0]
-            case "gpus" if all_are_numbers:
+            case "gpus" if all_are_numbers and max(numbers) < MOST_GPUS:
                 found[key] = numbers
+            case "gpus" if all_are_numbers:
+                raise UsageError(f"--refuse {printable(word)}: take the numbers of GPUs, 0 to {MOST_GPUS - 1}")
             case _:
                 raise UsageError(f"--refuse {printable(word)}: take slices, groups=N or gpus=N,N")
     return found

@@ -65,12 +65,13 @@ def register(policy: typer.Typer) -> None:
         It is written as a rule into the daemon's folder of drop-ins, and in force when the command ends. Rules of
         drop-ins come before those of the main file.
         """
-        from runlist.cli.policy_map import Entry
+        from runlist.cli.policy_map import Entry, checked_name, wanted
 
-        named = {"cgroup": cgroup, "user": user, "comm": comm}
-        changes = key_values(settings or [])
+        checked_name(name)
+        named = {key: text for key, text in {"cgroup": cgroup, "user": user, "comm": comm}.items() if text}
+        entry = wanted(named, key_values(settings or []), refuse or [])
         with connected(device) as client:
-            found = Entry(client, name).set({key: text for key, text in named.items() if text}, changes, refuse or [])
+            found = Entry(client, name).set(entry)
         if json:
             print_json(found)
         else:
@@ -83,8 +84,9 @@ def register(policy: typer.Typer) -> None:
     @maps.command("unset")
     def unset(name: Name, device: Device = None, json: Json = False) -> None:
         """Remove the entry of a name. Its processes get what other rules say, or are put back."""
-        from runlist.cli.policy_map import Entry
+        from runlist.cli.policy_map import Entry, checked_name
 
+        checked_name(name)
         with connected(device) as client:
             Entry(client, name).unset()
         if json:

@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
         from runlist.daemon.placement.rules import Rules
 
         found = Rules.load_drop_in(file) if drop_in else Rules.load(file)
-        notes = list(_never_reached(found.rules))
+        notes = [*_never_reached(found.rules), *_like_patterns(found.rules)]
         for note in notes:
             say(note)
         if json:
@@ -76,6 +76,16 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
             behind = counted(len(rules) - number, "rule")
             yield f"{printable(rule.where)}: this matches every process, and {behind} behind it none: put it last"
             return
+
+
+def _like_patterns(rules: Sequence[Rule]) -> Iterator[str]:
+    """Names of programs with what is a pattern elsewhere: few programs are called so."""
+    for rule in rules:
+        if (comm := rule.conditions.get("comm")) is not None:
+            for name in sorted(comm.exact):
+                if set(name) & set("*?"):
+                    said = f"comm is no pattern: {printable(name)} is a program of that very name"
+                    yield f"{printable(rule.where)}: {said}; command takes patterns"
 
 
 def _show(found: RulesView) -> None:

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         from runlist.cli.environment import defaults, made_one
         from runlist.cli.launch import run_command
         from runlist.cli.side_by_side import asked_sharing, beside
-        from runlist.cli.tree import check_limit, prepared
+        from runlist.cli.tree import Tree, check_limit, needs_region, prepared
         from runlist.errors import UsageError
         from runlist.planes.registry import choose_plane
         from runlist.settings.table import override, parse_request
@@ -79,4 +79,5 @@ def register(app: typer.Typer) -> None:
             ):
                 if tree.region is None:
                     asked.pop("memory", None)  # only with --no-strict, and that was said
-                raise typer.Exit(run_command(client, command, asked, plane, shared.onto(tree)))
+                without = None if needs_region(asked, strict=strict) else shared.onto(Tree())
+                raise typer.Exit(run_command(client, command, asked, plane, shared.onto(tree), without))

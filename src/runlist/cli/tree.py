@@ -28,6 +28,11 @@ class Tree(msgspec.Struct, frozen=True):
     inherited: tuple[int, ...] = ()
 
 
+def needs_region(settings: Mapping[str, str], *, strict: bool) -> bool:
+    """Whether a command with these settings does not start without a region."""
+    return strict and bool({"memory", "cap"} & settings.keys())
+
+
 def check_limit(settings: Mapping[str, str], *, with_library: bool, strict: bool) -> None:
     """Raise UsageError for a memory limit without the library, or within another."""
     if "memory" not in settings:
@@ -50,14 +55,13 @@ def prepared(
     and the command runs all the same. `check_limit` comes before.
     """
     limited = "memory" in settings
-    needed = strict and (limited or "cap" in settings)
     if os.environ.get(names.REGION) or not with_library:
         yield Tree()
         return
     try:
         made = _make(plane, strict if limited else None)
     except RunlistError as error:
-        if needed:
+        if needs_region(settings, strict=strict):
             raise
         say(f"{error}; going on without")
         yield Tree()

@@ -32,7 +32,7 @@ from runlist.daemon.requests.server import Server
 from runlist.daemon.service import ServiceManager
 from runlist.daemon.tree.look_schedule import QUIET_S, SETTLE_S
 from runlist.daemon.undo.record import Record, settle
-from runlist.errors import ExitCode, RunlistError, UsageError
+from runlist.errors import ExitCode, NoPermissionError, RunlistError, UsageError
 from runlist.log_limit import LogLimit
 from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane
@@ -362,9 +362,23 @@ def _going_on() -> Iterator[None]:
 
 
 def _rules_file(named: Path | None) -> Path | None:
-    """The rules file: the named one, else the usual one if it exists."""
-    usual = paths.rules_file()
-    return named if named is not None or not usual.exists() else usual
+    """The rules file: the named one, else the usual one if it is there, also as a link that leads nowhere. Raises
+    NoPermissionError where that cannot be told.
+    """
+    if named is not None:
+        return named
+    try:
+        usual = paths.rules_file()
+    except NoPermissionError:  # this user has no home
+        return None
+    try:
+        usual.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        advice = "set HOME to a folder of this user's, or name the rules by --rules"
+        raise NoPermissionError(f"{usual} cannot be looked for: {error.strerror}: {advice}") from None
+    return usual
 
 
 async def _end_when_idle(server: Server, lifetime_s: float) -> None:

@@ -156,7 +156,8 @@ class Gpu:
         try:
             check(driver.cuInit(0))
         except RuntimeError as error:  # cuda.bindings' own error where libcuda.so.1 is missing, or ours
-            raise GpuError(f"no usable CUDA driver here ({str(error).splitlines()[0]})") from error
+            why = f"no usable CUDA driver here ({str(error).splitlines()[0]})"
+            raise GpuError(f"{why}: `runlist emulator -- COMMAND` gives a command an emulated GPU") from error
         count = check(driver.cuDeviceGetCount())
         if not 0 <= index < count:
             raise GpuError(f"there is no GPU {index}: this machine has {count}")

@@ -110,6 +110,9 @@ def all_match(wanted: Mapping[str, list[re.Pattern[str]]], texts: Mapping[str, s
 
 def _environment(path: TomlPath, value: object) -> Condition:
     wanted = patterns_of(path, value, "variables", '{ RUNLIST_CLASS = "batch" }')
+    for name in wanted:
+        if not name or "=" in name:
+            raise Wrong((*path, name), "the name of a variable has no =, and is not empty: its value stands behind it")
     return Condition(lambda facts: all_match(wanted, facts.environment), variables=frozenset(wanted))
 
 

@@ -99,13 +99,13 @@ class _Reader:
         except ValueError as error:  # tomllib's, and Python's own for numbers that are too long
             message, _, place = str(error).partition(" (at ")
             if not place:
-                raise UsageError(f"{_shown(self._path)}: {message}") from None
+                raise UsageError(f"{_shown(self._path)}: a number in it is too long: shorten it") from None
             number = re.match(r"line (\d+)", place)
             raise self._error(int(number[1]) if number else len(self._source), message) from None
 
     def _text(self, content: bytes) -> str:
         try:
-            return content.decode().replace("\r\n", "\n")
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             raise UsageError(f"{_shown(self._path)}:{line}: not UTF-8 text: save it as such") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runlist import wire
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.placement import Placement
@@ -28,7 +29,7 @@ async def sent_region(descriptors: Descriptors, fd: int, uid: int) -> Region:
     try:
         return await descriptors.region(fd, uid)
     except RegionError as error:
-        raise RunlistError(f"the memory region is refused: {error}") from None
+        raise RunlistError(f"{wire.REGION_REFUSED}: {error}") from None
 
 
 def limit_memory(root: Root, placement: Placement, *, keeps: bool = True) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import re
 import signal
 import ssl
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ PORT = 9878
 LISTEN = f"127.0.0.1:{PORT}"
 """Where it listens unless told otherwise: Prometheus' exporters have ports from 9100 to 9999."""
 _PORT = re.compile(r"[0-9]{1,5}")
+_LONGEST_PASSWORD = 4096
+"""Bytes of a name and its password, with what is around them."""
 
 MAX_SERIES = 20_000
 KEPT_S = 1.0
@@ -69,10 +72,18 @@ def parse_dialects(text: str) -> list[str]:
 
 
 def read_password(path: Path) -> Password:
-    """The name and password in a file: one line `name:password`. Raises UsageError, NoPermissionError or OSError."""
-    if path.stat().st_mode & 0o077:
-        raise NoPermissionError(f"{path} can be read by others: chmod 600 {path}")
-    name, colon, password = path.read_text(errors="replace").strip().partition(":")
+    """The name and password in a file: one line `name:password`. Raises UsageError or NoPermissionError."""
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a pipe may be how a shell hands it over
+            raise UsageError(f"--password-file {path}: not a file: name one with one line, name:password")
+        if mode & 0o077:
+            raise NoPermissionError(f"{path} can be read by others: chmod 600 {path}")
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_PASSWORD + 1).decode(errors="replace")
+    except OSError as error:
+        raise UsageError(f"--password-file {path}: it cannot be read: {error.strerror}") from None
+    name, colon, password = text.strip().partition(":") if len(text) <= _LONGEST_PASSWORD else ("", "", "")
     if not (name and colon and password) or "\ufffd" in name + password:
         raise UsageError(f"{path}: write one line, name:password")
     return Password(name, password)

@@ -143,7 +143,7 @@ def _library(choices: Choices) -> Path | None:
         raise RunlistError(str(error)) from None
     if choices.install is None:
         return own
-    paths.make_private(choices.install, 0o755)
+    paths.make_private(choices.install, 0o755, "name a folder of your own by --install")
     target = choices.install / own.name
     try:
         files.replace(target, own.read_bytes(), 0o755)

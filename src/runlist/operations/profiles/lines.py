@@ -38,7 +38,10 @@ def rows(path: Path) -> Iterator[Row]:
         for cells in found:
             if cells and not cells[0].startswith("=="):
                 yield Row(f"{path}:{found.line_num}", [cell.strip() for cell in cells])
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: not UTF-8 text: save it as such") from None
+    except csv.Error as error:
         raise UsageError(f"{path}: no file of comma-separated lines: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None

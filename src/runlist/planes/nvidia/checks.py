@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 from runlist.errors import NotSupportedError
@@ -38,8 +39,21 @@ def _device(driver: Driver) -> str:
     return f"{driver.name}: the driver answers"
 
 
+@contextlib.contextmanager
+def _nvml(driver: Driver) -> Iterator[None]:
+    """NVML, where it answers. Else the driver says what is missing: NVML would name NVIDIA's, also for a GPU that is
+    emulated.
+    """
+    try:
+        with nvml.session(driver):
+            yield
+    except nvml.NvmlError:
+        driver.open().close()
+        raise
+
+
 def _gpus(driver: Driver) -> str:
-    with nvml.session(driver):
+    with _nvml(driver):
         version, names = nvml.driver_version(), [gpu.name for gpu in nvml.gpus()]
     if not names:
         raise NotSupportedError("the driver shows no GPU")
@@ -65,7 +79,7 @@ def _use(driver: Driver) -> str:
 
 
 def _memory_limits(driver: Driver) -> str:
-    with nvml.session(driver):
+    with _nvml(driver):
         supported, version = nvml.memory_limits_supported(cgroup.MOUNT), nvml.driver_version()
     if supported:
         return f"by the driver itself, for a daemon run by root (driver {version})"

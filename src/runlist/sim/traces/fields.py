@@ -121,7 +121,7 @@ def read_text(path: Path) -> str:
             content = file.read(_MOST_BYTES + 1)  # a pipe or a device has no size
         if len(content) > _MOST_BYTES:
             raise UsageError(f"trace {path}: larger than {_MOST_BYTES >> 20} MiB: take a part of it")
-        return content.decode()
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"trace {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -94,6 +94,7 @@ class WeightedTurns:
         self._turn: _Turn | None = None
         self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
         self._in: dict[TaskKey, str] = {}  # the background, at the last call: what each task shares as
+        self._weights: dict[TaskKey, int] = {}  # of these, then
         self._found: Mapping[TaskKey, TaskKey] = {}  # as which of these a task of the background is found
         self._workload = _Workload()
         self._parked_look = _ParkedLook()
@@ -103,6 +104,7 @@ class WeightedTurns:
     def off(self, background: Sequence[Task], tasks: Iterable[Task], now: float, until: float) -> dict[TaskKey, Share]:
         """Shares while all are kept off, at the latest until `until`. That time counts for nobody's turn."""
         if self._off_since is None:
+            self._account(tasks)
             self._off_since = now
         self._usage = {task.key: task.usage for task in tasks}
         _, found = as_one(background)
@@ -115,13 +117,16 @@ class WeightedTurns:
 
         `tasks` are all tasks of the GPU; those outside the background are the foreground.
         """
-        if not background:
-            self._turn, self._in, self._usage, self._found = None, {}, {}, {}
-            return {}, None
-        background, self._found = as_one(background)
+        if self._off_since is None:
+            self._account(tasks)
+        self._usage = {task.key: task.usage for task in tasks}
         self._return_from_off(now)
+        background, self._found = as_one(background)
         self._enter(background, now)
-        self._account(background, tasks)
+        self._advance()
+        if not background:
+            self._turn = None
+            return {}, None
         if len(background) == 1:
             (only,) = background
             self._members[only.key].parked = False
@@ -174,6 +179,7 @@ class WeightedTurns:
                 group, member = self._level(present[key], rest)
                 group.seen = member.account.seen = now
         self._in = {key: task.shares_as for key, task in present.items()}
+        self._weights = {key: _weight(task) for key, task in present.items()}
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
         """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of
@@ -190,11 +196,10 @@ class WeightedTurns:
         member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)
         return group, member
 
-    def _account(self, background: Iterable[Task], tasks: Iterable[Task]) -> None:
-        """Charge the time held since the last call."""
-        alone = {task.key: _weight(task) for task in background}
+    def _account(self, tasks: Iterable[Task]) -> None:
+        """Charge the time held since the last call to those of then: who is not among them any more had it, too."""
         weights: dict[str, int] = {}
-        for key, weight in alone.items():
+        for key, weight in self._weights.items():
             weights[self._in[key]] = max(weights.get(self._in[key], 0), weight)
         turn = self._turn
         for task in tasks:
@@ -212,12 +217,10 @@ class WeightedTurns:
                 member = self._members[one]
                 if member.parked:
                     member.held += held
-                member.account.virtual += held / alone[one]
+                member.account.virtual += held / self._weights[one]
                 self._groups[self._in[one]].virtual += held / weights[self._in[one]]
             else:
                 self._parked_look.foreground += held
-        self._usage = {task.key: task.usage for task in tasks}
-        self._advance()
 
     def _advance(self) -> None:
         """Move the clocks on to who has had the least in the rotation."""

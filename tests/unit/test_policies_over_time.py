@@ -6,11 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from runlist.model import Cap, TaskClass
+from runlist.model import Cap, Hint, Segment, Task, TaskClass, TaskKey, Vanish
 from runlist.policies import PolicySpec, load_policy
+from runlist.policies.parts.requests import Requests
 from tests.unit.test_policies_gpu import FOREVER, TinyGpu, shares, tenant
 
-LATENCY = TaskClass.LATENCY
+LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
+HOUR_S = 3600.0
+
+
+def task(pid: int, task_class: TaskClass, **values: object) -> Task:
+    return Task(TaskKey(pid, "GPU-0"), task_class, "x", 1000, 0.0, **values)
 
 
 # -- turns by weight, of a background that is kept off again and again -------------------------------
@@ -56,3 +62,52 @@ def test_a_cap_above_its_part_gives_a_task_no_more_than_its_weight(percent: int,
     gpu.run(12)
     held = shares(gpu, 1, 12)
     assert held[2] / (held[2] + held[3]) == pytest.approx(0.1, abs=0.01)
+
+
+# -- what a stop of the others costs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause_s", [30.0, HOUR_S, 24 * HOUR_S])
+def test_hints_of_who_was_alone_are_heard_when_others_come(pause_s: float) -> None:
+    service, batch = task(1, LATENCY), task(2, BATCH)
+    policy = load_policy(PolicySpec())
+    policy.decide([service], 100.0)
+    for now in (100.0, 100.0 + pause_s):
+        policy.on_event(Hint(service.key, 0.0), now)
+        policy.decide([service], now)
+    now = 101.0 + pause_s
+    policy.on_event(Hint(service.key, 0.0), now)
+    assert not policy.decide([service, batch], now).shares[batch.key].enabled
+
+
+@pytest.mark.parametrize("pause_s", [30.0, HOUR_S, 24 * HOUR_S])
+@pytest.mark.parametrize("word", ["hint", "segment"])
+def test_nothing_is_paid_for_a_time_in_which_all_were_gone(word: str, pause_s: float) -> None:
+    """All of a job ends at once: nobody is asked before the next one comes."""
+    policy = load_policy(PolicySpec())
+
+    def is_kept_off(pid: int, now: float) -> bool:
+        service = task(pid, LATENCY, segment=1 if word == "segment" else None)
+        batch = task(pid + 1, BATCH)
+        policy.decide([service, batch], now)
+        policy.on_event(Hint(service.key, 0.0) if word == "hint" else Segment(service.key, 1), now)
+        kept = not policy.decide([service, batch], now).shares[batch.key].enabled
+        for each in (service, batch):
+            policy.on_event(Vanish(each.key), now)
+        return kept
+
+    assert [is_kept_off(pid, 100.0 + pid * pause_s) for pid in (1, 3)] == [True, True]
+
+
+def test_who_said_what_is_not_so_is_believed_again_after_a_minute_also_when_it_only_asks() -> None:
+    requests, asks = Requests(), task(1, LATENCY)
+
+    def off_until(now: float) -> float | None:
+        return requests.off_until([], [asks], {asks.key: now + 0.05}, now)[0]
+
+    now = 100.0
+    while not requests.is_liar(asks.key):
+        off_until(now)
+        now += 0.001
+    assert off_until(now + 59) is None
+    assert off_until(now + 60) is not None

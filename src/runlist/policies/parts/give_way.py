@@ -168,6 +168,8 @@ class GiveWay:
         elif isinstance(event, Vanish):
             self._requests.drop(event.key)
             self._known.discard(event.key)
+            if not self._known:  # the background may have gone with the last one: then nobody asks
+                self._requests.clear()
         elif isinstance(event, Appear):
             self._worth_a_look = True
         elif isinstance(event, Used) and not self._is_open:

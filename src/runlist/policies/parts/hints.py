@@ -40,8 +40,9 @@ class Hints:
 
     def __init__(self) -> None:
         self._announced: dict[TaskKey, _Announced] = {}
-        self._saved_s, self._at = BURST_S, float("-inf")
-        self._off = self._owes = False
+        self._saved_s, self._at = BURST_S, 0.0
+        self._until = 0.0  # the background is off
+        self._owes = False
 
     def note(self, hint: Hint, now: float) -> None:
         """A task announced itself. Times that make no sense are ignored."""
@@ -81,16 +82,18 @@ class Hints:
                 announced.done = ends = min(ends, now + GRACE_S)
             until = max(until, min(ends, now + self._saved_s))
             look = min(look, max(0.0, until - now), LOOK_S)
-        self._off = until > now
-        return until if self._off else None, look if look < float("inf") else None
+        self._until = until
+        return until if until > now else None, look if look < float("inf") else None
 
     def _free(self, now: float) -> float:
         """From when on hints may take time."""
-        passed = now - self._at
-        self._saved_s, self._at = min(BURST_S, self._saved_s + (-passed if self._off else passed)), now
-        if self._off and self._saved_s <= SLACK_S:
+        # It may be long since anybody asked, where all went at once: no more was spent than was to be.
+        spent = max(0.0, min(now, self._until) - self._at)
+        self._saved_s -= spent
+        if spent and self._saved_s <= SLACK_S:
             self._owes = True
-        elif self._saved_s >= LONGEST_S:
+        self._saved_s, self._at = min(BURST_S, self._saved_s + now - self._at - spent), now
+        if self._saved_s >= LONGEST_S:
             self._owes = False
         return now + LONGEST_S - self._saved_s if self._owes else now
 

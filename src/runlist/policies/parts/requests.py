@@ -83,7 +83,7 @@ class Requests:
 
     def believed(self, telling: Sequence[Task], now: float) -> list[Task]:
         """Those of them whose word counts."""
-        self._liars = {key: until for key, until in self._liars.items() if now < until}
+        self._forgive(now)
         return [task for task in telling if task.key not in self._liars]
 
     def keep(self, watched: Container[TaskKey]) -> None:
@@ -113,6 +113,7 @@ class Requests:
         `telling` ones that are busy, and for who `asked` for it before it begins.
         """
         self._end_break(foreground, now)
+        self._forgive(now)
         asked = {key: until for key, until in asked.items() if key not in self._liars and not reached(until, now)}
         busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
         if not (busy or asked) or not reached(self._break_ends, now):
@@ -135,6 +136,9 @@ class Requests:
     def in_break(self, now: float) -> bool:
         """Whether the background runs now, although somebody is busy."""
         return not reached(self._break_ends, now)
+
+    def _forgive(self, now: float) -> None:
+        self._liars = {key: until for key, until in self._liars.items() if now < until}
 
     def _lets_on(self, now: float) -> None:
         if self._is_off:

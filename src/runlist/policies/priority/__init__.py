@@ -92,7 +92,7 @@ class Priority(Policy):
         foreground, background = _divide(tasks)
         shares, again = self._foreground(foreground, tasks, now)
         may_ask = {task.key: task for task in foreground if _may_hint(task)}
-        hinted, look = self._hints.off_until(may_ask, now)
+        hinted, look = self._hints.off_until(may_ask if background else {}, now)  # else it costs nobody anything
         announced, look_again = self._announced(may_ask, foreground, background, now)
         asked = dict(announced)
         if hinted is not None:

@@ -111,3 +111,43 @@ def test_who_said_what_is_not_so_is_believed_again_after_a_minute_also_when_it_o
         now += 0.001
     assert off_until(now + 59) is None
     assert off_until(now + 60) is not None
+
+
+# -- jobs of programs that are short -----------------------------------------------------------------
+
+
+class Job:
+    """One short program after the other, in a job of its own."""
+
+    def __init__(self, gpu: TinyGpu, lasts_s: float, **values: object) -> None:
+        self.gpu, self.lasts_s, self.values = gpu, lasts_s, values
+        self.pid, self.held_s = 100, 0.0
+        self.starts()
+
+    def starts(self) -> None:
+        self.pid += 1
+        self.program = tenant(self.pid, group="job", **self.values)
+        self.gpu.add(self.program)
+        self.gpu.at(self.gpu.now + self.lasts_s, self.ends)
+
+    def ends(self) -> None:
+        self.held_s += self.program.held_s
+        self.gpu.remove(self.program)
+        self.gpu.at(self.gpu.now + 0.001, self.starts)
+
+
+@pytest.mark.parametrize("lasts_s", [0.01, 0.1, 0.14, 0.4])
+def test_a_cap_holds_for_a_job_of_short_programs(lasts_s: float) -> None:
+    gpu = TinyGpu(load_policy(PolicySpec()))
+    job = Job(gpu, lasts_s, cap=Cap.of_percent(30, 500_000))
+    gpu.run(10)
+    assert job.held_s / 10 < 0.33
+
+
+@pytest.mark.parametrize("lasts_s", [0.009, 0.03, 0.2])
+def test_a_job_of_short_programs_has_its_part_of_the_turns_and_no_more(lasts_s: float) -> None:
+    other = tenant(2, weight=300)
+    gpu = TinyGpu(load_policy(PolicySpec()), [tenant(1, LATENCY, start_s=FOREVER), other])
+    job = Job(gpu, lasts_s)
+    gpu.run(10)
+    assert job.held_s / (job.held_s + other.held_s) < 0.28

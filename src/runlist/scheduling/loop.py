@@ -119,6 +119,15 @@ class Loop:
         if held := self._host.read_usage(kept_s):
             self.tell(Used(held))
 
+    def catch_up(self, kept_s: float = 0.0) -> None:
+        """The same without asking the policy: it is asked next."""
+        self._asks_next = True
+        try:
+            if held := self._host.read_usage(kept_s):
+                self._heard(Used(held))
+        finally:
+            self._asks_next = False
+
     def refusal(self, task: Task, others: Sequence[Task], policy: Policy | None = None) -> str | None:
         """Why the policy, or the one given, does not take a task beside others, or None."""
 
@@ -176,12 +185,7 @@ class Loop:
         tasks = host.tasks
         if not tasks:
             return {}
-        self._asks_next = True
-        try:
-            if held := host.read_usage(usage_kept_s):
-                self._heard(Used(held))
-        finally:
-            self._asks_next = False
+        self.catch_up(usage_kept_s)
         if self._hurries:
             self._hurried_at, self._hurries = now, False
         answer = self._guarded(lambda policy: self._ask(policy, now))

@@ -86,6 +86,7 @@ class Scheduler:
         """Forget a task; the others get its share at the next `run`."""
         if key in self.tasks:
             self.tasks[key].settle()
+            self.loop.catch_up()
         if (managed := self.tasks.pop(key, None)) is not None:
             managed.carrier = None
             self.ended.update(managed.counts)
@@ -93,7 +94,7 @@ class Scheduler:
             self._escapes.forget(key)
             self.accounting.forget(key.pid)
             self.bind()  # before the policy hears that it is gone, and may decide at once
-            self.tell(Vanish(key))
+            self.tell(Vanish(key, managed.task.usage))
 
     def bind(self) -> None:
         """See which tasks run together because they share a channel group, and tell the policy of changes."""

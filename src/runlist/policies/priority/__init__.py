@@ -85,6 +85,7 @@ class Priority(Policy):
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
             self._announcements.drop(event.key, now)
+            self._turns.gone(event.key, event.usage)
         self._lengths.on_event(event, now, self._watched)
         return self._give_way.on_event(event, now)
 

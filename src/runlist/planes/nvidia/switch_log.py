@@ -74,12 +74,14 @@ class Batch(NamedTuple):
     """The records since the last read.
 
     `gaps` are pairs (index, count): `count` records were lost just before `records[index]`. The log is complete up to
-    `until_ns` (CLOCK_REALTIME); the records may go a little further.
+    `until_ns` (CLOCK_REALTIME); the records may go a little further. `passed_ns` is the time since the last read by a
+    clock that nobody sets, None where that is not known.
     """
 
     records: list[Record]
     gaps: list[tuple[int, int]]
     until_ns: int
+    passed_ns: int | None = None
 
 
 class Ring:
@@ -163,6 +165,7 @@ class SwitchLog:
         self._keep = keep  # mappings, client and files, to be closed in order
         self._clock_asked_ns = -_CLOCK_AGE_NS
         self._clock_ahead_ns = 0
+        self._read_at_ns = time.monotonic_ns()
 
     @classmethod
     def open(cls, driver: Driver, gpu_uuid: str, records: int = RECORDS) -> Self:
@@ -187,7 +190,8 @@ class SwitchLog:
         """
         until = self.now_ns()
         self.flush()
-        return Batch(*self._ring.take(), until)
+        before, self._read_at_ns = self._read_at_ns, time.monotonic_ns()
+        return Batch(*self._ring.take(), until, self._read_at_ns - before)
 
     def flush(self) -> None:
         """Have RM move the GPU's log to our buffer."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from runlist.model import Hint, Task, TaskKey
-from runlist.policies.parts.pace import SLACK_S
+from runlist.policies.parts.pace import LATEST_S, SLACK_S
 
 AHEAD_S = 2.5e-3
 """The others go off this long before the announced time: the way there and suspending one take 1.6 to 2.4 ms. At 1.5 ms
@@ -87,8 +87,7 @@ class Hints:
 
     def _free(self, now: float) -> float:
         """From when on hints may take time."""
-        # It may be long since anybody asked, where all went at once: no more was spent than was to be.
-        spent = max(0.0, min(now, self._until) - self._at)
+        spent = max(0.0, min(now, self._until + LATEST_S) - self._at) if self._until > self._at else 0.0
         self._saved_s -= spent
         if spent and self._saved_s <= SLACK_S:
             self._owes = True

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 import msgspec
 
 from runlist.model import Segment, Task, TaskClass, TaskKey
-from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.pace import LATEST_S, NEVER, reached
 
 LONG_RUN_SHARE = 0.8
 """Segments keep the others off at most this part of the time in the long run."""
@@ -97,8 +97,8 @@ class Segments:
 
     def _pass_time(self, now: float) -> None:
         """Spend the credit while segments keep others off, and earn it back while they do not."""
-        # It may be long since anybody asked, where all went at once: no more was spent than was to be.
-        spent = max(0.0, min(now, self._counted_until) - self._at)
+        counted = self._counted_until > self._at
+        spent = max(0.0, min(now, self._counted_until + LATEST_S) - self._at) if counted else 0.0
         self._credit -= spent
         if reached(0.0, -self._credit):
             self._recovering = True

@@ -22,7 +22,8 @@ from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
-from runlist.proc.process import Program, ancestors
+from runlist.proc.process import ProcessIds, Program, ancestors
+from runlist.rate import Rate
 
 
 class Root(msgspec.Struct):
@@ -46,10 +47,10 @@ class Root(msgspec.Struct):
     by_rule: bool = False  # a rule named it, and nobody else: it is released where no rule matches it any more
     rule_memory: dict[int, int | None] = {}  # what rules give each of its processes, in bytes
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
-    excluded: set[int] = set()  # descendants that were detached by name
+    excluded: set[int] = msgspec.field(default_factory=ProcessIds)  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = {}
-    losses: Counter[tuple[int, int | None]] = msgspec.field(default_factory=Counter)  # by process and its start
+    losses: dict[tuple[int, int | None], Rate] = {}  # by process and its start: how many more there may be
     heirs: dict[int, int] = {}
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work

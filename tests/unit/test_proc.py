@@ -26,7 +26,7 @@ def test_one_that_ends_while_its_threads_are_listed(monkeypatch: pytest.MonkeyPa
 def test_an_id_that_is_used_again_names_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was detached was named by the number alone: one that came to have it later was left alone, too."""
     started: dict[int, int | None] = {4: 100, 5: 100}
-    monkeypatch.setattr(process, "start_of", lambda pid: started.get(pid))
+    monkeypatch.setattr(process, "start_of", started.get)
     ids = process.ProcessIds()
     for pid in (4, 5):
         ids.add(pid)

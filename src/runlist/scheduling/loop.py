@@ -42,6 +42,9 @@ BUSY_KEPT_S = 0.25
 takes as long as half of that.
 """
 
+MOST_SAID = 256
+"""So many things that are wrong with a policy are said: each may name another process, or another number."""
+
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
 """The bounds of a policy's own timer."""
 
@@ -269,7 +272,7 @@ class Loop:
             return None, line + type(raised).__name__
 
     def _say_once(self, note: str) -> None:
-        if note not in self._said:
+        if note not in self._said and len(self._said) < MOST_SAID:
             self._said.add(note)
             self._host.note(note)
 

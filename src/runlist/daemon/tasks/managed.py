@@ -196,6 +196,7 @@ class ManagedTask(msgspec.Struct):
     container: str = ""
     tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
     counts: Counter[Count] = msgspec.field(default_factory=Counter)
+    counted: Counter[Count] = msgspec.field(default_factory=Counter)  # of these by the kernel; stays while it is away
     settles_at: float = float("-inf")  # until then (monotonic clock) its newest context may still be in the making
     there_since: float = 0.0  # monotonic clock: its oldest context was found
     discovery_ms: float = 0.0

@@ -74,6 +74,7 @@ class Scheduler:
         """Take a task in; it gets its share at the next `run`."""
         pid = managed.task.key.pid
         self.loop.read_usage()
+        managed.task = replace(managed.task, usage=NO_USAGE)  # it may have been here before
         self.tasks[managed.task.key] = managed
         if self.accounting.of(pid).usage == NO_USAGE:
             managed.preempt()  # else one that was on the GPU when the log was opened stays unknown

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runlist.model import Cap, Hint, Segment, Task, TaskClass, TaskKey, Vanish
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.parts.requests import Requests
-from tests.unit.test_policies_gpu import FOREVER, TinyGpu, shares, tenant
+from tests.fixtures.effort import TIMES
+from tests.unit.test_policies_gpu import FOREVER, Tenant, TinyGpu, shares, tenant
 
 LATENCY, NORMAL, BATCH = TaskClass.LATENCY, TaskClass.NORMAL, TaskClass.BATCH
 HOUR_S = 3600.0
@@ -151,3 +156,49 @@ def test_a_job_of_short_programs_has_its_part_of_the_turns_and_no_more(lasts_s: 
     job = Job(gpu, lasts_s)
     gpu.run(10)
     assert job.held_s / (job.held_s + other.held_s) < 0.28
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=8 * TIMES, deadline=None)
+def test_a_cap_holds_in_every_stretch_of_time_whoever_of_its_group_comes_pauses_and_goes(seed: int) -> None:
+    random = Random(seed)
+    period_us = random.choice([50_000, 100_000, 500_000])
+    cap = Cap.of_percent(random.choice([10, 30, 80]), period_us)
+    gpu = TinyGpu(load_policy(PolicySpec(random.choice(["priority", "fair"]))))
+    gpu.add(tenant(1, random.choice([LATENCY, NORMAL, BATCH]), burst_s=0.001, wait_s=0.002))
+    there: list[Tenant] = []
+    pids = count(10)
+    used, stretches = 0.0, []
+
+    def come() -> None:
+        # None of them is idle for long while it has the GPU: that becomes known late, and is given back then.
+        work = {"burst_s": random.choice([0.03, FOREVER]), "wait_s": 0.0}
+        there.append(tenant(next(pids), random.choice([BATCH, NORMAL]), group="g", cap=cap, **work))
+        gpu.add(there[-1])
+
+    def act() -> None:
+        nonlocal used
+        one = random.choice(there) if there else None
+        what = random.choice(["come", "go", "pause", "weigh", "class"])
+        if one is None or (what == "come" and len(there) < 4):
+            come()
+        elif what == "go":
+            there.remove(one)
+            used += one.held_s
+            gpu.remove(one)
+        elif what == "pause":
+            gpu.change(one, suspended=not one.task.suspended)
+        elif what == "weigh":
+            gpu.change(one, weight=random.choice([1, 100, 5000]))
+        elif what == "class":
+            gpu.change(one, task_class=random.choice([BATCH, NORMAL, LATENCY]))
+        gpu.at(gpu.now + random.choice([0.001, 0.02, 0.1, 1.0]), act)
+
+    act()
+    step_s = period_us / 1e6
+    for _ in range(round(12 / step_s)):
+        gpu.run(step_s)
+        stretches.append(used + sum(each.held_s for each in there))
+    for periods in (1, 3, 10):
+        for before, after in zip(stretches, stretches[periods:], strict=False):
+            assert after - before <= (periods + 1) * cap.quota_us / 1e6 + 0.015

@@ -118,9 +118,9 @@ def test_what_failed_long_ago_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> No
             await world.adopt(root)
             assert world.task() is task
             clock.now += 24 * 3600.0
-        root.losses[PID + 1, 7] = Rate(1.0, 1.0)  # of one that has ended
+        world.processes._losses[PID + 1, 7] = Rate(1.0, 1.0)  # of one that has ended
         world.processes.lose(PID, OSError("gone"))
-        assert [pid for pid, _ in root.losses] == [PID]
+        assert [pid for pid, _ in world.processes._losses] == [PID]
 
     a_daemon(test)
 

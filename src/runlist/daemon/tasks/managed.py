@@ -23,7 +23,6 @@ from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
 from runlist.proc.process import ProcessIds, Program, ancestors
-from runlist.rate import Rate
 
 
 class Root(msgspec.Struct):
@@ -50,7 +49,6 @@ class Root(msgspec.Struct):
     excluded: set[int] = msgspec.field(default_factory=ProcessIds)  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = {}
-    losses: dict[tuple[int, int | None], Rate] = {}  # by process and its start: how many more there may be
     heirs: dict[int, int] = {}
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work

@@ -65,6 +65,7 @@ class Processes:
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}
+        self._losses: dict[tuple[int, int | None], Rate] = {}  # by process and its start: how many more there may be
         self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
         self._keeper = keeper
@@ -349,10 +350,8 @@ class Processes:
         if process is None:
             return
         which = pid, process.program.started
-        losses = {each: rate for each, rate in process.root.losses.items() if not rate.is_full}
-        rate = losses.setdefault(which, process.root.losses.get(which) or Rate(1 / FORGIVEN_S, MOST_LOSSES))
-        process.root.losses = losses
-        if not rate.take():
+        self._losses = {each: rate for each, rate in self._losses.items() if not rate.is_full}
+        if not self._losses.setdefault(which, Rate(1 / FORGIVEN_S, MOST_LOSSES)).take():
             _log.warning("a control failed once more; the process is released", pid=pid, reason=str(error))
             self.forget(process, restore=True)
         else:

@@ -48,6 +48,7 @@ _PUT_AT = Structure(STRUCTS["EVENT_BUFFER_HEADER"]).offsets["put"]
 _SEQUENCE_MASK = 0xFFFF
 _HEADER_SIZE = 4096
 _CLOCK_AGE_NS = 1_000_000_000
+_CLOSE_NS, _TRIES = 1_000_000, 3  # a question that takes longer tells little: others had the processor meanwhile
 
 _CAP_SYS_ADMIN = 21
 _DEVICE, _SUBDEVICE, _HEADER, _RING, _BUFFER = range(0xA0000001, 0xA0000006)
@@ -202,9 +203,15 @@ class SwitchLog:
         """The GPU's clock, never ahead of it. It is asked once a second, and followed by the machine's in between."""
         now = time.monotonic_ns()
         if now - self._clock_asked_ns >= _CLOCK_AGE_NS:
-            gpu: int = self._client.control(_SUBDEVICE, "TIMER_GET_TIME")["time_ns"]  # type: ignore[assignment]
-            now = time.monotonic_ns()
-            self._clock_asked_ns, self._clock_ahead_ns = now, gpu - now
+            ahead = []
+            for _ in range(_TRIES):
+                began = now
+                gpu: int = self._client.control(_SUBDEVICE, "TIMER_GET_TIME")["time_ns"]  # type: ignore[assignment]
+                now = time.monotonic_ns()
+                ahead.append(gpu - now)
+                if now - began <= _CLOSE_NS:
+                    break
+            self._clock_asked_ns, self._clock_ahead_ns = now, max(ahead)  # it is as far ahead at least
         return now + self._clock_ahead_ns
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 _PATHS = {
     names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
 }  # fmt: skip
+
+
+LONG_LOG = 4 << 20
+"""A log of a private daemon that is longer is not gone on with: it may be in memory."""
 
 
 def daemon_environment(plane: Plane) -> dict[str, str]:
@@ -37,7 +42,11 @@ def _private_environment(plane: Plane) -> dict[str, str]:
 
 
 def _opened_log(path: Path) -> BinaryIO:
+    """The log, to go on with; one that has become long is the last one now."""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size > LONG_LOG:
+                path.replace(path.with_name(f"{path.name}.1"))
         return path.open("ab")
     except OSError as error:
         raise RunlistError(

@@ -162,6 +162,16 @@ def test_its_log_is_beside_the_socket(commands: Commands) -> None:
     commands.ok("daemon", "--stop")
 
 
+def test_a_log_that_became_long_is_begun_anew(commands: Commands) -> None:
+    """Each daemon went on with it, in a folder that is memory as a rule."""
+    log, last = commands.folder / "daemon.log", commands.folder / "daemon.log.1"
+    for size, moved in ((1 << 20, False), (5 << 20, True), (5 << 20, True)):
+        log.write_bytes(bytes(size))
+        commands.ok("run", "--", "true")
+        commands.ok("daemon", "--stop")
+        assert (log.stat().st_size < 1 << 20, last.exists()) == (moved, moved)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands, number: signal.Signals) -> None:
     process = commands.start("daemon", "--policy", "gpreempt")

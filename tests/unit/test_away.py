@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runlist.daemon.tasks.managed import Away, ManagedTask
 from runlist.model import Task, TaskClass, TaskKey
 from runlist.proc.process import Program
 from runlist.protocol.rm_autogen import Status
+from runlist.rate import Rate
 from tests.fixtures.adoption import PID, child, own_usage
 from tests.fixtures.fake_rm import DEVICE, UUIDS
 from tests.fixtures.manager import NO_PROCESS, Managed, a_daemon
@@ -96,6 +99,28 @@ def test_one_of_which_a_control_failed_is_found_again_and_not_for_ever() -> None
             assert (world.task() is task) == (loss <= MOST_LOSSES)
             assert world.task().task.suspended == (loss <= MOST_LOSSES)
         world.processes.lose(NO_PROCESS, OSError("gone"))
+
+    a_daemon(test)
+
+
+def test_what_failed_long_ago_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has its contexts anew every day was left for good on the fourth day."""
+    clock = SimpleNamespace(now=0.0)
+
+    async def test(world: Managed) -> None:
+        monkeypatch.setattr("runlist.rate.time", SimpleNamespace(monotonic=lambda: clock.now))
+        world.tenant()
+        root = world.root()
+        await world.adopt(root)
+        task = world.task()
+        for _ in range(3 * MOST_LOSSES):
+            world.processes.lose(PID, OSError("gone"))
+            await world.adopt(root)
+            assert world.task() is task
+            clock.now += 24 * 3600.0
+        world.processes._losses[PID + 1, 7] = Rate(1.0, 1.0)  # of one that has ended
+        world.processes.lose(PID, OSError("gone"))
+        assert [pid for pid, _ in world.processes._losses] == [PID]
 
     a_daemon(test)
 

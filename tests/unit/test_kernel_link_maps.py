@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import struct
@@ -292,6 +293,29 @@ def test_counters_that_nobody_may_read_are_none(world: World, monkeypatch: pytes
             assert (one.check(), one.counted("controls"), one.asking([5])) == (True, {}, set())
             assert one.made_by(5, []) is None
         assert one.counter(Counter.DROPPED) == 4
+
+    with_it(world, test)
+
+
+def test_where_no_descriptor_is_left_none_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that ended then took some of the next ones for good."""
+    monkeypatch.setattr(link, "SWEEP_S", 0.0)
+    real, left = os.dup, [3]
+
+    def dup(fd: int) -> int:
+        if not left[0]:
+            raise OSError(errno.EMFILE, "no")
+        left[0] -= 1
+        return real(fd)
+
+    async def test(one: KernelLink) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "dup", dup)
+            one.forget(1 << 22)
+            await until(lambda: one._sweeping is None)
+        assert left == [0]
+        assert len(os.listdir("/proc/self/fd")) == before
 
     with_it(world, test)
 

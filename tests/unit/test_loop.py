@@ -312,6 +312,14 @@ def test_how_the_background_gives_way_is_told_as_it_is(world: World, told: Any, 
     assert (world.loop.giving_way(), world.loop.trouble) == (way, "")
 
 
+def test_of_what_is_wrong_with_each_decision_there_is_an_end(world: World) -> None:
+    said = 0
+    for number in range(1_000):
+        world.policy.decision = Decision({key(1): Share(0.5 + number)})  # type: ignore[arg-type]
+        said += sum(what == "note" for what, _ in world.run())
+    assert said == len(world.loop._said) <= 256
+
+
 @pytest.mark.parametrize(
     ("told", "fault"),
     [

@@ -242,6 +242,21 @@ def test_a_ratio_is_to_what_it_measured_with_nobody_beside() -> None:
     assert rule.step in (2, 3)
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 60.0])
+def test_what_it_measured_alone_is_lower_once_requests_are_shorter(pause_s: float) -> None:
+    """A service that had long prompts for a while was three times as slow as alone, for ever."""
+    alone_us = [8000.0]
+    plant = Plant(lambda part: alone_us[0] * (1 + 2 * part))
+    rule = rule_p99("p99(ratio=1.5)")
+    plant.run(rule, 60)
+    plant.stopped = True
+    plant.run(rule, pause_s)
+    plant.stopped, alone_us[0] = False, 2000.0
+    plant.run(rule, 120)
+    assert plant.p99_us(8_000) <= 1.5 * 2000 * 1.03 * 1.01
+    assert rule.step in (1, 2)
+
+
 def test_it_closes_within_a_second_when_load_rises_and_opens_again_after() -> None:
     weight = [0.05]
     plant = Plant(lambda part: 1000 * (1 + weight[0] * part))

@@ -172,8 +172,8 @@ def test_a_hint_that_was_announced_costs_no_more_than_the_announcement() -> None
     """Two offs for one request left a batch job 0.47 of what it could have (H200)."""
     policy, members = Priority({}), tasks(LATENCY, BATCH)
     shares(policy, members, 9.0)
-    policy.on_event(Announce(members[0].key, 0.002), 10.0)
-    policy.on_event(Hint(members[0].key, 0.002), 10.0)
+    for event in (Appear(members[0]), Announce(members[0].key, 0.002), Hint(members[0].key, 0.002)):
+        policy.on_event(event, 10.0)
     assert not shares(policy, members, 10.0)[1].enabled
     assert policy.why(members[1].key) == "kept off by an announcement"
 

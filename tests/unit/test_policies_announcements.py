@@ -179,6 +179,7 @@ def test_so_many_of_several_users_are_not_listened_to_either() -> None:
 def test_how_long_nobody_is_listened_to_gets_longer_and_is_short_again_after_a_calm_time() -> None:
     announcements = part.Announcements(0.02)
     key, now = TaskKey(1, "GPU-0"), 10.0
+    announcements.appears(task(1, LATENCY))
 
     def rest() -> float:
         """How long nobody is listened to after too many in a row."""

@@ -126,7 +126,7 @@ class TinyGpu:
         self.tenants.remove(each)
         if self.resident is each:
             self.resident = None
-        self.event(Vanish(each.key))
+        self.event(Vanish(each.key, each.usage(self.now)))
 
     def change(self, each: Tenant, **values: object) -> None:
         each.task = replace(each.task, **values)

@@ -228,10 +228,22 @@ def test_idle_time_is_given_back_when_it_is_known() -> None:
 
 def test_another_deadline_holds_from_the_next_period() -> None:
     budget = reservation()
-    budget.change(Deadline(2_000, 10_000))
+    budget.change(Deadline(2_000, 30_000), 10.01)
     assert (budget.left, budget.ends) == (pytest.approx(0.002), pytest.approx(10.02))
     budget.settle(Usage(1.0), 10.02)
-    assert budget.ends == pytest.approx(10.03)
+    assert budget.ends == pytest.approx(10.05)
+
+
+def test_a_shorter_period_does_not_begin_at_the_end_of_a_long_one() -> None:
+    """One that had 5 s in every 10 was off for up to 10 s, once it had 5 ms in every 20."""
+    budget = Reservation(Deadline(5_000_000, 10_000_000), Usage(), 10.0)
+    budget.settle(Usage(1.0), 11.0)
+    budget.change(Deadline(5_000, 20_000), 11.0)
+    budget.settle(Usage(1.005), 11.005)
+    assert budget.spent
+    assert budget.until == pytest.approx(11.02)
+    budget.change(Deadline(5_000, 20_000), 11.01)  # the same again
+    assert budget.until == pytest.approx(11.02)
 
 
 def test_a_tiny_budget_is_there_at_the_beginning_of_a_period() -> None:

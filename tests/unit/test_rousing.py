@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,6 +120,21 @@ def test_one_that_runs_now_and_then_is_not(world: World) -> None:
 def test_one_that_waits_for_nothing_is_not(world: World) -> None:
     world.told = Activity(work=9)
     assert world.look(40) == []
+
+
+def test_one_that_is_stopped_waits_for_nothing(world: World) -> None:
+    """Its thread was in the middle of a wait, and cannot see that it is over."""
+    stopped = subprocess.Popen(["sleep", "60"])
+    world.tasks = [replace_key(world.task, stopped.pid)]
+    try:
+        for number, state in ((signal.SIGSTOP, "T"), (signal.SIGCONT, "S")):
+            stopped.send_signal(number)
+            while Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+                time.sleep(0.001)
+            assert bool(world.look(10)) is (number == signal.SIGCONT)
+    finally:
+        stopped.kill()
+        stopped.wait()
 
 
 def test_one_that_begins_to_wait_has_not_waited_long(world: World) -> None:

@@ -48,6 +48,28 @@ def test_tasks_come_and_go(world: World) -> None:
     assert world.policy.asked == []  # events alone decide nothing
 
 
+def test_the_policy_hears_all_that_one_used_which_goes_before_it_is_asked(world: World) -> None:
+    world.add(1)
+    world.pass_time(0.1)
+    world.source.hold(1, 0.05, turns=4)
+    world.do(lambda: world.scheduler.remove(KEY))
+    assert world.policy.events[1:] == [Used({KEY: 0.05}), Vanish(KEY, Usage(0.05, 4))]
+    assert world.policy.asked == []
+
+
+def test_one_that_comes_back_begins_at_nothing(world: World) -> None:
+    """It closed its contexts for a while: what it used before was given back to its cap when it worked again."""
+    managed = world.add(1)
+    world.pass_time(0.1)
+    world.source.hold(1, 0.05, turns=4)
+    world.run()
+    world.do(lambda: world.scheduler.remove(KEY))
+    world.do(lambda: world.scheduler.add(managed))
+    world.run()
+    (_, (task,)) = world.policy.asked[-1]
+    assert task.usage == Usage()
+
+
 def test_the_earliest_ring_counts_and_none_comes_after_the_end(world: World) -> None:
     rings: list[float] = []
     world.scheduler.loop.ring = lambda: rings.append(1)  # type: ignore[method-assign]

@@ -48,11 +48,15 @@ class Kernel:
         pass
 
 
+def counting() -> Any:
+    return SimpleNamespace(counts=Counter[Count](), counted=Counter[Count]())
+
+
 def test_tasks_know_what_the_kernel_counted_of_their_process_and_forget_none_of_it() -> None:
     async def test(world: World) -> None:
         kernel: Any = Kernel()
         world.sightings._kernel = kernel
-        tasks = [SimpleNamespace(counts=Counter[Count]()) for _ in range(2)]
+        tasks = [counting() for _ in range(2)]
         world.managed[PID] = SimpleNamespace(tasks=dict(enumerate(tasks)))
         kernel.maps["controls"].update({PID: 5, PID + 1: 9})
         kernel.maps["refusals"].update({PID: 2})
@@ -65,13 +69,32 @@ def test_tasks_know_what_the_kernel_counted_of_their_process_and_forget_none_of_
         asked, kernel.news = kernel.asked, False
         world.sightings.count()
         assert kernel.asked == asked
-        late = SimpleNamespace(counts=Counter[Count]())
+        late = counting()
         world.managed[PID + 1] = SimpleNamespace(tasks={"GPU-0": late})
         world.sightings.count()
         assert dict(late.counts)[Count.CONTROLS_ASKED] == 9
         asked = kernel.asked
         world.sightings.count()
         assert kernel.asked == asked
+
+    with_one(test)
+
+
+def test_what_was_counted_before_a_task_was_away_counts_once() -> None:
+    """Its GPU has it: each checkpoint of a process counted all that it had ever asked for once more."""
+
+    async def test(world: World) -> None:
+        kernel: Any = Kernel()
+        world.sightings._kernel = kernel
+        task = counting()
+        world.managed[PID] = SimpleNamespace(tasks={"GPU-0": task})
+        gpu = Counter[Count]()
+        for asked in (5, 7, 7):
+            kernel.maps["controls"][PID] = asked
+            world.sightings.count()
+            gpu += task.counts
+            task.counts.clear()
+        assert gpu == {Count.CONTROLS_ASKED: 7}
 
     with_one(test)
 

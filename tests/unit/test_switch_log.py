@@ -251,19 +251,53 @@ def test_a_gpu_that_is_not_there() -> None:
         SwitchLog.open(driver, "GPU-nope", records=16)
 
 
+class Clocks:
+    """The machine's clock and the GPU's. After each question to the GPU's the processor is gone for as long as
+    `gone_ns` says.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *gone_ns: int) -> None:
+        self.driver = FakeLogDriver({0: UUIDS[0]})
+        self.driver.time_ns = self._gpu
+        self.now, self.gone = 1_000_000_000_000, list(gone_ns)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now)
+
+    @property
+    def gpu(self) -> int:
+        return self.now + 5_000_000_000
+
+    def _gpu(self) -> int:
+        told = self.gpu
+        self.now += self.gone.pop(0) if self.gone else 5_000
+        return told
+
+    @property
+    def asked(self) -> int:
+        return [command for command, _, _ in self.driver.files[0].calls].count(0x20800403)
+
+
 def test_the_gpus_clock_is_asked_rarely_and_never_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeLogDriver({0: UUIDS[0]})
-    driver.time_ns = lambda: time.monotonic_ns() + 5_000_000_000
-    log = SwitchLog.open(driver, UUIDS[0], records=16)
+    clocks = Clocks(monkeypatch)
+    log = SwitchLog.open(clocks.driver, UUIDS[0], records=16)
     for _ in range(10):
-        before = log.read().until_ns
-        assert before <= driver.time_ns()
-        assert driver.time_ns() - before < 1_000_000_000
-    assert [command for command, _, _ in driver.files[0].calls].count(0x20800403) == 1
-    now = time.monotonic_ns()
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now + 2_000_000_000)
+        clocks.now += 50_000_000
+        assert 0 <= clocks.gpu - log.read().until_ns < 10_000
+    assert clocks.asked == 1
+    clocks.now += 1_000_000_000
     log.read()
-    assert [command for command, _, _ in driver.files[0].calls].count(0x20800403) == 2
+    assert clocks.asked == 2
+    log.close()
+
+
+@pytest.mark.parametrize("gone_ms", [(20,), (20, 30), (30, 20, 25)])
+def test_the_gpus_clock_is_not_late_for_a_second_because_we_had_no_processor(
+    monkeypatch: pytest.MonkeyPatch, gone_ms: tuple[int, ...]
+) -> None:
+    """What had run just before it was suspended was taken for one that enabled itself."""
+    clocks = Clocks(monkeypatch, *(1_000_000 * each for each in gone_ms))
+    log = SwitchLog.open(clocks.driver, UUIDS[0], records=16)
+    late_ns = clocks.gpu - log.read().until_ns
+    assert 0 <= late_ns <= (10_000 if len(gone_ms) < 3 else 20_000_000)
     log.close()
 
 

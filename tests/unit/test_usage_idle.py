@@ -134,3 +134,13 @@ def test_of_a_holder_with_pauses_as_much_is_kept_as_samples_may_tell_of() -> Non
         sizes.append(sum(len(stretch.parts) for stretch in idle._stretches))
     assert max(sizes) <= 5_000 / 20 + 2
     assert idle.compare(_samples(59_200, 0, 0)) == {1: pytest.approx(0.1 + 0.1)}
+
+
+def test_a_clock_that_is_set_back_does_not_stop_it() -> None:
+    idle = _lone((1, 0, 1000), until=1000)
+    assert idle.wants_samples(_at(1000))
+    assert idle.compare(_samples(200, 0, 0, 0, 0, 0))[1] == pytest.approx(1.0)
+    back = -3_600_000
+    idle.note([_part(1, back, back + 1000)], _at(back + 1000))
+    assert idle.wants_samples(_at(back + 1000))
+    assert idle.compare(_samples(back + 200, 0, 0, 0, 0, 0))[1] == pytest.approx(1.0, abs=0.21)

@@ -64,12 +64,16 @@ def utilisation(monkeypatch: pytest.MonkeyPatch) -> FakeUtilisation:
 
 
 class Clock:
-    """Seconds that the test moves."""
+    """Seconds that the test moves, and may set."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self.now = now
+        self.ahead = 0.0
 
     def __call__(self) -> float:
+        return self.now + self.ahead
+
+    def steady(self) -> float:
         return self.now
 
 
@@ -112,6 +116,18 @@ def test_a_reading_does_not_wait_for_nvml(driver: Any, utilisation: FakeUtilisat
     answer.set_result([DeviceSample(start_us + at, 0) for at in range(200_000, 1_000_001, 200_000)])
     driver.now_ns += 10 * MS
     assert source.read().usage[7].idle_s == pytest.approx(1.0, abs=0.21)
+    source.close()
+
+
+def test_a_night_that_the_machine_slept_is_nobodys(driver: Any, utilisation: FakeUtilisation) -> None:
+    source = SwitchLogUsage(driver, UUIDS[0], at_once)
+    driver.producer.write(START, 7, 1, driver.now_ns)
+    driver.now_ns += 100 * MS
+    assert source.read().usage[7].held_s == pytest.approx(0.1)
+    driver.time_ns = lambda: driver.now_ns + 8 * 3600 * 1000 * MS  # the machine's own clock did not go on meanwhile
+    for _ in range(20):
+        driver.now_ns += 100 * MS
+        assert source.read().usage[7].held_s == pytest.approx(0.1)
     source.close()
 
 
@@ -211,7 +227,7 @@ def test_an_nvml_that_fails_later_is_let_go(driver: Any, utilisation: FakeUtilis
 
 def test_nvml_is_percent_of_the_time_that_passed(utilisation: FakeUtilisation) -> None:
     clock = Clock()
-    source = NvmlUsage(utilisation, clock)
+    source = NvmlUsage(utilisation, clock, clock.steady)
     assert source.name == "nvml"
     utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6) + 400_000, 60), ProcessSample(8, 1, 50)]
     clock.now += 0.5
@@ -226,7 +242,7 @@ def test_nvml_is_percent_of_the_time_that_passed(utilisation: FakeUtilisation) -
 
 def test_nvmls_samples_never_add_up_to_more_than_the_gpu(utilisation: FakeUtilisation) -> None:
     clock = Clock()
-    source = NvmlUsage(utilisation, clock)
+    source = NvmlUsage(utilisation, clock, clock.steady)
     utilisation.of_processes = [ProcessSample(pid, int(clock.now * 1e6) + 1, 80) for pid in (7, 8)]
     clock.now += 1
     assert [held.held_s for held in source.read().usage.values()] == pytest.approx([0.5, 0.5])
@@ -235,20 +251,20 @@ def test_nvmls_samples_never_add_up_to_more_than_the_gpu(utilisation: FakeUtilis
 def test_nvmls_old_samples_are_forgotten(utilisation: FakeUtilisation) -> None:
     clock = Clock()
     utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6), 100)]
-    source = NvmlUsage(utilisation, clock)
+    source = NvmlUsage(utilisation, clock, clock.steady)
     clock.now += 1
     assert source.read().usage[7].held_s == pytest.approx(1)
     clock.now += 1.5
     assert source.read().usage == {}
 
 
-def test_a_clock_that_is_set_back_is_no_time(utilisation: FakeUtilisation) -> None:
+@pytest.mark.parametrize("set_by_s", [-3600, 1, 3600])
+def test_a_clock_that_is_set_is_no_time(utilisation: FakeUtilisation, set_by_s: float) -> None:
     clock = Clock()
-    utilisation.of_processes = [ProcessSample(7, int(clock.now * 1e6), 100)]
-    source = NvmlUsage(utilisation, clock)
-    clock.now -= 3600
-    reading = source.read()
-    assert all(held.held_s == 0 for held in reading.usage.values())
+    utilisation.of_processes = [ProcessSample(7, int((clock.now + max(0, set_by_s)) * 1e6), 100)]
+    source = NvmlUsage(utilisation, clock, clock.steady)
+    clock.ahead, clock.now = set_by_s, clock.now + 0.2
+    assert source.read().usage[7].held_s == pytest.approx(0.2)
     assert len(utilisation.asked) == 2
 
 

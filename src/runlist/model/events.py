@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from runlist.model.task import Task, TaskKey
+from runlist.model.usage import NO_USAGE, Usage
 
 
 class Appear(msgspec.Struct, frozen=True):
@@ -16,9 +17,10 @@ class Appear(msgspec.Struct, frozen=True):
 
 
 class Vanish(msgspec.Struct, frozen=True):
-    """A task is no longer managed."""
+    """A task is no longer managed. `usage` is all that it used since it was."""
 
     key: TaskKey
+    usage: Usage = NO_USAGE
 
 
 class Tick(msgspec.Struct, frozen=True):

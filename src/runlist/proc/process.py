@@ -257,6 +257,23 @@ class Program(msgspec.Struct, frozen=True):
         return self.now() is not None
 
 
+class ProcessIds(set[int]):
+    """Ids of processes, each of the one that has it when it is added: once that has ended it may be another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: dict[int, int | None] = {}
+
+    def add(self, pid: int) -> None:
+        super().add(pid)
+        self._started[pid] = start_of(pid)
+
+    def __contains__(self, pid: object) -> bool:
+        if super().__contains__(pid) and isinstance(pid, int) and start_of(pid) not in (None, self._started[pid]):
+            self.discard(pid)
+        return super().__contains__(pid)
+
+
 def _status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status, by name; empty when the process is gone."""
     return _status_of(read(pid, "status", _MAX_STATUS))

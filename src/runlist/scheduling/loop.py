@@ -42,6 +42,9 @@ BUSY_KEPT_S = 0.25
 takes as long as half of that.
 """
 
+MOST_SAID = 256
+"""So many things that are wrong with a policy are said: each may name another process, or another number."""
+
 SHORTEST_TIMER_S, LONGEST_TIMER_S = 0.0005, 3600.0
 """The bounds of a policy's own timer."""
 
@@ -119,6 +122,15 @@ class Loop:
         if held := self._host.read_usage(kept_s):
             self.tell(Used(held))
 
+    def catch_up(self, kept_s: float = 0.0) -> None:
+        """The same without asking the policy: it is asked next."""
+        self._asks_next = True
+        try:
+            if held := self._host.read_usage(kept_s):
+                self._heard(Used(held))
+        finally:
+            self._asks_next = False
+
     def refusal(self, task: Task, others: Sequence[Task], policy: Policy | None = None) -> str | None:
         """Why the policy, or the one given, does not take a task beside others, or None."""
 
@@ -176,12 +188,7 @@ class Loop:
         tasks = host.tasks
         if not tasks:
             return {}
-        self._asks_next = True
-        try:
-            if held := host.read_usage(usage_kept_s):
-                self._heard(Used(held))
-        finally:
-            self._asks_next = False
+        self.catch_up(usage_kept_s)
         if self._hurries:
             self._hurried_at, self._hurries = now, False
         answer = self._guarded(lambda policy: self._ask(policy, now))
@@ -265,7 +272,7 @@ class Loop:
             return None, line + type(raised).__name__
 
     def _say_once(self, note: str) -> None:
-        if note not in self._said:
+        if note not in self._said and len(self._said) < MOST_SAID:
             self._said.add(note)
             self._host.note(note)
 

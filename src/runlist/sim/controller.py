@@ -117,9 +117,11 @@ class Scheduler:
 
     def vanish(self, tenant: Tenant) -> None:
         """A tenant is gone."""
-        if self.tasks.pop(tenant.key, None) is not None:
+        if tenant.key in self.tasks:
+            self.loop.catch_up()
+            usage = self.tasks.pop(tenant.key).task.usage
             self._watch.drop(tenant.key)
-            self.loop.tell(Vanish(tenant.key))
+            self.loop.tell(Vanish(tenant.key, usage))
             self.wake()
 
     def hear(self, tenant: Tenant, event: Event) -> None:

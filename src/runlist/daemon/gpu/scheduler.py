@@ -74,6 +74,7 @@ class Scheduler:
         """Take a task in; it gets its share at the next `run`."""
         pid = managed.task.key.pid
         self.loop.read_usage()
+        managed.task = replace(managed.task, usage=NO_USAGE)  # it may have been here before
         self.tasks[managed.task.key] = managed
         if self.accounting.of(pid).usage == NO_USAGE:
             managed.preempt()  # else one that was on the GPU when the log was opened stays unknown
@@ -86,6 +87,7 @@ class Scheduler:
         """Forget a task; the others get its share at the next `run`."""
         if key in self.tasks:
             self.tasks[key].settle()
+            self.loop.catch_up()
         if (managed := self.tasks.pop(key, None)) is not None:
             managed.carrier = None
             self.ended.update(managed.counts)
@@ -93,7 +95,7 @@ class Scheduler:
             self._escapes.forget(key)
             self.accounting.forget(key.pid)
             self.bind()  # before the policy hears that it is gone, and may decide at once
-            self.tell(Vanish(key))
+            self.tell(Vanish(key, managed.task.usage))
 
     def bind(self) -> None:
         """See which tasks run together because they share a channel group, and tell the policy of changes."""

@@ -279,7 +279,15 @@ class KernelLink:
 
     def _copies(self) -> dict[str, Map]:
         """Maps for a thread, which closes them: ours may go with the loader meanwhile."""
-        return {name: msgspec.structs.replace(self.maps[name], fd=os.dup(self.maps[name].fd)) for name in NEEDED}
+        copies: dict[str, Map] = {}
+        try:
+            for name in NEEDED:
+                copies[name] = msgspec.structs.replace(self.maps[name], fd=os.dup(self.maps[name].fd))
+        except OSError:  # no descriptor is left
+            for copy in copies.values():
+                os.close(copy.fd)
+            raise
+        return copies
 
     # -- the loader --------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
 from runlist.proc.owners import Owner
-from runlist.proc.process import Program, ancestors
+from runlist.proc.process import ProcessIds, Program, ancestors
 
 
 class Root(msgspec.Struct):
@@ -47,10 +47,9 @@ class Root(msgspec.Struct):
     by_rule: bool = False  # a rule named it, and nobody else: it is released where no rule matches it any more
     rule_memory: dict[int, int | None] = {}  # what rules give each of its processes, in bytes
     old: bool = False  # nobody has looked yet for contexts that it may have had for long
-    excluded: set[int] = set()  # descendants that were detached by name
+    excluded: set[int] = msgspec.field(default_factory=ProcessIds)  # descendants that were detached by name
     outer: Root | None = None  # the tree that it was in already: that one's memory limit holds for it, too
     away: dict[TaskKey, Away] = {}
-    losses: Counter[tuple[int, int | None]] = msgspec.field(default_factory=Counter)  # by process and its start
     heirs: dict[int, int] = {}
     owner: Owner = Owner(0)  # who answers for it
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
@@ -197,6 +196,7 @@ class ManagedTask(msgspec.Struct):
     container: str = ""
     tail: Tail = msgspec.field(default_factory=Tail)  # of the latencies that it reports
     counts: Counter[Count] = msgspec.field(default_factory=Counter)
+    counted: Counter[Count] = msgspec.field(default_factory=Counter)  # of these by the kernel; stays while it is away
     settles_at: float = float("-inf")  # until then (monotonic clock) its newest context may still be in the making
     there_since: float = 0.0  # monotonic clock: its oldest context was found
     discovery_ms: float = 0.0

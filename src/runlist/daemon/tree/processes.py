@@ -41,8 +41,8 @@ MAX_HEIRS = 4096
 """How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
 every second.
 """
-MOST_LOSSES = 3
-"""So often a process is looked for again of which a control failed."""
+MOST_LOSSES, FORGIVEN_S = 3, 600.0
+"""So often a process is looked for again of which a control failed, and once more for each so long time."""
 
 _MOST_ENDED = 4096
 
@@ -65,6 +65,7 @@ class Processes:
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}
+        self._losses: dict[tuple[int, int | None], Rate] = {}  # by process and its start: how many more there may be
         self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
         self._keeper = keeper
@@ -355,9 +356,9 @@ class Processes:
         process = self.managed.get(pid)
         if process is None:
             return
-        losses, which = process.root.losses, (pid, process.program.started)
-        losses[which] += 1
-        if losses[which] > MOST_LOSSES:
+        which = pid, process.program.started
+        self._losses = {each: rate for each, rate in self._losses.items() if not rate.is_full}
+        if not self._losses.setdefault(which, Rate(1 / FORGIVEN_S, MOST_LOSSES)).take():
             _log.warning("a control failed once more; the process is released", pid=pid, reason=str(error))
             self.forget(process, restore=True)
         else:

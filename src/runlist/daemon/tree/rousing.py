@@ -22,6 +22,7 @@ from runlist.daemon.tasks.managed import Count, ManagedTask
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
+from runlist.proc.process import is_stopped
 
 IDLE_S = 2.0
 """How long a task was not on the GPU when it is asked whether it waits, and how often it is asked until it does. After
@@ -95,6 +96,7 @@ def _ask(task: ManagedTask, still: _Still, now: float, *, busy: bool, seen: bool
     if told is None:
         return _enable_unasked(task, still, now, busy=busy, seen=seen)
     waits = told.waiting > 0 and not (busy and now < still.since + BUSY_S)
+    waits = waits and not is_stopped(task.task.key.pid)  # it cannot see that its wait is over
     if waits and still.waited:
         still.roused += 1
         still.due = now + IDLE_S * 2**still.roused

@@ -212,7 +212,9 @@ class Sightings:
             counted = self._kernel.counted(name)
             for pid in counted.keys() & self._processes.managed.keys():
                 for task in self._processes.managed[pid].tasks.values():
-                    task.counts[which] = max(task.counts[which], counted[pid])
+                    more = max(0, counted[pid] - task.counted[which])
+                    task.counts[which] += more
+                    task.counted[which] += more
 
     def _refused(self, event: Event) -> None:
         """It was refused; or it is done, and whoever did it is suspended."""

@@ -1,7 +1,8 @@
 """Keeps client 0's p99 latency at a target, by feedback: lets more in beside it while it is well below, less above.
 
 Options: `target_us` is the target, or `ratio` is, times the p99 that client 0 has with nobody beside it (default 1.25).
-That one the rule measures itself: at first, and whenever it has closed, nothing goes beside client 0.
+That one the rule measures itself: at first, and whenever it has closed, nothing goes beside client 0. It closes, too,
+when requests with company take clearly less than they took alone.
 
 There are 9 steps, from nothing over an eighth of the SMs and of the slack each to everything. The slack is what the
 target leaves above what client 0 takes alone: what is in flight beside it may be expected to last a part of that. One
@@ -37,6 +38,10 @@ _KEPT = 1000
 _SKIPPED = 3
 """Requests after a change that what was in flight before may have delayed."""
 _CALM = 0.9
+_SHORTER = 0.8
+"""Requests that have company, and take less than this part of what they took alone, have become others: it measures
+them alone.
+"""
 _WAIT_S, _LONGEST_WAIT_S = 2.0, 64.0
 _HELD = 500
 """After so many requests at a step that was too high once, it holds now."""
@@ -102,8 +107,13 @@ class P99(Rule):
 
     def _decide(self, now_s: float) -> None:
         count = len(self._window)
+        seen_ns = percentile(sorted(self._window), 99)
         if self._step == 0 and count >= _ENOUGH:
-            self._alone_ns = percentile(sorted(self._window), 99)
+            self._alone_ns = seen_ns
+        elif self._ratio and count >= _ENOUGH and seen_ns < _SHORTER * self._alone_ns:
+            self._step = 0
+            self._forget()
+            return
         target_ns = self._target()
         if not target_ns:
             return
@@ -117,9 +127,7 @@ class P99(Rule):
         if count < _ENOUGH or self._step == STEPS:
             return
         calm_ns = target_ns if self._step == 0 else _CALM * target_ns
-        if percentile(sorted(self._window), 99) <= calm_ns and (
-            self._step + 1 < self._too_high or now_s >= self._again_s
-        ):
+        if seen_ns <= calm_ns and (self._step + 1 < self._too_high or now_s >= self._again_s):
             self._step += 1
             self._forget()
 

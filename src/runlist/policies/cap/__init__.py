@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from runlist.model import Cap, Task, TaskKey
+from runlist.model import Cap, Event, Task, TaskKey, Usage, Vanish
 from runlist.policies.interface import Decision, Layer, Policy
 from runlist.policies.parts.pace import Pace, periods_begun
 from runlist.policies.parts.waiting import Waiting, earliest
@@ -71,11 +71,17 @@ class Account:
         self.cap = cap
         self.balance = min(self.balance, self._most)
 
+    def charge(self, key: TaskKey, usage: Usage) -> None:
+        """Take out what a task used since it was last seen here."""
+        if key in self._busy:
+            self.balance -= usage.busy_s - self._busy[key]
+            self._busy[key] = usage.busy_s
+
     def settle(self, members: Sequence[Task], now: float) -> None:
         """Take the usage out, pay the quotas of new periods in, and see whether anything is left."""
-        busy = {task.key: task.usage.busy_s for task in members}
-        self.balance -= sum(seconds - self._busy.get(key, seconds) for key, seconds in busy.items())
-        self._busy = busy
+        for task in members:
+            self.charge(task.key, task.usage)
+        self._busy = {task.key: task.usage.busy_s for task in members}
         begun = periods_begun(self.ends, self._period_s, now)
         self.balance = min(self._most, self.balance + begun * self._quota_s)
         self.ends += begun * self._period_s
@@ -96,10 +102,18 @@ class CapLayer(Layer):
         self._names: dict[TaskKey, str] = {}
         self._now = 0.0
 
+    def on_event(self, event: Event, now: float) -> bool | None:
+        if isinstance(event, Vanish):
+            self._charge(event.key, event.usage)
+            self._names.pop(event.key, None)
+        return self.below.on_event(event, now)
+
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
         if not self._accounts and not any(task.cap for task in tasks):
             return self.below.decide(tasks, now)
         self._now = now
+        for task in tasks:
+            self._charge(task.key, task.usage)
         members: dict[str, list[Task]] = {}
         for task in tasks:
             members.setdefault(task.shares_as, []).append(task)
@@ -129,6 +143,11 @@ class CapLayer(Layer):
             return self.below.why(key)
         wait_ms = 1e3 * max(0.0, account.until - self._now)
         return f"cap {100 * account.cap.fraction:.3g} %: waits {wait_ms:.0f} ms for its next period"
+
+    def _charge(self, key: TaskKey, usage: Usage) -> None:
+        """What a task used counts for the group that it was in, also when it has left."""
+        if (account := self._accounts.get(self._names.get(key, ""))) is not None:
+            account.charge(key, usage)
 
     def _settle(self, members: Mapping[str, Sequence[Task]], now: float) -> None:
         """Bring all accounts up to date, open new ones, and close those that nobody needs."""

@@ -121,7 +121,7 @@ class DeadlineLayer(Layer):
             if task.deadline is None or not _reserves(task):
                 continue
             reservation = self._reservations.get(task.key) or Reservation(task.deadline, task.usage, now)
-            reservation.change(task.deadline)
+            reservation.change(task.deadline, now)
             reservation.settle(task.usage, now)
             present[task.key] = reservation
         self._reservations = present

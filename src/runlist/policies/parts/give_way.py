@@ -180,6 +180,8 @@ class GiveWay:
         elif isinstance(event, Vanish):
             self._requests.drop(event.key, now)
             self._known.discard(event.key)
+            if not self._known:  # the background may have gone with the last one: then nobody asks
+                self._requests.clear()
         elif isinstance(event, Appear):
             self._requests.appears(event.task, now)
             self._worth_a_look = True

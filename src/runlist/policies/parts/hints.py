@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from runlist.model import Hint, Task, TaskKey
-from runlist.policies.parts.pace import SLACK_S
+from runlist.policies.parts.pace import LATEST_S, SLACK_S
 
 AHEAD_S = 2.5e-3
 """The others go off this long before the announced time: the way there and suspending one take 1.6 to 2.4 ms. At 1.5 ms
@@ -40,8 +40,9 @@ class Hints:
 
     def __init__(self) -> None:
         self._announced: dict[TaskKey, _Announced] = {}
-        self._saved_s, self._at = BURST_S, float("-inf")
-        self._off = self._owes = False
+        self._saved_s, self._at = BURST_S, 0.0
+        self._until = 0.0  # the background is off
+        self._owes = False
 
     def note(self, hint: Hint, now: float) -> None:
         """A task announced itself. Times that make no sense are ignored."""
@@ -81,16 +82,17 @@ class Hints:
                 announced.done = ends = min(ends, now + GRACE_S)
             until = max(until, min(ends, now + self._saved_s))
             look = min(look, max(0.0, until - now), LOOK_S)
-        self._off = until > now
-        return until if self._off else None, look if look < float("inf") else None
+        self._until = until
+        return until if until > now else None, look if look < float("inf") else None
 
     def _free(self, now: float) -> float:
         """From when on hints may take time."""
-        passed = now - self._at
-        self._saved_s, self._at = min(BURST_S, self._saved_s + (-passed if self._off else passed)), now
-        if self._off and self._saved_s <= SLACK_S:
+        spent = max(0.0, min(now, self._until + LATEST_S) - self._at) if self._until > self._at else 0.0
+        self._saved_s -= spent
+        if spent and self._saved_s <= SLACK_S:
             self._owes = True
-        elif self._saved_s >= LONGEST_S:
+        self._saved_s, self._at = min(BURST_S, self._saved_s + now - self._at - spent), now
+        if self._saved_s >= LONGEST_S:
             self._owes = False
         return now + LONGEST_S - self._saved_s if self._owes else now
 

@@ -121,6 +121,7 @@ class Requests:
         `telling` ones that are busy, and for who `asked` for it before it begins.
         """
         self._end_break(foreground, now)
+        self._liars.forgive(now)
         asked = {key: until for key, until in asked.items() if key not in self._liars and not reached(until, now)}
         busy = [task for task in telling if task.key in self._busy and task.key not in self._liars]
         if not (busy or asked) or not reached(self._break_ends, now):
@@ -145,6 +146,7 @@ class Requests:
     def in_break(self, now: float) -> bool:
         """Whether the background runs now, although somebody is busy."""
         return not reached(self._break_ends, now)
+
 
     def _lets_on(self, now: float) -> None:
         if self._is_off:

@@ -38,8 +38,12 @@ class Reservation:
         missing = max(1, 1 + math.floor((self._spent_s - self.left) / budget_s))
         return self.ends + (missing - 1) * period_s
 
-    def change(self, deadline: Deadline) -> None:
-        """Another deadline from the next period on; at most the new budget is left."""
+    def change(self, deadline: Deadline, now: float) -> None:
+        """Another deadline from the next period on, which is no farther than one of its own; at most the new budget is
+        left.
+        """
+        if deadline.period_us != self.deadline.period_us:
+            self.ends = min(self.ends, now + deadline.period_us / 1e6)
         self.deadline = deadline
         self.left = min(self.left, deadline.budget_us / 1e6)
 

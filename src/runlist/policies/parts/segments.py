@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 import msgspec
 
 from runlist.model import Segment, Task, TaskClass, TaskKey
-from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.pace import LATEST_S, NEVER, reached
 
 LONG_RUN_SHARE = 0.8
 """Segments keep the others off at most this part of the time in the long run."""
@@ -43,7 +43,7 @@ class Segments:
         self._begun: dict[TaskKey, _Begun] = {}
         self._credit = longest_s  # seconds that segments may still keep others off
         self._recovering = False
-        self._counted = False
+        self._counted_until = 0.0
         self._at = 0.0
 
     def note(self, event: Segment, now: float) -> None:
@@ -67,7 +67,7 @@ class Segments:
             and not reached(self._expires(task.key), now)
         }
         others = any(task.key not in counting and not task.suspended for task in tasks)
-        self._counted = bool(counting) and not self._recovering and (others or len(set(counting.values())) > 1)
+        self._counted_until = now
         if not counting:
             return Foremost()
         if self._recovering:
@@ -75,9 +75,12 @@ class Segments:
             return Foremost(look=now + missing_s * (1 - LONG_RUN_SHARE) / LONG_RUN_SHARE)
         highest = max(counting.values())
         first, last = (choose(self._expires(key) for key in counting) for choose in (min, max))
+        until = min(last, now + self._credit)
+        if others or len(set(counting.values())) > 1:
+            self._counted_until = until
         return Foremost(
             frozenset(key for key, priority in counting.items() if priority == highest),
-            min(last, now + self._credit),
+            until,
             min(first, now + self._credit),
         )
 
@@ -94,11 +97,12 @@ class Segments:
 
     def _pass_time(self, now: float) -> None:
         """Spend the credit while segments keep others off, and earn it back while they do not."""
-        elapsed = max(0.0, now - self._at)
-        self._at = now
-        earned = -elapsed if self._counted else elapsed * LONG_RUN_SHARE / (1 - LONG_RUN_SHARE)
-        self._credit = min(self._longest_s, self._credit + earned)
+        counted = self._counted_until > self._at
+        spent = max(0.0, min(now, self._counted_until + LATEST_S) - self._at) if counted else 0.0
+        self._credit -= spent
         if reached(0.0, -self._credit):
             self._recovering = True
-        elif reached(RECOVERED * self._longest_s, self._credit):
+        earned = max(0.0, now - self._at - spent) * LONG_RUN_SHARE / (1 - LONG_RUN_SHARE)
+        self._at, self._credit = now, min(self._longest_s, self._credit + earned)
+        if reached(RECOVERED * self._longest_s, self._credit):
             self._recovering = False

@@ -97,6 +97,8 @@ class WeightedTurns:
         self._turn: _Turn | None = None
         self._usage: dict[TaskKey, Usage] = {}  # of all tasks, at the last call
         self._in: dict[TaskKey, str] = {}  # the background, at the last call: what each task shares as
+        self._weights: dict[TaskKey, int] = {}  # of these, then
+        self._group_weights: dict[str, int] = {}
         self._found: Mapping[TaskKey, TaskKey] = {}  # as which of these a task of the background is found
         self._workload = _Workload()
         self._parked_look = _ParkedLook()
@@ -106,10 +108,17 @@ class WeightedTurns:
     def off(self, background: Sequence[Task], tasks: Iterable[Task], now: float, until: float) -> dict[TaskKey, Share]:
         """Shares while all are kept off, at the latest until `until`. That time counts for nobody's turn."""
         if self._off_since is None:
+            self._account(tasks)
             self._off_since = now
         self._usage = {task.key: task.usage for task in tasks}
         _, found = as_one(background)
         return {key: Share(self._slice(one), enabled=False, until=until) for key, one in found.items()}
+
+    def gone(self, key: TaskKey, usage: Usage) -> None:
+        """A task is no longer there: what it used counts for its group."""
+        if self._off_since is None:
+            self._charge(key, usage)
+        self._usage.pop(key, None)
 
     def shares(
         self, background: Sequence[Task], tasks: Sequence[Task], now: float
@@ -118,13 +127,16 @@ class WeightedTurns:
 
         `tasks` are all tasks of the GPU; those outside the background are the foreground.
         """
-        if not background:
-            self._turn, self._in, self._usage, self._found = None, {}, {}, {}
-            return {}, None
-        background, self._found = as_one(background)
+        if self._off_since is None:
+            self._account(tasks)
+        self._usage = {task.key: task.usage for task in tasks}
         self._return_from_off(now)
+        background, self._found = as_one(background)
         self._enter(background, now)
-        self._account(background, tasks)
+        self._advance()
+        if not background:
+            self._turn = None
+            return {}, None
         if len(background) == 1:
             (only,) = background
             self._members[only.key].parked = False
@@ -177,6 +189,10 @@ class WeightedTurns:
                 group, member = self._level(present[key], rest)
                 group.seen = member.account.seen = now
         self._in = {key: task.shares_as for key, task in present.items()}
+        self._weights = {key: _weight(task) for key, task in present.items()}
+        self._group_weights = {}
+        for key, name in self._in.items():
+            self._group_weights[name] = max(self._group_weights.get(name, 0), self._weights[key])
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
         """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of
@@ -197,34 +213,29 @@ class WeightedTurns:
         member.account.virtual = min(max(member.account.virtual, group.clock), group.clock + ahead)
         return group, member
 
-    def _account(self, background: Iterable[Task], tasks: Iterable[Task]) -> None:
-        """Charge the time held since the last call."""
-        alone = {task.key: _weight(task) for task in background}
-        weights: dict[str, int] = {}
-        for key, weight in alone.items():
-            weights[self._in[key]] = max(weights.get(self._in[key], 0), weight)
-        turn = self._turn
+    def _account(self, tasks: Iterable[Task]) -> None:
+        """Charge the time held since the last call to those of then: who is not among them any more had it, too."""
         for task in tasks:
-            before = self._usage.get(task.key)
-            held = max(0.0, task.usage.held_s - before.held_s) if before else 0.0
-            if not held:
-                continue
-            one = self._found.get(task.key)
-            if turn and one == turn.key and before:
-                turn.own += held
-                turn.switched_in += task.usage.turns - before.turns
-            elif turn:
-                turn.others += held
-            if one is not None:
-                member = self._members[one]
-                if member.parked:
-                    member.held += held
-                member.account.virtual += held / alone[one]
-                self._groups[self._in[one]].virtual += held / weights[self._in[one]]
-            else:
-                self._parked_look.foreground += held
-        self._usage = {task.key: task.usage for task in tasks}
-        self._advance()
+            self._charge(task.key, task.usage)
+
+    def _charge(self, key: TaskKey, usage: Usage) -> None:
+        before = self._usage.get(key, usage)
+        held, one, turn = max(0.0, usage.held_s - before.held_s), self._found.get(key), self._turn
+        if not held:
+            return
+        if turn and one == turn.key:
+            turn.own += held
+            turn.switched_in += usage.turns - before.turns
+        elif turn:
+            turn.others += held
+        if one is not None:
+            member, name = self._members[one], self._in[one]
+            if member.parked:
+                member.held += held
+            member.account.virtual += held / self._weights[one]
+            self._groups[name].virtual += held / self._group_weights[name]
+        else:
+            self._parked_look.foreground += held
 
     def _advance(self) -> None:
         """Move the clocks on to who has had the least in the rotation."""

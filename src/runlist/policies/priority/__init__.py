@@ -85,6 +85,7 @@ class Priority(Policy):
         elif isinstance(event, Vanish):
             self._hints.drop(event.key)
             self._announcements.drop(event.key, now)
+            self._turns.gone(event.key, event.usage)
         self._lengths.on_event(event, now, self._watched)
         return self._give_way.on_event(event, now)
 
@@ -92,7 +93,7 @@ class Priority(Policy):
         foreground, background = _divide(tasks)
         shares, again = self._foreground(foreground, tasks, now)
         may_ask = {task.key: task for task in foreground if _may_hint(task)}
-        hinted, look = self._hints.off_until(may_ask, now)
+        hinted, look = self._hints.off_until(may_ask if background else {}, now)  # else it costs nobody anything
         announced, look_again = self._announced(may_ask, foreground, background, now)
         asked = dict(announced)
         if hinted is not None:

@@ -21,6 +21,7 @@ _LONE_NS = 300_000_000  # at least one whole sample lies in a stretch of this le
 _ASK_NS = 1_000_000_000
 _KEPT_NS = 5_000_000_000  # samples are far younger than this
 _USUAL_SAMPLE_NS = 200_000_000
+_CLOCK_STEP_NS = 1_000_000_000  # going back by more than this it was set back
 
 
 class Sample(NamedTuple):
@@ -49,6 +50,7 @@ class IdleTime:
         self._stretches: deque[_Stretch] = deque()
         self._sampled_ns = 0
         self._asked_ns = 0
+        self._until_ns = 0
 
     @property
     def sampled_ns(self) -> int:
@@ -57,6 +59,10 @@ class IdleTime:
 
     def note(self, residencies: Iterable[Residency], until_ns: int) -> None:
         """Note who held the GPU, up to `until_ns`."""
+        if until_ns < self._until_ns - _CLOCK_STEP_NS:
+            self._stretches.clear()
+            self._sampled_ns, self._asked_ns = until_ns - _KEPT_NS, until_ns - _ASK_NS
+        self._until_ns = until_ns
         last = self._stretches[-1] if self._stretches else None
         for pid, _, start, end in residencies:
             if last is None or last.pid != pid:

@@ -33,16 +33,22 @@ class NvmlUsage:
 
     name = "nvml"
 
-    def __init__(self, utilisation: ProcessUtilisation, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        utilisation: ProcessUtilisation,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is that of the samples, and may be set; `steady` is not."""
         self._utilisation = utilisation
-        self._clock = clock
-        self._until = self._asked = clock()
+        self._clock, self._steady = clock, steady
+        self._asked, self._read_at = clock(), steady()
         self._newest: dict[int, ProcessSample] = {}
-        self._ask(self._until)  # an error shows here, not later
+        self._ask(self._asked)  # an error shows here, not later
 
     def read(self) -> Reading:
-        now = self._clock()
-        elapsed, self._until = max(0.0, now - self._until), now
+        now, read_at = self._clock(), self._steady()
+        elapsed, self._read_at = read_at - self._read_at, read_at
         if not 0 <= now - self._asked < _ASK_S:
             self._ask(now)
         # Samples of processes are taken at different times: their sum may pass the whole.

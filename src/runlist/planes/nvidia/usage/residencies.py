@@ -9,7 +9,9 @@ from runlist.protocol.rm_autogen import KERNEL_PID
 
 _NS = 1e-9
 _CLOCK_STEP_NS = 1_000_000_000
-"""A log whose clock goes back by more than this was set back; less is the clocks' disagreement."""
+"""A log whose clock goes back, or ahead of the time that passed, by more than this was set; less is the clocks'
+disagreement.
+"""
 
 
 class Residencies:
@@ -35,6 +37,9 @@ class Residencies:
         """The reading of a batch, with the open residency's part up to now."""
         if batch.until_ns < self._told_ns - _CLOCK_STEP_NS:
             self._told_ns = self._since_ns = batch.until_ns
+        latest = max(batch.until_ns, batch.records[-1][4] if batch.records else 0)
+        if batch.passed_ns is not None and latest - self._told_ns > batch.passed_ns + _CLOCK_STEP_NS:
+            self._told_ns = self._since_ns = latest - batch.passed_ns  # nobody held the GPU for what was left out
         parts: list[Residency] = []
         turns: dict[int, int] = {}
         began: dict[tuple[int, int], int] = {}
@@ -46,7 +51,7 @@ class Residencies:
             self._blank = False
             first = index
         self._follow(batch.records[first:] if first else batch.records, parts, turns, began)
-        until = max(batch.until_ns, self._told_ns, batch.records[-1][4] if batch.records else 0)
+        until = max(latest, self._told_ns)
         if self._holder is not None and until > (start := max(self._since_ns, self._told_ns)):
             parts.append(Residency(*self._holder, start, until))
         self._since_ns = self._told_ns = until

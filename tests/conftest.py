@@ -73,6 +73,7 @@ LONG = (
 COMPUTING = ("blocks", "layout", "unit")
 """Folders whose tests compute more than they wait."""
 
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {TESTS / name: place for place, name in enumerate(LONG)}
     files = sorted({item.path for item in items}, key=lambda path: (long.get(path, len(long)), path))

@@ -27,10 +27,11 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests 
 ON_NVIDIA = os.environ.get("RUNLIST_DEVICE") == "nvidia"
 ENVIRONMENT = dict(os.environ)  # before any test sets something
 
+TESTS = Path(__file__).parent
 Tenant = Callable[..., WorkloadProcess]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # How long a test takes is no matter of the code alone: two cores are shared by everything that runs.
     hypothesis.settings.register_profile("runlist", deadline=None)
     hypothesis.settings.load_profile("runlist")
@@ -38,6 +39,15 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     ready()  # opens a descriptor for good: it is no test's that counts them
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and [Path(word).resolve() for word in config.args] == [TESTS]:
+        config.args = _from(int(worker.removeprefix("gw")) / int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def _from(part: float) -> list[str]:
+    """The folders of tests, from another one on in each process: what one has compiled the others need not."""
+    folders = [str(path) for path in sorted(TESTS.iterdir()) if any(path.glob("test_*.py")) and path.name != "node"]
+    begin = int(part * len(folders))
+    return folders[begin:] + folders[:begin]
 
 
 LONG = (
@@ -63,14 +73,12 @@ LONG = (
 COMPUTING = ("blocks", "layout", "unit")
 """Folders whose tests compute more than they wait."""
 
-TESTS = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {TESTS / name: place for place, name in enumerate(LONG)}
-    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: long.get(path, len(long)))
+    files = sorted({item.path for item in items}, key=lambda path: (long.get(path, len(long)), path))
     places = _spread(files)
-    items.sort(key=lambda item: places[item.path])
+    items.sort(key=lambda item: (places[item.path], item.path))
     if not ON_NVIDIA:
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -20,6 +20,9 @@ from runlist.proc.process import descendants
 from runlist.workloads.process import WorkloadProcess
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import Commands, Daemon, task_of, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="its programs are made for the emulated GPU's pace")
 

@@ -26,6 +26,9 @@ from tests.fixtures.daemon import (
     needs_root,
     wait_for,
 )
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 

@@ -20,6 +20,9 @@ from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
 from tests.conftest import ON_NVIDIA, Tenant
 from tests.fixtures.daemon import DEFAULT_SLICES, Commands, Daemon, Slices, running, task_of, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="its programs are made for the emulated GPU's pace")
 

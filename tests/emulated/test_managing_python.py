@@ -12,7 +12,10 @@ import pytest
 import runlist
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import ROOT, Commands, Daemon, wait_for
+from tests.fixtures.kept import commands, daemon, kept
 from tests.fixtures.notebooks import code_of
+
+__all__ = ["commands", "daemon", "kept"]
 
 
 def script(commands: Commands, text: str) -> str:

@@ -8,6 +8,9 @@ import pytest
 
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import Commands, Daemon, Slices, Worker, task_of, wait_for
+from tests.fixtures.kept import commands, daemon, kept
+
+__all__ = ["commands", "daemon", "kept"]
 
 Start = Callable[..., Worker]
 

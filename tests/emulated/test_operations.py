@@ -29,7 +29,7 @@ from runlist import operations
 from runlist.workloads.accumulator import Accumulator
 from runlist.workloads.gpu import Gpu
 
-rule, seconds, more = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+rule, seconds, until, more = sys.argv[1], float(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
 right, end = {}, threading.Event()
 
 def work(client):
@@ -44,7 +44,9 @@ def work(client):
 with Gpu(0), operations.start(2, rule, **more) as scheduler:
     threads = [threading.Thread(target=work, args=(client,)) for client in (0, 1)]
     for one in threads: one.start()
-    time.sleep(seconds)
+    latest = time.monotonic() + seconds
+    while time.monotonic() < latest and not eval(until):
+        time.sleep(0.02)
     why = scheduler.why()
     counted = [asdict(scheduler.counters(client)) for client in (0, 1)]
     end.set()
@@ -77,16 +79,22 @@ RULE = Watched
 """
 
 
+DEFERRED = "scheduler.counters(1).deferred"
+"""Of client 1 something waited."""
+
+
 @pytest.fixture
 def run(fresh_gpu: Callable[..., EmulatedGpu], tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Two clients by a rule, for so long: what they say at their end."""
+    """Two clients by a rule, for so long, or until something holds of their scheduler: what they say at their end."""
     environment = {
         **os.environ, **fresh_gpu().environment(), **library.operations(), "PYTHONPATH": str(ROOT),
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }  # fmt: skip
 
-    def start(rule: str, seconds: float, variables: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
-        words = [sys.executable, "-c", CLIENTS, rule, str(seconds), json.dumps(more)]
+    def start(
+        rule: str, seconds: float, variables: dict[str, str] | None = None, until: str = "False", **more: Any
+    ) -> dict[str, Any]:
+        words = [sys.executable, "-c", CLIENTS, rule, str(seconds), until, json.dumps(more)]
         whole = {**environment, **(variables or {})}
         done = subprocess.run(words, env=whole, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -122,7 +130,7 @@ def test_p99_holds_the_other_back_until_it_knows_and_then_lets_it_in(run: Callab
     held = run("p99(target_us=1, rest_us=0)", 1.5)  # nobody is as quick, and the other has each of client 0's pauses
     assert held["why"].startswith("step 0 of 8")
     assert held["counted"][1]["deferred"] > 0
-    let_in = run("p99(target_us=1e9)", 8.0)
+    let_in = run("p99(target_us=1e9)", 20.0, until="not scheduler.why().startswith('step 0')")
     assert re.match(r"step [1-8] of 8, target 1000000000 µs", let_in["why"]), let_in
 
 
@@ -136,7 +144,7 @@ def test_what_one_run_learns_the_next_one_goes_by(run: Callable[..., dict[str, A
     assert kept.source == LEARNED
     assert kept.profile.sms == 1  # four small blocks fit on one
     assert 100 < kept.profile.duration_ns < 100_000_000
-    assert run(tiny, 1.0)["counted"][1]["deferred"] > 0
+    assert run(tiny, 10.0, until=DEFERRED)["counted"][1]["deferred"] > 0
     run("greedy", 1.0, learn=True)
     assert store.look(gpu)["accumulate_lcg"] == kept  # it is known
     assert run(tiny, 1.0, profiles=[])["counted"][1]["deferred"] == 0
@@ -145,7 +153,7 @@ def test_what_one_run_learns_the_next_one_goes_by(run: Callable[..., dict[str, A
 def test_what_is_learned_is_in_force_in_the_same_run_and_broken_profiles_are_said(
     run: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    learns = run("orion(latency_us=1, gate=0.001)", 4.0, {"RUNLIST_LEARN": "1"})
+    learns = run("orion(latency_us=1, gate=0.001)", 20.0, {"RUNLIST_LEARN": "1"}, until=DEFERRED)
     assert learns["counted"][1]["deferred"] > 0
     store = Store(tmp_path / "state" / "runlist" / "profiles")
     store.path(store.gpus()[0]).write_text("{")

@@ -1,4 +1,4 @@
-"""Latency programs in PyTorch: a decode step as a CUDA graph, a loop of such steps, ResNet-50, and a compiled model."""
+"""Latency programs in PyTorch: decode steps as a CUDA graph, ResNet-50, embeddings looked up, and a compiled model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from runlist.workloads.prepared import prepared_request
 
 TOKENS = 32
 PREPARES_S = 2e-3
+ROWS, DIMENSIONS, SAMPLES, LOOKED_UP = 2_000_000, 64, 512, 100  # of the embeddings, and of a request
 BLOCKS, WIDTH = 8, 4096  # of the compiled model: 2.1 GB of weights, read once a request
 
 
@@ -78,6 +79,33 @@ def _resnet(arguments: argparse.Namespace) -> None:
     served.requests(request, gpu_time(torch, arguments, classify), lambda: finite(torch, scores))
 
 
+def _lookup(arguments: argparse.Namespace) -> None:
+    """Scores of samples by sums of embeddings, eager, in and out of memory that is not pinned: a request is short, and
+    waits in its last copy.
+    """
+    torch = torch_of(arguments.device)
+    nn: Any = torch.nn
+    rows = ROWS if arguments.device == "cuda" else 1_000
+    with torch.device(arguments.device):
+        sums = nn.EmbeddingBag(rows, DIMENSIONS, mode="sum")
+        scores = nn.Sequential(nn.Linear(DIMENSIONS, 512), nn.ReLU(), nn.Linear(512, 1))
+    wanted = torch.randint(0, rows, (SAMPLES, LOOKED_UP))
+    results: list[Any] = []
+
+    def score() -> None:
+        with torch.inference_mode():
+            results[:] = [scores(sums(wanted.to(arguments.device))).cpu()]
+
+    def request(_arrival: float) -> float:
+        began = time.perf_counter()
+        score()
+        return began
+
+    warm(torch, arguments.device, score)
+    request(0.0)
+    served.requests(request, gpu_time(torch, arguments, score), lambda: finite(torch, *results))
+
+
 def _compiled(arguments: argparse.Namespace) -> None:
     """By torch.compile with mode="reduce-overhead", which makes CUDA graphs of it."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes takes longer than these kernels
@@ -126,6 +154,7 @@ if __name__ == "__main__":
         "hinted-graph": _hinted_graph,
         "token-loop": _token_loop,
         "resnet": _resnet,
+        "lookup": _lookup,
         "compiled": _compiled,
     }
     served.serve(programs, __doc__)

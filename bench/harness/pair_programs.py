@@ -97,6 +97,9 @@ PROGRAMS: Mapping[str, Mapping[str, Program]] = {
         _served("resnet", "torch_latency", "torch"),
         _served("compiled", "torch_latency", "torch", "triton"),
         _served("jax", "jax_latency", "jax", tells_gpu_time=False),
+        _served("jax-short", "jax_latency", "jax", tells_gpu_time=False),
+        _served("lookup", "torch_latency", "torch"),
+        _served("fft", "cupy_latency", "cupy", tells_gpu_time=False),
         _served("http", "http_latency", "torch", "aiohttp"),
         _served("matmul", "torch_batch", "torch", tells_gpu_time=False),
         _served("bert-large", "torch_batch", "torch", tells_gpu_time=False),
@@ -124,13 +127,16 @@ LATENCY = (
     "resnet",
     "compiled",
     "jax",
+    "jax-short",
+    "lookup",
+    "fft",
     "http",
 )
 BATCH = ("matmul", "bert-large", "small-kernels")
 
 PAIRS: Mapping[str, str] = {
     "nvidia": "token-loop+matmul,eager-llm+matmul,resnet+matmul,graph+matmul,prepared-graph+matmul,hinted-graph+matmul,"
-    "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,token-loop+bert-large,token-loop+small-kernels,"
+    "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,jax-short+matmul,lookup+matmul,fft+matmul,token-loop+bert-large,token-loop+small-kernels,"
     "token-loop+matmul*8",
     "emulated": "token-loop+matmul,eager-llm+matmul,kernel+matmul,prepared-graph+matmul,hinted-graph+matmul",
 }

@@ -176,7 +176,7 @@ def test_a_request_that_was_only_taken_for_its_host_s_goes_to_slices() -> None:
     gpu.work(0.8, pauses=300, held=200e-6, waits=0.1, launches=0.6)
     assert gpu.part.way is Way.SLICE
     assert gpu.part.why_of(gpu.key) == (
-        "waits for the GPU in 14 % of its work: the background has slices of 0.98 ms, switches cost 8 %"
+        "waits for the GPU in 14 % of its work: the background has slices of 1.4 ms, switches cost 8 %"
     )
 
 
@@ -295,7 +295,7 @@ def test_a_program_of_both_kinds_does_not_make_the_way_change_all_the_time() -> 
         gpu.work(WINDOW_S, pauses=1500, held=100e-6, waits=waits, launches=0.3)
         ways.append(gpu.part.way)
     stays = [WINDOW_S * len([*each]) for way, each in groupby(ways) if way is Way.SLICE]
-    assert stays[1:-1] == pytest.approx([STAYS_S, 4, 8, 16, 32, 60, 60], abs=2 * WINDOW_S)
+    assert stays[1:8] == pytest.approx([STAYS_S, 4, 8, 16, 32, 60, 60], abs=2 * WINDOW_S)
 
 
 def test_a_new_program_finds_tiny_slices() -> None:

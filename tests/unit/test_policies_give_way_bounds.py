@@ -239,7 +239,7 @@ def test_a_slice_is_set_anew_where_that_makes_a_difference(pauses: float, set_an
 
 def test_slices_stay_where_they_are_near_enough() -> None:
     gpu, seen = Gpu(), set()
-    gpu.work(0.55, pauses=450, held=100e-6)
+    gpu.work(0.4, pauses=450, held=100e-6)
     for number in range(16):
         gpu.work(WINDOW_S, pauses=210 + 10 * (number % 2), held=100e-6)
         seen.add(gpu.manner.turn_us)
@@ -443,3 +443,12 @@ def test_who_falls_behind_only_beside_longer_slices_need_not_stay_there() -> Non
             gpu.work(WINDOW_S, pauses=1_000, held=100e-6, waits=0.2, launches=0.25)
     assert gpu.part.way is Way.SWITCH
     assert gpu.ways == [Way.SWITCH, Way.SLICE, Way.SWITCH, Way.SLICE, Way.SWITCH]
+
+
+def test_the_first_slices_are_tried_for_no_longer_than_it_takes_to_see() -> None:
+    """What falls behind beside them is late by as long as they are tried."""
+    gpu = Gpu(tells=True)
+    while gpu.part.way is not Way.SLICE:
+        gpu.work(0.01, pauses=1_000, held=100e-6, waits=0.2, launches=0.25)
+    gpu.work(0.11, pauses=400, held=130e-6, waits=0.9, launches=0.1)
+    assert gpu.part.way is Way.SWITCH

@@ -30,6 +30,8 @@ CONTROLS_S = 1.2e-3
 
 WINDOW_S = 0.25
 """Over how long turns are counted. Nothing is decided more often than that."""
+TRIAL_S = 0.1
+"""The same of the first slices: what falls behind beside them is late by as much as they are tried."""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -210,7 +212,7 @@ class GiveWay:
             self._is_open = False
             self._start_afresh()
         self._measure(foreground, background, now)
-        look = self._opened + WINDOW_S if self._is_open else NEVER
+        look = self._opened + self._window_s if self._is_open else NEVER
         telling: list[Task] = []
         if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
             telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
@@ -250,11 +252,15 @@ class GiveWay:
             return f"the background {why}"
         return f"waits for the GPU in {100 * self._seen.waits:.0f} % of its work: the background {why}"
 
+    @property
+    def _window_s(self) -> float:
+        return TRIAL_S if self.way is Way.SLICE and self._opened == self._since else WINDOW_S
+
     # -- choosing ----------------------------------------------------------------------------------
 
     def _measure(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> None:
         """Choose by a window that is full, and open the next while there is something to see."""
-        if self._is_open and not reached(self._opened + WINDOW_S, now):
+        if self._is_open and not reached(self._opened + self._window_s, now):
             return
         works = self._worth_a_look
         if self._is_open:

@@ -147,7 +147,6 @@ class Requests:
         """Whether the background runs now, although somebody is busy."""
         return not reached(self._break_ends, now)
 
-
     def _lets_on(self, now: float) -> None:
         if self._is_off:
             self._is_off, self._on_since = False, now

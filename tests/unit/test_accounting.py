@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from runlist.daemon.gpu import accounting, book
 from runlist.daemon.gpu.accounting import Accounting, mean_of_last
+from runlist.daemon.gpu.choice import Choice
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Usage
 from tests.fixtures.usage import FakeSource
@@ -236,6 +238,46 @@ def test_when_the_source_fails_the_book_goes_on(
     clock.now += 1.0
     accounts.read(clock.now)
     assert accounts.of(2).usage == NO_USAGE
+
+
+def test_a_source_that_failed_is_tried_again_after_ever_longer(clock: Clock) -> None:
+    """Once the log could not be read, caps and weights went by the book until the daemon ended."""
+    sources = [FakeSource("first"), book.BookUsage(), FakeSource("later")]
+    opened: list[float] = []
+
+    def open_again() -> Future[Choice]:
+        opened.append(clock.now)
+        answer: Future[Choice] = Future()
+        answer.set_result(Choice(sources[len(opened)], ()))
+        return answer
+
+    accounts = Accounting(GPU, sources[0], reopen=open_again)
+    renewed: list[str] = []
+    accounts.on_renewed = lambda: renewed.append(accounts.source_name)
+    accounts.set_enabled(1, True)
+    sources[0].error = OSError(5, "Input/output error")  # type: ignore[union-attr]
+    for _ in range(100):
+        clock.now += 1.0
+        accounts.read(clock.now)
+    assert opened == [11.0, 31.0]
+    assert (accounts.source_name, renewed) == ("later", ["later"])
+    before = accounts.of(1).usage.held_s
+    second(accounts, sources[2], clock, 1, held_s=0.5)  # type: ignore[arg-type]
+    assert accounts.of(1).usage.held_s == before + 0.5
+
+
+def test_nothing_waits_for_a_source_that_is_opened(clock: Clock) -> None:
+    answer: Future[Choice] = Future()
+    accounts = Accounting(GPU, source := FakeSource(), reopen=lambda: answer)
+    source.error = OSError(5, "Input/output error")
+    for _ in range(30):
+        clock.now += 1.0
+        accounts.read(clock.now)
+    assert accounts.source_name == "book"
+    accounts.close()
+    late = FakeSource()
+    answer.set_result(Choice(late, ()))
+    assert late.closed == 1
 
 
 def test_another_failure_is_not_hidden(accounts: Accounting, source: FakeSource) -> None:

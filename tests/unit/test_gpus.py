@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from runlist.daemon.tasks.managed import Count
 from runlist.errors import RunlistError, UsageError
 from runlist.model import TaskKey
 from runlist.policies import PolicySpec
+from tests.fixtures.usage import FakeSource
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
 
@@ -72,6 +74,23 @@ def world() -> Iterator[World]:
     before = signal.getsignal(signal.SIGALRM)
     yield World()
     signal.signal(signal.SIGALRM, before)
+
+
+def test_a_source_of_usage_is_opened_again_elsewhere(world: World) -> None:
+    opened = threading.Event()
+
+    def open_source() -> FakeSource:
+        assert opened.wait(20)
+        return FakeSource()
+
+    plane: Any = world.gpus._plane
+    plane.usage_sources = lambda gpu: [(gpu, open_source)]
+    answer = world.gpus._open_again("GPU-1")
+    assert not answer.done()
+    opened.set()
+    assert answer.result(20).source.name == "fake"
+    plane.usage_sources = lambda gpu: []
+    assert world.gpus._open_again("GPU-1").result(20).source.name == "book"
 
 
 def test_all_gpus_are_switched_to_a_policy_and_run(world: World) -> None:

@@ -70,6 +70,13 @@ def test_one_that_comes_back_begins_at_nothing(world: World) -> None:
     assert task.usage == Usage()
 
 
+def test_who_is_on_the_gpu_is_made_known_to_a_log_that_is_opened_again(world: World) -> None:
+    world.add(1)
+    before = world.tenants[1].count(PREEMPT)
+    world.do(world.scheduler.accounting.on_renewed)
+    assert world.tenants[1].count(PREEMPT) == before + 1
+
+
 def test_the_earliest_ring_counts_and_none_comes_after_the_end(world: World) -> None:
     rings: list[float] = []
     world.scheduler.loop.ring = lambda: rings.append(1)  # type: ignore[method-assign]

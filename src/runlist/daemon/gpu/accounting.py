@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from itertools import islice
 
 import msgspec
 import structlog
 
 from runlist.daemon.gpu.book import BookUsage
+from runlist.daemon.gpu.choice import Choice
 from runlist.errors import RunlistError
 from runlist.model import NO_USAGE, Usage
 from runlist.planes.usage import Reading, UsageSource
@@ -20,6 +23,8 @@ _log = structlog.get_logger()
 HISTORY_S = 60
 _READ_AGAIN_S = 0.001
 """Readings closer together than this tell nothing new."""
+REOPEN_S, LONGEST_REOPEN_S = 10.0, 600.0
+"""A source that failed is opened again after so long, and after twice as long each time, up to the second."""
 NEW_S = 3
 """A process that was first seen so many seconds ago was found as soon as it could be."""
 
@@ -65,15 +70,26 @@ class Account(msgspec.Struct):
 
 class Accounting:
     """The accounts of all processes on one GPU, managed or not, and of all together, which keeps what ended processes
-    used. `refusals` says why no better source works; `dropped` counts lost records.
+    used. `refusals` says why no better source works; `dropped` counts lost records. `reopen` opens the best source once
+    more, elsewhere: that may take long. `on_renewed` is called when one is in use again after one had failed.
     """
 
-    def __init__(self, gpu: str, source: UsageSource, refusals: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        gpu: str,
+        source: UsageSource,
+        refusals: Sequence[str] = (),
+        reopen: Callable[[], Future[Choice]] | None = None,
+    ) -> None:
         self.gpu = gpu
         self.source_name = source.name
         self.dropped = 0
         self.all = Account()
+        self.on_renewed: Callable[[], None] = lambda: None
         self._source = source
+        self._reopen = reopen
+        self._opening: Future[Choice] | None = None
+        self._reopen_at, self._reopen_s = math.inf, REOPEN_S
         self._accounts: dict[int, Account] = {}
         self._managed: dict[int, bool] = {}  # whether each is enabled
         self.read_at = self._second_began = time.monotonic()
@@ -85,6 +101,7 @@ class Accounting:
         if now - self.read_at < _READ_AGAIN_S:
             return None
         self.read_at = now
+        self._open_again(now)
         try:
             reading = self._source.read()
         except (RunlistError, OSError) as error:
@@ -94,6 +111,7 @@ class Accounting:
             self.source_name = book.name
             for pid, enabled in self._managed.items():
                 book.set_enabled(pid, enabled)
+            self._reopen_at = now + self._reopen_s
             return None
         self.dropped += reading.dropped
         for pid, usage in reading.usage.items():
@@ -138,6 +156,28 @@ class Accounting:
     def close(self) -> None:
         """Let go of the source."""
         self._source.close()
+        if self._opening is not None:
+            self._opening.add_done_callback(_close)
+
+    def _open_again(self, now: float) -> None:
+        """Go by the best source once more, where one failed."""
+        if self._opening is None and self._reopen is not None and now >= self._reopen_at:
+            self._opening = self._reopen()
+            self._reopen_s = min(2 * self._reopen_s, LONGEST_REOPEN_S)
+            self._reopen_at = now + self._reopen_s
+        if self._opening is None or not self._opening.done():
+            return
+        source, self._opening = self._opening.result().source, None
+        if not isinstance(source, BookUsage):
+            self._source.close()
+            self._source, self.source_name, self._reopen_at = source, source.name, math.inf
+            _log.info("usage can be read again", gpu=self.gpu, source=source.name)
+            self.on_renewed()
+
+
+def _close(opened: Future[Choice]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().source.close()
 
 
 def mean_of_last(shares: list[float], seconds: int) -> float:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
 
 import structlog
 
 from runlist.daemon.actuator.link import ActuatorLink
 from runlist.daemon.gpu.accounting import Accounting
-from runlist.daemon.gpu.choice import open_source
+from runlist.daemon.gpu.book import BookUsage
+from runlist.daemon.gpu.choice import Choice, open_source
 from runlist.daemon.gpu.scheduler import Scheduler
 from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from runlist.daemon.tasks.managed import Count, ManagedTask, Root
@@ -54,12 +58,29 @@ class Gpus:
         """The scheduler of a GPU, by UUID."""
         if gpu not in self._schedulers:
             choice = open_source(self._plane, gpu)
-            accounting = Accounting(gpu, choice.source, choice.refusals)
+            accounting = Accounting(gpu, choice.source, choice.refusals, partial(self._open_again, gpu))
             policy = self._load(self.spec)
             self._schedulers[gpu] = Scheduler(
                 accounting, self.spec, policy, self._watchdog, self._drop, self._plane.slices, self._actuator
             )
         return self._schedulers[gpu]
+
+    def _open_again(self, gpu: str) -> Future[Choice]:
+        """In a thread: of a GPU that is lost the driver may take its time."""
+        answer: Future[Choice] = Future()
+
+        def work() -> None:
+            choice = Choice(BookUsage(), ())
+            try:
+                choice = open_source(self._plane, gpu)
+            finally:
+                answer.set_result(choice)
+
+        try:
+            threading.Thread(target=work, daemon=True, name="usage").start()
+        except RuntimeError:  # there is no room for a thread
+            answer.set_result(Choice(BookUsage(), ()))
+        return answer
 
     def numbered(self, number: int) -> str | None:
         """The UUID of the GPU that has this number for the driver, once it has said so. It is asked at the first call,

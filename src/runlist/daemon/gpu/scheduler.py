@@ -48,6 +48,7 @@ class Scheduler:
     ) -> None:
         self.gpu = accounting.gpu
         self.accounting = accounting
+        accounting.on_renewed = self._preempt_all
         self.slices = slices
         self.tasks: dict[TaskKey, ManagedTask] = {}
         self.ended: Counter[Count] = Counter()
@@ -184,6 +185,11 @@ class Scheduler:
         self._arms.disarm()
         self._activity.close()
         self.accounting.close()
+
+    def _preempt_all(self) -> None:
+        """Who is on the GPU when a log is opened stays unknown."""
+        for managed in self.tasks.values():
+            managed.preempt()
 
     # -- what went off at once ---------------------------------------------------------------------
 

@@ -240,6 +240,18 @@ def test_a_runtime_that_speaks_no_cri_is_passed_over(two: tuple[FakeRuntime, Fak
         Runtime().containers()
 
 
+def test_of_two_runtimes_the_one_that_has_pods_is_the_nodes(two: tuple[FakeRuntime, FakeRuntime]) -> None:
+    """k3s brings its own, and a distribution's may be there, too."""
+    first, second = two
+    asking = Runtime()
+    assert asking.containers() == []
+    there = second.run("web-0")
+    assert [one.id for one in asking.containers()] == [there]
+    first.run("other")
+    assert [one.id for one in asking.containers()] == [there]
+    asking.close()
+
+
 def test_another_runtime_is_not_asked_while_the_first_one_is_away(two: tuple[FakeRuntime, FakeRuntime]) -> None:
     """It would know none of the containers, and all would count as gone."""
     first, _ = two

@@ -118,22 +118,38 @@ class Runtime:
                 )
 
     def _connect(self) -> None:
-        """Find the runtime. The one that answered first is the node's from then on: another one knows other containers,
-        and those of this one would count as gone while it is away.
+        """Find the runtime: of several the one that has pods. That is the node's from then on: another one knows other
+        containers, and those of this one would count as gone while it is away.
         """
         sockets = [self._found] if self._found is not None else [*filter(_is_socket, SOCKETS)]
         if not sockets:
             raise RuntimeGone(f"no container runtime here: none of {', '.join(map(str, SOCKETS))}; name it by --cri")
+        idle: Path | None = None
         fault: NoCri | None = None
         for socket in sockets:
+            if len(sockets) > 1:
+                self.close()
             try:
                 self._open(socket)
             except NoCri as error:  # such as the containerd of a Docker
                 fault = fault or error
-            else:
+                continue
+            if self._found is not None or self._has_pods():
+                self._found = socket
                 return
-        assert fault is not None
-        raise fault
+            idle = idle or socket
+        if idle is None:
+            assert fault is not None
+            raise fault
+        if len(sockets) > 1:
+            self.close()
+            self._open(idle)
+
+    def _has_pods(self) -> bool:
+        try:
+            return bool(self._ask("ListPodSandbox", self._cri.ListPodSandboxRequest()).items)
+        except TooLarge:
+            return True
 
     def _open(self, socket: Path) -> None:
         try:
@@ -148,7 +164,6 @@ class Runtime:
         self._stub = self._cri.RuntimeServiceStub(Bounded(self._channel))
         told = self._ask("Version", self._cri.VersionRequest())
         self.name = printable(f"{told.runtime_name} {told.runtime_version}")[:100]
-        self._found = socket
 
     def _ask(self, method: str, request: Any) -> Any:
         codes = self._grpc.StatusCode

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,10 @@ import pytest
 from runlist import wire
 from runlist.errors import RunlistError
 from runlist.integrations.node import answers, gpu_memory
+from runlist.integrations.node import runtime as runtime_module
 from runlist.integrations.node.drop_ins import DropIns
 from runlist.integrations.node.gpu_memory import GpuMemory
+from runlist.integrations.node.runtime import Runtime, RuntimeGone
 from runlist.views.structs import RuleFileView
 from tests.fixtures.cri import FakeRuntime, container_id
 from tests.fixtures.daemon import Commands, Daemon, wait_for
@@ -213,6 +216,55 @@ def test_a_runtime_that_refuses_is_said_once(
     runtime.refusal = None
     other = runtime.run("web-1")
     agent.wait_for(one, other)
+
+
+@pytest.fixture
+def two(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeRuntime, FakeRuntime]]:
+    """Two runtimes where one is looked for: Docker has a containerd of its own, with or without CRI."""
+    made = [FakeRuntime(short_path / f"{name}.sock").start() for name in ("first", "second")]
+    monkeypatch.setattr(runtime_module, "SOCKETS", tuple(one.socket for one in made))
+    yield made[0], made[1]
+    for one in made:
+        one.stop()
+
+
+def test_a_runtime_that_speaks_no_cri_is_passed_over(two: tuple[FakeRuntime, FakeRuntime]) -> None:
+    first, second = two
+    first.refusal = grpc.StatusCode.UNIMPLEMENTED
+    there = second.run("web-0")
+    asking = Runtime()
+    assert [one.id for one in asking.containers()] == [there]
+    second.refusal = grpc.StatusCode.UNIMPLEMENTED
+    asking.close()
+    with pytest.raises(RuntimeGone, match="disabled_plugins"):
+        Runtime().containers()
+
+
+def test_of_two_runtimes_the_one_that_has_pods_is_the_nodes(two: tuple[FakeRuntime, FakeRuntime]) -> None:
+    """k3s brings its own, and a distribution's may be there, too."""
+    first, second = two
+    asking = Runtime()
+    assert asking.containers() == []
+    there = second.run("web-0")
+    assert [one.id for one in asking.containers()] == [there]
+    first.run("other")
+    assert [one.id for one in asking.containers()] == [there]
+    asking.close()
+
+
+def test_another_runtime_is_not_asked_while_the_first_one_is_away(two: tuple[FakeRuntime, FakeRuntime]) -> None:
+    """It would know none of the containers, and all would count as gone."""
+    first, _ = two
+    there = first.run("web-0")
+    asking = Runtime()
+    assert [one.id for one in asking.containers()] == [there]
+    first.stop()
+    for _ in range(2):
+        with pytest.raises(RuntimeGone):
+            asking.containers()
+    first.start()
+    assert [one.id for one in asking.containers()] == [there]
+    asking.close()
 
 
 def test_a_runtime_that_hangs_does_not_keep_the_agent_from_ending(runtime: FakeRuntime, agent: NodeAgent) -> None:

@@ -267,6 +267,21 @@ def test_memory_is_a_part_of_the_smallest_gpu(layers: Layers, monkeypatch: pytes
     assert said == ["num_gpus is no memory quota: its memory cannot be limited from outside"]
 
 
+def test_memory_of_a_gpu_that_is_named_by_the_beginning_of_its_uuid(
+    layers: Layers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CUDA_VISIBLE_DEVICES may name it, where no other's begins so."""
+    sizes = {"0": 80 * GB, "GPU-8932f937-d72c": 80 * GB, "1": 40 * GB, "GPU-89aa0000-1111": 40 * GB}
+    monkeypatch.setattr(worker, "gpu_sizes", lambda plane: sizes)
+    ray = Ray()
+    hook.install(ray, ray.utils, Worker(Options(memory=True), Said()))
+    for gpu in ("GPU-8932f937", "GPU-89", "GPU-"):
+        ray.resources, ray.gpus = {"GPU": 0.5}, [gpu]
+        ray.utils.set_visible_accelerator_ids()
+    begun = [settings.get("memory") for what, settings in layers.log if what == "begin"]
+    assert begun == [str(40 * GB), None, None]
+
+
 def test_memory_without_nvml(layers: Layers, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(plane: object) -> dict[str, int]:
         raise NotSupportedError("NVML does not answer")

@@ -246,6 +246,14 @@ def test_where_no_agent_runs_nobody_may_ask_the_api_server() -> None:
     assert found["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
+def test_a_daemon_that_stands_still_is_ended() -> None:
+    """As systemd's watchdog does. Whoever asks such a daemon waits, and one that is only busy has two minutes."""
+    daemon = containers(manifests())["daemon"]
+    probe = daemon["livenessProbe"]
+    assert probe["exec"] == daemon["readinessProbe"]["exec"] == {"command": ["runlist", "daemon", "--status"]}
+    assert probe["failureThreshold"] * probe["periodSeconds"] == 120
+
+
 def test_a_node_is_left_out_by_a_label_that_nobody_else_sets() -> None:
     """GPU feature discovery sets its own label again, where somebody took it away to have Runlist end there."""
     affinity = manifests()["DaemonSet"]["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]

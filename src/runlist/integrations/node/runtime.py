@@ -46,6 +46,10 @@ class RuntimeGone(RunlistError):
     exit_code = ExitCode.NO_TARGET
 
 
+class NoCri(RuntimeGone):
+    """It speaks something else."""
+
+
 class Runtime:
     """One runtime, the one at `socket` or the first that is found. Methods raise RuntimeGone."""
 
@@ -58,8 +62,7 @@ class Runtime:
         except ImportError:
             raise MissingExtra("runlist node", "grpcio and protobuf", "node") from None
         self._grpc, self._cri = grpc, cri_autogen
-        self._named = socket
-        self._found: Path | None = None
+        self._found = socket
         self._channel: Any = None
         self._stub: Any = None
         self._patience_s = PATIENCE_S
@@ -104,7 +107,7 @@ class Runtime:
         """Hang up."""
         if self._channel is not None:
             self._channel.close()
-            self._channel = self._stub = self._found = None
+            self._channel = self._stub = None
 
     def _take(self, answer: Any) -> None:
         for one in answer.items:
@@ -115,9 +118,40 @@ class Runtime:
                 )
 
     def _connect(self) -> None:
-        socket = self._named or self._found or next(filter(_is_socket, SOCKETS), None)
-        if socket is None:
+        """Find the runtime: of several the one that has pods. That is the node's from then on: another one knows other
+        containers, and those of this one would count as gone while it is away.
+        """
+        sockets = [self._found] if self._found is not None else [*filter(_is_socket, SOCKETS)]
+        if not sockets:
             raise RuntimeGone(f"no container runtime here: none of {', '.join(map(str, SOCKETS))}; name it by --cri")
+        idle: Path | None = None
+        fault: NoCri | None = None
+        for socket in sockets:
+            if len(sockets) > 1:
+                self.close()
+            try:
+                self._open(socket)
+            except NoCri as error:  # such as the containerd of a Docker
+                fault = fault or error
+                continue
+            if self._found is not None or self._has_pods():
+                self._found = socket
+                return
+            idle = idle or socket
+        if idle is None:
+            assert fault is not None
+            raise fault
+        if len(sockets) > 1:
+            self.close()
+            self._open(idle)
+
+    def _has_pods(self) -> bool:
+        try:
+            return bool(self._ask("ListPodSandbox", self._cri.ListPodSandboxRequest()).items)
+        except TooLarge:
+            return True
+
+    def _open(self, socket: Path) -> None:
         try:
             check_socket(socket, "a container runtime")
         except RunlistError:
@@ -125,12 +159,11 @@ class Runtime:
             raise
         if self._stub is not None:
             return
-        self._found = socket
         options = [("grpc.max_receive_message_length", MAX_ANSWER), ("grpc.enable_http_proxy", 0)]
         self._channel = self._grpc.insecure_channel(f"unix:{socket.absolute()}", options=options)
         self._stub = self._cri.RuntimeServiceStub(Bounded(self._channel))
-        found = self._ask("Version", self._cri.VersionRequest())
-        self.name = printable(f"{found.runtime_name} {found.runtime_version}")[:100]
+        told = self._ask("Version", self._cri.VersionRequest())
+        self.name = printable(f"{told.runtime_name} {told.runtime_version}")[:100]
 
     def _ask(self, method: str, request: Any) -> Any:
         codes = self._grpc.StatusCode
@@ -146,7 +179,7 @@ class Runtime:
                 raise RuntimeGone(f"the container runtime does not answer within {waited:g} s ({method})") from None
             if code is codes.UNIMPLEMENTED:
                 advice = "take containerd 1.6, CRI-O 1.20 or later, with no cri in containerd's disabled_plugins"
-                raise RuntimeGone(f"it speaks no CRI v1 ({method}): {advice}") from None
+                raise NoCri(f"it speaks no CRI v1 ({method}): {advice}") from None
             raise RuntimeGone(f"the container runtime cannot be asked ({method}): {code.name}: {said}") from None
         self._patience_s = PATIENCE_S
         return answer

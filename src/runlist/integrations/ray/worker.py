@@ -85,4 +85,13 @@ class Worker:
             except RunlistError as error:
                 self._sizes = {}
                 self.say_once(f"num_gpus is no memory quota: {error}")
-        return min((self._sizes[str(gpu)] for gpu in gpus if str(gpu) in self._sizes), default=None)
+        found = (_size_of(str(gpu), self._sizes) for gpu in gpus)
+        return min((size for size in found if size is not None), default=None)
+
+
+def _size_of(gpu: str, sizes: Mapping[str, int]) -> int | None:
+    """Of a GPU by its index, its UUID, or the beginning of that, as CUDA_VISIBLE_DEVICES may name it."""
+    if gpu in sizes:
+        return sizes[gpu]
+    begun = [size for name, size in sizes.items() if gpu.startswith("GPU-") and name.startswith(gpu)]
+    return begun[0] if len(begun) == 1 else None

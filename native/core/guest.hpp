@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -74,6 +75,18 @@ inline void pause_ns(std::int64_t nanoseconds) {
     const timespec length = timespec_of(nanoseconds);
     call(SYS_nanosleep, &length, nullptr);
 }
+
+// A set of signals, as the kernel has it.
+template <typename... Numbers>
+constexpr std::uint64_t signal_set(Numbers... numbers) {
+    return ((std::uint64_t{1} << (numbers - 1)) | ...);
+}
+
+// Faults of the thread itself. Where they are blocked the kernel ends the process, though it has handlers for them.
+constexpr std::uint64_t kFaults = signal_set(SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSYS);
+
+// The C library's own, for cancelling and setuid.
+constexpr std::uint64_t kOfTheCLibrary = signal_set(32, 33);
 
 // Whether a file may be as long: to try where it may not would end the program with SIGXFSZ.
 inline bool may_be_as_long(std::uint64_t bytes) {

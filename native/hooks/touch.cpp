@@ -78,12 +78,12 @@ bool may_be_in_a_handler() {
            has_unblocking_handler();
 }
 
-// The driver may start a thread: the program's signals are for its own, and those of the C library for all.
+// The driver may start a thread: the program's signals are for its own, and those of the C library for all. So are
+// those of faults, since that thread calls the program's functions for the host.
 class Undisturbed {
   public:
     Undisturbed() {
-        constexpr std::uint64_t kOfTheCLibrary = std::uint64_t{3} << 31;  // 32 and 33, for cancelling and setuid
-        const std::uint64_t every = ~kOfTheCLibrary;
+        const std::uint64_t every = ~(kOfTheCLibrary | kFaults);
         call(SYS_rt_sigprocmask, long{SIG_BLOCK}, &every, &before_, sizeof(before_));
     }
     ~Undisturbed() { call(SYS_rt_sigprocmask, long{SIG_SETMASK}, &before_, nullptr, sizeof(before_)); }

@@ -217,14 +217,14 @@ void* run(void* argument) {
 NotAsked::NotAsked() { engine.load(std::memory_order_acquire)->asking.lock(); }
 NotAsked::~NotAsked() { engine.load(std::memory_order_acquire)->asking.unlock(); }
 
-// With all signals blocked in it: a program's handlers are for its own threads.
+// With signals blocked in it: a program's handlers are for its own threads. Not those of faults, since the driver may
+// start a thread there, which calls functions of the program.
 bool start_dispatcher(Engine& all) {
     // By name, as the C library has threads in a library of their own before 2.34. Whatever uses CUDA brings that.
     auto* create = reinterpret_cast<decltype(&::pthread_create)>(surroundings.find("pthread_create"));
     if (create == nullptr) return false;
-    sigset_t every{};
-    sigset_t before{};
-    ::sigfillset(&every);
+    const std::uint64_t every = ~(kOfTheCLibrary | kFaults);
+    std::uint64_t before = 0;
     call(SYS_rt_sigprocmask, long{SIG_BLOCK}, &every, &before, 8L);
     pthread_t thread{};
     pthread_attr_t attributes;

@@ -40,6 +40,11 @@ def test_a_callback_that_launches_is_answered_as_without_us(guests: Guests) -> N
     assert lines(guests, "callback") == [*plain, "opened 0 0"]
 
 
+def test_a_function_of_the_host_may_fault_in_a_graph_that_was_queued(guests: Guests) -> None:
+    """The driver may start its thread for such functions in the dispatcher."""
+    assert lines(guests, "fault") == [f"queued {QUEUED}", "faults 1"]
+
+
 def test_client_0_never_waits_and_the_other_has_its_turn(guests: Guests) -> None:
     assert lines(guests, "never") == ["word 199 opened 0"]
 

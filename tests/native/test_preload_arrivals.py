@@ -123,6 +123,15 @@ def test_what_the_driver_reads_itself_is_no_request(server: Server) -> None:
     assert server.announced() == []
 
 
+def test_a_host_function_may_fault_whoever_called_the_first_one(server: Server) -> None:
+    """A touch that is put off is one, and the driver may start its thread for them there."""
+    server.connect()
+    server.learns()
+    server.watch()
+    server.reads(GENERATE)
+    assert server.do("launch", "stream", "host-faults") == 1
+
+
 @pytest.mark.parametrize("bits", [0, WORK])
 def test_who_was_not_asked_announces_nothing(server: Server, bits: int) -> None:
     server.connect()

@@ -94,6 +94,14 @@ def test_programs(tmp_path: Path, segments: list[tuple[int, bytes]], bits: int, 
     assert preload.obstacle("p", str(tmp_path)) == (f"{path} {told}" if told else "")
 
 
+@pytest.mark.parametrize("name", ["ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld-2.31.so"])
+def test_a_dynamic_linker_that_is_told_what_to_run_is_no_obstacle(tmp_path: Path, name: str) -> None:
+    path = program(tmp_path / name, (1, b"code"))
+    (tmp_path / "ld.so").symlink_to(path)
+    assert preload.obstacle(str(path)) == preload.obstacle(str(tmp_path / "ld.so")) == ""
+    assert "statically linked" in preload.obstacle(str(program(tmp_path / "ld-mine", (1, b"code"))))
+
+
 def test_what_is_no_program_is_no_obstacle(tmp_path: Path) -> None:
     for name, content in (("text", b"echo\n"), ("empty", b""), ("bare", b"#!\n/bin/sh\n"), ("short", b"\x7fELF")):
         path = tmp_path / name

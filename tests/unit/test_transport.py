@@ -148,6 +148,7 @@ def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) 
         one, other = socket.socketpair()
         assert not adopt(one.detach())
         other.close()
+        assert not adopt(os.open("/dev/null", os.O_RDONLY))  # its number was a socket's when it was looked at
         link = short_socket.parent / "link"
         link.symlink_to(short_socket.parent)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -194,6 +195,29 @@ static int hints_elsewhere(void) {
     return (int)(size_t)result;
 }
 
+static char* guarded;
+static volatile int faults;
+
+static void opens(int number) {
+    (void)number;
+    ++faults;
+    if (mprotect(guarded, 4096, PROT_READ | PROT_WRITE)) _exit(5);
+}
+
+static void CUDA_CB writes_there(void* unused) {
+    (void)unused;
+    *guarded = 1;
+}
+
+/* A host function of ours that faults, for which we have a handler: how often that was called. */
+static int faults_in_host(void) {
+    guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    signal(SIGSEGV, opens);
+    MUST(cuLaunchHostFunc(stream, writes_there, NULL));
+    MUST(cuStreamSynchronize(stream));
+    return faults;
+}
+
 /* What reads cost, in nanoseconds each: of messages that come by two ways in turn, so that each is another one. */
 static int costs(void) {
     struct timespec from, to;
@@ -247,6 +271,7 @@ static int does(const char* word) {
     if (!strncmp(word, "hint-", 5)) return hints(atoi(word + 5));
     if (!strcmp(word, "handler-hint")) return hints_in_a_handler();
     if (!strcmp(word, "thread-hint")) return hints_elsewhere();
+    if (!strcmp(word, "host-faults")) return faults_in_host();
     if (!strcmp(word, "launch")) return launch(kernel, memory, 256, 1, stream);
     if (!strcmp(word, "stream")) return cuStreamSynchronize(stream);
     if (!strcmp(word, "capture")) return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);

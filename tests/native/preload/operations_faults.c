@@ -1,5 +1,7 @@
 /* Clients that share a GPU operation by operation, and do what is seldom done: each act prints what a test compares. */
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "clients.h"
 
@@ -81,6 +83,43 @@ static void callback(void) {
     is_client(0);
     MUST(cuStreamSynchronize(first));
     if (!plain()) printf("opened %d %d\n", (int)counted(0).opened, (int)counted(1).opened);
+}
+
+static char* guarded;
+static volatile int faults;
+
+static void opens_page(int number) {
+    (void)number;
+    ++faults;
+    if (mprotect(guarded, 4096, PROT_READ | PROT_WRITE)) _exit(5);
+}
+
+static void writes_there(void* unused) {
+    (void)unused;
+    *guarded = 1;
+}
+
+/* A graph that was queued calls a function of the host that faults, for which there is a handler. */
+static void fault(void) {
+    CUgraph graph;
+    CUgraphExec executable;
+    guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    signal(SIGSEGV, opens_page);
+    buffers();
+    MUST(cuStreamBeginCapture(own, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuLaunchHostFunc(own, writes_there, NULL));
+    MUST(cuStreamEndCapture(own, &graph));
+    MUST(cuGraphInstantiate(&executable, graph, 0));
+    const CUstream first = busy();
+    pthread_t opener;
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(cuGraphLaunch(executable, own));
+    printf("queued %d\n", cuStreamQuery(own));
+    MUST(cuStreamSynchronize(own));
+    MUST(pthread_join(opener, NULL));
+    is_client(0);
+    MUST(cuStreamSynchronize(first));
+    printf("faults %d\n", faults);
 }
 
 /* Client 0 launches, and never waits for anything: the other one still has its turn. */
@@ -181,6 +220,7 @@ int main(int count, char** words) {
     prepare();
     if (!strcmp(act, "graph")) graph();
     if (!strcmp(act, "callback")) callback();
+    if (!strcmp(act, "fault")) fault();
     if (!strcmp(act, "never")) never();
     if (!strcmp(act, "full")) full();
     if (!strcmp(act, "told")) told();

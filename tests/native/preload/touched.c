@@ -1,5 +1,5 @@
 /* A driver that does nothing, and writes down what a touch asks of it: a letter each, to the file that TOUCHES names;
-   a large one where the caller takes signals of the program, or none of the C library.
+   a large one where the caller takes signals of the program, or none of the C library or of faults.
    ANSWER: what its streams say when they are asked whether they are done, and what a fill of them gives. */
 #include <cuda.h>
 #include <fcntl.h>
@@ -62,9 +62,9 @@ NOTHING(cuLaunchKernel, (CUfunction function, unsigned x, unsigned y, unsigned z
 CUresult cuStreamQuery(CUstream stream) { return notes('q'), answer(); }
 /* A real one may start a thread here, whose signals are those of its caller. By 32 and 33 the C library tells threads
    that one of them is cancelled or becomes another user; before glibc 2.32 it does not see to it itself that they come.
- */
+   For a fault whose signal is blocked the kernel ends the process. */
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
-    const unsigned long own = 3ul << 31;
+    const unsigned long own = 3ul << 31 | 1ul << (SIGSEGV - 1) | 1ul << (SIGSYS - 1);
     unsigned long blocked = 0;
     syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &blocked, sizeof(blocked));
     return function(argument), notes((blocked & 1ul << (SIGUSR1 - 1)) != 0 && (blocked & own) == 0 ? 'h' : 'H');

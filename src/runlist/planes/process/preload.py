@@ -97,7 +97,15 @@ def _look(path: str) -> tuple[str, str | None]:
                 file.seek(offset)
                 linker = file.read(min(length, 4096)).rstrip(b"\0")
                 return ("is linked against musl" if b"ld-musl" in linker else ""), None
-    return "is statically linked", None
+    return ("" if _is_dynamic_linker(path) else "is statically linked"), None
+
+
+def _is_dynamic_linker(path: str) -> bool:
+    """Whether it is glibc's, which names no interpreter either: by its name, also where a program brings its own along
+    and calls it with what it is to run. It loads what is to be preloaded.
+    """
+    name = Path(os.path.realpath(path)).name
+    return name.startswith(("ld-linux", "ld-2.")) and ".so" in name
 
 
 def _changes_rights(path: str, found: os.stat_result) -> bool:

@@ -221,7 +221,11 @@ class EmulatedDriver:
                         return
 
     def adopt(self, fd: int) -> OpenFile | None:
-        connection = socket.socket(fileno=fd)
+        try:
+            connection = socket.socket(fileno=fd)
+        except OSError:  # no socket, and not taken over: its number was that of one a moment ago
+            os.close(fd)
+            return None
         try:
             if connection.family == socket.AF_UNIX and os.path.samefile(connection.getpeername(), self._socket):
                 return _DatagramFile(connection)

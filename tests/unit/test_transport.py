@@ -128,6 +128,14 @@ def test_of_the_kernels_driver_all_devices_are_watched_and_nothing_else(
     assert NvidiaDriver().watch_paths() == [tmp_path / "nvidia0", tmp_path / "nvidiactl"]
 
 
+def test_where_the_driver_is_gone_nothing_is_its_control_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fd = os.open("/dev/null", os.O_RDONLY)
+    assert NvidiaDriver().adopt(fd) is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
 def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:
     def adopt(fd: int) -> bool:
         file = EmulatedDriver(short_socket.parent).adopt(fd)
@@ -148,6 +156,8 @@ def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) 
         one, other = socket.socketpair()
         assert not adopt(one.detach())
         other.close()
+        for path, flags in (("/dev/null", os.O_RDONLY), ("/", os.O_RDONLY), ("/dev/null", os.O_PATH)):
+            assert not adopt(os.open(path, flags))  # the number has become another file's meanwhile
         link = short_socket.parent / "link"
         link.symlink_to(short_socket.parent)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

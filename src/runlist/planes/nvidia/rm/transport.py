@@ -150,8 +150,9 @@ class NvidiaDriver:
     def adopt(self, fd: int) -> OpenFile | None:
         # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
         found = os.fstat(fd)
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
-            return _IoctlFile(fd, self._PATH)
+        with contextlib.suppress(OSError):  # the driver is gone
+            if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+                return _IoctlFile(fd, self._PATH)
         os.close(fd)
         return None
 
@@ -221,7 +222,11 @@ class EmulatedDriver:
                         return
 
     def adopt(self, fd: int) -> OpenFile | None:
-        connection = socket.socket(fileno=fd)
+        try:
+            connection = socket.socket(fileno=fd)
+        except OSError:  # no socket: the number was another file's before it was copied
+            os.close(fd)
+            return None
         try:
             if connection.family == socket.AF_UNIX and os.path.samefile(connection.getpeername(), self._socket):
                 return _DatagramFile(connection)

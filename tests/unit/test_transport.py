@@ -107,6 +107,23 @@ def test_control_files_are_what_a_process_has_open_of_the_drivers_device(
     other.close()
 
 
+def test_a_control_file_is_one_by_whatever_name_it_was_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a changed root, below which it has a longer one, or after udev has made it anew."""
+    (tmp_path / "nvidiactl").symlink_to("/dev/null")
+    (tmp_path / "regular").touch()
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fds = [os.open(path, os.O_RDONLY) for path in ("/dev/null", "/dev/zero", tmp_path, tmp_path / "regular")]
+    fds += os.pipe()
+    (tmp_path / "regular").unlink()
+    try:
+        assert set(NvidiaDriver().control_files(os.getpid())) & set(fds) == {fds[0]}
+        (tmp_path / "nvidiactl").unlink()
+        assert not set(NvidiaDriver().control_files(os.getpid())) & set(fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def test_the_kernels_driver_needs_nothing_and_an_emulated_gpu_says_where_it_is() -> None:
     nvidia, emulated = NvidiaDriver(), EmulatedDriver(Path("/gpu"))
     assert (nvidia.environment(), nvidia.state_dir(), nvidia.nvml_library()) == ({}, None, None)

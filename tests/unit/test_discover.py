@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
@@ -241,6 +242,39 @@ def test_clients_that_are_just_being_freed_are_passed_over(rm: FakeRm, status: i
     rm.without_client = status
     (found,) = discover(rm)
     assert found.client == client.handle
+
+
+def _broken(call: object) -> int:
+    raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+@pytest.mark.parametrize("broken", [7, 9])
+def test_a_file_that_answers_nothing_hides_none_of_the_others(rm: FakeRm, broken: int) -> None:
+    """Whoever shuts one down would not be managed."""
+    client = rm.tenant(PID, 8).client()
+    client.context(client.device())
+    rm.tenant(PID, broken).client()
+    rm.tenant(PID, broken).on_control = _broken
+    (found,) = discover(rm)
+    assert (found.fd, shape([found])) == (8, [CONTEXT])
+    assert {fd: file.closed for fd, file in rm.processes[PID].items()} == {8: 0, broken: 1}
+    discoverer = Discoverer(rm)
+    lent = [Lent(fd, rm.tenant(PID, fd), next(iter(rm.tenant(PID, fd).clients))) for fd in sorted((8, broken))]
+    rm.tenant(PID, broken).closed = 0
+    assert [each.fd for each in discoverer.examine(lent)] == [8]
+    rm.tenant(PID, broken).closed = 0
+    what = [Seen(fd, next(iter(rm.tenant(PID, fd).clients)), tuple(client.objects)) for fd in (broken, 8)]
+    assert [each.fd for each in discoverer.find_seen(PID, -1, rm, what)] == [8]
+    discoverer.close()
+
+
+def test_a_driver_that_answers_nothing_is_told(rm: FakeRm) -> None:
+    rm.tenant(PID, 8).client()
+    discoverer = Discoverer(rm)
+    discoverer._own_file.call = lambda *_: _broken(None)  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(BrokenPipeError):
+        discoverer.discover(PID, -1, rm)
+    discoverer.close()
 
 
 def test_losing_the_right_half_way_closes_every_copy(rm: FakeRm) -> None:

@@ -107,6 +107,23 @@ def test_control_files_are_what_a_process_has_open_of_the_drivers_device(
     other.close()
 
 
+def test_a_control_file_is_one_by_whatever_name_it_was_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a changed root, below which it has a longer one, or after udev has made it anew."""
+    (tmp_path / "nvidiactl").symlink_to("/dev/null")
+    (tmp_path / "regular").touch()
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fds = [os.open(path, os.O_RDONLY) for path in ("/dev/null", "/dev/zero", tmp_path, tmp_path / "regular")]
+    fds += os.pipe()
+    (tmp_path / "regular").unlink()
+    try:
+        assert set(NvidiaDriver().control_files(os.getpid())) & set(fds) == {fds[0]}
+        (tmp_path / "nvidiactl").unlink()
+        assert not set(NvidiaDriver().control_files(os.getpid())) & set(fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def test_the_kernels_driver_needs_nothing_and_an_emulated_gpu_says_where_it_is() -> None:
     nvidia, emulated = NvidiaDriver(), EmulatedDriver(Path("/gpu"))
     assert (nvidia.environment(), nvidia.state_dir(), nvidia.nvml_library()) == ({}, None, None)
@@ -126,6 +143,14 @@ def test_of_the_kernels_driver_all_devices_are_watched_and_nothing_else(
     (tmp_path / "nvidia0").symlink_to("/dev/zero")
     monkeypatch.setattr(transport, "Path", lambda name: tmp_path if name == "/dev" else Path(name))
     assert NvidiaDriver().watch_paths() == [tmp_path / "nvidia0", tmp_path / "nvidiactl"]
+
+
+def test_where_the_driver_is_gone_nothing_is_its_control_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(NvidiaDriver, "_PATH", tmp_path / "nvidiactl")
+    fd = os.open("/dev/null", os.O_RDONLY)
+    assert NvidiaDriver().adopt(fd) is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
 
 
 def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) -> None:
@@ -148,7 +173,8 @@ def test_only_connections_to_this_gpu_are_its_control_files(short_socket: Path) 
         one, other = socket.socketpair()
         assert not adopt(one.detach())
         other.close()
-        assert not adopt(os.open("/dev/null", os.O_RDONLY))  # its number was a socket's when it was looked at
+        for path, flags in (("/dev/null", os.O_RDONLY), ("/", os.O_RDONLY), ("/dev/null", os.O_PATH)):
+            assert not adopt(os.open(path, flags))  # the number has become another file's meanwhile
         link = short_socket.parent / "link"
         link.symlink_to(short_socket.parent)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -16,9 +17,10 @@ namespace status = rm::status;
 namespace rm_class = rm::class_number;
 
 // Handles, as CUDA has them on driver 580: a part for each GPU first. Those of device memory are kept apart, so that a
-// program that allocates and frees leaves no gaps among those of its contexts.
+// program that allocates and frees leaves no gaps among those of its contexts; and far away, as contexts take others
+// each time that they are made.
 constexpr std::uint32_t kMaxBase = 0xFFF00000;
-constexpr std::uint32_t kMemory = 0x40000;
+constexpr std::uint32_t kMemory = 0x4000000;
 
 template <typename T>
 int rm_ioctl(int descriptor, std::uint32_t number, T& argument) {
@@ -37,7 +39,7 @@ std::uint32_t chosen_base() {
 CUresult RmClient::open(int descriptor) {
     descriptor_ = descriptor;
     base_ = chosen_base();
-    next_ = base_ + kMemory;
+    next_ = base_ + std::min(kMemory, (UINT32_MAX - base_) / 2);
     CUresult error = CUDA_SUCCESS;
     if (allocate(0, handle_, rm_class::kRootClient, nullptr, 0, error) != status::kOk) return CUDA_ERROR_NO_DEVICE;
     if (const CUresult result = count_gpus(); result != CUDA_SUCCESS) return result;

@@ -126,11 +126,13 @@ class Discoverer:
             ours = self._own_file.fileno() if pid == os.getpid() else -1  # none of it is work
             for fd, file in _control_files(self._driver, pid, pidfd, borrower, begin, ours):
                 copies.append(file)
-                found += [
-                    Found(fd, file, handle, gpus)
-                    for handle in _clients(file, self._newest_client(), reach)
-                    if (gpus := _gpus(RmClient(file, handle)))
-                ]
+                newest = self._newest_client()
+                with _hiding_no_other():
+                    found += [
+                        Found(fd, file, handle, gpus)
+                        for handle in _clients(file, newest, reach)
+                        if (gpus := _gpus(RmClient(file, handle)))
+                    ]
                 if time.monotonic() >= ends:
                     self._rest[pid] = fd
                     break
@@ -151,8 +153,11 @@ class Discoverer:
                 numbers = _behind(self._driver, pid, one.fd)
                 for fd, file in _copies(self._driver, pid, pidfd, borrower, numbers):
                     copies.append(file)
-                    classes = _known(file, one.client, one.objects)
-                    if classes and (gpus := _gpus(RmClient(file, one.client), classes)):
+                    gpus: tuple[GpuObjects, ...] = ()
+                    with _hiding_no_other():
+                        classes = _known(file, one.client, one.objects)
+                        gpus = _gpus(RmClient(file, one.client), classes) if classes else ()
+                    if gpus:
                         found.append(Found(fd, file, one.client, gpus))
                         break
         return found
@@ -161,11 +166,11 @@ class Discoverer:
         """The same for files that a process sent of itself, one client on each; takes them over."""
         found: list[Found] = []
         with _closing_unused([one.handle for one in lent], found):
-            found += [
-                Found(one.key, file, one.client, gpus)
-                for one in lent
-                if (gpus := _gpus(RmClient(file := cast("OpenFile", one.handle), one.client)))
-            ]
+            for one in lent:
+                file = cast("OpenFile", one.handle)
+                with _hiding_no_other():
+                    if gpus := _gpus(RmClient(file, one.client)):
+                        found.append(Found(one.key, file, one.client, gpus))
         return found
 
     def _newest_client(self) -> int:
@@ -173,6 +178,11 @@ class Discoverer:
         own = open_client(self._own_file)
         free_client(own)
         return own.handle - CLIENT_BASE
+
+
+def _hiding_no_other() -> contextlib.suppress:
+    """Pass over a file by which the driver cannot be reached: whoever breaks one of its own hides no other."""
+    return contextlib.suppress(OSError)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import msgspec
 
 from runlist.model import Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import reached
+from runlist.policies.parts.remembered import MOST, remembered
 from runlist.policies.parts.together import as_one
 
 BASE_US = 16_000
@@ -115,7 +116,7 @@ class WeightedSlices:
         for name in groups:
             self._groups.setdefault(name, _Group(now)).last = now
         self._last = now
-        if now - self._cleaned > REMEMBERED_S:
+        if now - self._cleaned > REMEMBERED_S or len(self._groups) > MOST + len(groups):
             self._forget(now)
         if len(groups) == 1:
             self._window = None
@@ -235,7 +236,7 @@ class WeightedSlices:
     def _forget(self, now: float) -> None:
         """Drop the records of tasks that are long gone."""
         self._cleaned = now
-        self._groups = {name: group for name, group in self._groups.items() if now - group.last < REMEMBERED_S}
+        self._groups = remembered(self._groups, lambda group: group.last, now, REMEMBERED_S)
         self._windows = {each: window for each, window in self._windows.items() if now - window.last < REMEMBERED_S}
         known = set(self._found.values()) | {key for competing in self._windows for key, _, _ in competing}
         self._given = {key: us for key, us in self._given.items() if key in known}

@@ -8,6 +8,7 @@ import msgspec
 
 from runlist.model import Share, Task, TaskClass, TaskKey, Usage
 from runlist.policies.parts.pace import NEVER, reached
+from runlist.policies.parts.remembered import remembered
 from runlist.policies.parts.together import as_one
 
 TURN_US = 1
@@ -323,10 +324,8 @@ class WeightedTurns:
 
     def _forget(self, now: float) -> None:
         """Drop the records of tasks that are long gone."""
-        self._members = {
-            key: member for key, member in self._members.items() if now - member.account.seen < REMEMBERED_S
-        }
-        self._groups = {name: group for name, group in self._groups.items() if now - group.seen < REMEMBERED_S}
+        self._members = remembered(self._members, lambda member: member.account.seen, now, REMEMBERED_S)
+        self._groups = remembered(self._groups, lambda group: group.seen, now, REMEMBERED_S)
 
 
 def _look_s(member: _Member) -> float:

@@ -127,8 +127,12 @@ class NvidiaDriver:
         return opened
 
     def control_files(self, pid: int) -> Iterator[int]:
+        # By its device, as it may have any name: below a changed root, mounted at another place, or made anew by udev.
+        device = None
+        with contextlib.suppress(OSError):
+            device = self._PATH.stat().st_rdev
         for fd, target in descriptors.numbers(pid):
-            if target == str(self._PATH):
+            if target == str(self._PATH) or (target.startswith("/") and _is_device(pid, fd, device)):
                 yield fd
 
     def files_of_requests(self) -> DriverFiles | None:
@@ -142,16 +146,15 @@ class NvidiaDriver:
     def control_files_behind(self, pid: int, fd: int, *, few: bool = False) -> Iterator[int]:
         wanted = self._PATH.stat().st_rdev
         for each in descriptors.everywhere(pid, fd, few=few):
-            with contextlib.suppress(FileNotFoundError):  # not in this table
-                found = inode(descriptors.path(pid, each))
-                if stat.S_ISCHR(found.mode) and found.rdev == wanted:
-                    yield each
+            if _is_device(pid, each, wanted):
+                yield each
 
     def adopt(self, fd: int) -> OpenFile | None:
         # A launcher of another user may hand us any file: only the driver's own may get our ioctls.
         found = os.fstat(fd)
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
-            return _IoctlFile(fd, self._PATH)
+        with contextlib.suppress(OSError):  # the driver is gone
+            if stat.S_ISCHR(found.st_mode) and found.st_rdev == self._PATH.stat().st_rdev:
+                return _IoctlFile(fd, self._PATH)
         os.close(fd)
         return None
 
@@ -166,6 +169,15 @@ class NvidiaDriver:
 
     def nvml_library(self) -> Path | None:
         return None
+
+
+def _is_device(pid: int, fd: int, device: int | None) -> bool:
+    """Whether what a process has open is this device. Whoever serves a file is not asked."""
+    try:
+        found = inode(descriptors.path(pid, fd))
+    except OSError:  # closed meanwhile, or not in this table
+        return False
+    return stat.S_ISCHR(found.mode) and found.rdev == device
 
 
 class EmulatedDriver:
@@ -223,7 +235,7 @@ class EmulatedDriver:
     def adopt(self, fd: int) -> OpenFile | None:
         try:
             connection = socket.socket(fileno=fd)
-        except OSError:  # no socket, and not taken over: its number was that of one a moment ago
+        except OSError:  # no socket: the number was another file's before it was copied
             os.close(fd)
             return None
         try:

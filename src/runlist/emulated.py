@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -114,6 +115,13 @@ class EmulatedGpu:
         said = process.stderr.read().decode(errors="replace").strip()
         self._end()
         raise EmulatedGpuError(said or f"the emulated GPU was not ready within {timeout:g} s")
+
+    def wait(self) -> str:
+        """Wait until the device ends by itself, and say how it did. Raises EmulatedGpuError when it is not running."""
+        if self._process is None:
+            raise EmulatedGpuError("the emulated GPU is not running: call start() first")
+        code = self._process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def stop(self) -> None:
         """Stop the device; programs still on it see it as gone."""

@@ -63,9 +63,10 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
             if not name.isidentifier() or name in self.others:
                 raise ModuleNotFoundError(name=full)
             module = importlib.import_module(full)
-        except ModuleNotFoundError as error:
-            if error.name != full:
-                raise
+        except ImportError as error:
+            if error.name != full or not isinstance(error, ModuleNotFoundError):
+                advice = "where another version of Runlist was installed meanwhile, start this anew"
+                raise UsageError(f"{self.what} {name} cannot be loaded ({error}): {advice}") from None
             known = ", ".join(self.names())
             raise UsageError(f"no {self.what} {name!r}: take {known} or the path of a .py file") from None
         return self._class(module, name)

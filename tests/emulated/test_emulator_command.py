@@ -52,6 +52,23 @@ def test_a_command_has_each_signal_once_and_the_folder_goes(own_tmp: Path, send:
     assert list(own_tmp.glob("runlist-emulated-*")) == []
 
 
+def test_without_a_command_it_ends_with_its_gpu(own_tmp: Path) -> None:
+    """As when the kernel had no memory left for that."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(EMULATOR, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "RUNLIST_DEVICE" not in process.stdout.readline():
+            pass
+        (device,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(device), signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == 1
+        said = process.stderr.read()
+    assert said.startswith("runlist: the emulated GPU in ")
+    assert said.endswith(" ended (SIGKILL): start it again\n")
+    assert list(own_tmp.glob("runlist-emulated-*")) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_without_a_command_it_ends_and_the_folder_goes(own_tmp: Path, number: int) -> None:
     with subprocess.Popen(EMULATOR, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as process:  # noqa: PLW1509

@@ -33,6 +33,19 @@ def _said(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
+def test_a_shell_that_completes_nothing_is_told_which_do(option: str, tmp_path: Path) -> None:
+    """As in a container, where one is in `sh`."""
+    shell = tmp_path / "dash"
+    shutil.copy(shutil.which("dash") or "/bin/sh", shell)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    words = [str(shell), "-c", f"runlist {option}; exit $?"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    wanted = "runlist: there is no completion for this shell: call this from bash, zsh or fish\n"
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", wanted)
+    assert [path.name for path in tmp_path.iterdir()] == ["dash"]
+
+
 @pytest.mark.parametrize(
     ("words", "answers"),
     [

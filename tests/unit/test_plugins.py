@@ -12,6 +12,7 @@ import pytest
 
 from runlist.errors import UsageError
 from runlist.operations import load_rule
+from runlist.plugins import Plugins
 from runlist.policies import PolicySpec, load_policy
 
 POLICY = """
@@ -125,3 +126,20 @@ def test_a_file_that_fails_leaves_what_was_loaded_before(tmp_path: Path, text: s
         load_policy(PolicySpec(write(tmp_path / "other.py", text)))
     assert sys.modules == before
     assert pickle.loads(pickle.dumps(policy.state)) == policy.state
+
+
+@pytest.mark.parametrize("line", ["from runlist.model import NoSuchThing", "import runlist.no_such_module"])
+def test_one_of_another_version_is_refused_in_one_line(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a daemon finds it that went on while another version was installed over its own."""
+    folder = tmp_path / "of_another_version"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "newer.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = Plugins("policy", folder.name, object, "object", frozenset())
+    with pytest.raises(UsageError, match=r"policy newer cannot be loaded \(.*\): where another version of Runlist was"):
+        kind.ours("newer")
+    with pytest.raises(UsageError, match="no policy 'older': take newer or the path"):
+        kind.ours("older")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import struct
 import subprocess
 import sys
@@ -228,8 +229,9 @@ def test_a_daemon_that_hangs_holds_up_neither_screen_nor_quitting(fake: FakeDaem
     on_screen(steps)
 
 
-@pytest.mark.parametrize("key", [b"q", b"\x03"])
-def test_the_whole_command_in_a_terminal(fake: FakeDaemon, key: bytes) -> None:
+@pytest.mark.parametrize("keys", [b"q", b"\x03", b"\xe9q", b"\xff\xfe\x80\x03"], ids=repr)
+def test_the_whole_command_in_a_terminal(fake: FakeDaemon, keys: bytes) -> None:
+    """Also one of another encoding, whose letters are no UTF-8."""
     terminal, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
@@ -240,7 +242,12 @@ def test_the_whole_command_in_a_terminal(fake: FakeDaemon, key: bytes) -> None:
     shown = b""
     while b"train.py" not in shown:
         shown += os.read(terminal, 1 << 16)
-    os.write(terminal, key)
+    os.write(terminal, keys[:-1])
+    while process.poll() is None:  # what comes with bytes that are no letters may be lost with them
+        os.write(terminal, keys[-1:])
+        if select.select([terminal], [], [], 0.2)[0]:
+            with contextlib.suppress(OSError):
+                shown += os.read(terminal, 1 << 16)
     with contextlib.suppress(OSError):  # the other end closes with the process
         while part := os.read(terminal, 1 << 16):
             shown += part

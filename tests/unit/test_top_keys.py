@@ -13,6 +13,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from runlist import wire
@@ -135,6 +136,19 @@ def test_help_is_a_page_above_a_screen_that_goes_on(fake: FakeDaemon) -> None:
         await pilot.press("s")
         await until(pilot, "second", without="Any key")
         assert fake.asked(wire.Suspend) == []
+
+    on_screen(steps, (140, 30))
+
+
+def test_keys_that_come_at_once_close_help_once(fake: FakeDaemon) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        await until(pilot, "train.py")
+        await pilot.press("question_mark")
+        await until(pilot, "Any key closes this page")
+        page = pilot.app.screen
+        for character in "abc":
+            page.post_message(events.Key(character, character))
+        await until(pilot, "train.py", without="Any key")
 
     on_screen(steps, (140, 30))
 

@@ -204,7 +204,7 @@ def test_the_inside_of_a_process_and_how_it_was_reached(tmp_path: Path) -> None:
     assert (one(task).cap_by, one(task).cap_percent) == ("", None)
     os.ftruncate(fd, 5)
     task.root.quota._read_at = 0.0
-    assert one(task).enforcement == "not loaded: it has 5 bytes, not 2361472"
+    assert one(task).enforcement == "not loaded: it has 5 bytes, not 2361472: of another version, or damaged"
 
 
 def test_groups_and_channels_of_all_contexts() -> None:

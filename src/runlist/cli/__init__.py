@@ -110,11 +110,7 @@ def _run(words: list[str]) -> int:
         for word in words:
             if "\0" in word:
                 raise UsageError(f"{word}: no word has a null character: leave it out")
-        if "--install-completion" in words[:1]:
-            from runlist.paths import home
-
-            home("HOME")  # Typer would fail without a line
-        with complete.whole_words():
+        with complete.whole_words(), complete.for_a_shell(words):
             return int(application(words)(words, prog_name="runlist", standalone_mode=False) or 0)
     except RunlistError as error:
         return report_error(error, words)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, MutableMapping
 _ASKING = "_RUNLIST_COMPLETE"
 """What a shell asks by, in the environment; Typer reads it."""
 _BASH = "complete_bash"
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+"""Those that Typer has scripts for."""
 
 
 @contextlib.contextmanager
@@ -37,6 +39,30 @@ def whole_words(environment: MutableMapping[str, str] = os.environ) -> Iterator[
             yield
     finally:
         print("\n".join(line.removeprefix(there) for line in answers.getvalue().splitlines()))
+
+
+@contextlib.contextmanager
+def for_a_shell(words: list[str]) -> Iterator[None]:
+    """Around Typer's own options about completion, which are not clear where they cannot do anything. Raises
+    NoPermissionError for who has no home, and NotSupportedError in a shell that is none of theirs.
+    """
+    if not {"--install-completion", "--show-completion"} & set(words[:1]):
+        yield
+        return
+    import shellingham
+
+    from runlist.errors import NotSupportedError
+    from runlist.paths import home
+
+    if "--install-completion" in words:
+        home("HOME")
+    try:
+        known = shellingham.detect_shell()[0] in _SHELLS
+    except shellingham.ShellDetectionFailure:
+        known = False
+    if not known:
+        raise NotSupportedError("there is no completion for this shell: call this from bash, zsh or fish")
+    yield
 
 
 def devices(incomplete: str) -> list[str]:

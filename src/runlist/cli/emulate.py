@@ -14,6 +14,7 @@ from pathlib import Path
 from runlist.cli import child, ending
 from runlist.cli.forwarding import Forwarding
 from runlist.emulated import EmulatedGpu
+from runlist.errors import RunlistError
 
 _TRIES, _PAUSE_S = 10, 0.05
 
@@ -34,8 +35,8 @@ def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
         if forwarding is None:
             for name, value in environment.items():
                 print(f"export {name}={shlex.quote(value)}", flush=True)
-            while True:
-                signal.pause()
+            how = gpu.wait()
+            raise RunlistError(f"the emulated GPU in {directory} ended ({how}): start it again")
         stack.callback(forwarding.close)
         try:
             process = child.start(command, environment, ignores_children=ignores_children)

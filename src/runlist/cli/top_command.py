@@ -46,3 +46,5 @@ def register(app: typer.Typer) -> None:
         if app.ended_by is not None:  # the terminal is as it was
             signal.signal(app.ended_by, signal.SIG_DFL)
             os.kill(os.getpid(), app.ended_by)
+        if app.return_code:  # Textual has said why
+            raise typer.Exit(app.return_code)

@@ -35,7 +35,7 @@ from runlist.daemon.undo.record import Record, settle
 from runlist.errors import ExitCode, NoPermissionError, RunlistError, UsageError
 from runlist.log_limit import LogLimit
 from runlist.planes.interface import Plane
-from runlist.planes.registry import choose_plane
+from runlist.planes.registry import choose_plane, load_ahead
 from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.proc import threads
 from runlist.proc.exhaustion import passes
@@ -56,6 +56,7 @@ NEWCOMERS_EVERY_S = 0.5  # with drop-ins: containers may open device nodes of th
 NEWCOMERS_REST, NEWCOMERS_LONGEST_S = 100, 2.0  # so many times what a look took: 14 ms beside two H200
 FIRST_LOOK_S = 0.02
 PRIVATE_LIFETIME_S, IDLE_LOOKS = 30.0, 10
+AHEAD_S = 0.5  # after which it loads what the first tenant will take: who starts a daemon waits for nothing of it
 THREADS_TURN_S = 0.0005  # how long a thread that reads files may keep the interpreter from the loop, which answers
 _BACKLOG = 64
 _FEWEST_FILES = 128  # open at a time: half of them are no connection's
@@ -169,6 +170,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         ready.say("ready")
         ready.manager.ready(f"policy {spec.name} on {plane.name}")
         _log.info("ready", driver=plane.name, policy=spec.name, pid=os.getpid())
+        loop.call_later(AHEAD_S, _load_ahead, plane)
         try:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
@@ -186,6 +188,11 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
             relays.close()
             daemon.close()
     return ExitCode.FAILED if hopeless.is_set() else 0
+
+
+def _load_ahead(plane: Plane) -> None:
+    with _going_on():
+        load_ahead(plane, "daemon")
 
 
 def _record(plane: Plane) -> Record:

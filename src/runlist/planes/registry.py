@@ -40,6 +40,14 @@ def _made(module: str) -> Plane:
     return plane
 
 
+def load_ahead(plane: Plane, process: str) -> None:
+    """Import what a plane needs once there is somebody to look after, as far as it says so in `AHEAD`: for the `daemon`
+    or the `keeper`. Whoever installs another version meanwhile puts other files in its place.
+    """
+    for module in getattr(plane, "AHEAD", {}).get(process, ()):
+        import_module(module)
+
+
 def controls() -> tuple[Control, ...]:
     """The controls that can be set, each name once: those of the device that the environment names, as it does for each
     daemon, or those of all planes where it names none.

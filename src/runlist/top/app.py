@@ -19,6 +19,7 @@ from runlist.top.feed import Feed, Key, Snapshot, Step
 from runlist.top.help import Help
 from runlist.top.question import Question
 from runlist.top.rows import ORDERS, fitting, gpu_bars, headline, in_order, matching, next_order, reason
+from runlist.top.terminal import Terminal
 from runlist.views.layout import lines
 from runlist.views.structs import TaskView
 
@@ -73,7 +74,7 @@ class TopApp(App[None]):
     ]
 
     def __init__(self, feed: Feed, interval_s: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(driver_class=Terminal)
         self._feed = feed
         self._interval_s = interval_s
         self._asked: asyncio.Queue[Step] = asyncio.Queue()

@@ -40,11 +40,17 @@ class Help(ModalScreen[None]):
     #help { width: 82; max-width: 100%; height: auto; max-height: 100%; border: round $primary; background: $surface; }
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_open = True
+
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
             yield Static(_TEXT, markup=False)
 
     def on_key(self, event: Key) -> None:
-        """Close. The key is nothing else: not one for the screen below."""
+        """Close, once. The key is nothing else: not one for the screen below."""
         event.stop()
-        self.dismiss()
+        if self._is_open:
+            self._is_open = False
+            self.dismiss()

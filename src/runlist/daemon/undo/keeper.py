@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runlist.planes.registry import choose_plane
+from runlist.planes.registry import choose_plane, load_ahead
 from runlist.wire import Connection, KeeperMessage, KeepRecord, Unguard
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     plane = choose_plane()
+    load_ahead(plane, "keeper")
     lean.started()
     Keeper(plane, socket.socket(fileno=os.dup(sys.stdin.fileno()))).serve()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
 from runlist.planes.nvidia.slices import SLICES
@@ -20,6 +20,14 @@ class NvidiaPlane:
     """The plane over a driver, which is the kernel's or an emulated GPU's."""
 
     slices = SLICES
+    AHEAD: ClassVar = {
+        "daemon": (
+            "runlist.planes.nvidia.census",
+            "runlist.planes.nvidia.usage.nvml",
+            "runlist.planes.nvidia.usage.switch_log",
+        ),
+        "keeper": ("runlist.planes.nvidia.undo",),
+    }
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

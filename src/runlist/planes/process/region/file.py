@@ -192,7 +192,7 @@ class Region:
         except OSError as error:
             raise _unusable(error) from None
         if found.st_size != FILE_BYTES:
-            raise RegionError(f"it has {found.st_size} bytes, not {FILE_BYTES}")
+            raise RegionError(f"it has {found.st_size} bytes, not {FILE_BYTES}: of another version, or damaged")
         if (room := found.st_blocks * _BLOCK) > MOST_ROOM:
             raise RegionError(f"it takes the room of {room} bytes, and has {FILE_BYTES}")
 

@@ -389,3 +389,9 @@ def test_requests_that_were_not_seen_in_a_program_s_start_are_soon_after() -> No
         gpu.work(0.065, pauses=0, held=0)
     assert gpu.part.way is Way.REQUEST
     assert gpu.now - begun < 1.5
+
+
+def test_where_there_was_no_background_nobody_is_listened_to_when_there_is() -> None:
+    gpu = Gpu("switch", tells=True)
+    gpu.part.manner([gpu.foreground], [], gpu.now)
+    assert gpu.ask().watch == {}

@@ -2,8 +2,8 @@
 # pytest's own arguments: make test ARGS="-k rm -x"
 PYTHON ?= python3
 ARGS ?=
-# Twice as many as cores, since tests also wait.
-WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
+# Three times as many as cores, since tests wait for half of their time.
+WORKERS ?= $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 1))))
 # Thousands of interpreters are started: what one has compiled the others need not.
 export PYTHONDONTWRITEBYTECODE :=
 

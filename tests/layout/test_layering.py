@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -224,17 +223,20 @@ def _known_modules() -> set[str]:
     return {_module(path) for path in _sources()}
 
 
-def _imports(path: Path, everywhere: bool = True) -> Iterator[str]:
+@cache
+def _imports(path: Path, everywhere: bool = True) -> list[str]:
     """Every module that a file imports, by its full name; `from package import module` names the module."""
     tree = ast.parse(path.read_text())
+    found: list[str] = []
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide where things come from"
             assert node.module is not None
             submodules = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in _known_modules() else node.module for name in submodules)
+            found += (name if name in _known_modules() else node.module for name in submodules)
+    return found
 
 
 def _own_imports(path: Path, *, everywhere: bool = True) -> set[str]:

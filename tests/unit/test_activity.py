@@ -231,6 +231,7 @@ def test_a_word_that_was_for_announcements_alone_announces_though_work_came_at_o
     assert activity.idle == [key]
     assert world.do(lambda: activity.fired(key, world.clock.now))
     assert announced(world) == [0.0]
+    assert not world.do(lambda: activity.fired(key, world.clock.now - 1.0))  # that was announced since
     world.pass_time(IDLE_S)
     assert told(world) == [Busy]
     assert activity.idle == [key]

@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from runlist.planes.nvidia import nvml
+from runlist.planes.nvidia.census import NvmlCensus
 from runlist.planes.nvidia.rm.transport import NvidiaDriver
 
 
@@ -67,6 +68,21 @@ def test_limits_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         nvml.set_memory_limit("GPU-7", cgroup, 1)
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMemoryLimits_v1")  # an older nvidia-ml-py
     assert not nvml.memory_limits_supported(cgroup)
+
+
+def test_sessions_pass_on_what_they_are_asked_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("init"))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("shutdown"))
+    limits, cgroup = Limits(monkeypatch), Path("/sys/fs/cgroup/a")
+    census = NvmlCensus(NvidiaDriver())
+    assert census.limits_memory(cgroup) is True
+    limits.error = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert census.limits_memory(cgroup) is False
+    for session in (census, nvml.Utilisation(NvidiaDriver(), "GPU-7")):
+        calls.clear()
+        session.close()
+        assert calls == ["shutdown"]
 
 
 class Processes:

@@ -52,6 +52,7 @@ def test_it_is_managed_for_that_and_let_go_when_it_leaves(monkeypatch: pytest.Mo
             await own.manage(PID, {"class": "batch"}, None, ME)  # in place of the last ones
             assert (world.task().task.weight, world.task().task.task_class.value) == (100, "batch")
             assert own.leave(PID, ME) == []
+            assert not world.search._left_alone  # a rule may have it now
             assert world.processes.roots == {}
             assert slices(client) == FOUND
             with pytest.raises(NoTargetError, match="has asked for nothing"):

@@ -452,3 +452,9 @@ def test_the_first_slices_are_tried_for_no_longer_than_it_takes_to_see() -> None
         gpu.work(0.01, pauses=1_000, held=100e-6, waits=0.2, launches=0.25)
     gpu.work(0.11, pauses=400, held=130e-6, waits=0.9, launches=0.1)
     assert gpu.part.way is Way.SWITCH
+
+
+def test_where_there_was_no_background_nobody_is_listened_to_when_there_is() -> None:
+    gpu = Gpu("switch", tells=True)
+    gpu.part.manner([gpu.foreground], [], gpu.now)
+    assert gpu.ask().watch == {}

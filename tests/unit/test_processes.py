@@ -274,6 +274,28 @@ def test_a_root_without_work_is_forgotten_when_it_ends_and_one_with_work_later()
     in_a_daemon(test)
 
 
+def test_the_end_of_one_has_the_next_look_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        with child() as one:
+            woken: list[int] = []
+            monkeypatch.setattr(world.search, "_wake", lambda: woken.append(1))
+            world.tenant(one, OF_CHILD)
+            await world.adopt(world.root(), one)
+            woken.clear()
+            os.kill(one, 9)
+            await until(lambda: woken)
+
+    in_a_daemon(test)
+
+
+def test_all_trees_of_a_user_share_what_reading_their_regions_may_cost() -> None:
+    async def test(world: World) -> None:
+        with child() as one, child() as other:
+            assert world.root(one).quota._reads is world.root(other).quota._reads
+
+    in_a_daemon(test)
+
+
 def test_what_ends_is_forgotten_and_the_others_get_its_share_at_once() -> None:
     async def test(world: World) -> None:
         with child() as one, child() as other:

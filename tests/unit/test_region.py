@@ -421,3 +421,13 @@ def test_the_owner_counts_and_not_who_looks(made: Made) -> None:
     with pytest.raises(RegionError, match=f"user {NOBODY}, not 0"):
         adopted(made.path)
     adopted(made.path, owner=NOBODY).close()
+
+
+def test_a_mapping_that_is_closed_is_none_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file:
+        mapped = Mapped(file.fileno(), 4096)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    mapped.close()
+    assert str(path) not in Path("/proc/self/maps").read_text()

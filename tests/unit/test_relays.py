@@ -105,6 +105,10 @@ def run(test: Callable[[World], object]) -> None:
     asyncio.run(main())
 
 
+def sockets_of(pid: int) -> set[str]:
+    return {name for fd in Path(f"/proc/{pid}/fd").iterdir() if (name := os.readlink(fd)).startswith("socket:")}
+
+
 def test_who_is_a_stranger() -> None:
     assert not Relays.is_stranger(0)
     assert not Relays.is_stranger(os.geteuid())
@@ -120,6 +124,8 @@ def test_each_user_has_one_relay_and_so_many_connections(monkeypatch: pytest.Mon
         await world.served(ONE)
         await world.served(OTHER)
         assert await world.relay_of(ONE) == first != await world.relay_of(OTHER)
+        assert (nursery := world.relays._nursery._process) is not None
+        assert not sockets_of(first) & sockets_of(nursery.pid)  # none has a way to what starts those of others
         mine, served = world.connect(ONE)
         assert served is None
         assert await last_words(mine) == "you have 2 connections to the daemon: end some"

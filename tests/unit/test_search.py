@@ -64,6 +64,7 @@ def test_one_look_when_the_open_files_have_come_to_rest(at: Callable[[float], No
     assert not schedule.due(1, 5)  # closing is a change, too
     at(9.0 + QUIET_S + 0.001)
     assert schedule.due(1, 5)
+    assert schedule.due(1, 0, at_once=True)  # and whoever closed all had some before
 
 
 def test_one_that_never_rests_is_looked_at_all_the_same(at: Callable[[float], None]) -> None:

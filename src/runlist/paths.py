@@ -109,11 +109,16 @@ def home(instead: str) -> Path:
         raise NoPermissionError(f"this user has no home folder: set {instead}") from None
 
 
+def config_home() -> Path:
+    """Where this user's programs have their settings. Raises NoPermissionError for who has no home."""
+    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config")
+
+
 def rules_file() -> Path:
     """Where this user's daemon looks for rules when none are named. Raises NoPermissionError for who has no home."""
     if os.geteuid() == 0:
         return Path("/etc/runlist/rules.toml")
-    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config") / "runlist" / "rules.toml"
+    return config_home() / "runlist" / "rules.toml"
 
 
 def profiles_dir() -> Path:

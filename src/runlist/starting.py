@@ -20,7 +20,6 @@ _PATHS = {
     names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
 }  # fmt: skip
 
-
 LONG_LOG = 4 << 20
 """A log of a private daemon that is longer is not gone on with: it may be in memory."""
 

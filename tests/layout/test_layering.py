@@ -159,7 +159,7 @@ FLOW: dict[str, set[str]] = {
     },
     "integrations.jupyter": {"client", "errors", "settings"},
     "integrations.slurm": {"errors", "integrations.drop_ins", "integrations.parts", "log", "units"},
-    "integrations.systemd": {"errors", "files", "paths", "protocol"},
+    "integrations.systemd": {"errors", "files", "paths"},
     "integrations.exporter": {"client", "errors", "files", "log", "planes.registry", "version", "views"},
     "integrations.ray": {
         "errors", "integrations.gpu_sizes", "integrations.parts", "log", "managing", "planes.process",

@@ -20,7 +20,10 @@ _TRIES, _PAUSE_S = 10, 0.05
 
 
 def run_emulator(command: list[str], gpus: int, directory: Path | None) -> int:
-    """Emulate GPUs until `command` ends (its exit code is returned), or without one until a signal."""
+    """Emulate GPUs until `command` ends (its exit code is returned), or without one until a signal.
+
+    Raises RunlistError when the GPUs end by themselves.
+    """
     forwarding = None
     if command:  # first, so that no signal leaves the folder behind
         forwarding = Forwarding()

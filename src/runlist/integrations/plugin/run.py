@@ -69,7 +69,7 @@ async def _run(choices: Choices, limit: LogLimit) -> None:
         paths.make_private(messages, 0o755)  # the daemon may come later, and a container mounts it now
     except RunlistError as error:
         log.warning("containers get no socket for messages", reason=str(error))
-    gpus = Gpus([])
+    gpus = Gpus([])  # so that what is unfit for work from the beginning is said, too
     gpus.set(await asyncio.to_thread(health.look, 0.0))
     if not gpus.now:
         log.warning("no GPU is here: looking for one every few seconds")

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from runlist import files
 from runlist.errors import RunlistError, UsageError
-from runlist.paths import home
-from runlist.protocol import environment_autogen as names
+from runlist.paths import config_home
 
 UNITS = ("runlist.service", "runlist.socket")
 SYSTEM = Path("/etc/systemd/system")
@@ -37,7 +36,7 @@ def folder(user: bool) -> Path:
     """Where units go: the machine's, or this user's. Raises NoPermissionError for who has no home."""
     if not user:
         return SYSTEM
-    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config") / "systemd" / "user"
+    return config_home() / "systemd" / "user"
 
 
 def contents(user: bool, program: str, words: Sequence[str], group: str | None) -> dict[str, str]:

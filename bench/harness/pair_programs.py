@@ -136,8 +136,8 @@ BATCH = ("matmul", "bert-large", "small-kernels")
 
 PAIRS: Mapping[str, str] = {
     "nvidia": "token-loop+matmul,eager-llm+matmul,resnet+matmul,graph+matmul,prepared-graph+matmul,hinted-graph+matmul,"
-    "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,jax-short+matmul,lookup+matmul,fft+matmul,token-loop+bert-large,token-loop+small-kernels,"
-    "token-loop+matmul*8",
+    "http+matmul,kernel+matmul,compiled+matmul,jax+matmul,jax-short+matmul,lookup+matmul,fft+matmul,"
+    "token-loop+bert-large,token-loop+small-kernels,token-loop+matmul*8",
     "emulated": "token-loop+matmul,eager-llm+matmul,kernel+matmul,prepared-graph+matmul,hinted-graph+matmul",
 }
 

@@ -213,7 +213,7 @@ def test_a_hook_never_keeps_a_container_from_starting(given: bytes, tmp_path: Pa
 
 STUCK = """
 import syslog, sys, time
-from runlist.integrations.cdi import generate, hook
+from runlist.integrations.cdi import hook
 syslog.syslog = lambda *_: time.sleep(300)
 hook.main()
 """

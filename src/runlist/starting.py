@@ -21,7 +21,7 @@ _PATHS = {
 }  # fmt: skip
 
 LONG_LOG = 4 << 20
-"""A log of a private daemon that is longer is not gone on with: it may be in memory."""
+"""A private daemon's log that is longer is begun anew: it may lie in memory."""
 
 
 def daemon_environment(plane: Plane) -> dict[str, str]:
@@ -41,7 +41,7 @@ def _private_environment(plane: Plane) -> dict[str, str]:
 
 
 def _opened_log(path: Path) -> BinaryIO:
-    """The log, to go on with; one that has become long is the last one now."""
+    """The log, to go on with. One that has become long is put aside."""
     try:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size > LONG_LOG:

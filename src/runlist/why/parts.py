@@ -53,7 +53,6 @@ _MODES = {
     Mode.ASLEEP: Part.ASLEEP,
     Mode.UNKNOWN: Part.UNKNOWN,
 }
-ON_THE_GPU = (Part.GPU, Part.QUEUE)
 
 
 @dataclass

@@ -61,7 +61,6 @@ class Mode(StrEnum):
     UNKNOWN = "not seen"
 
 
-BLOCKED_BY_FILES = frozenset({Mode.FAULT, Mode.FILE})
 VOLUNTARY = frozenset({Mode.RUNNING, Mode.ASLEEP, Mode.LOCK, Mode.DRIVER})
 """What a thread does of its own accord: time in the other modes is taken from it."""
 

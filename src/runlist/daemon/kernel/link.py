@@ -45,7 +45,6 @@ MOST_AT_ONCE = 64
 RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 LONG_LIFE_S = 10.0
 _ENDS_WELL = b"."
-ANSWER_S = 20.0
 SETTLE_MS = 1500
 """So long a program may set the slices of a group that it has just made: CUDA does."""
 SWEEP_S, SWEEP_REST = 0.2, 20

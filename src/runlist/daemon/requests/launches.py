@@ -46,7 +46,7 @@ class Launches:
         self._descriptors = descriptors
         self._opened = opened
         self._waiting: dict[int, int] = {}  # users of launchers that wait
-        self._next: tuple[float, int | None] | None = None  # the launcher whose turn it is, and since when
+        self._next: tuple[float, int | None] | None = None  # when it was found out whose turn it is, and the launcher
 
     async def begin(
         self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int

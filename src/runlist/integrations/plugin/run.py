@@ -27,7 +27,6 @@ from runlist.planes.process.library import library
 from runlist.planes.registry import choose_plane
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
-CDI_FOLDER = Path("/var/run/cdi")
 CDI_FILE = "runlist.dev-gpu.json"
 LOOK_S = 1.0
 """How long a look at the GPUs waits for news. A GPU that vanished is noticed within that, an XID at once."""

@@ -41,7 +41,7 @@ class Hints:
     def __init__(self) -> None:
         self._announced: dict[TaskKey, _Announced] = {}
         self._saved_s, self._at = BURST_S, 0.0
-        self._until = 0.0  # the background is off
+        self._until = 0.0  # the background is off until then
         self._owes = False
 
     def note(self, hint: Hint, now: float) -> None:

@@ -11,8 +11,8 @@ SLACK_S = 1e-4
 """Times nearer than this are the same: timers go off a little early."""
 
 LATEST_S = 0.1
-"""A policy is asked no later than this after the time that it asked for, where it is asked: nobody asks it while there
-are no tasks. So no account goes by more.
+"""A policy is asked no later than this after the time that it asked for, but not while there are no tasks. So no
+account is charged for more.
 """
 
 

@@ -71,8 +71,8 @@ class Requests:
         self._liars.appears(task, now)
 
     def drop(self, key: TaskKey, now: float) -> None:
-        """The task is gone. Whoever goes in the middle of a request has wanted nothing, if nothing was seen of it: else
-        nobody would lie who is gone before the break.
+        """The task is gone. One that goes in the middle of a request, in which it did nothing, lied: else whoever is
+        gone before the break never would.
         """
         unwanted = self._is_off and key in self._seen and self._seen[key] == self._at_off.get(key)
         if key in self._busy and (unwanted or key in self._break):

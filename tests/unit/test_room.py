@@ -135,7 +135,7 @@ def test_who_waits_for_its_own_tasks_keeps_nobody_waiting(make: Make, machine: M
 
 
 def test_who_has_least_is_next(make: Make, machine: Machine) -> None:
-    """Whoever has most of the tasks, and many that wait, keeps nobody from the next place."""
+    """Whoever has most of the tasks, and many that wait, keeps nobody from what becomes free next."""
     room = make("[limits]\ntasks = 4\n")
     running = machine.add(ALICE, 3)
     machine.add(BOB)
@@ -157,7 +157,7 @@ def test_a_command_of_who_has_less_goes_before_the_tasks_that_wait(make: Make, m
     assert room.next_task(GPU, ()) is None
     assert room.no_room(GPU, BOB) is None
     assert room.next_command([GPU], ()) == 9
-    # while that is starting there is no room for another one, and then its place is no others'
+    # while that is starting there is no room for another one, and what it takes is no others'
     assert room.next_command([GPU], [BOB]) is None
     del room.commands[9]
     assert room.next_command([GPU], ()) is None  # hers that wait have no more than she has

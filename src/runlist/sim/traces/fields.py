@@ -78,9 +78,9 @@ class Fields:
         """A string, or the default."""
         return self._checked(name, default, (str,), "a string")
 
-    def items(self, name: str, default: Any = ...) -> Any:
-        """A list, or the default."""
-        return self._checked(name, default, (list,), "a list")
+    def items(self, name: str) -> Any:
+        """A list."""
+        return self._checked(name, ..., (list,), "a list")
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of numbers."""

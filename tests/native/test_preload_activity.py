@@ -180,6 +180,15 @@ def test_a_function_that_is_refused_is_not_waited_for(program: Program) -> None:
     assert program.now().waiting == 0
 
 
+def test_a_thread_that_waits_for_a_stream_and_for_its_function_waits_once(program: Program) -> None:
+    before = program.do("launch", "shut", "launch")
+    began = time.monotonic_ns()
+    program.do("call", "wait-stream")
+    assert program.stays(2)
+    after = program.do("open", "join")
+    assert 50e6 <= after.waited_ns - before.waited_ns <= time.monotonic_ns() - began
+
+
 def test_a_function_that_is_never_called_is_waited_for_until_its_context_ends(program: Program) -> None:
     """As where work failed before it; programs go on with another context."""
     program.do("launch", "shut", "fail", "call", "call", "open")

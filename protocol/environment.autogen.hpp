@@ -39,7 +39,7 @@ inline constexpr char kOwnFolder[] = "runlist";
 // Where there is no XDG_RUNTIME_DIR: then the folder in it is TEMPORARY_PREFIX and the user's number.
 inline constexpr char kTemporaryFolder[] = "/tmp";
 
-// Where regions are, likewise, if TEMPORARY_FOLDER cannot be written: a container has it whose root is read-only.
+// Where regions are, likewise, if TEMPORARY_FOLDER takes none: a container has it whose root is read-only.
 inline constexpr char kMemoryFolder[] = "/dev/shm";
 
 inline constexpr char kTemporaryPrefix[] = "runlist-";

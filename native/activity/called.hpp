@@ -12,13 +12,13 @@ namespace runlist::activity {
 
 using AnyFunction = void (*)();  // whatever it takes besides its data
 
-// What a stream is given in the place of a function of the program.
+// What a stream is given in the place of a function of the program. It is free again once that was called, not before:
+// should the driver call it all the same, what it calls is still there.
 struct Called {
-    std::atomic<bool> taken;
-    std::atomic<bool> refused;
+    enum State : std::uint8_t { kFree, kTaken, kAwaited, kForgotten };
+    std::atomic<State> state;
     AnyFunction function;
     void* data;
-    region::Slot* slot;
     std::uint64_t work;
     std::int64_t began_ns;
 };
@@ -27,8 +27,12 @@ struct Called {
 // program's function itself.
 Called* give(Own& own, AnyFunction function, void* data);
 
-// The driver refused it.
-void refuse(Called& one);
+// The driver refused it: nobody waits for it.
+void forget(Called& one);
+
+// A context ended: of its functions those that were not called never will be. Nobody waits for those of others either,
+// which costs no more than their waits.
+void forget_all();
 
 // The stream has come to it: what the program wants to have called now.
 struct Wanted {

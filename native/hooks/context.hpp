@@ -17,6 +17,7 @@ struct ContextDestroy<id, row, CUresult(CUcontext)> {
         cap::destroyed(context);
         forget_touch(context);
         const CUresult result = call_real<id, row>(context);
+        activity::forget_all();  // also where that is the error of work that failed before
         if (result == CUDA_SUCCESS && has_managed()) refund_context(context);
         return result;
     }
@@ -50,6 +51,7 @@ struct PrimaryDrop<id, row, CUresult(CUdevice)> {
         const CUcontext primary = has_managed() ? primary_of(row, ordinal) : nullptr;
         const NoTouch none;
         const CUresult result = call_real<id, row>(ordinal);
+        if (!has_primary(row, ordinal)) activity::forget_all();
         if (result != CUDA_SUCCESS) return result;
         none.forget(calls_in(row), ordinal);
         cap::released(calls_of(row), ordinal);

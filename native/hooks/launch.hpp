@@ -326,7 +326,7 @@ struct CallHost<id, row, CUresult(CUstream, Callee*, void*, More...)> {
         }
         if (one == nullptr) return call_real<id, row>(stream, function, data, more...);
         const CUresult result = call_real<id, row>(stream, &Through<Callee>::call, static_cast<void*>(one), more...);
-        if (result != CUDA_SUCCESS) activity::refuse(*one);
+        if (result != CUDA_SUCCESS) activity::forget(*one);
         return result;
     }
 };

@@ -19,10 +19,11 @@ using environment::Options;
 
 constexpr long kPrivate = 0700;
 
-// A directory below `parent` (a descriptor, which is closed) that is ours, made if it is missing. Negative when it is
-// not to be had.
-long enter(long parent, const char* name) {
-    const long made = call(SYS_mkdirat, parent, word(name), kPrivate);
+enum class Missing { kMade, kLeft };
+
+// A directory below `parent` (a descriptor, which is closed) that is ours. Negative when it is not to be had.
+long enter(long parent, const char* name, Missing missing) {
+    const long made = missing == Missing::kMade ? call(SYS_mkdirat, parent, word(name), kPrivate) : -ENOENT;
     const long opened = call(SYS_openat, parent, word(name), long{O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, 0L);
     call(SYS_close, parent);
     if (opened < 0) return opened;
@@ -35,31 +36,38 @@ long enter(long parent, const char* name) {
     return -EPERM;
 }
 
-bool make(const char* parent, const char* name) {
+bool reach(const char* parent, const char* name, Missing missing) {
     long directory = call(SYS_openat, long{AT_FDCWD}, word(parent), long{O_RDONLY | O_DIRECTORY | O_CLOEXEC}, 0L);
     for (const char* part : {name, names::kRegionsFolder}) {
-        if (directory >= 0) directory = enter(directory, part);
+        if (directory >= 0) directory = enter(directory, part, missing);
     }
     if (directory < 0) return false;
     call(SYS_close, directory);
     return true;
 }
 
-// The directory of regions that nobody named; the path also of one that is not to be had, or not this user's alone to
-// write in.
-bool make_directory(Path& path) {
+// Whether another directory may do where this is a fault.
+constexpr bool is_of_place(Fault fault) {
+    return fault == Fault::kNowhere || fault == Fault::kMissing || fault == Fault::kDenied ||
+           fault == Fault::kNoSpace || fault == Fault::kSystem;
+}
+
+// Has `find` look for a region that nobody named in each of the directories where there may be one, until it finds one.
+// The path is that of the last directory that was tried, also of one that is not to be had.
+template <typename Find>
+Fault find_in_each(Path& path, Missing missing, const Find& find) {
     const char* runtime = ::secure_getenv(names::kRuntimeDir);
-    if (runtime != nullptr && runtime[0] == '/' && make(runtime, names::kOwnFolder)) {
-        return path.add(runtime).add('/').add(names::kOwnFolder).add('/').add(names::kRegionsFolder).fits;
-    }
     Text<32> own;
     own.add(names::kTemporaryPrefix).add(call(SYS_geteuid));
-    for (const char* place : {names::kTemporaryFolder, names::kMemoryFolder}) {
+    Fault fault = Fault::kNowhere;
+    for (const char* place : {runtime, names::kTemporaryFolder, names::kMemoryFolder}) {
+        if (place == nullptr || place[0] != '/' || !is_of_place(fault)) continue;
+        const char* folder = place == runtime ? names::kOwnFolder : own.text;
         path.clear();
-        path.add(place).add('/').add(own.text).add('/').add(names::kRegionsFolder);
-        if (make(place, own.text)) return path.fits;
+        path.add(place).add('/').add(folder).add('/').add(names::kRegionsFolder);
+        fault = reach(place, folder, missing) && path.fits ? find() : Fault::kNowhere;
     }
-    return false;
+    return fault;
 }
 
 Fault open_or_create(const char* path, const Limits& limits, Region& out) {
@@ -69,11 +77,12 @@ Fault open_or_create(const char* path, const Limits& limits, Region& out) {
 
 // The region that this process begins, named to its children.
 Fault begin(const Limits& limits, Path& path, Region& out) {
-    if (!make_directory(path)) return Fault::kNowhere;
     const auto self = Self::look();
-    sweep(path.text, self);
-    path.add('/').add(own_name(self).text);
-    const Fault fault = Region::create(path.text, limits, out);
+    const Fault fault = find_in_each(path, Missing::kMade, [&] {
+        sweep(path.text, self);
+        path.add('/').add(own_name(self).text);
+        return Region::create(path.text, limits, out);
+    });
     if (fault == Fault::kNone) ::setenv(names::kRegion, path.text, 1);
     return fault;
 }
@@ -83,10 +92,16 @@ Fault begin(const Limits& limits, Path& path, Region& out) {
 Fault agree(const char* named, const Limits& limits, Path& path, Region& out) {
     std::uint64_t hash = 0xCBF2'9CE4'8422'2325;  // FNV-1a
     for (const char* at = named; *at != '\0'; ++at) hash = (hash ^ static_cast<unsigned char>(*at)) * 0x100'0000'01B3;
-    path.clear();
-    if (!make_directory(path)) return Fault::kNowhere;
-    path.add("/named-").add(hash);
-    return open_or_create(path.text, limits, out);
+    // First one that is there: who made it may have found no room where there is some now.
+    const Fault there = find_in_each(path, Missing::kLeft, [&] {
+        path.add("/named-").add(hash);
+        return Region::open(path.text, out) == Fault::kNone ? Fault::kNone : Fault::kMissing;
+    });
+    if (there == Fault::kNone) return there;
+    return find_in_each(path, Missing::kMade, [&] {
+        path.add("/named-").add(hash);
+        return open_or_create(path.text, limits, out);
+    });
 }
 
 // A region by a name that processes agreed on may be left over from others before them: then the limits of now hold.

@@ -227,6 +227,38 @@ say("right")
     assert raw.run(env, program) == ["right"]
 
 
+@pytest.mark.parametrize("way", ["made", "reset", "released"])
+def test_a_context_ends_while_a_stream_has_functions_to_call(env: dict[str, str], way: str) -> None:
+    """They are called first, or never; those of the next context are."""
+    program = f"""
+import ctypes, time
+ok(cu.cuInit(0))
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def called(argument):
+    calls.append(argument)
+    time.sleep(0.02)
+call = ctypes.cast(called, ctypes.c_void_p).value
+for _ in range(3):
+    context = ok(cu.cuCtxCreate(None, 0, 0)) if {way == "made"} else ok(cu.cuDevicePrimaryCtxRetain(0))
+    ok(cu.cuCtxSetCurrent(context))
+    calls = []
+    s = ok(cu.cuStreamCreate(1))
+    ok(cu.cuLaunchHostFunc(s, call, 1))
+    ok(cu.cuStreamSynchronize(s))
+    assert calls == [1]
+    for argument in range(2, 6):
+        ok(cu.cuLaunchHostFunc(s, call, argument))
+    if {way == "made"}:
+        ok(cu.cuCtxDestroy(context))
+    elif {way == "reset"}:
+        ok(cu.cuDevicePrimaryCtxReset(0))
+    else:
+        ok(cu.cuDevicePrimaryCtxRelease(0))
+say("right")
+"""
+    assert raw.run(env, program) == ["right"]
+
+
 def test_a_forked_child_has_no_gpu_and_hurts_no_one(env: dict[str, str]) -> None:
     program = """
 module = begin()

@@ -21,7 +21,7 @@ from tests.native.regions import ACTIVITY, ACTIVITY_AT, SLOT_BYTES, SLOTS, SLOTS
 __all__ = ["short_path"]
 
 
-INVALID_VALUE, ILLEGAL_STATE, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 1, 401, 900, 901, 908
+INVALID_VALUE, ILLEGAL_STATE, ILLEGAL_ADDRESS, UNSUPPORTED, INVALIDATED, WRONG_THREAD = 1, 401, 700, 900, 901, 908
 """Results of CUDA."""
 
 
@@ -178,6 +178,34 @@ def test_a_function_that_is_refused_is_not_waited_for(program: Program) -> None:
     program.do("capture", "launch")
     program.do("call-back", result=UNSUPPORTED)  # which is no function for a graph
     assert program.now().waiting == 0
+
+
+def test_a_thread_that_waits_for_a_stream_and_for_its_function_waits_once(program: Program) -> None:
+    before = program.do("launch", "shut", "launch")
+    began = time.monotonic_ns()
+    program.do("call", "wait-stream")
+    assert program.stays(2)
+    after = program.do("open", "join")
+    assert 50e6 <= after.waited_ns - before.waited_ns <= time.monotonic_ns() - began
+
+
+def test_a_function_that_is_never_called_is_waited_for_until_its_context_ends(program: Program) -> None:
+    """As where work failed before it; programs go on with another context."""
+    program.do("launch", "shut", "fail", "call", "call", "open")
+    program.do("stream", result=ILLEGAL_ADDRESS)
+    assert program.now().waiting == 2
+    assert program.do("anew").waiting == 0
+    program.do("launch", "call", "stream")
+    assert program.now().waiting == 0
+    program.tell("called")
+    assert program.line() == "called 1 1"
+
+
+def test_a_function_that_is_called_after_another_context_ended_is_called_once(program: Program) -> None:
+    program.do("launch", "shut", "call", "call-back", "another", "call", "open", "stream")
+    assert program.now().waiting == 0
+    program.tell("called")
+    assert program.line() == "called 3 3"
 
 
 def test_two_threads_that_wait_are_two(program: Program) -> None:

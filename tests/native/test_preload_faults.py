@@ -190,6 +190,58 @@ def test_a_container_whose_root_is_read_only_has_shared_memory(guests: Guests) -
     assert guests.lines(*words, guests.path("routes"), env=env)[0] == f"linked {LIMIT}"
 
 
+SPOILT = {"read-only": "mount -o remount,ro {0}", "full": "dd if=/dev/zero of={0}/all 2> /dev/null || true"}
+
+
+@needs_root
+@pytest.mark.parametrize("fault", SPOILT)
+@pytest.mark.parametrize("place", ["runtime", "temporary"])
+@pytest.mark.parametrize("named", [False, True])
+def test_where_one_folder_takes_no_region_another_one_does(guests: Guests, fault: str, place: str, named: bool) -> None:
+    """One that is there from before: on a full disk, or in a sandbox that may only read what the machine has."""
+    env = by_hand(guests, RUNLIST_MEMORY="3G", RUNLIST_STRICT="1", GUARD=str(guests.library)) | {"LD_PRELOAD": ""}
+    folder, regions_there = env["XDG_RUNTIME_DIR"], "runlist/regions"
+    if place == "temporary":
+        folder, regions_there = f"/tmp/runlist-{os.geteuid()}", "regions"
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
+        del env["XDG_RUNTIME_DIR"]
+    if named:  # where everybody may write
+        shared = guests.new_path()
+        shared.mkdir()
+        shared.chmod(0o777)
+        env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(shared / "cache")
+    mounts = [
+        f"mount -t tmpfs -o size=16k,mode=700 none {folder} && mkdir -p -m 700 {folder}/{regions_there}",
+        SPOILT[fault].format(folder),
+        "mount -t tmpfs -o mode=1777 none /dev/shm",
+    ]
+    words = isolated("-m", script=" && ".join([*mounts, 'exec env LD_PRELOAD="$GUARD" "$@"']))
+    assert guests.lines(*words, guests.path("routes"), env=env)[0] == f"linked {LIMIT}"
+
+
+@needs_root
+def test_who_agreed_on_a_region_finds_it_also_when_there_is_room_again(guests: Guests) -> None:
+    """Else those who come then would have the limit once more."""
+    shared = guests.new_path()
+    shared.mkdir()
+    shared.chmod(0o777)
+    env = by_hand(guests, RUNLIST_MEMORY="3G", RUNLIST_STRICT="1", GUARD=str(guests.library)) | {"LD_PRELOAD": ""}
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = str(shared / "cache")
+    folder = env["XDG_RUNTIME_DIR"]
+    other = f"/tmp/runlist-{os.geteuid()}"
+    Path(other).mkdir(mode=0o700, exist_ok=True)
+    steps = [
+        *(f"mount -t tmpfs -o size=16k,mode=700 none {place}" for place in (folder, other)),
+        "mount -t tmpfs -o mode=1777 none /dev/shm",
+        'env LD_PRELOAD="$GUARD" "$@"',
+        f"umount {folder} {other}",
+        'env LD_PRELOAD="$GUARD" "$@"',
+        f"find {folder} /dev/shm -name 'named-*'",
+    ]
+    lines = guests.lines(*isolated("-m", script=" && ".join(steps)), guests.path("manners"), "quiet", env=env)
+    assert [Path(line).parts[:3] for line in lines] == [("/", "dev", "shm")]
+
+
 def test_files_may_not_grow(guests: Guests) -> None:
     """The signal that the kernel sends for it would end the program."""
     env = by_hand(guests, RUNLIST_MEMORY="3G")

@@ -64,6 +64,13 @@ CUresult destroy_context(Driver& driver, Context& context) {
     return result;
 }
 
+// With what it was given to call; in the meantime another thread may have been first, or made it anew.
+CUresult destroy_primary(Driver& driver, Primary& primary, std::unique_lock<std::mutex>& guard) {
+    finish_host_calls(*primary.context, guard);
+    if (!primary.context || primary.uses > 0) return CUDA_SUCCESS;
+    return destroy_context(driver, *std::exchange(primary.context, nullptr));
+}
+
 // In `place`, which is a primary context's; else anywhere.
 CUresult make_context(Driver& driver, CUdevice device, unsigned flags, Context* place, Context*& made) {
     const auto gpu = static_cast<std::uint32_t>(device);
@@ -130,7 +137,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
     Primary& primary = primary_of(device);
     if (primary.uses == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--primary.uses > 0) return CUDA_SUCCESS;
-    return destroy_context(driver, *std::exchange(primary.context, nullptr));
+    return destroy_primary(driver, primary, guard);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
@@ -138,7 +145,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
     if (!driver.has(device)) return CUDA_ERROR_INVALID_DEVICE;
     Primary& primary = primary_of(device);
     primary.uses = 0;
-    return primary.context ? destroy_context(driver, *std::exchange(primary.context, nullptr)) : CUDA_SUCCESS;
+    return primary.context ? destroy_primary(driver, primary, guard) : CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
@@ -180,7 +187,9 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {
     EMULATOR_ENTER();
     Context* context = from(handle);
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    return destroy_context(driver, *context);
+    finish_host_calls(*context, guard);
+    context = from(handle);  // another thread may have been first
+    return context ? destroy_context(driver, *context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {

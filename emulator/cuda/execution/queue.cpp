@@ -5,9 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <thread>
 #include <utility>
 
 #include "cuda/execution/current.hpp"
@@ -65,16 +67,28 @@ class HostCalls {
         const std::lock_guard guard(lock_);
         calls_.push_back(call);
         if (!std::exchange(running_, true)) std::thread([this, &driver] { run(driver); }).detach();
-        changed_.notify_one();
+        changed_.notify_all();
+    }
+
+    // Waits until all of a context were called; not for the one that asks.
+    void finish(const Context& context) {
+        std::unique_lock guard(lock_);
+        if (runner_ == std::this_thread::get_id()) return;
+        const auto is_its = [&context](const Call& call) { return call.context == &context; };
+        changed_.wait(guard, [&] { return current_ != &context && std::ranges::none_of(calls_, is_its); });
     }
 
   private:
     void run(Driver& driver) {
+        std::unique_lock guard(lock_);
+        runner_ = std::this_thread::get_id();
         for (;;) {
-            std::unique_lock guard(lock_);
+            current_ = nullptr;
+            changed_.notify_all();
             changed_.wait(guard, [this] { return !calls_.empty(); });
             const auto [context, point, host] = calls_.front();
             calls_.pop_front();
+            current_ = context;
             guard.unlock();
             // Not called once the context has failed, as in CUDA.
             if (wait(driver, *context, {point.stream, point.sequence - 1}) == CUDA_SUCCESS) host.fn(host.userData);
@@ -82,12 +96,15 @@ class HostCalls {
                                     .context = context->slot,
                                     .stream = point.stream,
                                     .sequence = point.sequence});
+            guard.lock();
         }
     }
 
     std::mutex lock_;
     std::condition_variable changed_;
     std::deque<Call> calls_;
+    const Context* current_ = nullptr;  // of the one that is being called, or comes next
+    std::thread::id runner_;
     bool running_ = false;
 };
 
@@ -106,6 +123,12 @@ CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS
     const CUresult result = append(driver, stream, {.operation = wire::Operation::kHost});
     if (result == CUDA_SUCCESS) kept<HostCalls>().add(driver, {stream.context, stream.last(), host});
     return result;
+}
+
+void finish_host_calls(const Context& context, std::unique_lock<std::mutex>& guard) {
+    guard.unlock();
+    kept<HostCalls>().finish(context);
+    guard.lock();
 }
 
 CUresult append_wait(Driver& driver, Stream& stream, Point point) {

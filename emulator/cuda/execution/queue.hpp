@@ -11,6 +11,8 @@ namespace emulator::cuda {
 CUresult append(Driver& driver, Stream& stream, wire::Request request);
 // The same for a host function.
 CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host);
+// Waits, without the lock, until the context's host functions were called.
+void finish_host_calls(const Context& context, std::unique_lock<std::mutex>& guard);
 // Makes what comes next in the stream wait for an operation of another.
 CUresult append_wait(Driver& driver, Stream& stream, Point point);
 

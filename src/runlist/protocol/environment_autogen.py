@@ -38,7 +38,7 @@ TEMPORARY_FOLDER = "/tmp"  # noqa: S108 (a name: whoever uses it looks first)
 """Where there is no XDG_RUNTIME_DIR: then the folder in it is TEMPORARY_PREFIX and the user's number."""
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (a name: whoever uses it looks first)
-"""Where regions are, likewise, if TEMPORARY_FOLDER cannot be written: a container has it whose root is read-only."""
+"""Where regions are, likewise, if TEMPORARY_FOLDER takes none: a container has it whose root is read-only."""
 
 TEMPORARY_PREFIX = "runlist-"
 

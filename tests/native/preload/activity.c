@@ -154,6 +154,22 @@ static CUresult prepare(void) {
     return CUDA_SUCCESS;
 }
 
+/* A kernel that reads what nobody may: its context is of no use any more. */
+static CUresult fails(void) { return launch(kernel, 16, 256, 1, stream); }
+
+static CUresult begins_anew(void) {
+    cuDevicePrimaryCtxReset(0); /* which may say how it failed */
+    context = begin();
+    return prepare();
+}
+
+/* With a context of its own, which ends as it began. */
+static CUresult ends_another(void) {
+    CUcontext made;
+    MUST(cuCtxCreate(&made, NULL, 0, 0));
+    return cuCtxDestroy(made);
+}
+
 static CUresult graph_of_two(void) {
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     MUST(works());
@@ -206,6 +222,9 @@ static CUresult does(const char* word, char** words) {
     if (!strcmp(word, "call-many")) return call_many();
     if (!strcmp(word, "call-nothing")) return cuLaunchHostFunc(stream, NULL, NULL);
     if (!strcmp(word, "called")) return say_called();
+    if (!strcmp(word, "fail")) return fails();
+    if (!strcmp(word, "anew")) return begins_anew();
+    if (!strcmp(word, "another")) return ends_another();
     if (!strcmp(word, "made")) return cuGraphInstantiate(&executable, graph, 0);
     if (!strcmp(word, "open")) return (CUresult)sem_post(&gate);
     if (!strcmp(word, "wait-stream")) return starts(sync_stream, NULL);

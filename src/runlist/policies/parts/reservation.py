@@ -50,6 +50,10 @@ class Reservation:
         self.deadline = deadline
         self.left = min(self.left, deadline.budget_us / 1e6)
 
+    def resume(self, usage: Usage) -> None:
+        """The task has its deadline again: what it used without is no part of the budget."""
+        self._busy = usage.busy_s
+
     def settle(self, usage: Usage, now: float) -> None:
         """Take the usage out, and begin new periods."""
         budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6

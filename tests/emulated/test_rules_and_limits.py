@@ -127,6 +127,35 @@ def test_over_the_limit_in_a_queue(commands: Commands, rules: Callable[[str], Da
     wait_for(lambda: daemon.client.status().waiting == [])
 
 
+def test_those_that_wait_follow_other_limits(
+    commands: Commands, rules: Callable[[str], Daemon], worker: Start, tmp_path: Path
+) -> None:
+    """They waited on, while all who came later were taken as batch."""
+    daemon = rules("[limits]\ntasks = 1\n")
+    first, second = worker(), worker()
+    for tenant in (first, second):
+        daemon.client.attach(tenant.pid, "latency")
+    waiting = commands.start("run", "--", "true")
+    wait_for(lambda: len(daemon.client.status().waiting) == 2, "the command to wait")
+    (tmp_path / "rules.toml").write_text('[limits]\ntasks = 1\nover = "refuse"\n')
+    commands.ok("rules", "reload")
+    assert waiting.wait(20) == 1
+    second.assert_stopped(0.2)
+    again = tmp_path / "rules.toml"
+    again.write_text("[limits]\ntasks = 1\n")
+    commands.ok("rules", "reload")
+    waiting = commands.start("run", "--", "true")
+    wait_for(lambda: len(daemon.client.status().waiting) == 2, "another to wait")
+    again.write_text('[limits]\ntasks = 1\nover = "batch"\n')
+    commands.ok("rules", "reload")
+    assert waiting.wait(20) == 0
+    wait_for(lambda: not daemon.client.status().waiting, "the task to be taken")
+    assert task_of(daemon, second.pid).task_class == "batch"
+    assert task_of(daemon, first.pid).task_class == "latency"
+    first.do("pause")
+    second.wait_for_progress()
+
+
 def test_one_that_waits_can_be_suspended_and_stays_so(rules: Callable[[str], Daemon], worker: Start) -> None:
     daemon = rules("[limits]\ntasks = 1\n")
     first, second = worker(), worker()

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from runlist.daemon.requests.manager import Manager
 from runlist.daemon.requests.own import OwnSettings
-from runlist.daemon.tasks.managed import Root
+from runlist.daemon.tasks.managed import Root, SuspendedBy
 from runlist.errors import NoTargetError, NotSupportedError, RunlistError
 from runlist.planes.process.region import create
 from runlist.proc.borrow import OwnRight
@@ -69,6 +69,26 @@ def test_one_for_whom_somebody_asked_more_meanwhile_stays_managed(monkeypatch: p
             world.manager.change(PID, {"weight": "40"}, ME)
             assert own.leave(PID, ME) == []
             assert world.task().task.weight == 40
+
+    a_daemon(test)
+
+
+def test_whoever_leaves_stays_where_rules_keep_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told that only root may detach it, and was no rule's ever after."""
+
+    async def test(world: Managed) -> None:
+        world.tenant()
+        with borrowing(monkeypatch, world) as own:
+            await own.manage(PID, {"weight": "70"}, None, ME)
+            world.processes.roots[PID].uid = 1000
+            task = world.task()
+            task.rule = "rules.toml:1"
+            task.suspend_for(SuspendedBy.ROOM, "GPU-1 has 1 task")
+            assert own.leave(PID, 1000) == []
+            assert (world.task().task.weight, world.processes.roots[PID].by_rule) == (100, True)
+            with pytest.raises(NoTargetError, match="has asked for nothing"):
+                own.leave(PID, 1000)
+            world.manager.release(0)
 
     a_daemon(test)
 

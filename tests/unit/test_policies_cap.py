@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runlist.model import Cap, Share, Task, TaskClass, TaskKey, Usage
+from runlist.model import Cap, Share, Task, TaskClass, TaskKey, Usage, Vanish
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.cap import Account, CapLayer
 from runlist.policies.fair import Fair
@@ -163,6 +163,16 @@ def test_a_group_has_one_account_with_the_smallest_cap_and_keeps_it_when_its_tas
     successor = [task(4, group="a", **capped(30))]
     it.decide([], 10.04)
     assert not it.decide(successor, 10.05).shares[TaskKey(4, "GPU-0")].enabled
+
+
+def test_a_task_that_comes_again_pays_what_it_owed() -> None:
+    """Its usage begins anew, and nobody is asked between while it is the only one on the GPU."""
+    layer = CapLayer({}, Fair({}))
+    layer.decide([task(**capped(30))], 10.0)
+    layer.decide([task(held_s=0.029, **capped(30))], 10.04)
+    layer.on_event(Vanish(KEY, Usage(0.05)), 10.05)
+    assert not layer.decide([task(**capped(30))], 10.06).shares[KEY].enabled
+    assert "waits 40 ms" in layer.why(KEY)
 
 
 def test_who_has_no_cap_any_more_waits_no_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runlist.model import Cap, Deadline, Segment, Share, Task, TaskClass, TaskKey, Usage
+from runlist.model import Cap, Deadline, Segment, Share, Task, TaskClass, TaskKey, Usage, Vanish
 from runlist.policies import PolicySpec, load_policy
 from runlist.policies.deadline import DeadlineLayer
 from runlist.policies.priority import Priority
@@ -73,6 +73,24 @@ def test_one_deadline_task_has_a_long_slice_until_its_budget_is_used() -> None:
     assert spent.shares[TaskKey(1, "GPU-0")] == Share(1_000_000, False, pytest.approx(10.02))
     assert spent.shares[TaskKey(2, "GPU-0")].enabled
     assert it.why(TaskKey(1, "GPU-0")) == "budget of 5 ms used: waits 15 ms for its next period"
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_a_deadline_task_that_comes_again_has_no_other_budget(vanishes: bool) -> None:
+    it, other, key = layer(), task(2, BATCH), TaskKey(1, "GPU-0")
+    it.decide([task(1, **every(50, 200)), other], 10.0)
+    if vanishes:
+        it.on_event(Vanish(key, Usage(0.05)), 10.05)
+        back = 0.0
+    else:
+        back = 0.06
+        it.decide([task(1, NORMAL, held_s=0.05), other], 10.05)
+    share = it.decide([task(1, held_s=back, **every(50, 200)), other], 10.06).shares[key]
+    assert (share.enabled, share.until) == (False, pytest.approx(10.2))
+    assert it.decide([task(1, held_s=back, **every(50, 200)), other], 10.2).shares[key].enabled
+    it.decide([other], 10.21)
+    it.decide([other, task(3, **every(5, 20))], 20.0)
+    assert it.decide([task(1, **every(50, 200)), other], 20.0).shares[key].enabled
 
 
 def test_the_earliest_deadline_comes_first_and_the_others_have_what_it_leaves() -> None:

@@ -246,6 +246,19 @@ def test_a_shorter_period_does_not_begin_at_the_end_of_a_long_one() -> None:
     assert budget.until == pytest.approx(11.02)
 
 
+@pytest.mark.parametrize(("cycle_ms", "short_ms"), [(12, 2), (20, 5), (100, 89), (110, 95), (50, 25)])
+def test_a_deadline_that_changes_all_the_time_gives_no_more_than_the_same_one(cycle_ms: int, short_ms: int) -> None:
+    """10 % came to be 60 %: a short period ended the long one, of which all was used."""
+    long, short = Deadline(10_000, 100_000), Deadline(1_000, 10_000)
+    budget, used = Reservation(long, Usage(), 10.0), 0.0
+    for step in range(2000):
+        now = 10.001 + step / 1000
+        used += 0.0 if budget.spent else 0.001
+        budget.change(long if step % cycle_ms < cycle_ms - short_ms else short, now)
+        budget.settle(Usage(used), now)
+    assert used <= 0.1 * 2.0 + 0.012
+
+
 def test_a_tiny_budget_is_there_at_the_beginning_of_a_period() -> None:
     budget = Reservation(Deadline(100, 20_000), Usage(), 10.0)
     assert not budget.spent

@@ -32,7 +32,8 @@ class Machine:
         """Tasks of an owner, each a second after the one before."""
         added = []
         for number in itertools.islice(self._numbers, count):
-            task = SimpleNamespace(owner=(owner.uid, owner.container), since=float(number))
+            key = SimpleNamespace(pid=number)
+            task = SimpleNamespace(key=key, owner=(owner.uid, owner.container), since=float(number))
             added.append(SimpleNamespace(queued=queued, task=task))
             self.tasks[gpu][number] = added[-1]
         return added
@@ -170,6 +171,34 @@ def test_what_is_starting_counts_for_whoever_starts_it(make: Make, machine: Mach
     assert room.next_command([GPU], ()) == 7
     assert room.next_command([GPU], [ALICE]) == 8
     assert room.next_command([GPU, OTHER], [ALICE, BOB, BOB]) is None
+
+
+def test_what_a_user_starts_takes_no_more_room_than_a_user_may_have(make: Make, machine: Machine) -> None:
+    """One who had many sleeping processes attached kept the commands of all others waiting for ever."""
+    room = make("[limits]\ntasks = 4\nuser_tasks = 2\n")
+    room.commands = {7: BOB}
+    machine.add(ALICE)
+    assert room.next_command([GPU], [ALICE] * 60) == 7
+    assert room.over_limit(GPU, BOB, [ALICE] * 60) is None
+    assert room.over_limit(GPU, ALICE, [ALICE] * 60) is not None
+    assert room.over_limit(GPU, BOB, [ROOT] * 4) is not None
+
+
+def test_those_that_wait_do_not_wait_for_memory_that_only_they_hold(make: Make, machine: Machine) -> None:
+    """One that waited, and allocated, kept itself and all others off a GPU on which nobody was any more."""
+    room = make('[limits]\nmemory = "1 GiB"\n')
+    machine.add(BOB)
+    first, _ = machine.add(ALICE, 2, queued=True)
+    machine.memory[GPU] = {0: 1 << 20, 1: 1 << 30, 2: 1 << 20}
+    assert room.next_task(GPU, ()) is None
+    del machine.tasks[GPU][0]
+    machine.memory[GPU][0] = 2 << 30  # a process that is not managed has it
+    assert room.next_task(GPU, ()) is None
+    machine.memory[GPU][0] = 1 << 20
+    assert room.next_task(GPU, ()) is first
+    first.queued = False
+    assert room.next_task(GPU, ()) is None
+    assert room.over_limit(GPU, BOB) is not None
 
 
 @pytest.mark.parametrize("text", ["user_tasks = 0", "user_tasks = true", 'user_tasks = "2"', "users_tasks = 2"])

@@ -230,17 +230,22 @@ async def _look(daemon: Daemon) -> None:
     watch = OpenWatch(daemon.plane.watch_paths())
     opened = daemon.opened
     last_opened = time.monotonic()  # rules may name processes that are there already
+    listens = False
 
     def on_open() -> None:
+        nonlocal listens
         watch.drain()
         loop.remove_reader(watch.fileno())  # a flood of opens is told once a look
+        listens = False
         if not daemon.kernel.works:
             opened.set()
 
     def listen() -> None:
-        if watch.works:
-            watch.drain()  # of what was opened until now one look tells
+        nonlocal listens
+        if watch.works and not listens:
+            watch.drain()  # of what was opened since then the look tells that comes now
             loop.add_reader(watch.fileno(), on_open)
+            listens = True
 
     loop = asyncio.get_running_loop()
     listen()

@@ -83,7 +83,7 @@ class Room:
             first = {each for each in set(self.commands.values()) if there[each] < there[owner]}
             if any(self.over_limit(gpu, each, starting) is None for each in first):
                 return None
-            if self.over_limit(gpu, owner) is None:
+            if self.over_limit(gpu, owner) is None or self._waits_for_itself(gpu):
                 return waiting[owner]
         return None
 
@@ -93,9 +93,12 @@ class Room:
         return limits.tasks is not None or limits.user_tasks is not None or limits.memory is not None
 
     def _there(self, gpu: str, starting: Iterable[Owner] = ()) -> Counter[Owner]:
-        """How many tasks each owner has on a GPU, or is about to have."""
+        """How many tasks each owner has on a GPU, or is about to have: no more than a user may, however much starts."""
         tasks = self._gpus.scheduler(gpu).tasks.values()
-        return Counter([*(_owner(task) for task in tasks if not task.queued), *starting])
+        there = Counter(_owner(task) for task in tasks if not task.queued)
+        for owner in starting:
+            there[owner] += not self._has_all(there, owner)
+        return there
 
     def _waiting(self, gpu: str) -> dict[Owner, ManagedTask]:
         """Of each owner the task that waits longest."""
@@ -106,6 +109,14 @@ class Room:
                 if task.task.since < first.task.since:
                     found[_owner(task)] = task
         return found
+
+    def _waits_for_itself(self, gpu: str) -> bool:
+        """Whether what is left of a GPU's memory would do if those that wait held none: then nobody else makes room."""
+        limit, tasks = self._rules.limits.memory, self._gpus.scheduler(gpu).tasks.values()
+        if limit is None or not all(task.queued for task in tasks):
+            return False
+        waiting = {task.task.key.pid for task in tasks}
+        return sum(held for pid, held in self._census.by_pid(gpu).items() if pid not in waiting) <= limit
 
     def _has_all(self, there: Counter[Owner], owner: Owner) -> bool:
         """Whether an owner has as many as a user may. Root and the daemon's own user may have any number."""

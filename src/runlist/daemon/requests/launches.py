@@ -109,21 +109,21 @@ class Launches:
             raise RunlistError(f"process {pid} is managed already")
         if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
-        over, room, owner = self._placement.rules.limits.over, self._placement.room, Owner.of(pid, uid)
-        if over is not Over.QUEUE:
-            reason = room.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
-            if reason is not None and over is Over.REFUSE:
-                raise RunlistError(f"the command is not started: {reason}")
-            return settings if reason is None else override(settings, {"class": TaskClass.BATCH})
+        rules, room, owner = self._placement.rules, self._placement.room, Owner.of(pid, uid)
         self._waiting[pid], room.commands[pid], self._next = uid, owner, None
         try:
-            while self._next_command() != pid:
+            while rules.limits.over is Over.QUEUE:
+                if self._next_command() == pid:
+                    return settings
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 check_owner(pid, uid)  # it may have given up
-            return settings
         finally:
             del self._waiting[pid], room.commands[pid]
             self._next = None
+        reason = room.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
+        if reason is not None and rules.limits.over is Over.REFUSE:
+            raise RunlistError(f"the command is not started: {reason}")
+        return settings if reason is None else override(settings, {"class": TaskClass.BATCH})
 
     def _next_command(self) -> int | None:
         """The launcher whose turn it is. All that wait ask for it, so what was found out counts for a moment."""

@@ -86,7 +86,11 @@ class OwnSettings:
         del root.own[pid]
         if own.alone and not root.settings:  # else somebody asked for more meanwhile
             below = [process.pid for process in manager.processes.under(pid)]
-            troubles = manager.detach(pid, uid)
+            try:
+                troubles = manager.detach(pid, uid)
+            except NoPermissionError:  # rules keep it off: from here on it is theirs
+                root.by_rule = True
+                return []
             for each in (pid, *below):
                 manager.look_anew(each)  # a rule may want it
             return troubles

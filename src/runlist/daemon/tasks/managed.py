@@ -17,7 +17,7 @@ from runlist.daemon.memory.quota import Quota
 from runlist.daemon.tasks.in_turn import next_of
 from runlist.daemon.tasks.lending import Lending
 from runlist.errors import ContextGone, RunlistError
-from runlist.model import DEFAULT_SHARE, Share, Task, TaskKey
+from runlist.model import DEFAULT_SHARE, Share, Task, TaskClass, TaskKey
 from runlist.planes.interface import Borrower, Context, Group, Handle
 from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
@@ -266,6 +266,16 @@ class ManagedTask(msgspec.Struct):
         """The cause is gone."""
         self.suspended_by.pop(cause, None)
         self.task = replace(self.task, suspended=bool(self.suspended_by))
+
+    @property
+    def as_batch(self) -> Task:
+        """It in class batch."""
+        return replace(self.task, task_class=TaskClass.BATCH, deadline=None)
+
+    def take_as_batch(self) -> None:
+        """Have it in class batch, whatever rules come."""
+        self.task = self.as_batch
+        self.asked["class"] = TaskClass.BATCH
 
     def slice_us(self, share: Share) -> int:
         """The compute slice that a share means for this task, in µs."""

@@ -7,7 +7,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -26,7 +25,7 @@ from runlist.daemon.tree.processes import Processes
 from runlist.daemon.tree.workers import Workers
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, RunlistError
-from runlist.model import TaskClass, TaskKey
+from runlist.model import TaskKey
 from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
 from runlist.proc.owners import Owner, may_answer_for
@@ -361,8 +360,7 @@ class Adoption:
             case Over.REFUSE:
                 raise RunlistError(f"process {task.task.key.pid} is not managed: {reason}")
             case Over.BATCH:
-                task.task = replace(task.task, task_class=TaskClass.BATCH, deadline=None)
-                task.asked["class"] = TaskClass.BATCH  # whatever rules come
+                task.take_as_batch()
             case Over.QUEUE:
                 task.suspend_for(SuspendedBy.ROOM, reason)
 

@@ -10,11 +10,13 @@ import structlog
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.placement.placement import Placement
+from runlist.daemon.placement.rules import Over
 from runlist.daemon.tasks.lending import Lending
 from runlist.daemon.tasks.managed import Count, ManagedProcess, ManagedTask, SuspendedBy
 from runlist.daemon.tree.processes import Processes
 from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
+from runlist.model import Appear
 from runlist.planes.interface import Context
 
 _log = structlog.get_logger()
@@ -117,12 +119,19 @@ class Checks:
             self._gpus.run_all()
 
     def _admit_queued(self) -> None:
-        """Let queued tasks run as far as there is room."""
+        """Let queued tasks run as far as there is room, or as batch once the limits say so."""
         admitted = set()
         for scheduler in self._gpus.all():
             while task := self._placement.room.next_task(scheduler.gpu, self._processes.starting):
                 task.let_go(SuspendedBy.ROOM)
                 admitted.add(scheduler.gpu)
+            if self._placement.rules.limits.over is Over.BATCH:
+                for task in [task for task in scheduler.tasks.values() if task.queued]:
+                    if not scheduler.refusal(task.as_batch):
+                        task.take_as_batch()
+                        task.let_go(SuspendedBy.ROOM)
+                        scheduler.tell(Appear(task.task))
+                        admitted.add(scheduler.gpu)
         self._gpus.run(admitted, set())
 
 

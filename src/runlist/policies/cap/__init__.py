@@ -77,6 +77,11 @@ class Account:
             self.balance -= usage.busy_s - self._busy[key]
             self._busy[key] = usage.busy_s
 
+    def drop(self, key: TaskKey, usage: Usage) -> None:
+        """The task is gone. Where it comes again its usage begins anew."""
+        self.charge(key, usage)
+        self._busy.pop(key, None)
+
     def settle(self, members: Sequence[Task], now: float) -> None:
         """Take the usage out, pay the quotas of new periods in, and see whether anything is left."""
         for task in members:
@@ -103,9 +108,8 @@ class CapLayer(Layer):
         self._now = 0.0
 
     def on_event(self, event: Event, now: float) -> bool | None:
-        if isinstance(event, Vanish):
-            self._charge(event.key, event.usage)
-            self._names.pop(event.key, None)
+        if isinstance(event, Vanish) and (name := self._names.pop(event.key, "")) in self._accounts:
+            self._accounts[name].drop(event.key, event.usage)
         return self.below.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:

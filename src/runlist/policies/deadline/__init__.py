@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 
-from runlist.model import Event, Segment, Task, TaskClass, TaskKey
+from runlist.model import Event, Segment, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Layer, Policy
 from runlist.policies.parts.options import no_more, number
-from runlist.policies.parts.pace import NEVER, Pace
+from runlist.policies.parts.pace import NEVER, Pace, reached
 from runlist.policies.parts.reservation import Reservation
 from runlist.policies.parts.segments import Segments
 from runlist.policies.parts.waiting import Waiting, earliest
@@ -49,6 +49,7 @@ class DeadlineLayer(Layer):
         self._segments = Segments(number(values, "max_segment_ms", 1_000.0, 10.0, 9_000.0, ms=True) / 1e3)
         no_more(values, "bound", "max_segment_ms")
         self._reservations: dict[TaskKey, Reservation] = {}
+        self._left: dict[TaskKey, Reservation] = {}  # by those that have none now, until there were a budget again
         self._waiting = Waiting(below)
         self._pace = Pace(LOOKS_PER_S)
         self._order: list[TaskKey] = []  # of the deadline tasks with budget left
@@ -61,6 +62,9 @@ class DeadlineLayer(Layer):
     def on_event(self, event: Event, now: float) -> bool | None:
         if isinstance(event, Segment):
             self._segments.note(event, now)
+        elif isinstance(event, Vanish) and (reservation := self._reservations.pop(event.key, None)) is not None:
+            reservation.settle(event.usage, now)
+            self._left[event.key] = reservation
         return self.below.on_event(event, now)
 
     def decide(self, tasks: Sequence[Task], now: float) -> Decision:
@@ -115,15 +119,24 @@ class DeadlineLayer(Layer):
         )
 
     def _settle(self, tasks: Sequence[Task], now: float) -> None:
-        """Bring all reservations up to date, open new ones, and drop those of tasks that have none any more."""
+        """Bring all reservations up to date, open new ones, and drop those of tasks that have none any more. Who has
+        one again within its period has the rest: else whoever goes and comes would have a budget each time.
+        """
         present: dict[TaskKey, Reservation] = {}
         for task in tasks:
+            reservation = self._reservations.get(task.key)
             if task.deadline is None or not _reserves(task):
+                if reservation is not None:
+                    reservation.settle(task.usage, now)
                 continue
-            reservation = self._reservations.get(task.key) or Reservation(task.deadline, task.usage, now)
+            if reservation is None and (reservation := self._left.pop(task.key, None)) is not None:
+                reservation.resume(task.usage)
+            reservation = reservation or Reservation(task.deadline, task.usage, now)
             reservation.change(task.deadline, now)
             reservation.settle(task.usage, now)
             present[task.key] = reservation
+        left = {**self._left, **{key: one for key, one in self._reservations.items() if key not in present}}
+        self._left = {key: one for key, one in left.items() if not reached(one.until, now)}
         self._reservations = present
 
     def _edf(self, tasks: Sequence[Task], now: float) -> tuple[dict[TaskKey, float], float]:

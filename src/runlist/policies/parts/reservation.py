@@ -22,6 +22,7 @@ class Reservation:
         self.ends = now + deadline.period_us / 1e6
         self.left = deadline.budget_us / 1e6
         self._busy = usage.busy_s
+        self._paid = now  # when the deadlines so far have paid for all that was used
 
     @property
     def spent(self) -> bool:
@@ -40,18 +41,25 @@ class Reservation:
 
     def change(self, deadline: Deadline, now: float) -> None:
         """Another deadline from the next period on, which is no farther than one of its own; at most the new budget is
-        left.
+        left. A longer period begins once all is paid: else who shortens it again and again would have its budget anew.
         """
-        if deadline.period_us != self.deadline.period_us:
+        if deadline.period_us < self.deadline.period_us:
             self.ends = min(self.ends, now + deadline.period_us / 1e6)
+        elif deadline.period_us > self.deadline.period_us:
+            self.ends = min(max(self.ends, self._paid), now + deadline.period_us / 1e6)
         self.deadline = deadline
         self.left = min(self.left, deadline.budget_us / 1e6)
+
+    def resume(self, usage: Usage) -> None:
+        """The task has its deadline again: what it used without is no part of the budget."""
+        self._busy = usage.busy_s
 
     def settle(self, usage: Usage, now: float) -> None:
         """Take the usage out, and begin new periods."""
         budget_s, period_s = self.deadline.budget_us / 1e6, self.deadline.period_us / 1e6
-        self.left -= usage.busy_s - self._busy
-        self._busy = usage.busy_s
+        used, self._busy = usage.busy_s - self._busy, usage.busy_s
+        self.left -= used
+        self._paid = max(self._paid, self.ends - period_s) + used * period_s / budget_s
         begun = periods_begun(self.ends, period_s, now)
         self.left += begun * budget_s
         self.ends += begun * period_s

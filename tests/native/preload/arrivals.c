@@ -7,13 +7,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "faulting.h"
 #include "guest.h"
 
 static CUstream stream;
@@ -108,7 +108,7 @@ static int reads(const char* way) {
     if (!strcmp(way, "readv")) return (int)readv(connection, &piece, 1);
     if (!strcmp(way, "checked")) {
         ssize_t (*read_chk)(int, void*, size_t, size_t) =
-            (ssize_t(*)(int, void*, size_t, size_t))(size_t)dlsym(RTLD_DEFAULT, "__read_chk");
+            (ssize_t (*)(int, void*, size_t, size_t))(size_t)dlsym(RTLD_DEFAULT, "__read_chk");
         return (int)read_chk(connection, bytes, sizeof(bytes), sizeof(bytes));
     }
     return (int)read(connection, bytes, sizeof(bytes));
@@ -195,25 +195,9 @@ static int hints_elsewhere(void) {
     return (int)(size_t)result;
 }
 
-static char* guarded;
-static volatile int faults;
-
-static void opens(int number) {
-    (void)number;
-    ++faults;
-    if (mprotect(guarded, 4096, PROT_READ | PROT_WRITE)) _exit(5);
-}
-
-static void CUDA_CB writes_there(void* unused) {
-    (void)unused;
-    *guarded = 1;
-}
-
 /* A host function of ours that faults, for which we have a handler: how often that was called. */
 static int faults_in_host(void) {
-    guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    signal(SIGSEGV, opens);
-    MUST(cuLaunchHostFunc(stream, writes_there, NULL));
+    MUST(call_what_faults(stream));
     MUST(cuStreamSynchronize(stream));
     return faults;
 }

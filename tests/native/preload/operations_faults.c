@@ -1,9 +1,8 @@
 /* Clients that share a GPU operation by operation, and do what is seldom done: each act prints what a test compares. */
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "clients.h"
+#include "faulting.h"
 
 static CUdeviceptr second, third;
 
@@ -22,6 +21,16 @@ static CUgraph captured(uint32_t value) {
     return graph;
 }
 
+/* Launches a graph while client 0 keeps the GPU busy, until a thread opens it a little later. The stream that is busy.
+ */
+static CUstream queued(CUgraphExec executable, pthread_t* opener) {
+    const CUstream first = busy();
+    MUST(pthread_create(opener, NULL, opens_later, NULL));
+    MUST(cuGraphLaunch(executable, own));
+    printf("queued %d\n", cuStreamQuery(own));
+    return first;
+}
+
 /* A graph is changed, launched again and destroyed while its launches are queued. */
 static void graph(void) {
     CUgraphExec executable;
@@ -29,11 +38,8 @@ static void graph(void) {
     buffers();
     CUgraph before = captured(3), after = captured(4);
     MUST(cuGraphInstantiate(&executable, before, 0));
-    const CUstream first = busy();
     pthread_t opener;
-    MUST(pthread_create(&opener, NULL, opens_later, NULL));
-    MUST(cuGraphLaunch(executable, own));
-    printf("queued %d\n", cuStreamQuery(own));
+    const CUstream first = queued(executable, &opener);
     MUST(cuGraphDestroy(before));
     MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, own));
     MUST(cuGraphExecUpdate(executable, after, &told));
@@ -85,36 +91,17 @@ static void callback(void) {
     if (!plain()) printf("opened %d %d\n", (int)counted(0).opened, (int)counted(1).opened);
 }
 
-static char* guarded;
-static volatile int faults;
-
-static void opens_page(int number) {
-    (void)number;
-    ++faults;
-    if (mprotect(guarded, 4096, PROT_READ | PROT_WRITE)) _exit(5);
-}
-
-static void writes_there(void* unused) {
-    (void)unused;
-    *guarded = 1;
-}
-
 /* A graph that was queued calls a function of the host that faults, for which there is a handler. */
 static void fault(void) {
     CUgraph graph;
     CUgraphExec executable;
-    guarded = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    signal(SIGSEGV, opens_page);
     buffers();
     MUST(cuStreamBeginCapture(own, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuLaunchHostFunc(own, writes_there, NULL));
+    MUST(call_what_faults(own));
     MUST(cuStreamEndCapture(own, &graph));
     MUST(cuGraphInstantiate(&executable, graph, 0));
-    const CUstream first = busy();
     pthread_t opener;
-    MUST(pthread_create(&opener, NULL, opens_later, NULL));
-    MUST(cuGraphLaunch(executable, own));
-    printf("queued %d\n", cuStreamQuery(own));
+    const CUstream first = queued(executable, &opener);
     MUST(cuStreamSynchronize(own));
     MUST(pthread_join(opener, NULL));
     is_client(0);

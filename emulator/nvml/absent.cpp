@@ -1,6 +1,7 @@
 // What tools ask of every card and the emulated one has not. They take "not supported" for a card without it, as many
 // are, and a missing function for a driver that is too old.
 #include "nvml/session.hpp"
+#include "shared/versions.hpp"
 
 #define EMULATOR_NVML_ABSENT(name, ...)                           \
     nvmlReturn_t DECLDIR name(nvmlDevice_t device, __VA_ARGS__) { \
@@ -47,7 +48,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMo
 nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
     EMULATOR_NVML_ENTER_DEVICE(device);
     if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
-    *major = 9;
-    *minor = 0;
+    *major = emulator::kCapabilityMajor;
+    *minor = emulator::kCapabilityMinor;
     return NVML_SUCCESS;
 }

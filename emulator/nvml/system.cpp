@@ -2,11 +2,11 @@
 #include <cstring>
 
 #include "nvml/session.hpp"
+#include "shared/versions.hpp"
 
 namespace {
 
 constexpr char kDriverVersion[] = "580.159.04-emulated";
-constexpr int kCudaVersion = 13000;  // as cuDriverGetVersion answers
 
 }  // namespace
 
@@ -21,7 +21,7 @@ nvmlReturn_t DECLDIR nvmlSystemGetDriverVersion(char* version, unsigned length) 
 // Answered before nvmlInit, too.
 nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion(int* version) {
     if (!version) return NVML_ERROR_INVALID_ARGUMENT;
-    *version = kCudaVersion;
+    *version = emulator::kCudaVersion;
     return NVML_SUCCESS;
 }
 

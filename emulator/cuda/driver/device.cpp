@@ -7,6 +7,7 @@
 
 #include "cuda/driver/driver.hpp"
 #include "model/timing.hpp"
+#include "shared/versions.hpp"
 
 using namespace emulator;
 using namespace emulator::cuda;
@@ -41,8 +42,8 @@ constexpr Attribute kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560},
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, timing::kWarpsPerProcessor * timing::kWarp},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, timing::kBlocksPerProcessor},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
-    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kCapabilityMajor},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, kCapabilityMinor},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},

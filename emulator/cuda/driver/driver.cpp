@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "shared/versions.hpp"
+
 namespace emulator::cuda {
 namespace {
 
@@ -38,8 +40,7 @@ CUresult CUDAAPI cuInit(unsigned flags) {
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
-    constexpr int kVersion = 13000;  // what a driver 580 reports
     if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = kVersion;
+    *version = emulator::kCudaVersion;
     return CUDA_SUCCESS;
 }

@@ -61,7 +61,7 @@ def wanted(who: Mapping[str, str], settings: Mapping[str, str], refuse: Sequence
         (rule,) = read_drop_in(_NOWHERE, text.encode()).rules
     except UsageError as error:  # it tells the line of a file that nobody wrote
         raise UsageError(re.sub(rf"^{_NOWHERE}:[0-9]+: ", "", str(error))) from None
-    if not rule.of_the_kernel or set(who.get("comm", "")) & set("*?"):
+    if not rule.of_the_kernel or rule.like_patterns:
         raise UsageError("the policy map takes names in full, without *, ? or [")
     return Wanted(text, rule)
 

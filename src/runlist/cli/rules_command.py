@@ -79,13 +79,10 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def _like_patterns(rules: Sequence[Rule]) -> Iterator[str]:
-    """Names of programs with what is a pattern elsewhere: few programs are called so."""
     for rule in rules:
-        if (comm := rule.conditions.get("comm")) is not None:
-            for name in sorted(comm.exact):
-                if set(name) & set("*?"):
-                    said = f"comm is no pattern: {printable(name)} is a program of that very name"
-                    yield f"{printable(rule.where)}: {said}; command takes patterns"
+        for name in rule.like_patterns:
+            said = f"comm is no pattern: {printable(name)} is a program of that very name"
+            yield f"{printable(rule.where)}: {said}; command takes patterns"
 
 
 def _show(found: RulesView) -> None:

@@ -96,6 +96,12 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
     @property
+    def like_patterns(self) -> list[str]:
+        """Names of programs with what is a pattern elsewhere: few programs are called so."""
+        comm = self.conditions.get("comm")
+        return [] if comm is None else sorted(name for name in comm.exact if set(name) & set("*?"))
+
+    @property
     def exact(self) -> tuple[str, frozenset[str]] | None:
         """The fact that has to be one of a few texts, and these; None where the rule names none."""
         for name in reversed(OF_A_PROCESS):

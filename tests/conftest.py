@@ -21,6 +21,7 @@ from runlist.emulated import EmulatedGpu
 from runlist.planes.process.region import ready
 from runlist.workloads.process import WorkloadProcess
 from tests.fixtures.leftovers import end_all
+from tests.fixtures.parallel import told_at_once
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
 
@@ -39,8 +40,33 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     ready()  # opens a descriptor for good: it is no test's that counts them
-    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and [Path(word).resolve() for word in config.args] == [TESTS]:
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if not worker:
+        config.pluginmanager.register(_TellAtOnce(config))
+    elif [Path(word).resolve() for word in config.args] == [TESTS]:
         config.args = _from(int(worker.removeprefix("gw")) / int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.fixtures.parallel import Files
+
+    return Files(config, log)
+
+
+class _TellAtOnce:
+    """In the process that people look at."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(told_at_once(report))
 
 
 def _from(part: float) -> list[str]:

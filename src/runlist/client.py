@@ -48,7 +48,7 @@ Settings = Mapping[str, str | float]
 _NO_ANSWER = "the daemon does not answer: wait, or look at its log"
 _CLOSED = "this client has no connection any more: it was closed, or a request was interrupted: open another"
 _NOT_READY = "a daemon is starting or ending and gets neither done: see its log, or end it"
-_OTHER_VERSION = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
+_UNKNOWN_ANSWER = "the daemon is of another version: end it with `runlist daemon --stop`, and try again"
 _START_PATIENCE_S = 60.0
 """How long another daemon may take to start or to end: a machine can be very busy."""
 _TURN_S = 15.0
@@ -273,7 +273,7 @@ class Client:
         """The policy map, and who sees to what it refuses."""
         answer = self._ask(wire.GetPolicyMap())
         if not isinstance(answer, wire.PolicyMap):
-            raise DaemonGone(_OTHER_VERSION)
+            raise DaemonGone(_UNKNOWN_ANSWER)
         return answer
 
     def reload_rules(self) -> wire.RulesInForce:
@@ -288,7 +288,7 @@ class Client:
         """What each workload used of each GPU, also when all its tasks have ended."""
         answer = self._ask(wire.ListWorkloads())
         if not isinstance(answer, wire.Workloads):
-            raise DaemonGone(_OTHER_VERSION)
+            raise DaemonGone(_UNKNOWN_ANSWER)
         return answer.workloads
 
     def stop(self) -> None:
@@ -362,13 +362,13 @@ class Client:
         except OSError:
             body = None
         except ValueError:
-            raise DaemonGone(_OTHER_VERSION) from None
+            raise DaemonGone(_UNKNOWN_ANSWER) from None
         if body is None:
             raise DaemonEnded("the daemon ended before it answered: everything is put back; see its log")
         try:
             answer: wire.Message = self._decoder.decode(body)
         except msgspec.MsgspecError:
-            raise DaemonGone(_OTHER_VERSION) from None
+            raise DaemonGone(_UNKNOWN_ANSWER) from None
         return answer
 
     def _hear_nothing(self) -> None:
@@ -389,7 +389,7 @@ class Client:
     def _tasks(self, request: wire.Message, fds: Sequence[int] = ()) -> wire.Tasks:
         answer = self._ask(request, fds)
         if not isinstance(answer, wire.Tasks):
-            raise DaemonGone(_OTHER_VERSION)
+            raise DaemonGone(_UNKNOWN_ANSWER)
         other = self._another_version(answer)
         self.notes = [*answer.notes, other] if other else answer.notes
         return answer
@@ -397,13 +397,13 @@ class Client:
     def _rules(self, request: wire.Message) -> wire.RulesInForce:
         answer = self._ask(request)
         if not isinstance(answer, wire.RulesInForce):
-            raise DaemonGone(_OTHER_VERSION)
+            raise DaemonGone(_UNKNOWN_ANSWER)
         return answer
 
     def _status(self, request: wire.Message) -> wire.DaemonStatus:
         answer = self._ask(request)
         if not isinstance(answer, wire.DaemonStatus):
-            raise DaemonGone(_OTHER_VERSION)
+            raise DaemonGone(_UNKNOWN_ANSWER)
         return answer
 
 

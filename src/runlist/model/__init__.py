@@ -6,7 +6,7 @@ from runlist.model.giving_way import GivingWay
 from runlist.model.gpu import SliceLimits
 from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
 from runlist.model.share import DEFAULT_SHARE, Share
-from runlist.model.task import Engine, Task, TaskClass, TaskKey
+from runlist.model.task import Engine, Owner, Task, TaskClass, TaskKey
 from runlist.model.usage import NO_USAGE, Usage
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "GivingWay",
     "Hint",
     "Idle",
+    "Owner",
     "Report",
     "Segment",
     "Share",

@@ -10,6 +10,9 @@ from runlist.model.activity import Activity
 from runlist.model.limits import DEFAULT_WEIGHT, Cap, Deadline
 from runlist.model.usage import NO_USAGE, Usage
 
+Owner = tuple[int, str]
+"""Who answers for what tasks say: a user, and a container or nothing."""
+
 
 class Engine(StrEnum):
     """What a channel group runs on. A group with any compute channel counts as compute."""
@@ -69,11 +72,10 @@ class Task:
     together: int | None = None
     usage: Usage = NO_USAGE
     activity: Activity | None = None
-    owned_by: tuple[int, str] | None = None
+    owned_by: Owner | None = None
 
     @property
-    def owner(self) -> tuple[int, str]:
-        """Who answers for what it says: a user, and a container or nothing."""
+    def owner(self) -> Owner:
         return self.owned_by or (self.uid, "")
 
     def is_one_with(self, other: Task) -> bool:

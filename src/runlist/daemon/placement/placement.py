@@ -15,7 +15,7 @@ from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.drop_ins import DropIns
 from runlist.daemon.placement.facts import MAX_COMMAND, comm_of, environment_of
-from runlist.daemon.placement.room import Room
+from runlist.daemon.placement.queue import Queue
 from runlist.daemon.placement.rule import Match, Rule
 from runlist.daemon.placement.rules import Facts, Rules, facts_of
 from runlist.daemon.tasks.managed import ManagedTask, Root
@@ -95,7 +95,7 @@ class Placement:
         self.drop_ins: DropIns | None = None
         self.foretold: dict[int, Match] = {}
         """What the rules give to processes that are looked at just now, where the kernel told which rule that is."""
-        self.room = Room(self.rules, gpus, census)
+        self.queue = Queue(self.rules, gpus, census)
         self._census = census
 
     def take_drop_ins(self, folder: Path, changed: Callable[[list[Rule]], None]) -> DropIns:

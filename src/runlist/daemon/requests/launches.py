@@ -109,8 +109,8 @@ class Launches:
             raise RunlistError(f"process {pid} is managed already")
         if self._processes.is_full(uid, [user_behind(each) for each in self._waiting.values()].count(user_behind(uid))):
             raise RunlistError(FULL)
-        rules, room, owner = self._placement.rules, self._placement.room, Owner.of(pid, uid)
-        self._waiting[pid], room.commands[pid], self._next = uid, owner, None
+        rules, queue, owner = self._placement.rules, self._placement.queue, Owner.of(pid, uid)
+        self._waiting[pid], queue.commands[pid], self._next = uid, owner, None
         try:
             while rules.limits.over is Over.QUEUE:
                 if self._next_command() == pid:
@@ -118,9 +118,9 @@ class Launches:
                 await asyncio.sleep(_QUEUE_LOOK_S)
                 check_owner(pid, uid)  # it may have given up
         finally:
-            del self._waiting[pid], room.commands[pid]
+            del self._waiting[pid], queue.commands[pid]
             self._next = None
-        reason = room.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
+        reason = queue.no_room_anywhere(self._all_gpus(), owner, self._processes.starting)
         if reason is not None and rules.limits.over is Over.REFUSE:
             raise RunlistError(f"the command is not started: {reason}")
         return settings if reason is None else override(settings, {"class": TaskClass.BATCH})
@@ -129,7 +129,7 @@ class Launches:
         """The launcher whose turn it is. All that wait ask for it, so what was found out counts for a moment."""
         now = time.monotonic()
         if self._next is None or now - self._next[0] > _COUNTS_S:
-            self._next = now, self._placement.room.next_command(self._all_gpus(), self._processes.starting)
+            self._next = now, self._placement.queue.next_command(self._all_gpus(), self._processes.starting)
         return self._next[1]
 
     def _all_gpus(self) -> list[str]:

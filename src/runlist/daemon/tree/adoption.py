@@ -351,7 +351,7 @@ class Adoption:
 
     def _keep_limits(self, task: ManagedTask) -> None:
         """Do what the limits say with a task that finds no room. Raises RunlistError when they refuse it."""
-        reason = self._placement.room.no_room(task.task.key.gpu, Owner(*task.task.owner))
+        reason = self._placement.queue.no_room(task.task.key.gpu, Owner(*task.task.owner))
         if reason is None:
             return
         over = self._placement.rules.limits.over

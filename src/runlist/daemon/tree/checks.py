@@ -122,7 +122,7 @@ class Checks:
         """Let queued tasks run as far as there is room, or as batch once the limits say so."""
         admitted = set()
         for scheduler in self._gpus.all():
-            while task := self._placement.room.next_task(scheduler.gpu, self._processes.starting):
+            while task := self._placement.queue.next_task(scheduler.gpu, self._processes.starting):
                 task.let_go(SuspendedBy.ROOM)
                 admitted.add(scheduler.gpu)
             if self._placement.rules.limits.over is Over.BATCH:

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import msgspec
 
-from runlist.model import Task, TaskKey
+from runlist.model import Owner, Task, TaskKey
 from runlist.policies.parts.pace import NEVER, reached
 
 MOST_LIES, FORGIVEN_S = 3, 60.0
 """Whoever lies in so many breaks in a row is not believed for a minute; nobody of a user of whom so many are not."""
-
-_Owner = tuple[int, str]
 
 
 class _Account(msgspec.Struct):
@@ -28,9 +26,9 @@ class Liars:
 
     def __init__(self) -> None:
         self._accounts: dict[TaskKey, _Account] = {}
-        self._owners: dict[TaskKey, _Owner] = {}
-        self._left: dict[_Owner, _Account] = {}  # by those that are gone
-        self._crowds: dict[_Owner, float] = {}  # until when nobody of an owner is believed
+        self._owners: dict[TaskKey, Owner] = {}
+        self._left: dict[Owner, _Account] = {}  # by those that are gone
+        self._crowds: dict[Owner, float] = {}  # until when nobody of an owner is believed
 
     def appears(self, task: Task, now: float) -> None:
         """A task is there: of its lies those count that others of its user left."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from runlist.model import Task, TaskKey
+from runlist.model import Owner, Task, TaskKey
 from runlist.policies.parts.pace import NEVER, reached
 from runlist.policies.parts.rest import Rest
 
@@ -52,7 +52,7 @@ class _Account(msgspec.Struct):
             self.ignored |= ignored
 
 
-class _Owner(msgspec.Struct):
+class _Answerer(msgspec.Struct):
     """Who answers for tasks: `gone` is for those that are, `said` how much was said since the window began."""
 
     gone: _Account
@@ -63,7 +63,7 @@ class _Owner(msgspec.Struct):
 class _Speaker(msgspec.Struct):
     """A task that is there, since its first word with an account; how much it said, and how much of that was wrong."""
 
-    owner: _Owner
+    owner: _Answerer
     account: _Account | None = None
     told: int = 0
     wrong: int = 0
@@ -77,12 +77,12 @@ class Standing:
     def __init__(self, budget: float) -> None:
         self._budget = budget
         self._speakers: dict[TaskKey, _Speaker] = {}
-        self._owners: dict[tuple[int, str], _Owner] = {}
+        self._owners: dict[Owner, _Answerer] = {}
         self._saved_at, self._window_began = 0.0, -NEVER
 
     def appears(self, task: Task) -> None:
         """A task is there."""
-        owner = self._owners.get(task.owner) or self._owners.setdefault(task.owner, _Owner(_Account(), Rest(REST_S)))
+        owner = self._owners.get(task.owner) or self._owners.setdefault(task.owner, _Answerer(_Account(), Rest(REST_S)))
         if (speaker := self._speakers.get(task.key)) is None:
             self._speakers[task.key] = _Speaker(owner)
         else:
@@ -153,7 +153,7 @@ class Standing:
         yield from (each.account for each in self._speakers.values() if each.account and each.account.owes)
         yield from (each.gone for each in self._owners.values() if each.gone.owes)
 
-    def _count_one(self, owner: _Owner, now: float) -> None:
+    def _count_one(self, owner: _Answerer, now: float) -> None:
         """Where there are more than it is worth, listen for a while to none of who has more than a part of that."""
         most = MOST_COST * WINDOW_S / COST_S
         if reached(self._window_began + WINDOW_S, now):

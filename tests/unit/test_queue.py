@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runlist.daemon.placement.book import RuleBook
-from runlist.daemon.placement.room import Room
+from runlist.daemon.placement.queue import Queue
 from runlist.daemon.placement.rules import Over, Rules
 from runlist.errors import UsageError
 from runlist.proc.owners import Owner
@@ -45,7 +45,7 @@ class Machine:
         return self.memory[gpu]
 
 
-Make = Callable[[str], Room]
+Make = Callable[[str], Queue]
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def machine() -> Machine:
 
 @pytest.fixture
 def make(tmp_path: Path, machine: Machine) -> Make:
-    def make(text: str) -> Room:
+    def make(text: str) -> Queue:
         path = tmp_path / "rules.toml"
         path.write_text(text)
         gpus: Any = machine
-        return Room(RuleBook(Rules.load(path)), gpus, gpus)
+        return Queue(RuleBook(Rules.load(path)), gpus, gpus)
 
     return make
 
@@ -67,138 +67,138 @@ def make(tmp_path: Path, machine: Machine) -> Make:
 def test_without_limits_there_is_always_room(make: Make, machine: Machine) -> None:
     machine.add(ALICE, 100)
     machine.memory[GPU] = {1: 1 << 50}
-    for room in (make(""), make('[[rule]]\nset.class = "batch"\n')):
-        assert room.over_limit(GPU, ALICE, [ALICE] * 1000) is None
-        assert room.over_limit("GPU-3", ALICE) is None  # nothing is opened to find that out
-        assert room.no_room("GPU-3", ALICE) is None
-        room.commands = {7: ALICE, 8: BOB}
-        assert room.next_command(["GPU-3"], ()) == 7
+    for queue in (make(""), make('[[rule]]\nset.class = "batch"\n')):
+        assert queue.over_limit(GPU, ALICE, [ALICE] * 1000) is None
+        assert queue.over_limit("GPU-3", ALICE) is None  # nothing is opened to find that out
+        assert queue.no_room("GPU-3", ALICE) is None
+        queue.commands = {7: ALICE, 8: BOB}
+        assert queue.next_command(["GPU-3"], ()) == 7
 
 
 def test_a_limit_of_tasks_is_for_each_gpu(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 2\n")
-    assert room.over_limit(GPU, ALICE) is None
+    queue = make("[limits]\ntasks = 2\n")
+    assert queue.over_limit(GPU, ALICE) is None
     machine.add(ALICE, 2)
-    assert room.over_limit(GPU, BOB) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
-    assert room.over_limit(OTHER, BOB) is None
+    assert queue.over_limit(GPU, BOB) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    assert queue.over_limit(OTHER, BOB) is None
 
 
 def test_those_that_wait_take_no_room_and_those_that_start_do(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 2\n")
+    queue = make("[limits]\ntasks = 2\n")
     machine.add(ALICE)
     machine.add(ALICE, 2, queued=True)
-    assert room.over_limit(GPU, ALICE) is None
-    assert room.over_limit(GPU, ALICE, [ALICE]) is not None
+    assert queue.over_limit(GPU, ALICE) is None
+    assert queue.over_limit(GPU, ALICE, [ALICE]) is not None
 
 
 def test_nobody_goes_before_those_who_wait(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 2\n")
-    assert room.no_room(GPU, ALICE) is None
-    assert room.no_room(GPU, ALICE, [ALICE, BOB]) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
+    queue = make("[limits]\ntasks = 2\n")
+    assert queue.no_room(GPU, ALICE) is None
+    assert queue.no_room(GPU, ALICE, [ALICE, BOB]) == "GPU GPU-1 has 2 tasks, and rules.toml:1 allows 2"
     machine.add(BOB)
     machine.add(ALICE, queued=True)
-    assert room.over_limit(GPU, ALICE) is None  # the one that waits may come in
-    assert room.no_room(GPU, ALICE) == room.no_room(GPU, BOB) == "others wait for room on GPU GPU-1"
-    assert room.no_room(OTHER, ALICE) is None
+    assert queue.over_limit(GPU, ALICE) is None  # the one that waits may come in
+    assert queue.no_room(GPU, ALICE) == queue.no_room(GPU, BOB) == "others wait for room on GPU GPU-1"
+    assert queue.no_room(OTHER, ALICE) is None
 
 
 def test_a_limit_of_memory_counts_what_everybody_holds(make: Make, machine: Machine) -> None:
-    room = make('[limits]\nmemory = "1 GiB"\nover = "refuse"\n')
+    queue = make('[limits]\nmemory = "1 GiB"\nover = "refuse"\n')
     machine.memory[GPU] = {1: 512 << 20, 2: 512 << 20}
-    assert room.over_limit(GPU, ALICE) is None
+    assert queue.over_limit(GPU, ALICE) is None
     machine.memory[GPU][3] = 1
-    assert room.over_limit(GPU, ALICE) == "1024 MiB are used on GPU GPU-1, and rules.toml:1 allows 1024 MiB"
-    assert room.over_limit(OTHER, ALICE) is None
+    assert queue.over_limit(GPU, ALICE) == "1024 MiB are used on GPU GPU-1, and rules.toml:1 allows 1024 MiB"
+    assert queue.over_limit(OTHER, ALICE) is None
 
 
 def test_a_limit_of_each_user_is_for_all_but_root(make: Make, machine: Machine) -> None:
-    room = make("[limits]\nuser_tasks = 2\n")
+    queue = make("[limits]\nuser_tasks = 2\n")
     for owner in (ALICE, POD, ROOT):
         machine.add(owner, 2)
     said = "has 2 tasks on GPU GPU-1, and rules.toml:1 allows a user 2"
-    assert room.over_limit(GPU, ALICE) == f"user 1000 {said}"
-    assert room.over_limit(GPU, POD) == f"user 0 in container c0ffee {said}"
-    assert room.over_limit(GPU, BOB, [ALICE]) is None
-    assert room.over_limit(GPU, BOB, [BOB, BOB]) is not None
-    assert room.over_limit(GPU, ROOT) is room.over_limit(OTHER, ALICE) is None
+    assert queue.over_limit(GPU, ALICE) == f"user 1000 {said}"
+    assert queue.over_limit(GPU, POD) == f"user 0 in container c0ffee {said}"
+    assert queue.over_limit(GPU, BOB, [ALICE]) is None
+    assert queue.over_limit(GPU, BOB, [BOB, BOB]) is not None
+    assert queue.over_limit(GPU, ROOT) is queue.over_limit(OTHER, ALICE) is None
 
 
 def test_who_waits_for_its_own_tasks_keeps_nobody_waiting(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 4\nuser_tasks = 1\n")
+    queue = make("[limits]\ntasks = 4\nuser_tasks = 1\n")
     machine.add(ALICE)
     (hers,) = machine.add(ALICE, queued=True)
-    assert room.no_room(GPU, BOB) is None
-    room.commands = {7: ALICE, 8: BOB}
-    assert room.next_command([GPU], ()) == 8
-    assert room.next_task(GPU, ()) is None
+    assert queue.no_room(GPU, BOB) is None
+    queue.commands = {7: ALICE, 8: BOB}
+    assert queue.next_command([GPU], ()) == 8
+    assert queue.next_task(GPU, ()) is None
     machine.tasks[GPU].pop(0)
-    assert room.next_task(GPU, ()) is hers
+    assert queue.next_task(GPU, ()) is hers
 
 
 def test_who_has_least_is_next(make: Make, machine: Machine) -> None:
     """Whoever has most of the tasks, and many that wait, keeps nobody from what becomes free next."""
-    room = make("[limits]\ntasks = 4\n")
+    queue = make("[limits]\ntasks = 4\n")
     running = machine.add(ALICE, 3)
     machine.add(BOB)
     machine.add(ALICE, 5, queued=True)
     bobs = machine.add(BOB, 2, queued=True)
-    assert room.next_task(GPU, ()) is None
+    assert queue.next_task(GPU, ()) is None
     running[0].queued = True
-    assert room.next_task(GPU, ()) is bobs[0]
+    assert queue.next_task(GPU, ()) is bobs[0]
     bobs[0].queued = False
     running[1].queued = True
-    assert room.next_task(GPU, ()) is running[0]  # of hers the one that waits longest
+    assert queue.next_task(GPU, ()) is running[0]  # of hers the one that waits longest
 
 
 def test_a_command_of_who_has_less_goes_before_the_tasks_that_wait(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 3\n")
+    queue = make("[limits]\ntasks = 3\n")
     machine.add(ALICE, 2)
     machine.add(ALICE, 5, queued=True)
-    room.commands = {7: ALICE, 8: ALICE, 9: BOB}
-    assert room.next_task(GPU, ()) is None
-    assert room.no_room(GPU, BOB) is None
-    assert room.next_command([GPU], ()) == 9
+    queue.commands = {7: ALICE, 8: ALICE, 9: BOB}
+    assert queue.next_task(GPU, ()) is None
+    assert queue.no_room(GPU, BOB) is None
+    assert queue.next_command([GPU], ()) == 9
     # while that is starting there is no room for another one, and what it takes is no others'
-    assert room.next_command([GPU], [BOB]) is None
-    del room.commands[9]
-    assert room.next_command([GPU], ()) is None  # hers that wait have no more than she has
-    assert room.next_task(GPU, ()) is machine.tasks[GPU][2]
+    assert queue.next_command([GPU], [BOB]) is None
+    del queue.commands[9]
+    assert queue.next_command([GPU], ()) is None  # hers that wait have no more than she has
+    assert queue.next_task(GPU, ()) is machine.tasks[GPU][2]
 
 
 def test_what_is_starting_counts_for_whoever_starts_it(make: Make, machine: Machine) -> None:
-    room = make("[limits]\ntasks = 3\n")
-    room.commands = {7: ALICE, 8: BOB}
-    assert room.next_command([GPU], ()) == 7
-    assert room.next_command([GPU], [ALICE]) == 8
-    assert room.next_command([GPU, OTHER], [ALICE, BOB, BOB]) is None
+    queue = make("[limits]\ntasks = 3\n")
+    queue.commands = {7: ALICE, 8: BOB}
+    assert queue.next_command([GPU], ()) == 7
+    assert queue.next_command([GPU], [ALICE]) == 8
+    assert queue.next_command([GPU, OTHER], [ALICE, BOB, BOB]) is None
 
 
 def test_what_a_user_starts_takes_no_more_room_than_a_user_may_have(make: Make, machine: Machine) -> None:
     """One who had many sleeping processes attached kept the commands of all others waiting for ever."""
-    room = make("[limits]\ntasks = 4\nuser_tasks = 2\n")
-    room.commands = {7: BOB}
+    queue = make("[limits]\ntasks = 4\nuser_tasks = 2\n")
+    queue.commands = {7: BOB}
     machine.add(ALICE)
-    assert room.next_command([GPU], [ALICE] * 60) == 7
-    assert room.over_limit(GPU, BOB, [ALICE] * 60) is None
-    assert room.over_limit(GPU, ALICE, [ALICE] * 60) is not None
-    assert room.over_limit(GPU, BOB, [ROOT] * 4) is not None
+    assert queue.next_command([GPU], [ALICE] * 60) == 7
+    assert queue.over_limit(GPU, BOB, [ALICE] * 60) is None
+    assert queue.over_limit(GPU, ALICE, [ALICE] * 60) is not None
+    assert queue.over_limit(GPU, BOB, [ROOT] * 4) is not None
 
 
 def test_those_that_wait_do_not_wait_for_memory_that_only_they_hold(make: Make, machine: Machine) -> None:
     """One that waited, and allocated, kept itself and all others off a GPU on which nobody was any more."""
-    room = make('[limits]\nmemory = "1 GiB"\n')
+    queue = make('[limits]\nmemory = "1 GiB"\n')
     machine.add(BOB)
     first, _ = machine.add(ALICE, 2, queued=True)
     machine.memory[GPU] = {0: 1 << 20, 1: 1 << 30, 2: 1 << 20}
-    assert room.next_task(GPU, ()) is None
+    assert queue.next_task(GPU, ()) is None
     del machine.tasks[GPU][0]
     machine.memory[GPU][0] = 2 << 30  # a process that is not managed has it
-    assert room.next_task(GPU, ()) is None
+    assert queue.next_task(GPU, ()) is None
     machine.memory[GPU][0] = 1 << 20
-    assert room.next_task(GPU, ()) is first
+    assert queue.next_task(GPU, ()) is first
     first.queued = False
-    assert room.next_task(GPU, ()) is None
-    assert room.over_limit(GPU, BOB) is not None
+    assert queue.next_task(GPU, ()) is None
+    assert queue.over_limit(GPU, BOB) is not None
 
 
 @pytest.mark.parametrize("text", ["user_tasks = 0", "user_tasks = true", 'user_tasks = "2"', "users_tasks = 2"])

@@ -16,8 +16,10 @@ from runlist.proc.owners import Owner
 from runlist.text import counted
 
 
-class Room:
-    """The room on all GPUs. `starting` are the owners of commands without a context yet, which may get one anywhere."""
+class Queue:
+    """The room on all GPUs, and who waits for it. `starting` are the owners of commands without a context yet,
+    which may get one anywhere.
+    """
 
     def __init__(self, rules: RuleBook, gpus: Gpus, census: MemoryCensus) -> None:
         self._rules = rules

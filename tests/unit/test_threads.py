@@ -1,8 +1,10 @@
-"""Starting threads while memory is short."""
+"""Starting and ending threads while memory is short."""
 
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -29,3 +31,25 @@ def test_a_thread_starts_only_where_there_is_memory_for_it(monkeypatch: pytest.M
     assert exhaustion.passes(raised.value)
     assert ran.is_set()
     assert not refused.is_alive()
+
+
+_ENDS = """
+import resource, threading, time
+from runlist.proc import threads
+
+def turn():
+    while True:
+        time.sleep(0.0001)
+
+threads.refuse_without_memory()
+for _ in range(4):
+    threading.Thread(target=turn, daemon=True).start()
+resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+"""
+
+
+def test_a_process_without_memory_ends_while_threads_run() -> None:
+    """The C library loaded what it needs to end a thread when the first one did, and aborted."""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")

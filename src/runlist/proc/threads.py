@@ -1,7 +1,9 @@
-"""Starting threads while memory is short."""
+"""Starting and ending threads while memory is short."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 import threading
 
@@ -14,8 +16,11 @@ ROOM = 2 << 20
 def refuse_without_memory() -> None:
     """From now on `Thread.start` raises RuntimeError where there is no memory for one, as where the kernel has none for
     its stack. The interpreter waits for a thread's first line without end, and one without memory has none: an event
-    loop would stand still for ever, with tenants suspended.
+    loop would stand still for ever, with tenants suspended. And a thread that is there when the interpreter ends takes
+    nothing from the disk then: without memory for that, the C library would abort the process.
     """
+    with contextlib.suppress(OSError):  # another C library than GNU's has no such file, and no need of it
+        ctypes.CDLL("libgcc_s.so.1")
     start = threading.Thread.start
 
     def start_or_refuse(self: threading.Thread) -> None:

@@ -91,8 +91,15 @@ class Handlers:
             return found
 
     async def _together(self, tasks: list[ManagedTask], kept_s: float = 0.0) -> list[str]:
+        """Notes on those that the GPU takes for one. Where there is no room to ask who they are, they go by what was
+        told last: what was asked for is done by now, and must not seem refused.
+        """
         manager = self._manager
-        await manager.census.refresh(kept_s)
+        try:
+            await manager.census.refresh(kept_s)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not passes(error):
+                raise
         others = [pids_together(task, manager.gpus.scheduler(task.task.key.gpu), manager.census) for task in tasks]
         return together_notes(tasks, others)
 

@@ -18,7 +18,7 @@ from runlist.planes.nvidia.slices import SLICES
 from runlist.policies import Decision, PolicySpec
 from runlist.policies.parts.slices import BASE_US
 from tests.fixtures.fake_rm import FakeRm
-from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World
+from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World, given_little_time
 
 pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
 
@@ -51,13 +51,15 @@ STALLED = [(method, how) for method in ("decide", "on_event", "admit", "why") fo
 
 
 @pytest.mark.parametrize(("method", "how"), STALLED)
-def test_a_policy_that_stalls_is_dropped_within_one_run(world: World, method: str, how: Callable[[], Any]) -> None:
+def test_a_policy_that_stalls_is_dropped_within_one_run(
+    world: World, watchdog: Watchdog, method: str, how: Callable[[], Any]
+) -> None:
     world.add(1)
     world.add(2)
     world.decide(Decision({KEY: Share(4_000), TaskKey(2, GPU): Share(4_000)}))
     world.run()
     assert world.shares() == {1: (4_000, True), 2: (4_000, True)}
-    world.policy.broken = {method: how}
+    world.policy.broken = {method: given_little_time(watchdog, how)}
     if method == "admit":
         newcomer = Task(TaskKey(3, GPU), TaskClass.BATCH, "test", 0, world.clock.now)
         assert world.do(lambda: world.scheduler.refusal(newcomer)) is None  # its successor takes it
@@ -123,13 +125,13 @@ def test_a_new_policy_that_fails_at_the_first_event_is_dropped(world: World) -> 
     assert world.shares() == {1: (1, True)}
 
 
-def test_what_is_refused(world: World) -> None:
+def test_what_is_refused(world: World, watchdog: Watchdog) -> None:
     task = world.add(1).task
     assert world.do(lambda: world.scheduler.refusal(task)) == "no 1 beside 1"
     other = Probe(world.clock)
     assert world.do(lambda: world.scheduler.refusal(task, other)) == "no 1 beside 1"
     for how in (fail, leave, *STALLS):
-        other.broken = {"admit": how}
+        other.broken = {"admit": given_little_time(watchdog, how)}
         reason = world.do(lambda: world.scheduler.refusal(task, other))
         assert reason is not None
         assert "failed at admitting process 1" in reason

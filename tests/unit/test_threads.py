@@ -12,6 +12,10 @@ import pytest
 from runlist.proc import exhaustion, threads
 
 
+def full(*_: object, **__: object) -> mmap.mmap:
+    raise OSError(12, "Cannot allocate memory")
+
+
 def test_a_thread_starts_only_where_there_is_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # to be put back
     threads.refuse_without_memory()
@@ -20,9 +24,6 @@ def test_a_thread_starts_only_where_there_is_memory_for_it(monkeypatch: pytest.M
     thread.start()
     thread.join()
     assert ran.is_set()
-
-    def full(*_: object, **__: object) -> mmap.mmap:
-        raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(mmap, "mmap", full)
     refused = threading.Thread(target=ran.clear)
@@ -53,3 +54,25 @@ def test_a_process_without_memory_ends_while_threads_run() -> None:
     for _ in range(5):
         done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_room_for_another_thread_work_waits_for_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # to be put back
+    threads.refuse_without_memory()
+    begun, gate = threading.Event(), threading.Event()
+    with threads.Pool(2) as pool:
+        first = pool.submit(lambda: begun.set() or gate.wait(60))
+        begun.wait()
+        monkeypatch.setattr(mmap, "mmap", full)
+        second = pool.submit(lambda: "done")
+        gate.set()
+        assert (first.result(60), second.result(60)) == (True, "done")
+
+
+def test_a_pool_without_any_thread_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # to be put back
+    threads.refuse_without_memory()
+    monkeypatch.setattr(mmap, "mmap", full)
+    with threads.Pool(2) as pool, pytest.raises(RuntimeError) as raised:
+        pool.submit(lambda: "done")
+    assert exhaustion.passes(raised.value)

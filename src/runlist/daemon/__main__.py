@@ -147,6 +147,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         )
         shown = _show_to_containers(paths.messages_socket(plane), paths.tenants_folder(plane))
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(threads.Pool())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         hung_up = asyncio.Event()

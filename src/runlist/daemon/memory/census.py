@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 
 from runlist.planes.interface import Census, CensusError, GpuInfo
 from runlist.proc.process import start_of
+from runlist.proc.threads import Pool
 
 KEPT_S = 2.0
 """How old an answer may be: asking takes some 2 ms."""
@@ -56,7 +56,7 @@ class MemoryCensus:
         self._looks: dict[str, _Look] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._infos: list[GpuInfo] = []
-        self._threads = ThreadPoolExecutor(_THREADS, "census")
+        self._threads = Pool(_THREADS, "census")
 
     def gpus(self) -> list[str]:
         """UUIDs of all GPUs."""

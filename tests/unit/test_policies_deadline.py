@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runlist.model import Cap, Deadline, Segment, Share, Task, TaskClass, TaskKey, Usage, Vanish
@@ -91,6 +93,17 @@ def test_a_deadline_task_that_comes_again_has_no_other_budget(vanishes: bool) ->
     it.decide([other], 10.21)
     it.decide([other, task(3, **every(5, 20))], 20.0)
     assert it.decide([task(1, **every(50, 200)), other], 20.0).shares[key].enabled
+
+
+def test_a_crowd_of_short_processes_has_the_budgets_of_one_user() -> None:
+    """Each had a whole budget when it came, and so all of them together the whole GPU for a reservation of a part."""
+    it, other = layer(), task(2, BATCH)
+    it.decide([task(1, **every(50, 200)), other], 10.0)
+    it.on_event(Vanish(TaskKey(1, "GPU-0"), Usage(0.05)), 10.05)
+    crowd = [replace(task(pid, **every(50, 200)), owned_by=(uid, "")) for pid, uid in ((3, 0), (4, 0), (5, 1000))]
+    shares = it.decide([*crowd, other], 10.06).shares
+    assert [shares[each.key].enabled for each in crowd] == [False, True, True]  # the second is one more at once
+    assert it.decide([*crowd, other], 10.2).shares[crowd[0].key].enabled
 
 
 def test_the_earliest_deadline_comes_first_and_the_others_have_what_it_leaves() -> None:

@@ -27,6 +27,7 @@ LOWEST = 0.01
 MOST = 4096
 
 KEY, OTHER = TaskKey(1, "GPU-0"), TaskKey(2, "GPU-0")
+ALICE = (1000, "")
 
 
 def task(key: TaskKey = KEY, **values: object) -> Task:
@@ -193,7 +194,7 @@ def test_lengths_of_time_are_milliseconds_or_have_their_unit(text: str) -> None:
 
 
 def reservation() -> Reservation:
-    return Reservation(Deadline(5_000, 20_000), Usage(1.0, 0, 0.0), 10.0)
+    return Reservation(Deadline(5_000, 20_000), Usage(1.0, 0, 0.0), 10.0, ALICE)
 
 
 def test_a_budget_is_used_up_and_comes_back_with_the_period() -> None:
@@ -236,7 +237,7 @@ def test_another_deadline_holds_from_the_next_period() -> None:
 
 def test_a_shorter_period_does_not_begin_at_the_end_of_a_long_one() -> None:
     """One that had 5 s in every 10 was off for up to 10 s, once it had 5 ms in every 20."""
-    budget = Reservation(Deadline(5_000_000, 10_000_000), Usage(), 10.0)
+    budget = Reservation(Deadline(5_000_000, 10_000_000), Usage(), 10.0, ALICE)
     budget.settle(Usage(1.0), 11.0)
     budget.change(Deadline(5_000, 20_000), 11.0)
     budget.settle(Usage(1.005), 11.005)
@@ -250,7 +251,7 @@ def test_a_shorter_period_does_not_begin_at_the_end_of_a_long_one() -> None:
 def test_a_deadline_that_changes_all_the_time_gives_no_more_than_the_same_one(cycle_ms: int, short_ms: int) -> None:
     """10 % came to be 60 %: a short period ended the long one, of which all was used."""
     long, short = Deadline(10_000, 100_000), Deadline(1_000, 10_000)
-    budget, used = Reservation(long, Usage(), 10.0), 0.0
+    budget, used = Reservation(long, Usage(), 10.0, ALICE), 0.0
     for step in range(2000):
         now = 10.001 + step / 1000
         used += 0.0 if budget.spent else 0.001
@@ -260,7 +261,7 @@ def test_a_deadline_that_changes_all_the_time_gives_no_more_than_the_same_one(cy
 
 
 def test_a_tiny_budget_is_there_at_the_beginning_of_a_period() -> None:
-    budget = Reservation(Deadline(100, 20_000), Usage(), 10.0)
+    budget = Reservation(Deadline(100, 20_000), Usage(), 10.0, ALICE)
     assert not budget.spent
     budget.settle(Usage(0.00105), 10.01)
     assert budget.until == pytest.approx(10.2)

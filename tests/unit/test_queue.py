@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.placement.queue import Queue
 from runlist.daemon.placement.rules import Over, Rules
 from runlist.errors import UsageError
+from runlist.model import Deadline, Task, TaskClass, TaskKey
 from runlist.proc.owners import Owner
 
 GPU, OTHER = "GPU-1", "GPU-2"
@@ -199,6 +201,35 @@ def test_those_that_wait_do_not_wait_for_memory_that_only_they_hold(make: Make, 
     first.queued = False
     assert queue.next_task(GPU, ()) is None
     assert queue.over_limit(GPU, BOB) is not None
+
+
+def reserving(pid: int, owner: Owner, percent: int, gpu: str = GPU) -> Task:
+    deadline = Deadline(100 * percent, 10_000)
+    who = (owner.uid, owner.container)
+    return Task(TaskKey(pid, gpu), TaskClass.DEADLINE, "x", owner.uid, 0.0, deadline=deadline, owned_by=who)
+
+
+@pytest.mark.parametrize(("text", "most"), [("", 50), ("tasks = 9", 50), ("user_deadlines = 30", 30)])
+def test_one_user_reserves_a_part_of_a_gpu_alone(make: Make, machine: Machine, text: str, most: int) -> None:
+    """Who came first reserved all of it, and nobody else had a deadline as long as that one lived."""
+    queue = make(f"[limits]\n{text}\n")
+    for task in (reserving(1, ALICE, most - 10), reserving(2, BOB, 20), reserving(3, ALICE, 90, OTHER)):
+        machine.tasks[task.key.gpu][task.key.pid] = SimpleNamespace(task=task)
+    assert queue.no_deadline(reserving(4, ALICE, 10)) is None
+    assert queue.no_deadline(reserving(1, ALICE, most)) is None  # in place of what it has
+    assert queue.no_deadline(reserving(4, ALICE, 11)) == (
+        f"a deadline of 11 % of the GPU, beside {most - 10} % that user 1000 has, is more than the {most} % that one "
+        "user may reserve (user_deadlines in the daemon's rules)"
+    )
+    assert queue.no_deadline(reserving(4, POD, most + 1)) is not None
+    assert queue.no_deadline(reserving(4, ROOT, 100)) is None
+    assert queue.no_deadline(replace(reserving(4, ALICE, 100), task_class=TaskClass.BATCH)) is None
+
+
+@pytest.mark.parametrize("value", ["-1", "101", "true", '"half"', '"٣%"', "inf"])
+def test_mistakes_in_what_a_user_may_reserve(make: Make, value: str) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml:2: user_deadlines"):
+        make(f"[limits]\nuser_deadlines = {value}\n")
 
 
 @pytest.mark.parametrize("text", ["user_tasks = 0", "user_tasks = true", 'user_tasks = "2"', "users_tasks = 2"])

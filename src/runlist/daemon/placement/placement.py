@@ -221,6 +221,15 @@ class Placement:
             limits = [limit for limit in root.rule_memory.values() if limit is not None]
             root.quota.follow(min(limits, default=None), keeps=keeps)
 
+    def no_deadline(self, task: Task) -> str | None:
+        """Why a user may not have the deadline of a task, or None: what a rule gives it is no word of a user's."""
+        reason = self.queue.no_deadline(task)
+        if reason is not None and self.rules:
+            with contextlib.suppress(RunlistError):
+                given = apply_changes(self.settings_of(task.key.pid, {}).changes, NO_SETTINGS)
+                return None if given.deadline == task.deadline else reason
+        return reason
+
     def group_changed(self, tasks: Iterable[ManagedTask]) -> None:
         """What rules let a group hold together is for a tree that left it a limit of its own, and the other way round
         for one that comes back.

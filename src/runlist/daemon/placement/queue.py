@@ -12,8 +12,11 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.tasks.managed import ManagedTask
+from runlist.model import Task, TaskClass
 from runlist.proc.owners import Owner
 from runlist.text import counted
+
+ROUNDING = 1e-9
 
 
 class Queue:
@@ -62,6 +65,23 @@ class Queue:
             if reason is None:
                 return None
         return reason
+
+    def no_deadline(self, task: Task) -> str | None:
+        """Why a user may have no such deadline beside those that they have, or None. What rules give is not asked."""
+        owner = Owner(*task.owner)
+        if task.deadline is None or task.task_class != TaskClass.DEADLINE or _is_ours(owner):
+            return None
+        others = (each.task for each in self._gpus.scheduler(task.key.gpu).tasks.values())
+        theirs = [one.deadline for one in others if one.owner == task.owner and one.key != task.key]
+        has = sum(one.fraction for one in theirs if one is not None)
+        limits = self._rules.limits
+        if has + task.deadline.fraction <= limits.user_deadlines + ROUNDING:
+            return None
+        return (
+            f"a deadline of {_percent(task.deadline.fraction)} of the GPU, beside {_percent(has)} that {owner} has, is "
+            f"more than the {_percent(limits.user_deadlines)} that one user may reserve "
+            "(user_deadlines in the daemon's rules)"
+        )
 
     def next_command(self, gpus: Iterable[str], starting: Collection[Owner]) -> int | None:
         """The launcher whose command is to start now, of those that wait: that of who has least."""
@@ -123,9 +143,16 @@ class Queue:
     def _has_all(self, there: Counter[Owner], owner: Owner) -> bool:
         """Whether an owner has as many as a user may. Root and the daemon's own user may have any number."""
         most = self._rules.limits.user_tasks
-        is_ours = owner.uid in (0, os.geteuid()) and not owner.container
-        return most is not None and not is_ours and there[owner] >= most
+        return most is not None and not _is_ours(owner) and there[owner] >= most
+
+
+def _is_ours(owner: Owner) -> bool:
+    return owner.uid in (0, os.geteuid()) and not owner.container
 
 
 def _owner(task: ManagedTask) -> Owner:
     return Owner(*task.task.owner)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.4g} %"

@@ -13,7 +13,7 @@ import msgspec
 from runlist import trusted
 from runlist.daemon.placement.bounds import Bound
 from runlist.daemon.placement.conditions import CONDITIONS, Wrong, each_of, patterns_of
-from runlist.daemon.placement.rule import OF_THE_KERNEL, Limits, Over, Refuse, Rule
+from runlist.daemon.placement.rule import OF_THE_KERNEL, USER_DEADLINES, Limits, Over, Refuse, Rule
 from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numbers
 from runlist.errors import NoPermissionError, UsageError
 from runlist.model import TaskClass
@@ -29,6 +29,7 @@ MAX_DROP_IN = 1 << 16
 MAX_LABELS = 16
 MAX_LABEL = 253
 _LABEL = re.compile(r"[a-z_]{1,32}")
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,20})?) ?%?", re.ASCII)
 _BOUNDED = ("weight", "cap", "memory", "p99")
 
 
@@ -172,7 +173,7 @@ def _tables(name: str, document: dict[str, Any]) -> Iterator[tuple[TomlPath, obj
 
 
 def _limits(value: object, where: str) -> Limits:
-    table = _check_keys(("limits",), value, ("tasks", "user_tasks", "memory", "over"))
+    table = _check_keys(("limits",), value, ("tasks", "user_tasks", "memory", "over", "user_deadlines"))
     for key in ("tasks", "user_tasks"):
         if key in table and (type(table[key]) is not int or table[key] < 1):
             raise Wrong(("limits", key), "take a whole number of 1 or more")
@@ -182,7 +183,15 @@ def _limits(value: object, where: str) -> Limits:
     if "over" in table and not table.keys() & {"tasks", "user_tasks", "memory"}:
         raise Wrong(("limits", "over"), "nothing can be over: name tasks, user_tasks or memory, too")
     memory = _memory(table["memory"]) if "memory" in table else None
-    return Limits(table.get("tasks"), memory, Over(over), where, table.get("user_tasks"))
+    deadlines = _part_of_a_gpu(("limits", "user_deadlines"), table.get("user_deadlines", 100 * USER_DEADLINES))
+    return Limits(table.get("tasks"), memory, Over(over), where, table.get("user_tasks"), deadlines)
+
+
+def _part_of_a_gpu(path: TomlPath, value: object) -> float:
+    percent = _PERCENT.fullmatch(str(value)) if type(value) in (str, int, float) else None
+    if percent is None or float(percent[1]) > 100:
+        raise Wrong(path, 'take a percentage, 0 to 100, such as 30 or "30%"')
+    return float(percent[1]) / 100
 
 
 def _memory(value: object) -> int:

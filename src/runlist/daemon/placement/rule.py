@@ -25,6 +25,10 @@ CPU_WEIGHTS = CpuWeights()
 """Those that rules gave to tasks: `set.weight = "cgroup"`."""
 
 
+USER_DEADLINES = 0.5
+"""Of a GPU, where rules say nothing else: one user alone must not have all that can be reserved, for ever."""
+
+
 class Over(StrEnum):
     """What happens to a process that would exceed a limit: it waits, is not started, or runs as batch."""
 
@@ -35,7 +39,7 @@ class Over(StrEnum):
 
 class Limits(msgspec.Struct, frozen=True):
     """The most tasks, of all and of one user, and the most bytes of memory on one GPU; None is no limit. `where` is
-    their line.
+    their line. `user_deadlines` is the part of a GPU that the deadlines of one user may take.
     """
 
     tasks: int | None = None
@@ -43,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True):
     over: Over = Over.QUEUE
     where: str = ""
     user_tasks: int | None = None
+    user_deadlines: float = USER_DEADLINES
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -391,13 +391,15 @@ class Manager:
         before = [(task, task.task) for task in tasks]
         undo: list[tuple[ManagedTask, str, str | None]] = []
         try:
-            for task in tasks:
+            for task, old in before:
                 task.task = _changed(task.task, changes)
                 for change in changes:
                     if isinstance(change, ControlChange):
                         undo.append((task, change.control, task.controls.get(change.control)))
                         task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
+                    raise RunlistError(reason)
+                if task.task.deadline != old.deadline and (reason := self.placement.no_deadline(task.task)):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
             self.gpus.run({task.task.key.gpu for task in tasks}, {task.task.key for task in tasks})

@@ -54,6 +54,7 @@ class Root(msgspec.Struct):
     owner: Owner = Owner(0)  # who answers for it
     own: dict[int, Own] = {}  # what processes of it ask for themselves for a while
     asked_of: dict[int, Asked] = {}  # what was asked for processes of it before they had work
+    idle_since: float = msgspec.field(default_factory=time.monotonic)  # none of its processes has had a context since
 
     def forget_some(self) -> None:
         """Forget what was asked for processes that have ended, or become other programs: of the next few, whenever

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import Callable, Container, Iterable
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,9 @@ SLOTS_AT_ONCE, SLOTS_A_SECOND = 1024, 2048
 MAX_HEIRS = 4096
 """How many processes of one user are remembered that live on after the root of their tree has ended. Each is looked at
 every second.
+"""
+STARTS_S = 60.0
+"""So long a command without a context takes the room that it will need: one that uses no GPU must not keep others off.
 """
 MOST_LOSSES, FORGIVEN_S = 3, 600.0
 """So often a process is looked for again of which a control failed, and once more for each so long time."""
@@ -286,9 +290,10 @@ class Processes:
 
     @property
     def starting(self) -> list[Owner]:
-        """Whose the commands are that have no context yet."""
-        busy = {process.root.pid for process in self.managed.values()}
-        return [root.owner for root in self.roots.values() if not root.ended and root.pid not in busy]
+        """Whose the commands are that have no context yet, or again: they may have one at any moment, for a while."""
+        busy, since = {process.root.pid for process in self.managed.values()}, time.monotonic() - STARTS_S
+        idle = (root for root in self.roots.values() if not root.ended and root.pid not in busy)
+        return [root.owner for root in idle if root.idle_since > since]
 
     @property
     def expected(self) -> set[int]:
@@ -397,4 +402,5 @@ class Processes:
             del self.managed[process.pid]
             self._loop.remove_reader(process.pidfd)
         process.close()
+        process.root.idle_since = time.monotonic()
         self._remove_if_gone(process.root)

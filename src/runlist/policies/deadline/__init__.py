@@ -120,7 +120,8 @@ class DeadlineLayer(Layer):
 
     def _settle(self, tasks: Sequence[Task], now: float) -> None:
         """Bring all reservations up to date, open new ones, and drop those of tasks that have none any more. Who has
-        one again within its period has the rest: else whoever goes and comes would have a budget each time.
+        one again within its period has the rest, and who comes after it has that of its owner's: else whoever goes and
+        comes, or has a crowd of short processes, would have a budget each time.
         """
         present: dict[TaskKey, Reservation] = {}
         for task in tasks:
@@ -129,15 +130,25 @@ class DeadlineLayer(Layer):
                 if reservation is not None:
                     reservation.settle(task.usage, now)
                 continue
-            if reservation is None and (reservation := self._left.pop(task.key, None)) is not None:
+            if reservation is None and (whose := self._left_by(task)) is not None:
+                reservation = self._left.pop(whose)
                 reservation.resume(task.usage)
-            reservation = reservation or Reservation(task.deadline, task.usage, now)
+            reservation = reservation or Reservation(task.deadline, task.usage, now, task.owner)
             reservation.change(task.deadline, now)
             reservation.settle(task.usage, now)
             present[task.key] = reservation
         left = {**self._left, **{key: one for key, one in self._reservations.items() if key not in present}}
         self._left = {key: one for key, one in left.items() if not reached(one.until, now)}
         self._reservations = present
+
+    def _left_by(self, task: Task) -> TaskKey | None:
+        """Whose reservation a task goes on with: its own, else of those that others of its owner left the one with
+        least.
+        """
+        if task.key in self._left:
+            return task.key
+        theirs = [key for key, one in self._left.items() if one.owner == task.owner]
+        return min(theirs, key=lambda key: self._left[key].left, default=None)
 
     def _edf(self, tasks: Sequence[Task], now: float) -> tuple[dict[TaskKey, float], float]:
         """The deadline tasks that have to wait, with until when, and the time to look again (NEVER: on change)."""

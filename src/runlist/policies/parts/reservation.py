@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from runlist.model import Deadline, Usage
+from runlist.model import Deadline, Owner, Usage
 from runlist.policies.parts.pace import periods_begun
 
 SPENT_S = 0.0003
@@ -12,13 +12,13 @@ SPENT_S = 0.0003
 
 
 class Reservation:
-    """The budget of one task, in seconds. Its periods begin when it does.
+    """The budget of one task of an owner, in seconds. Its periods begin when it does.
 
     An unused rest is lost. Suspending takes a while, so a task can use too much: the next budget pays for that.
     """
 
-    def __init__(self, deadline: Deadline, usage: Usage, now: float) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: Deadline, usage: Usage, now: float, owner: Owner) -> None:
+        self.deadline, self.owner = deadline, owner
         self.ends = now + deadline.period_us / 1e6
         self.left = deadline.budget_us / 1e6
         self._busy = usage.busy_s
@@ -51,7 +51,9 @@ class Reservation:
         self.left = min(self.left, deadline.budget_us / 1e6)
 
     def resume(self, usage: Usage) -> None:
-        """The task has its deadline again: what it used without is no part of the budget."""
+        """The task has its deadline again, or another one of its owner takes its place: what was used without is no
+        part of the budget.
+        """
         self._busy = usage.busy_s
 
     def settle(self, usage: Usage, now: float) -> None:

@@ -1,0 +1,68 @@
+"""What one user may have of what there is once: reservations of a GPU's time, and room on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from runlist.daemon.tree import processes
+from runlist.errors import RunlistError
+from runlist.model import Deadline
+from tests.fixtures.adoption import OF_CHILD, child, own_usage, until
+from tests.fixtures.daemon import NOBODY, needs_root
+from tests.fixtures.fake_rm import UUIDS
+from tests.fixtures.manager import ME, Managed, a_daemon
+
+pytestmark = [pytest.mark.usefixtures("own_usage"), needs_root]
+__all__ = ["own_usage"]
+
+
+def test_a_user_reserves_no_more_than_a_part_however_it_asks(tmp_path: Path) -> None:
+    """What a rule gives is no word of the user's."""
+    (tmp_path / "rules.toml").write_text('[[rule]]\nuser = 0\n[[rule]]\nset.deadline = "8ms/10ms"\n')
+
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as one, child(NOBODY) as other:
+            for pid in (one, other):
+                world.tenant(pid, OF_CHILD)
+            root = world.root(one, deadline="40ms/100ms")
+            await world.adopt(root, one)
+            with pytest.raises(RunlistError, match="not managed: a deadline of 20 %"):
+                await world.adopt(world.root(other, deadline="2ms/10ms"), other)
+            for settings, error in ({"deadline": "6ms/10ms"}, "60 % of the GPU"), ({"deadline": "8ms/10ms"}, ""):
+                with pytest.raises(RunlistError, match=error) if error else contextlib.nullcontext():
+                    world.manager.change(one, settings, NOBODY)
+            assert world.task(one).task.deadline == Deadline(8_000, 10_000)
+            world.manager.suspend(one, True, NOBODY)  # what it has it keeps
+
+    a_daemon(test, tmp_path / "rules.toml")
+
+
+def test_commands_that_use_no_gpu_keep_others_waiting_for_a_while_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user's sleeping commands had all the room that rules give, for as long as they slept."""
+    (tmp_path / "rules.toml").write_text("[limits]\ntasks = 2\n")
+
+    async def test(world: Managed) -> None:
+        monkeypatch.setattr(world.census, "gpus", lambda: [UUIDS[0]])
+        with child(NOBODY) as one, child(NOBODY) as other, child() as mine:
+            root = await world.launched(one, NOBODY)
+            world.tenant(other, OF_CHILD)
+            busy = await world.launched(other, NOBODY)
+            await world.adopt(busy, other)
+            waits = asyncio.create_task(world.launched(mine, ME))
+            await until(lambda: world.placement.queue.commands)
+            await asyncio.sleep(0)
+            assert not waits.done()
+            monkeypatch.setattr(processes, "STARTS_S", 0.0)
+            await waits
+            assert not root.ended
+            monkeypatch.setattr(processes, "STARTS_S", 60.0)
+            world.processes.drop(busy_process := world.processes.managed[other], busy_process.keys())
+            assert busy.owner in world.processes.starting  # it may have a context again at any moment
+
+    a_daemon(test, tmp_path / "rules.toml")

@@ -1,3 +1,3 @@
 """The version, where all may take it from."""
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"

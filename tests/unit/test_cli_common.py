@@ -166,6 +166,14 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str
     assert command in out
 
 
+def test_help_is_as_wide_as_the_terminal_and_not_as_its_source() -> None:
+    group: Any = typer.main.get_command(application())
+    for command in ("release", "ps", "trace", "doctor"):
+        paragraphs = group.commands[command].help.split("\n\n")
+        assert len(paragraphs) > 1, command
+        assert not [one for one in paragraphs if "\n" in one], command
+
+
 def test_help_shows_every_word_that_was_written_and_no_names_of_functions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -55,7 +56,12 @@ class App(typer.Typer):
     """Commands of this kind."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
-        return super().command(name, cls=Command, **options)
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+            unwrapped = "\n\n".join(" ".join(one.split()) for one in paragraphs)  # the terminal's width is another
+            return super(App, self).command(name, cls=Command, **{"help": unwrapped, **options})(function)
+
+        return add
 
 
 def whole(least: int, most: int | None = None) -> Callable[[Any], int]:

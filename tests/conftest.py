@@ -21,7 +21,7 @@ from runlist.emulated import EmulatedGpu
 from runlist.planes.process.region import ready
 from runlist.workloads.process import WorkloadProcess
 from tests.fixtures.leftovers import end_all
-from tests.fixtures.parallel import told_at_once
+from tests.fixtures.parallel import LastResort, told_at_once
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children of tests use no gRPC; its handlers may hang them
 
@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if not worker:
         config.pluginmanager.register(_TellAtOnce(config))
-    elif [Path(word).resolve() for word in config.args] == [TESTS]:
+        return
+    config.pluginmanager.register(LastResort())
+    if [Path(word).resolve() for word in config.args] == [TESTS]:
         config.args = _from(int(worker.removeprefix("gw")) / int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
 
 

@@ -50,9 +50,11 @@ while True:
         while text := connection.recv(1000):
             if text.startswith(b"POST"):
                 compute()
-            elif text.startswith(b"REQUEST"):
-                with runlist.request():
-                    compute()
+            elif text.startswith(b"REQUESTS"):
+                for _ in range(20):
+                    with runlist.request():
+                        compute()
+                    time.sleep(0.06)
             elif text.startswith(b"LIE"):
                 with runlist.request():
                     time.sleep(0.01)
@@ -90,10 +92,20 @@ class Server:
     def task(self) -> TaskView:
         return task_of(self.daemon, self.pid)
 
-    def counts(self) -> tuple[int, int]:
-        """How many announcements there were, and how many of them were wrong, as `ps` says."""
-        found = re.search(r"(\d+) of (\d+) were wrong", self.task.why)
-        return (int(found[2]), int(found[1])) if found else (0, 0)
+    @property
+    def told(self) -> int:
+        """How many announcements there were, as `ps` says."""
+        found = re.search(r"of (\d+) were wrong", self.task.why)
+        return int(found[1]) if found else 0
+
+    def ask_until_told(self, text: str, times: int, most: int = 100) -> None:
+        """Until so many were announced: what comes while a busy daemon is late for the one before does not count."""
+        before = self.told
+        for _ in range(most):
+            self.ask(text)
+            if self.told >= before + times:
+                return
+        raise AssertionError(f"{self.told - before} of {most} were announced")
 
 
 @pytest.fixture
@@ -116,31 +128,33 @@ def forgive(server: Server) -> None:
 
 def test_requests_are_learnt_and_health_checks_are_not(server: Server, batch: WorkloadProcess) -> None:
     forgive(server)
-    server.ask("POST", 20)
-    told, _ = server.counts()
-    assert told >= 10
+    server.ask_until_told("POST", 10)
     server.ask("GET", 5)  # until they are known
-    told, _ = server.counts()
     before = batch.measure(0.1)["kernels"]
     assert before > 0
-    server.ask("GET", 20)
-    assert server.counts()[0] <= told + 1
-    server.ask("POST", 10)
-    assert server.counts()[0] >= told + 8
+
+    def quiet() -> bool:
+        told = server.told
+        server.ask("GET", 20)
+        return server.told <= told + 1
+
+    wait_for(quiet, "health checks to be known")
+    server.ask_until_told("POST", 8, most=30)  # they are known as well
     assert batch.quit()["correct"]
 
 
 def test_requests_by_the_other_way(server: Server, daemon: Daemon, batch: WorkloadProcess) -> None:
     daemon.client.use_policy("priority", {"give_way": "request"})
-    server.ask("POST", 20)
-    assert server.counts()[0] >= 10
+    server.ask_until_told("POST", 10)
     wait_for(lambda: on(daemon, batch))
     assert batch.quit()["correct"]
 
 
 def test_what_the_program_says_itself_is_believed_at_once(server: Server) -> None:
-    server.ask("REQUEST", 4)
-    assert 4 <= server.counts()[0] <= 8  # what comes in for them may be announced as well, by then
+    """Nothing comes in for all but the first: there is nothing to learn."""
+    forgive(server)
+    server.ask("REQUESTS")
+    wait_for(lambda: server.told >= 3)  # on a busy machine some come while the daemon is late for the one before
 
 
 def test_a_hint_goes_by_the_library(server: Server, batch: WorkloadProcess) -> None:
@@ -154,11 +168,17 @@ def test_a_hint_goes_by_the_library(server: Server, batch: WorkloadProcess) -> N
 def test_who_is_wrong_all_the_time_is_ignored_and_ps_says_so(
     server: Server, daemon: Daemon, batch: WorkloadProcess
 ) -> None:
+    slowly_forgiven = {"give_way": "switch", "announce_budget": "0.001"}
+    daemon.client.use_policy("priority", slowly_forgiven)
+
+    def ignored() -> bool:
+        server.ask("LIE", pause_s=0)
+        return "its announcements are ignored" in server.task.why
+
+    wait_for(ignored)
+    told = server.told
     server.ask("LIE", 30, 0)
-    assert "its announcements are ignored" in server.task.why
-    told = server.counts()[0]
-    server.ask("LIE", 30, 0)
-    assert server.counts()[0] <= told + 1
+    assert server.told <= told + 1
     assert batch.measure(0.2)["kernels"] > 0
 
 
@@ -172,11 +192,9 @@ def test_a_request_that_is_never_ended_keeps_nobody_off(server: Server, daemon: 
 
 def test_a_child_of_fork_changes_nothing(server: Server) -> None:
     forgive(server)
-    server.ask("POST", 10)
+    server.ask_until_told("POST", 5)
     server.ask("FORK", 3)
-    told = server.counts()[0]
-    server.ask("POST", 10)
-    assert server.counts()[0] >= told + 5
+    server.ask_until_told("POST", 5, most=20)
 
 
 def stop(server: Server) -> None:

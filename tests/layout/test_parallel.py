@@ -34,6 +34,30 @@ def test_dies() -> None:
 def test_after() -> None:
     pass
 """
+STAYS = """
+import time
+
+import pytest
+
+from tests.fixtures import parallel
+
+parallel.GRACE_S = 0.5
+
+
+@pytest.fixture
+def stays():
+    yield
+    time.sleep(1000)
+
+
+@pytest.mark.timeout(1)
+def test_stays(stays: None) -> None:
+    time.sleep(1000)
+
+
+def test_after() -> None:
+    pass
+"""
 FAILS = """
 def test_fails() -> None:
     assert 1 == 2
@@ -59,3 +83,12 @@ def test_a_failure_is_told_before_the_run_has_ended(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(FINE)
     said = run(tmp_path, "--numprocesses=1", "--dist=loadfile").stdout
     assert "test_one.py::test_fails (call): assert 1 == 2" in said[: said.index("= FAILURES =")]
+
+
+def test_one_whose_fixture_never_ends_is_ended_and_the_others_are_run(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(STAYS)
+    (tmp_path / "test_two.py").write_text(FINE)
+    said = run(tmp_path, "--numprocesses=1", "--dist=loadfile")
+    assert "2 failed, 4 passed" in said.stdout, said.stdout
+    assert "crashed while running 'test_one.py::test_stays'" in said.stdout
+    assert "in stays" in said.stderr

@@ -122,10 +122,12 @@ Fault find(const Options& options, const Limits& limits, Path& path, Region& out
         path.add(options.region);
         if (options.makes_region) return find_named(options.region, limits, path, out);
         const Fault fault = Region::open(options.region, out);
-        if (fault != Fault::kMissing || !options.has_limits()) return fault;
+        const bool is_out_of_reach = fault == Fault::kForeign || is_of_place(fault);
+        if (fault == Fault::kNone || !is_out_of_reach || !options.has_limits()) return fault;
         // Swept away while nobody used it: the name is made again, so that this tree goes on sharing it.
-        if (Region::create(options.region, limits, out) == Fault::kNone) return Fault::kNone;
-        path.clear();
+        if (fault == Fault::kMissing && Region::create(options.region, limits, out) == Fault::kNone)
+            return Fault::kNone;
+        path.clear();  // this process is another user now, or in a sandbox: it holds to the limits by itself
     }
     return begin(limits, path, out);
 }

@@ -176,6 +176,10 @@ class Region:
         """Bytes that all processes hold on a GPU."""
         return sum(use.held + use.overhead for use in self.uses(device).values())
 
+    def memory(self) -> int:
+        """The limit on each GPU that has none of its own."""
+        return int.from_bytes(self.path.read_bytes()[MEMORY_AT : MEMORY_AT + 8], "little")
+
     def cap(self) -> int:
         """The cap on each GPU that has none of its own."""
         return int.from_bytes(self.path.read_bytes()[CAP_AT : CAP_AT + 8], "little")

@@ -11,6 +11,7 @@ import pytest
 
 from runlist.emulated import EmulatedGpu
 from tests.conftest import ON_NVIDIA
+from tests.fixtures.daemon import NOBODY, needs_root
 from tests.native.guests import OUT_OF_MEMORY, GiB, Guests, MiB
 from tests.native.regions import FILE_BYTES, HEADER, NO_LIMIT, SLOT, SLOTS_AT, UNSEEN_AT, Region
 
@@ -274,6 +275,21 @@ def test_children_of_a_limit_by_hand_share_it(guests: Guests) -> None:
     together, afterwards = map(int, done.out.split())
     assert together <= (LIMIT - 4 * own) // GiB
     assert afterwards == (LIMIT - own) // GiB
+
+
+@needs_root
+def test_a_limit_by_hand_holds_for_who_becomes_another_user(guests: Guests) -> None:
+    """As in the first program of many containers (gosu, su-exec): it may not open the region that root began."""
+    folder = guests.new_path()
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    become = f"XDG_RUNTIME_DIR='{folder}' exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups \"$@\""
+    shows = ("sh", "-c", 'echo "$RUNLIST_REGION"')
+    for strict in ("0", "1"):
+        env = by_hand(guests, RUNLIST_MEMORY="3G", RUNLIST_STRICT=strict)
+        (path,) = guests.lines("sh", "-c", become, "sh", *shows, env=env)
+        assert Path(path).is_relative_to(folder)
+        assert Region(Path(path)).memory() == 3 * GiB
 
 
 @pytest.mark.skipif(ON_NVIDIA, reason="needs two GPUs of its own")

@@ -247,6 +247,11 @@ def test_a_file_of_rules_is_checked_without_a_daemon(commands: Commands, tmp_pat
     path.write_text("[[rule]]\ncomm = ['a', 'python3*']\nset.weight = 5\n[[rule]]\ncomm = 'b'\n")
     (note,) = commands.json("rules", "check", str(path))["notes"]
     assert note.startswith(f"{path.name}:1: comm is no pattern: python3* is a program of that very name")
+    path.write_text(
+        "".join(f"[[rule]]\ncontainer = {text}\n" for text in (f"'{'3f2a' * 16}'", "['3f', '*']", "'3f2a'"))
+    )
+    (note,) = commands.json("rules", "check", str(path))["notes"]
+    assert note == f"{path.name}:5: no container has the id 3f2a: write all 64 digits, or a pattern such as 3f2a*"
     path.write_text("[[bound]]\n")
     assert f"{path}:1: " in commands.fails(2, "rules", "check", str(path), "--json")
 

@@ -51,7 +51,10 @@ def test_a_rule_by_unit(tmp_path: Path) -> None:
         assert match is None or match.settings == {"weight": "100"}
 
 
-@pytest.mark.parametrize("words", ["unit = []", "unit = 3", 'unit = "a["', 'unit = ""'])
+@pytest.mark.parametrize(
+    "words",
+    ["unit = []", "unit = 3", 'unit = "a["', 'unit = ""', 'unit = "jupyter"', 'unit = ["a.slice", "a.slice/b"]'],
+)
 def test_units_that_are_none_are_refused(words: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(f"[[rule]]\n{words}\n")

@@ -13,7 +13,7 @@ from typer.main import get_command
 from runlist import wire
 from runlist.cli import application, launch, main
 from runlist.wire import BorrowRequest
-from tests.fixtures.fake_daemon import FakeDaemon
+from tests.fixtures.fake_daemon import FakeDaemon, status
 
 PROGRAM = ["python", "train.py", "--class", "small", "--help", "--", "-x"]
 
@@ -64,6 +64,7 @@ def test_a_region_that_the_daemon_refuses_stops_only_who_needs_it(
     """As a daemon that runs on after an upgrade does, which may not be this user's to end."""
     refusal = "the memory region is refused: it has 5 bytes, not 6"
     answer = fake._answer
+    fake.version, fake.status = "0.4.0", status(version="0.4.0")
 
     def refuse(request: object) -> object:
         if isinstance(request, wire.Launch):
@@ -74,11 +75,16 @@ def test_a_region_that_the_daemon_refuses_stops_only_who_needs_it(
     shown = ["sh", "-c", 'echo "$LD_PRELOAD$RUNLIST_REGION"; exit 7']
     words = [sys.executable, "-m", "runlist.cli", "run", *options, "--", *shown]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    said = done.stderr
+    assert said.startswith(f"runlist: {refusal} (process 7 is a daemon of Runlist 0.4.0, and this is ")
+    assert said.count("\n") == 1
     if runs:
-        assert (done.returncode, done.stdout, done.stderr) == (7, "\n", f"runlist: {refusal}; going on without\n")
+        assert (done.returncode, done.stdout) == (7, "\n")
+        assert said.endswith(" managed); going on without\n")
         assert [(sent.region, sent.settings) for sent in fake.asked(wire.Launch)][1:] == [(False, {})]
     else:
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"runlist: {refusal}\n")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert said.endswith(" managed)\n")
 
 
 def test_lending_ends_quietly_with_the_daemon_or_the_command() -> None:

@@ -79,6 +79,7 @@ def _launch(client: Client, settings: dict[str, str], tree: Tree, without: Tree 
         say(f"{error}; going on without")
         unlimited = {key: value for key, value in settings.items() if key != "memory"}
         client.launch(os.getpid(), None, unlimited)
+        client.notes = [note for note in client.notes if note not in str(error)]  # such as that its version is another
         return without
     return tree
 

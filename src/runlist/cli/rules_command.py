@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
         from runlist.daemon.placement.rules import Rules
 
         found = Rules.load_drop_in(file) if drop_in else Rules.load(file)
-        notes = [*_never_reached(found.rules), *_like_patterns(found.rules)]
+        notes = [*_never_reached(found.rules), *_like_patterns(found.rules), *_short_ids(found.rules)]
         for note in notes:
             say(note)
         if json:
@@ -83,6 +83,17 @@ def _like_patterns(rules: Sequence[Rule]) -> Iterator[str]:
         for name in rule.like_patterns:
             said = f"comm is no pattern: {printable(name)} is a program of that very name"
             yield f"{printable(rule.where)}: {said}; command takes patterns"
+
+
+def _short_ids(rules: Sequence[Rule]) -> Iterator[str]:
+    """As `docker ps` shows them."""
+    from runlist.proc.cgroup import is_container
+
+    for rule in rules:
+        for text in rule.conditions["container"].exact if "container" in rule.conditions else ():
+            if not is_container(text):
+                said = f"no container has the id {printable(text)}: write all 64 digits, or a pattern such as"
+                yield f"{printable(rule.where)}: {said} {printable(text)}*"
 
 
 def _show(found: RulesView) -> None:

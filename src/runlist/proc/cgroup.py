@@ -15,6 +15,9 @@ from runlist.proc.process import read
 MOUNT = Path("/sys/fs/cgroup")
 """Where the unified hierarchy is."""
 
+UNITS = (".service", ".scope", ".slice")
+"""How the units of systemd end that have a cgroup."""
+
 _MAX_BYTES = 1 << 16
 _SLURM = re.compile(r"/slurm(?:_[^/]+)?/uid_[0-9]+/job_[0-9]+(?:/|$)")
 _MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
@@ -22,6 +25,7 @@ _PARTS = 3
 _PODS_OF_PODMAN = "libpod_parent"
 """Without systemd, a pod's cgroup below it has the pod's id for its name."""
 _CONTAINER = re.compile(r"(?:(.*)[-:])?([0-9a-f]{64})(?:\.scope)?")
+_ID = re.compile(r"(?:[0-9]{1,10}:)?[0-9a-f]{64}")
 
 
 def cgroup_of(pid: int) -> tuple[str, str]:
@@ -154,13 +158,18 @@ def _containers(cgroup: str) -> list[str]:
     return found
 
 
+def is_container(text: str) -> bool:
+    """Whether a container may be called so, with the user before it where there is one."""
+    return _ID.fullmatch(text) is not None
+
+
 def units_of(cgroup: str) -> list[str]:
     """The units of systemd that a cgroup is of, its slices first. Below its first service or scope, whoever runs there
     may name cgroups as they like; but the units of one's own user manager are one's own.
     """
     units = []
     for component in cgroup.split("/"):
-        if component.endswith((".slice", ".service", ".scope")):
+        if component.endswith(UNITS):
             units.append(component)
         if component.endswith((".service", ".scope")) and component != f"user@{os.geteuid() or -1}.service":
             break

@@ -11,7 +11,7 @@ import msgspec
 
 from runlist.daemon.placement.facts import MAX_COMM, Facts
 from runlist.daemon.placement.toml_lines import TomlPath
-from runlist.proc.cgroup import units_of
+from runlist.proc.cgroup import UNITS, units_of
 
 
 class Wrong(Exception):
@@ -67,7 +67,7 @@ def _uid(path: TomlPath, word: object) -> int:
     try:
         return pwd.getpwnam(word).pw_uid
     except (KeyError, ValueError):
-        if word.isascii() and word.isdecimal() and len(word) < 10:
+        if word.isascii() and word.isdecimal() and len(word) <= 10 and int(word) < 1 << 32:
             return int(word)
         raise Wrong(path, f"no user {word!r} on this machine: take a name or a number") from None
 
@@ -131,7 +131,11 @@ def glob(path: TomlPath, word: object) -> re.Pattern[str]:
 
 
 def _units(path: TomlPath, value: object) -> Condition:
-    patterns = [glob(place, word) for place, word in each_of(path, value)]
+    patterns = []
+    for place, word in each_of(path, value):
+        patterns.append(glob(place, word))
+        if not str(word).endswith((*UNITS, "*", "?", "]")):
+            raise Wrong(place, f"a unit ends with {', '.join(UNITS[:-1])} or {UNITS[-1]}: this matches nothing")
     return Condition(
         lambda facts: any(pattern.fullmatch(unit) for unit in units_of(facts.cgroup) for pattern in patterns)
     )

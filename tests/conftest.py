@@ -33,8 +33,15 @@ Tenant = Callable[..., WorkloadProcess]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long a test takes is no matter of the code alone: two cores are shared by everything that runs.
-    hypothesis.settings.register_profile("runlist", deadline=None)
+    # How long a test takes is no matter of the code alone: two cores are shared by everything that runs. What fails is
+    # not made smaller, which may take longer than a test has: then nobody would hear what failed.
+    hypothesis.settings.register_profile(
+        "runlist",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
+        print_blob=True,
+    )
     hypothesis.settings.load_profile("runlist")
     # A shell that starts us in the background has SIGINT ignored, and so would all that the tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

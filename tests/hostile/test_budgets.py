@@ -94,7 +94,10 @@ def test_many_control_files_hold_up_nobody_else(
     shared_daemon: Daemon, crowd: Callable[[int, int], list[int]], worker: Start
 ) -> None:
     pids = crowd(7, 150)
-    victims = [worker() for _ in range(3)]
+    first, *victims = [worker() for _ in range(4)]
+    started = time.monotonic()
+    shared_daemon.client.attach(first.pid, "batch")
+    alone = time.monotonic() - started  # on a machine that has other things to do, much more than elsewhere
     as_nobody_in_the_background([lambda client, pid=pid: client.attach(pid, "batch", wait=True) for pid in pids])
     time.sleep(1)
     took = []
@@ -109,8 +112,8 @@ def test_many_control_files_hold_up_nobody_else(
         shared_daemon.client.status()
         asked.append(time.monotonic() - started)
         time.sleep(0.01)
-    print("attach", took, "status", sorted(asked)[-3:])
-    assert max(took) < 5
+    print("attach", alone, took, "status", sorted(asked)[-3:])
+    assert max(took) < 5 + 20 * alone
 
 
 def test_the_trees_of_a_user_are_limited(shared_daemon: Daemon, worker: Start) -> None:

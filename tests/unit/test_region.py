@@ -327,7 +327,9 @@ def test_one_that_is_cut_short_later_is_an_error_and_is_not_made_longer_again(ma
     assert made.path.stat().st_size == 100
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=200
+)
 @given(st.lists(st.tuples(st.integers(0, SLOTS_AT + 3 * SLOT.size), st.binary(min_size=1, max_size=64)), max_size=12))
 def test_whatever_is_written_into_it_is_read_or_refused(tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
     path, region = create(tmp_path, strict=True)

@@ -191,7 +191,7 @@ def test_a_program_alone_goes_as_fast_as_it_can(name: str, loads: str) -> None:
     seed=st.text(max_size=5),
     off_us=st.lists(st.integers(1, 3_000), max_size=6),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_a_program_does_nothing_is_lost_and_its_sums_are_right(
     kernels: list[int], pause: int, ahead: bool, seed: str, off_us: Sequence[int]
 ) -> None:

@@ -21,7 +21,9 @@ IOCTL_DIR = 1 << 16
 
 _IN = struct.Struct("<IIQQIIIHH")
 _OUT = struct.Struct("<IiQ")
-_GETATTR, _OPEN, _RELEASE, _FLUSH, _INIT = 3, 14, 18, 25, 26
+_GETATTR, _OPEN, _RELEASE, _INIT = 3, 14, 18, 26
+FLUSH = 25
+"""A descriptor of the file is closed, and whoever closes it waits."""
 _SILENT = (2, 36, 42)  # forget, interrupt, batch forget
 _MOST = 1 << 17
 _DETACH = 2
@@ -53,7 +55,7 @@ def served(
             )
         if code == _OPEN:
             return struct.pack("<QIi", 1, 0, 0)
-        return b"" if code in (_RELEASE, _FLUSH) else answer(code, body)
+        return b"" if code == _RELEASE else answer(code, body)
 
     server = os.fork()
     if server == 0:

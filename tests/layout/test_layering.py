@@ -34,7 +34,7 @@ FLOW: dict[str, set[str]] = {
     "units": set(),
     "version": set(),
     "waiting": set(),
-    "proc": {"errors", "text"},
+    "proc": {"errors", "rate", "text"},
     # what a policy sees, and what becomes of its decisions
     "model": {"units"},
     "plugins": {"errors", "trusted"},

@@ -40,6 +40,7 @@ from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.proc import threads
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
+from runlist.proc.process import wait_for_nobody
 from runlist.protocol import environment_autogen as names
 
 _log = structlog.get_logger()
@@ -78,6 +79,7 @@ def main() -> int:
     log.to_standard_error(limit)
     manager = ServiceManager(os.environ)
     threads.refuse_without_memory()
+    wait_for_nobody()
     if arguments.private is not None and os.fork():
         os._exit(0)  # its starter must neither wait for it nor manage it as its own work
     ready = _Ready(arguments.ready_fd, manager)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from runlist.proc.aside import ask_all
 from runlist.proc.exhaustion import passes
 
 CAP_SYS_PTRACE = 19
@@ -42,6 +44,12 @@ def has_the_kernels_pids() -> bool:
 NEAR = 32
 """So many processes above another are asked for one by one; those of careful programs have fewer above them."""
 
+_MOST_STARTS = 1 << 16
+_FIELDS = 20
+_FROM_STATUS = (("State", 1), ("PPid", None), ("Threads", None))
+
+_aside = False
+_starts: dict[int, bytes] = {}  # when processes began, as it was last told
 _walks = 0
 _parents: dict[int, int] = {}  # as they were at the last walk
 
@@ -50,7 +58,15 @@ def start_of(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None when it is gone or a zombie, which has no memory. A process
     whose first thread has ended lives as long as others run.
     """
-    fields = _stat(pid)
+    return _start_in(_stat(pid))
+
+
+def starts_of(pids: Collection[int]) -> dict[int, int | None]:
+    """The same of several, for less."""
+    return {pid: _start_in(fields) for pid, fields in _stats(pids).items()}
+
+
+def _start_in(fields: list[bytes]) -> int | None:
     return None if not fields or (fields[0] in _DEAD and int(fields[17]) <= 1) else int(fields[19])
 
 
@@ -122,16 +138,55 @@ def walks() -> int:
     return _walks
 
 
+def wait_for_nobody() -> None:
+    """From now on ask aside what a process can keep the kernel from telling: for who serves others."""
+    global _aside
+    _aside = True
+
+
 def _look_at_parents() -> Iterator[tuple[int, int]]:
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            fields = _stat(int(name))
-            if fields:
-                yield int(name), int(fields[1])
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    yield from ((pid, int(fields[1])) for pid, fields in _stats(pids, all_of_them=True).items() if fields)
 
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat behind the name, which may be anything; none when the process is gone."""
+    return _stats([pid])[pid]
+
+
+def _stats(pids: Collection[int], *, all_of_them: bool = False) -> dict[int, list[bytes]]:
+    """The same of several. One that has the kernel wait may keep us waiting; where we wait for nobody, those of its
+    fields are right that are asked for here, and it began when it did as it was last told.
+    """
+    if not _aside:
+        return {pid: _read_stat(pid) for pid in pids}
+    global _starts
+    told = ask_all((pid, partial(_read_stat, pid)) for pid in pids)
+    found = {pid: told[pid] if pid in told else _stat_by_status(pid) for pid in pids}
+    starts = {pid: fields[19] for pid, fields in found.items() if fields}
+    if all_of_them or len(_starts) >= _MOST_STARTS:
+        _starts = starts
+    else:
+        _starts.update(starts)
+    return found
+
+
+def _stat_by_status(pid: int) -> list[bytes]:
+    status = _status(pid)
+    if not status:
+        return []
+    fields = [b"0"] * _FIELDS
+    fields[0], fields[1], fields[17] = (status[name].encode()[:n] for name, n in _FROM_STATUS)
+    fields[19] = _starts.get(pid, b"0")
+    return fields
+
+
+def waits_in_kernel(pid: int) -> bool:
+    """Whether a process waits for something that nothing but its coming ends."""
+    return _status(pid).get("State", "")[:1] == "D"
+
+
+def _read_stat(pid: int) -> list[bytes]:
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -438,7 +438,7 @@ class ManagedProcess:
 
     def on_lost_files(self, lending: Lending) -> list[int]:
         """The keeper's keys of the contexts on files that the process no longer has open, after close or exec."""
-        lost = [file for fd, file in self.files.items() if not self._still_has(lending, fd, file)]
+        lost = [file for fd, file in list(self.files.items()) if not self._still_has(lending, fd, file)]
         return self.keys(lambda context: any(context.handle is file for file in lost)) if lost else []
 
     def _still_has(self, lending: Lending, fd: int, file: Handle) -> bool:

@@ -28,6 +28,7 @@ from runlist.errors import NoPermissionError, RunlistError
 from runlist.model import TaskKey
 from runlist.planes.interface import Borrower, Context, Finder, Found, Handle, Seen
 from runlist.proc import borrow
+from runlist.proc.aside import ask
 from runlist.proc.owners import Owner, may_answer_for
 from runlist.proc.process import owner_of, parent_of, start_of
 
@@ -205,7 +206,8 @@ class Adoption:
         contexts first whose descriptor numbers have other files now.
         """
         if known := self._processes.managed.get(pid):
-            self._processes.drop(known, known.on_lost_files(self.lending), by_itself=True)
+            lost: list[int] = ask(pid, partial(known.on_lost_files, self.lending), [])
+            self._processes.drop(known, lost, by_itself=True)
         process = self._processes.managed.get(pid)
         wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
         if process is None and found and wanted:
@@ -273,7 +275,10 @@ class Adoption:
         if owner is not None:
             return None if owner == pid else owner
         parent = parent_of(pid)
-        if parent is None or not borrow.still_has(parent, client.fd, client.handle.fileno()):
+        if parent is None:
+            return None
+        has = partial(borrow.still_has, parent, client.fd, client.handle.fileno())
+        if not ask(parent, has, False):
             return None
         working = self._census.pids()
         return parent if pid not in working or parent in working else None

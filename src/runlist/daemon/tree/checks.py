@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from functools import partial
 
 import structlog
 
@@ -18,6 +19,7 @@ from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import RunlistError
 from runlist.model import Appear
 from runlist.planes.interface import Context
+from runlist.proc.aside import ask_all
 
 _log = structlog.get_logger()
 
@@ -44,9 +46,10 @@ class Checks:
         self._admit_queued()
         self._lending.check()
         self._processes.forget_away()
-        for process in list(self._processes.managed.values()):
-            if files:
-                self.check_files(process.pid)
+        processes = list(self._processes.managed.values())
+        if files:
+            self._check_files(processes)
+        for process in processes:
             if slices or process.pid in of:
                 self.correct(process.pid)
             self._assert_unsure(process)
@@ -81,9 +84,16 @@ class Checks:
     def check_files(self, pid: int) -> None:
         """Forget the contexts of a process on files that it has closed."""
         process = self._processes.managed.get(pid)
-        if process is not None and (lost := process.on_lost_files(self._lending)):
-            self._processes.drop(process, lost, by_itself=True)
-            self._gpus.run_all()
+        if process is not None:
+            self._check_files([process])
+
+    def _check_files(self, processes: Iterable[ManagedProcess]) -> None:
+        answers = ask_all((process.pid, partial(process.on_lost_files, self._lending)) for process in processes)
+        for pid, lost in answers.items():
+            process = self._processes.managed.get(pid)
+            if process is not None and lost:
+                self._processes.drop(process, lost, by_itself=True)
+                self._gpus.run_all()
 
     def correct(self, pid: int, *, off: bool = False) -> None:
         """Put the slices that a process changed itself back, and forget the contexts that it closed. With `off` it may

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -32,6 +33,7 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Finder, Seen
 from runlist.planes.kernel.events import Event
 from runlist.proc import process
+from runlist.proc.aside import ask
 from runlist.proc.owners import user_behind
 from runlist.protocol.kernel_autogen import MOST_GPUS, WATCH_OTHERS, Kind, Refusal, What
 
@@ -227,12 +229,15 @@ class Sightings:
             refused = event.what is What.REFUSED
             _log.info("a process was refused something" if refused else "a process did what it may not",
                       pid=event.pid, why=why)  # fmt: skip
-        if event.what is What.FORBIDDEN and self._finder.is_file(event.pid, event.fd):
+        if event.what is What.FORBIDDEN and self._is_file(event):
             if known is not None and event.pid not in self._processes.managed:
                 known.forbidden = f"suspended: {why}"
             self._suspend(event.pid, f"suspended: {why}")
         if known is not None:
             known.refused = True
+
+    def _is_file(self, event: Event) -> bool:
+        return ask(event.pid, partial(self._finder.is_file, event.pid, event.fd), False)
 
     def _suspend(self, pid: int, why: str) -> None:
         managed = self._processes.managed.get(pid)
@@ -245,7 +250,7 @@ class Sightings:
     def _made(self, event: Event) -> None:
         known = self._known.get(event.pid)
         if known is None:
-            if not self._finder.is_file(event.pid, event.fd):
+            if not self._is_file(event):
                 return
             owner = _owner(event)
             if self._owners[owner] >= MOST_OF_AN_OWNER or len(self._known) >= MOST_PROCESSES:
@@ -306,7 +311,7 @@ class Sightings:
         owners = {self._processes.owner_of_client(event.client), event.pid if may_be_others else None}
         changed = [pid for pid in owners if pid in self._processes.managed and not self._corrections.is_due(pid)]
         meddles = may_be_others and self._corrections.is_new(event.pid)
-        if (changed or meddles) and self._finder.is_file(event.pid, event.fd):
+        if (changed or meddles) and self._is_file(event):
             for pid in changed:
                 self._corrections.look_at(pid)
             if meddles:

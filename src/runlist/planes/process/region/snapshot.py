@@ -11,7 +11,7 @@ import msgspec
 
 from runlist.planes.process.region.activity import all_names
 from runlist.planes.process.region.format import SLOTS, USE, Enforced
-from runlist.proc.process import pid_namespace, start_of
+from runlist.proc.process import pid_namespace, start_of, starts_of
 
 MAX_BYTES = (1 << 63) - 1
 """The largest number of bytes; a larger one in a file is nonsense, and is shown as this."""
@@ -149,7 +149,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     def holders(self) -> list[Slot]:
         """Those of them that hold memory."""
         ours = pid_namespace()
-        return [slot for slot in self.slots if slot.use and self._lives(slot, ours)]
+        holding = [slot for slot in self.slots if slot.use]
+        asked = [
+            slot for slot in holding if slot.pid_namespace == ours and (slot.pid, slot.start_time) not in self._asked
+        ]
+        starts = starts_of({slot.pid for slot in asked})
+        self._asked.update({(slot.pid, slot.start_time): _began(slot, starts[slot.pid]) for slot in asked})
+        return [slot for slot in holding if self._lives(slot, ours)]
 
     def _lives(self, slot: Slot, namespace: int) -> bool:
         if slot.pid_namespace != namespace:
@@ -174,7 +180,10 @@ def _slot_of(pid: int, slots: Iterable[Slot]) -> Slot | None:
 def _lives(slot: Slot, namespace: int) -> bool:
     if slot.pid_namespace != namespace:  # nobody here can see it
         return True
-    started = start_of(slot.pid)
+    return _began(slot, start_of(slot.pid))
+
+
+def _began(slot: Slot, started: int | None) -> bool:
     return started is not None and slot.start_time in (0, started)
 
 

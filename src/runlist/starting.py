@@ -20,6 +20,8 @@ _PATHS = {
     names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
 }  # fmt: skip
 
+_FOR_COMMANDS = {names.PRELOAD, "LD_AUDIT", "NOTIFY_SOCKET"}
+
 LONG_LOG = 4 << 20
 """A private daemon's log that is longer is begun anew: it may lie in memory."""
 
@@ -34,10 +36,10 @@ def daemon_environment(plane: Plane) -> dict[str, str]:
 
 def _private_environment(plane: Plane) -> dict[str, str]:
     """The same for one that serves whoever comes next as well: what its first client has the dynamic linker load into
-    programs is for the command.
+    programs is for the command, and so is the word that a service manager waits for.
     """
     environment = daemon_environment(plane)
-    return {name: value for name, value in environment.items() if name not in (names.PRELOAD, "LD_AUDIT")}
+    return {name: value for name, value in environment.items() if name not in _FOR_COMMANDS}
 
 
 def _opened_log(path: Path) -> BinaryIO:

@@ -308,6 +308,21 @@ def test_run_passes_descriptors_through(commands: Commands, daemon: Daemon) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello", "")
 
 
+@pytest.mark.parametrize("words", ["run --memory 1G --", "emulator --"])
+def test_a_service_manager_means_the_command(commands: Commands, daemon: Daemon, words: str) -> None:
+    """By a process id, as systemd says for whom sockets and a watchdog are: who finds another there takes nothing."""
+    shows = "echo $(($LISTEN_PID - $$)) $(($WATCHDOG_PID - $$)) $LISTEN_FDS ${LISTEN_PIDFDID-none} $OTHER"
+    script = (
+        "export LISTEN_PID=$$ WATCHDOG_PID=$$ SYSTEMD_EXEC_PID=1 LISTEN_FDS=1 LISTEN_PIDFDID=7 OTHER='a  b'; "
+        f'exec {sys.executable} -m runlist.cli {words} sh -c "$0; echo $SYSTEMD_EXEC_PID"'
+    )
+    done = subprocess.run(
+        ["sh", "-c", script, shows], env=commands.environment, cwd=commands.folder, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0 1 none a b\n1\n", "")
+
+
 @pytest.mark.parametrize("options", ["--memory 1G", "--class latency", "--memory 1G --cap 50"])
 def test_run_keeps_the_numbers_that_programs_use_themselves_free(
     commands: Commands, daemon: Daemon, tmp_path: Path, options: str

@@ -146,6 +146,18 @@ def test_a_private_daemon_loads_nothing_that_is_for_the_command(commands: Comman
         assert [one for one in variables if one.startswith((b"LD_PRELOAD=", b"LD_AUDIT="))] == []
 
 
+def test_a_private_daemon_tells_the_commands_service_manager_nothing(commands: Commands) -> None:
+    """Else a service would count as started, and as stopping, when a daemon is that serves others as well."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(commands.folder / "notify"))
+        manager.setblocking(False)
+        env = {**commands.environment, "NOTIFY_SOCKET": manager.getsockname()}
+        assert commands.ok("run", "--", "sh", "-c", "echo $NOTIFY_SOCKET", env=env) == f"{manager.getsockname()}\n"
+        commands.ok("daemon", "--stop")
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
+
+
 def test_a_private_daemon_outlives_the_terminal_of_whoever_started_it(commands: Commands) -> None:
     assert commands.ok("run", "--", "true") == ""
     with Client.open() as client:

@@ -21,6 +21,10 @@ _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 _TOGETHER_S = 0.05
 _LOCALE = "LC_CTYPE"
+_MEANT = ("LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
+"""Where a service manager names the process that it means …"""
+_MEANT_MORE_CLOSELY = "LISTEN_PIDFDID"
+"""… and by more than its id, where it does so at all."""
 
 # glibc's posix_spawn leaves signals that glibc itself uses ignored in what it starts. (Python documents the switch.)
 subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
@@ -34,15 +38,25 @@ def start(
     Raises OSError.
 
     Nobody else may wait for it, not even the Popen object when it is collected: keep it. With `ignores_children` it
-    ignores SIGCHLD; call that where there is one thread.
+    ignores SIGCHLD. Call it where there is one thread.
     """
     environment = {**_own_environment(), **variables}
+    meant = [name for name in _MEANT if environment.get(name) == str(os.getpid())]
+    if meant:
+        environment.pop(_MEANT_MORE_CLOSELY, None)
     for descriptor in given:
         os.set_inheritable(descriptor, True)
 
+    def in_child() -> None:
+        if ignores_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if meant:  # it is the command that they mean, whose id is not known before
+            _become({**environment, **dict.fromkeys(meant, str(os.getpid()))})
+
     def run(words: list[str]) -> subprocess.Popen[bytes]:
-        in_child = _ignore_children if ignores_children else None
-        return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=in_child)  # noqa: PLW1509 (one thread)
+        variables = None if meant else environment
+        prepare = in_child if meant or ignores_children else None
+        return subprocess.Popen(words, env=variables, close_fds=False, preexec_fn=prepare)  # noqa: PLW1509 (one thread)
 
     try:
         return run(command)
@@ -66,8 +80,11 @@ def _own_environment() -> dict[str, str]:
     return environment
 
 
-def _ignore_children() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def _become(environment: Mapping[str, str]) -> None:
+    """Make ours the same as another environment."""
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
 
 
 def end_of(process: subprocess.Popen[bytes]) -> int:

@@ -171,7 +171,7 @@ def manage(
 ) -> Manage:
     """Have this process managed while a `with` block or a decorated function runs, and put back afterwards.
 
-        with runlist.manage(task_class="batch", weight=50, memory="8G"):
+        with runlist.manage(task_class="batch", weight=50):
             ...
 
         @runlist.manage(cap=30)

@@ -230,6 +230,7 @@ def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict
         (TENANT + 'load = { kind = "poisson", hz = -1 }\n', "hz: take"),
         (TENANT + 'load = { kind = "poisson", hz = 1e9 }\n', "hz: take"),
         (TENANT + 'load = { kind = "poisson", hz = [] }\n', "hz: the first step"),
+        (TENANT + 'load = { kind = "periodic", hz = 5, period_us = 1000 }\n', "period_us: hz says how often, too"),
         (TENANT + 'load = { kind = "poisson", hz = [[0, 1], [0, 2]] }\n', "ascend"),
         (TENANT + 'load = { kind = "poisson", hz = [[0, 1, 2]] }\n', "hz: take a number, or a list"),
         (TENANT + 'load = { kind = "periodic", period_us = 0 }\n', "period_us: take more"),

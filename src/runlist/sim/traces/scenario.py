@@ -208,6 +208,8 @@ def _periodic_rate(fields: Fields) -> Rate:
     if not fields.has("period_us"):
         return _rate(fields)
     period_us = fields.number("period_us")
+    if fields.has("hz"):
+        raise fields.fault("period_us", "hz says how often, too: give one of them")
     if not period_us > 0:
         raise fields.fault("period_us", f"take more than 0, not {period_us:g}")
     return 1e6 / float(period_us)

@@ -353,10 +353,16 @@ Time Runlist::earliest_completion(QueueId id) const {
     if (queue.work->holds) return kNever;
     const Time left = queue.work->total() - queue.work->done;
     if (resident_ == queue.group && !queue.unseen) return std::max({now_, accrued_to_, restored_at_}) + left;
-    if (!(group.enabled >> (queue.channel & 31) & 1))
-        return std::max(now_, next_event() == kNever ? now_ : next_event()) + left;
+    if (!(group.enabled >> (queue.channel & 31) & 1)) {
+        // Until somebody asks for it nothing enables it, and the device need not be awake for it.
+        Time enabled = kNever;
+        for (const Change& change : changes_)
+            if (change.kind == Change::kEnable && change.group == queue.group) enabled = std::min(enabled, change.at);
+        return enabled == kNever ? kNever : std::max(now_, enabled) + left;
+    }
     if (switch_done_ != kNever) return switch_done_ + timing::kRestore + left;
     const Time leaves = resident_ ? std::max(now_, std::min(switch_at_, next_event())) : now_;
+    if (leaves == kNever) return kNever;
     return leaves + (timing::kSwitchGap - timing::kCtaSaving) + timing::kRestore + left;
 }
 

@@ -218,6 +218,23 @@ void check_forecasts() {
     one.runlist.reach(500 * ms);
     expect("busy while it executes", one.runlist.busy(1).busy(0), Time{1 * ms});
     expect("and so the GPU", one.runlist.busy().busy(0), Time{1 * ms});
+
+    Model stopped;
+    stopped.group(1 * ms);
+    stopped.runlist.submit(0, 1, work(1 * ms));
+    stopped.runlist.set_enabled(400 * us, 1, kAll, false);
+    stopped.runlist.reach(900 * us);
+    expect("no end while it is stopped", stopped.runlist.earliest_completion(1), kNever);
+    stopped.runlist.set_enabled(5 * ms, 1, kAll, true);
+    expect("the earliest end, when it goes on", stopped.runlist.earliest_completion(1), Time{5 * ms + 734 * us});
+
+    Model waits;
+    waits.group(1 * ms);
+    waits.runlist.set_realtime(0, waits.group(1 * ms), true);
+    waits.runlist.submit(0, 1, {.wave = 1, .holds = true});
+    waits.until(200 * us);
+    waits.runlist.submit(200 * us, 2, work(100 * us));
+    expect("no end behind what holds", waits.runlist.earliest_completion(2), kNever);
 }
 
 void check_others() {

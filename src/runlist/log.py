@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 
+MOST_LETTERS, MOST_ITEMS = 1_000, 50
+"""Of one value in a line of the log: whoever may cause a few lines a second must not fill a disk by long ones."""
+
+
 def say(line: str, who: str = "runlist") -> None:
     """One line, which may quote anybody. Standard error may be full or closed: what cannot be written is lost."""
     with contextlib.suppress(OSError, ValueError):
@@ -41,11 +45,17 @@ class _StandardError:
 
 
 def _shown(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """One line, and nothing that moves a terminal's cursor: strangers choose what is quoted."""
+    """One line that is not too long, and nothing that moves a terminal's cursor: strangers choose what is quoted."""
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = printable(value)
+            event[name] = _short(printable(value))
+        elif isinstance(value, list) and len(value) > MOST_ITEMS:
+            event[name] = f"{value[:MOST_ITEMS]} and {len(value) - MOST_ITEMS} more"
     return event
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}... ({len(text)} letters)"
 
 
 def to_standard_error(*first: Processor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -13,6 +14,9 @@ from runlist.views.structs import DaemonView, PolicyMapView, RulesView, TaskView
 
 REGION_REFUSED = "the memory region is refused"
 """How the line begins with which a daemon refuses one; a daemon of another version may for its form alone."""
+
+MAX_ERRNO = 4095
+"""The kernel's."""
 
 
 class Message(msgspec.Struct, tag=True, frozen=True):
@@ -169,7 +173,7 @@ class BorrowRequest(Message, frozen=True):
 class Borrowed(Message, frozen=True):
     """The copy travels with this message; or `error` is the errno of why not."""
 
-    error: int = 0
+    error: Annotated[int, msgspec.Meta(ge=0, le=MAX_ERRNO)] = 0
 
 
 # -- daemon to keeper ------------------------------------------------------------------------------

@@ -103,6 +103,13 @@ def test_every_message_comes_back_as_it_was(messages: list[wire.Message], kind: 
         assert decoder.decode(wire.encode(message)[4:]) == message
 
 
+@pytest.mark.parametrize("error", [-1, 4096, 10**12])
+def test_an_error_that_no_kernel_has_is_refused(error: int) -> None:
+    """One that was too large for C was a fault in the daemon, at each word of whoever was to lend a descriptor."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"type":"Borrowed","error":%d}' % error, type=wire.Request)
+
+
 def test_the_tables_above_are_complete() -> None:
     listed = {type(message) for message in MESSAGES + ANSWERS + KEEPER}
     assert listed == set(wire.Message.__subclasses__())

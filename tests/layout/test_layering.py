@@ -51,7 +51,8 @@ FLOW: dict[str, set[str]] = {
         "structure",
     },
     "planes.kernel": {
-        "errors", "interpreter", "planes.interface", "planes.process", "proc", "protocol", "structure", "trusted",
+        "errors", "interpreter", "lean", "planes.interface", "planes.process", "proc", "protocol", "structure",
+        "trusted",
     },
     "planes.process": {"errors", "installed", "proc", "protocol", "structure", "trusted"},
     "emulated": {"protocol", "errors", "installed", "trusted", "waiting"},

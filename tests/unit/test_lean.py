@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from runlist.protocol import environment_autogen as names
 
 LARGE = ("colorama", "matplotlib", "perfetto", "rich", "ssl", "textual", "typer", "typing_extensions")
 COPIED = {
@@ -23,10 +26,19 @@ def test_nothing_large_is_loaded(module: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "\n"
 
 
-@pytest.mark.parametrize("module", ["runlist.daemon.undo.keeper", "runlist.daemon.relay.__main__"])
+@pytest.mark.parametrize(
+    "module", ["runlist.daemon.undo.keeper", "runlist.daemon.relay.__main__", "runlist.planes.kernel.loader"]
+)
 def test_helpers_of_the_daemon_make_no_dataclass(module: str) -> None:
-    code = f"import sys, {module}; print(*sorted({{'dataclasses', 'inspect'}} & set(sys.modules)))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "\n"
+    code = f"""
+import sys, {module}
+from runlist.planes.registry import PLANES, choose_plane, load_ahead
+for name in PLANES:
+    load_ahead(choose_plane(name), "keeper")  # of which each makes one
+print(*sorted({{"dataclasses", "inspect"}} & set(sys.modules)))
+"""
+    environment = {**os.environ, names.EMULATED_GPU: "/"}
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "\n"
 
 
 @pytest.mark.parametrize("module", ["runlist.daemon.__main__", "runlist.cli.run_command", "runlist.cli.ps_command"])
@@ -69,3 +81,35 @@ atexit.register(lambda: print(gc.get_freeze_count() > 1000, len(gc.get_objects()
 from runlist import lean
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True True\n"
+
+
+def test_the_daemon_keeps_nothing_of_what_a_library_took_for_a_question() -> None:
+    code = """
+import ctypes, mmap, threading
+from runlist.daemon.lean import keep_little
+keep_little()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * mmap.PAGESIZE
+def ask():
+    for _ in range(2):  # glibc learns from the first
+        taken = [ctypes.c_void_p(libc.malloc(size)) for size in (3 << 20, 1 << 20)]
+        for each, size in zip(taken, (3 << 20, 1 << 20)):
+            libc.memset(each, 1, size)
+        all_have.wait()
+        for each in taken:
+            libc.free(each)
+    all_have.wait()
+    asked.wait()  # threads that wait for questions do not end
+all_have, asked, before = threading.Barrier(4), threading.Event(), resident()
+threads = [threading.Thread(target=ask) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(3):
+    all_have.wait()
+print(resident() - before)
+asked.set()
+"""
+    kept = int(subprocess.check_output([sys.executable, "-c", code], text=True))
+    assert kept < 2 << 20

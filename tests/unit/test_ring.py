@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,34 @@ def test_each_record_is_taken_once_up_to_as_many_as_are_wanted(file: int) -> Non
     ring = Ring(file, PAGE)  # whoever comes next goes on there
     assert list(ring.take(10)) == []
     ring.close()
+
+
+def test_little_of_a_ring_is_mapped_at_a_time_and_all_of_it_is_read() -> None:
+    size, length = 64 * PAGE, 72
+    fd = os.memfd_create("ring")
+    os.truncate(fd, 2 * PAGE + 2 * size)
+    ring = Ring(fd, size)
+    records = [number.to_bytes(length, "little") for number in range(2 * size // (8 + length))]  # round it twice
+    at = 0
+    for first in range(0, len(records), 100):
+        for record in records[first : first + 100]:
+            whole = struct.pack("<II", length, 0) + record
+            for place in (at % size, at % size + size, at % size - size):  # as the kernel has it, twice
+                if place >= 0:
+                    os.pwrite(fd, whole[: 2 * size - place], 2 * PAGE + place)
+                else:
+                    os.pwrite(fd, whole[-place:], 2 * PAGE)
+            at += len(whole)
+        os.pwrite(fd, struct.pack("<Q", at), PAGE)
+        assert list(ring.take(len(records))) == records[first : first + 100]
+        assert _mapped("/memfd:ring") <= 32 * PAGE
+    ring.close()
+    os.close(fd)
+    assert _mapped("/memfd:ring") == 0
+
+
+def _mapped(name: str) -> int:
+    """Bytes that are mapped of a file."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if name in line]
+    spans = [line[0].split("-") for line in lines]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runlist.daemon.lean  # noqa: F401  isort: skip  (before asyncio and structlog)
+from runlist.daemon.lean import keep_little  # isort: skip  (before asyncio and structlog)
 
 import argparse
 import asyncio
@@ -75,6 +75,7 @@ def main() -> int:
     parser.add_argument("--rules", type=Path, help="file of rules and limits (docs/rules.md)")
     parser.add_argument("--ready-fd", type=int, help="write `ready` or an error line here")
     arguments = parser.parse_args()
+    keep_little()
     limit = LogLimit()
     log.to_standard_error(limit)
     manager = ServiceManager(os.environ)

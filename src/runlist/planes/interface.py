@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
 from runlist.errors import NotSupportedError
-from runlist.model import SliceLimits
-from runlist.planes.usage import TurnLog, UsageSource
+
+if TYPE_CHECKING:  # the loader of the kernel plane stays small
+    from runlist.model import SliceLimits
+    from runlist.planes.usage import TurnLog, UsageSource
 
 Undo = list[bytes]
 """Steps that put a context back, in the order in which to replay them. Of several contexts, all first steps go before

@@ -6,6 +6,8 @@ of the programs. Of a daemon that was killed the maps stay, under their names.
 
 from __future__ import annotations
 
+from runlist import lean  # noqa: F401  isort: skip  (before msgspec)
+
 import contextlib
 import signal
 import socket

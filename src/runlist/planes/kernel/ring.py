@@ -12,6 +12,8 @@ _POSITION = struct.Struct("<Q")
 _HEAD = struct.Struct("<II")
 _BUSY, _DISCARDED = 1 << 31, 1 << 30
 _LENGTH = _DISCARDED - 1
+_PART = 16 * _PAGE
+_LONGEST = _PAGE  # no record is longer
 
 
 class BrokenRing(ValueError):
@@ -19,13 +21,18 @@ class BrokenRing(ValueError):
 
 
 class Ring:
-    """The reader of a ring; there is one. `fileno` is readable when there is something to take."""
+    """The reader of a ring; there is one. `fileno` is readable when there is something to take. A part of it is mapped
+    at a time: all that is mapped counts as our memory.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
         self._size = size
         self._ours = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._theirs = mmap.mmap(fd, _PAGE + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        self._theirs = mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        self._part_bytes = min(_PART, size)
+        self._begins = 0  # the position of the part that is mapped
+        self._part: mmap.mmap | None = None
         self._barrier = threading.Lock()
 
     def fileno(self) -> int:
@@ -37,18 +44,38 @@ class Ring:
         for _ in range(most):
             with self._barrier:  # what was written before a position is seen after it
                 (end,) = _POSITION.unpack_from(self._theirs, 0)
-            step = next_record(self._theirs, _PAGE, self._size, at, end)
+            if at == end:
+                return
+            part = self._part_at(at)
+            step = next_record(part, 0, self._size, at - self._begins, end - self._begins)
             if step is None:
                 return
-            at, record = step
+            behind, record = step
+            at = behind + self._begins
             _POSITION.pack_into(self._ours, 0, at)
             if record is not None:
                 yield record
 
     def close(self) -> None:
         """Let go of it. The descriptor is the caller's."""
-        self._ours.close()
-        self._theirs.close()
+        for each in (self._ours, self._theirs, self._part):
+            if each is not None:
+                each.close()
+
+    def _part_at(self, at: int) -> mmap.mmap:
+        """The part in which a record at a position is whole. The kernel has the ring twice, one behind the other."""
+        if self._part is not None and self._begins <= at < self._begins + self._part_bytes:
+            return self._part
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+        self._begins = at - at % _PAGE
+        place = 2 * _PAGE + self._begins % self._size
+        try:
+            self._part = mmap.mmap(self._fd, self._part_bytes + _LONGEST, mmap.MAP_SHARED, mmap.PROT_READ, offset=place)
+        except OSError as error:
+            raise BrokenRing(f"it cannot be mapped: {error.strerror}") from None
+        return self._part
 
 
 def next_record(memory: mmap.mmap | bytes, base: int, size: int, at: int, end: int) -> tuple[int, bytes | None] | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from runlist.planes.nvidia.rm.transport import Driver, OpenFile
-from runlist.planes.nvidia.slices import SLICES
 
 if TYPE_CHECKING:
+    from runlist.model import SliceLimits
     from runlist.planes import interface
     from runlist.planes.usage import TurnLog, UsageSource
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class NvidiaPlane:
     """The plane over a driver, which is the kernel's or an emulated GPU's."""
 
-    slices = SLICES
     AHEAD: ClassVar = {
         "daemon": (
             "runlist.planes.nvidia.census",
@@ -35,6 +34,12 @@ class NvidiaPlane:
     @property
     def name(self) -> str:
         return self.driver.name
+
+    @property
+    def slices(self) -> SliceLimits:
+        from runlist.planes.nvidia.slices import SLICES
+
+        return SLICES
 
     def check(self) -> None:
         self.driver.open().close()

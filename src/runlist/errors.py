@@ -67,6 +67,12 @@ class ContextGone(RunlistError):
     """The process freed the client of a context: nothing is left of it."""
 
 
+class Ended(BaseException):
+    """Raised inside a user's code by whoever calls it, and no fault of that code. Not an Exception, so that an
+    `except Exception` there does not swallow it.
+    """
+
+
 def _line(message: str) -> str:
     """One line that can be read, whatever it quotes: without its middle where it is too long."""
     line = printable(message)

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from runlist import trusted
-from runlist.errors import NoPermissionError, UsageError
+from runlist.errors import Ended, NoPermissionError, UsageError
 
 _MAX_FILE = 1 << 20
 _MODULE = "runlist_user_"
@@ -76,9 +76,9 @@ class Plugins(msgspec.Struct, Generic[_Class], frozen=True):
         """While one is made, which is anybody's code: raises UsageError for whatever that raises."""
         try:
             yield
-        except UsageError:
+        except (UsageError, Ended, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             said = str(error) if isinstance(error, ValueError) else line_of(error.__traceback__) + repr(error)
             raise UsageError(f"{self.what} {name}: {said}") from None
 
@@ -113,7 +113,9 @@ def _load(path: Path, what: str) -> ModuleType:
     try:
         with _registered(name, module):
             exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 (it is code)
-    except (Exception, SystemExit) as error:
+    except (Ended, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         said = f"{line_of(error.__traceback__)}{type(error).__name__}: {error}"
         raise UsageError(f"{what} file {path} cannot be loaded: {said}") from None
     return module

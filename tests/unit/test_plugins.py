@@ -143,3 +143,12 @@ def test_one_of_another_version_is_refused_in_one_line(
         kind.ours("newer")
     with pytest.raises(UsageError, match="no policy 'older': take newer or the path"):
         kind.ours("older")
+
+
+def test_what_is_no_exception_is_a_line_too_whenever_it_is_raised(tmp_path: Path) -> None:
+    """Else nobody would answer whoever asked for the policy."""
+    made = POLICY.replace("State(turns=SEED)", "next(iter(quit_, 0))").replace("SEED", "1")
+    made = made.replace("class Mine", "def quit_():\n    raise GeneratorExit\n\n\nclass Mine")
+    for text, said in (("raise GeneratorExit", ": line 1: GeneratorExit"), (made, r": line \d+: GeneratorExit\(\)")):
+        with pytest.raises(UsageError, match=said):
+            load_policy(PolicySpec(write(tmp_path / "mine.py", text)))

@@ -8,14 +8,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
 
+from runlist.errors import Ended
+
 _Result = TypeVar("_Result")
 
 MAX_RINGS = 20
 """A call that goes on after so many signals ends the daemon: then the keeper puts everything back."""
 
 
-class Stalled(BaseException):
-    """The call took too long. Not an Exception, so that an `except Exception` in its loop does not swallow it."""
+class Stalled(Ended):
+    """The call took too long."""
 
 
 class Watchdog:

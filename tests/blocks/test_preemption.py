@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import struct
@@ -275,10 +276,13 @@ def test_a_kernel_behind_one_that_was_stopped_does_not_begin_when_the_stop_is_ov
 
     def nag() -> None:
         with blocks.Stopper(page_path) as stopper:
-            while not ended.is_set():
+            for number in itertools.count():
                 stopper.stop()
+                time.sleep(0.0001 * (number % 2))  # where processors are busy nobody else runs in between
                 stopper.resume()
                 time.sleep(0.0001)
+                if ended.is_set():
+                    break
 
     thread = threading.Thread(target=nag)
     thread.start()

@@ -58,7 +58,7 @@ def ioctl_with_descriptors(
         header = struct.pack("<IIII", MAGIC, nr, len(argument), len(parameters))
         socket.send_fds(control, [header + argument + parameters], [theirs.fileno()])
         theirs.close()
-        mine.settimeout(10)
+        mine.settimeout(60)
         reply, descriptors, _, _ = socket.recv_fds(mine, 1 << 17, 4)
     error, argument_size, _, _ = struct.unpack_from("<iIII", reply)
     return error, reply[16 : 16 + argument_size], reply[16 + argument_size :], descriptors

@@ -286,6 +286,6 @@ def test_grpc(serve: Serve) -> None:
 
         def ask(what: str) -> None:
             text = b"" if what == "health" else random.randbytes(random.randrange(200, 400))
-            assert methods[what](text, timeout=20) == b"done"
+            assert methods[what](text, timeout=60) == b"done"
 
         tell_apart(served, ask)

@@ -77,7 +77,7 @@ def test_a_weight_follows_its_cgroup(
     daemon.client.attach(outside.pid, "normal")
     for weight in (50, 1000):
         cgroup.set(weight)
-        wait_for(lambda: task_of(daemon, inside.pid).weight == weight, f"weight {weight}", timeout=20)  # noqa: B023
+        wait_for(lambda: task_of(daemon, inside.pid).weight == weight, f"weight {weight}", timeout=60)  # noqa: B023
         assert task_of(daemon, later.pid).weight == weight
     assert task_of(daemon, outside.pid).weight == 100
     daemon.client.set(later.pid, {"weight": 7})  # what its user says counts more

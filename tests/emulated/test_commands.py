@@ -374,7 +374,7 @@ def test_a_daemon_that_ends_puts_everything_back(
         commands.ok("daemon", "--stop")
     else:
         daemon.process.send_signal(signal.Signals[how])
-    assert daemon.process.wait(20) == 0
+    assert daemon.process.wait(60) == 0
     for tenant in tenants:
         assert slices.of(tenant.pid) == DEFAULT_SLICES
         tenant.wait_for_progress()

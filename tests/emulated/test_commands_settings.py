@@ -49,7 +49,7 @@ def test_run_with_settings(commands: Commands, daemon: Daemon) -> None:
     process.stdin.write("quit\n")
     process.stdin.close()
     process.stdin = None
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_deadline_is_a_class(commands: Commands, daemon: Daemon, worker: Start) -> None:
@@ -67,7 +67,7 @@ def test_rules_and_the_words_of_policy_show(
     rules.write_text('[[rule]]\ncommand = "*worker*"\nset = { class = "batch", weight = 50 }\n')
     daemon = start_daemon("--rules", str(rules))
     tenant = worker()
-    wait_for(daemon.client.ps, "the rule to be applied", 30)
+    wait_for(daemon.client.ps, "the rule to be applied", 60)
     shown = commands.json("policy", "show")
     assert (shown["policy"], Path(shown["rules"]).name, shown["waiting"]) == ("priority", "rules.toml", [])
     assert [task["pid"] for task in shown["tasks"]] == [tenant.pid]

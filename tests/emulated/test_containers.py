@@ -135,7 +135,7 @@ def test_a_container_of_another_user(place: Place) -> None:
         task = task_of(place.daemon, pid)
         assert (task.reached_by, task.user, task.memory_limit_bytes) == ("lent", NOBODY, 2 * GiB)
         refuses_what_root_lends_for(place, pid)
-        assert tenant.communicate(timeout=20)[0] == "1\n"
+        assert tenant.communicate(timeout=60)[0] == "1\n"
     wait_for(lambda: not place.daemon.client.ps(), "the container to be forgotten")
 
 

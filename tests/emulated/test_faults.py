@@ -172,4 +172,4 @@ def test_a_device_that_dies_takes_nobody_with_it(
     assert running(daemon.pid)
     assert commands.json("ps") == []
     daemon.process.terminate()
-    assert daemon.process.wait(20) == 0
+    assert daemon.process.wait(60) == 0

@@ -19,7 +19,7 @@ def test_every_case_is_exact(tmp_path: Path) -> None:
     command = [*compiler(*CXX), *words, *folders, *map(str, SOURCES), "-o", str(built)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    said = subprocess.run([built], capture_output=True, text=True, timeout=20)
+    said = subprocess.run([built], capture_output=True, text=True, timeout=60)
     cases = [line.split("\t") for line in said.stdout.splitlines()]
     assert len(cases) > 30
     assert [name for verdict, name in cases if verdict != "right"] == []

@@ -123,7 +123,7 @@ def test_over_the_limit_in_a_queue(commands: Commands, rules: Callable[[str], Da
     process.stdin.flush()
     process.stdout.readline()
     assert json.loads(process.stdout.readline())["correct"]
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     wait_for(lambda: daemon.client.status().waiting == [])
 
 
@@ -139,7 +139,7 @@ def test_those_that_wait_follow_other_limits(
     wait_for(lambda: len(daemon.client.status().waiting) == 2, "the command to wait")
     (tmp_path / "rules.toml").write_text('[limits]\ntasks = 1\nover = "refuse"\n')
     commands.ok("rules", "reload")
-    assert waiting.wait(20) == 1
+    assert waiting.wait(60) == 1
     second.assert_stopped(0.2)
     again = tmp_path / "rules.toml"
     again.write_text("[limits]\ntasks = 1\n")
@@ -148,7 +148,7 @@ def test_those_that_wait_follow_other_limits(
     wait_for(lambda: len(daemon.client.status().waiting) == 2, "another to wait")
     again.write_text('[limits]\ntasks = 1\nover = "batch"\n')
     commands.ok("rules", "reload")
-    assert waiting.wait(20) == 0
+    assert waiting.wait(60) == 0
     wait_for(lambda: not daemon.client.status().waiting, "the task to be taken")
     assert task_of(daemon, second.pid).task_class == "batch"
     assert task_of(daemon, first.pid).task_class == "latency"

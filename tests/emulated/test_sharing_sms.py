@@ -188,7 +188,7 @@ def test_somebody_elses_mps_is_used_and_left_running(commands: Commands, sharing
         assert mps.servers(sharing.program, pipe) is not None
     finally:
         mps.ask(sharing.program, pipe, "quit")
-        assert theirs.wait(20) is not None
+        assert theirs.wait(60) is not None
 
 
 @needs_stand_in

@@ -77,7 +77,7 @@ def test_it_ends_in_order_at_a_signal(commands: Commands, worker: Start, number:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(number)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert all(Parsed(out.read_bytes()).slices[name] for name in _tracks(Parsed(out.read_bytes()), *tenants))
 
 

@@ -136,7 +136,7 @@ def test_a_program_ends_when_its_commands_end(tenant: Tenant) -> None:
     process = tenant("batch", "--rounds", "2000")
     process.run()
     process._process.stdin.close()
-    assert process._process.wait(20) == 0
+    assert process._process.wait(60) == 0
 
 
 def test_death_in_a_window_is_told(tenant: Tenant) -> None:

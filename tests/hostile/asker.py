@@ -32,7 +32,7 @@ class Asker:
             return {"value": None}
         if self._client is None:
             try:
-                self._client = Client.open(patience_s=20)
+                self._client = Client.open(patience_s=60)
             except (DaemonGone, NoTargetError) as error:
                 return {"gone": str(error)}
         try:

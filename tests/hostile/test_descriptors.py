@@ -68,13 +68,13 @@ def again_and_again() -> list[float]:
     """How long requests take: on one connection, and with a new one, as `run` makes them."""
     latencies = []
     end = time.monotonic() + SECONDS * TIMES
-    with Client.open(patience_s=20) as client:
+    with Client.open(patience_s=60) as client:
         while time.monotonic() < end:
             began = time.monotonic()
             client.status()
             latencies.append(time.monotonic() - began)
             began = time.monotonic()
-            with Client.open(patience_s=20) as another:
+            with Client.open(patience_s=60) as another:
                 another.launch(os.getpid(), "batch")
             latencies.append(time.monotonic() - began)
             client.detach(os.getpid())
@@ -110,7 +110,7 @@ def test_roots_datagrams_hold_nobody_up(open_daemon: Daemon, commands: Commands,
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             _, region = create(Path(folder), strict=True)
         began = time.monotonic()
-        with Client.open(patience_s=20) as client:
+        with Client.open(patience_s=60) as client:
             client.launch(os.getpid(), None, {"memory": "1G"}, region.fileno())
         return time.monotonic() - began
 
@@ -131,7 +131,7 @@ def test_the_daemon_ends_at_once_whatever_waits_in_its_sockets(open_daemon: Daem
         time.sleep(0.5)
         began = time.monotonic()
         open_daemon.process.send_signal(signal.SIGTERM)
-        assert open_daemon.process.wait(20) == 0
+        assert open_daemon.process.wait(60) == 0
         assert time.monotonic() - began < 4
     wait_for(lambda: not running(keeper), "the keeper to end")
 
@@ -176,7 +176,7 @@ def test_a_request_has_32_kib(open_daemon: Daemon, commands: Commands) -> None:
         heard = []
         for length in (MAX_REQUEST - 4, MAX_REQUEST - 3, 15 << 20, 0xFFFF_FFFF):
             with attacks.connected(commands.folder) as sock, contextlib.suppress(OSError):
-                sock.settimeout(20)
+                sock.settimeout(60)
                 body = wire.encode(wire.GetStatus())[4:].ljust(min(length, MAX_REQUEST))
                 sock.sendall(struct.pack("<I", length) + body)
                 heard.append(sock.recv(1 << 20)[4:24])
@@ -193,7 +193,7 @@ def test_so_many_connections_and_no_more(open_daemon: Daemon, commands: Commands
         socks = [attacks.connected(commands.folder) for _ in range(300)]
         served = 0
         for sock in socks:
-            sock.settimeout(20)
+            sock.settimeout(60)
             with contextlib.suppress(OSError):
                 sock.sendall(wire.encode(wire.GetStatus()))
             served += b'"type":"DaemonStatus"' in sock.recv(100)

@@ -36,7 +36,7 @@ def bounded() -> None:
 def looked_up(path: Path) -> str:
     """What a look at a library of somebody's prints."""
     return subprocess.run(
-        [sys.executable, "-c", _PLACES, str(path)], capture_output=True, text=True, timeout=20, preexec_fn=bounded,
+        [sys.executable, "-c", _PLACES, str(path)], capture_output=True, text=True, timeout=60, preexec_fn=bounded,
         check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ).stdout.strip()  # fmt: skip
 

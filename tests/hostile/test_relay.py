@@ -31,7 +31,7 @@ from tests.conftest import ON_NVIDIA
 from tests.fixtures.daemon import NOBODY, As, needs_root, wait_for
 from tests.fixtures.ear import CloseHere
 
-PATIENCE_S = 20.0
+PATIENCE_S = 50.0
 STATUS = wire.encode(wire.GetStatus())
 MORE_THAN_A_SOCKET_TAKES = 240_000
 ASK = wire.encode(wire.BorrowRequest(1, 2))

@@ -57,14 +57,14 @@ class Exporter:
         return self.log.read_text(errors="replace")
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, bytes, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read(), answer.headers
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def raw(self, data: bytes) -> bytes:
         """What is answered until the end."""
@@ -85,7 +85,7 @@ class Exporter:
     def end(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_random_bytes_harm_nobody(shared: Exporter) -> None:
 
 
 def test_a_connection_serves_one_request_after_the_other(start: Start) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", start().port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", start().port, timeout=60)
     with contextlib.closing(connection):
         for _ in range(5):
             connection.request("GET", "/metrics")
@@ -221,7 +221,7 @@ def test_who_reads_or_asks_too_slowly_is_hung_up_on(asked: bytes, monkeypatch: p
         writer.write(asked)
         got = 0
         with contextlib.suppress(ConnectionResetError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for is_over in (lambda tasks: tasks > 1, lambda tasks: tasks == 1):  # the server has one for us
                     while not is_over(len(asyncio.all_tasks())):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
@@ -246,7 +246,7 @@ def test_it_ends_though_an_answer_does_not_come() -> None:
         serving = server.Server(answer)
         _, writer = await asyncio.open_connection(*await serving.listen("127.0.0.1", 0))
         writer.write(HEAD + b"\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asked.wait()
             await serving.close()
         writer.close()
@@ -340,7 +340,7 @@ def make_certificate(folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 def get_by_tls(exporter: Exporter, certificate: Path) -> bytes:
     context = ssl.create_default_context(cafile=str(certificate))
-    connection = http.client.HTTPSConnection("127.0.0.1", exporter.port, context=context, timeout=20)
+    connection = http.client.HTTPSConnection("127.0.0.1", exporter.port, context=context, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         return connection.getresponse().read()
@@ -411,7 +411,7 @@ def test_a_file_is_written_again_and_again(fake: FakeDaemon, tmp_path: Path) -> 
         assert [one.name for one in tmp_path.iterdir() if one.suffix == ".prom"] == ["runlist.prom"]
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert not running(process.pid)
 
 
@@ -431,7 +431,7 @@ def test_a_file_that_cannot_be_written_is_said_once_and_tried_again(fake: FakeDa
         wait_for((folder / "runlist.prom").exists)
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     done = subprocess.run(
         [sys.executable, "-m", "runlist.cli", *words[:2], str(tmp_path / "nowhere" / "x.prom")],
         capture_output=True, text=True, cwd=ROOT,

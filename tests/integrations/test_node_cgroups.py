@@ -34,11 +34,11 @@ def test_containers_are_seen_before_and_after(tmp_path: Path, pod: str, name: st
         assert not watch.sees([])
         other = tmp_path / pod.replace("12", "56") / name.format(LATER)
         other.mkdir(parents=True)
-        assert changed.wait(20)
+        assert changed.wait(60)
         wait_for(lambda: watch.sees([LATER]))
         changed.clear()
         other.rmdir()
-        assert changed.wait(20)
+        assert changed.wait(60)
         wait_for(lambda: not watch.sees([LATER]))
     finally:
         watch.close()
@@ -48,7 +48,7 @@ def test_the_first_pod_of_a_node(tmp_path: Path) -> None:
     changed = threading.Event()
     watch = PodsWatch(changed.set, tmp_path)
     (tmp_path / "kubepods" / "pod1" / FIRST).mkdir(parents=True)
-    assert changed.wait(20)
+    assert changed.wait(60)
     wait_for(lambda: watch.sees([FIRST]))
     watch.close()
 
@@ -87,7 +87,7 @@ def test_when_the_kernel_has_told_less_than_there_was_all_is_looked_at_again(tmp
     names = [tmp_path / "user.slice", tmp_path / "users.slice"]
     names[0].mkdir()
     (tmp_path / "kubepods").mkdir()
-    assert held.wait(20)
+    assert held.wait(60)
     room = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     for _ in range(room + 1):
         names[0].rename(names[1])

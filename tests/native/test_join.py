@@ -65,7 +65,7 @@ def join(
     process = subprocess.Popen(
         [program, str(CLIENT), *map(str, words)], stdout=subprocess.PIPE, text=True, env=environment, **options
     )
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     joined = Joined(process.pid, *map(int, out.split()))
     assert joined.error == 77, "errno was touched"
@@ -106,7 +106,7 @@ def test_the_record_on_the_wire(short_path: Path, program: Path, files: tuple[Pa
     path = short_path / "raw.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as raw:
         raw.bind(str(path))
-        raw.settimeout(20)
+        raw.settimeout(60)
         join(program, path, *files)
         record, descriptors, _, _ = socket.recv_fds(raw, 100, 10)
         for fd in descriptors:

@@ -120,7 +120,7 @@ def test_processes_share_a_page(guests: Guests, end: str) -> None:
             else:
                 first.kill()
             assert other.stdout.readline() == "word 5\n"
-            assert other.wait(10) == 0
+            assert other.wait(60) == 0
 
 
 def test_client_0_is_seen_to_be_idle_however_its_rests_fall(guests: Guests) -> None:

@@ -20,7 +20,7 @@ from tests.native.guests import CUDA, Guests, headers
 HERE = Path(__file__).parent
 SOURCES = HERE / "operations"
 PROGRAMS = 300 if TIMES == 1 else 5_000 * TIMES
-BUILD_S = 200
+BUILD_S = 600
 RUN_S = 100 if TIMES == 1 else 7_200
 
 

@@ -25,7 +25,7 @@ def test_a_program_without_cuda_is_the_same(guests: Guests, order: str) -> None:
         guests.environment(preload=beside(guests, order)),
         guests.environment(guests.region(), preload=beside(guests, order)),
     ):
-        assert guests.run("manners", "quiet", env=env, timeout=20) == bare
+        assert guests.run("manners", "quiet", env=env, timeout=60) == bare
     assert bare.code == 0
 
 
@@ -34,7 +34,7 @@ def test_the_limit_holds(guests: Guests, order: str) -> None:
     """Also where the first process makes the region, in a folder of the user that it really is."""
     for env in (guests.environment(guests.region(100 * MiB)), by_hand(guests, RUNLIST_MEMORY="100M")):
         env["LD_PRELOAD"] = beside(guests, order)
-        done = guests.run("racer", "fill", 200 * MiB, env=env, timeout=20)
+        done = guests.run("racer", "fill", 200 * MiB, env=env, timeout=60)
         assert (done.code, done.lines, done.err) == (0, [str(OUT_OF_MEMORY)], "")
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_there_before_the_driver_is(guests: Guests) -> None:
 def test_a_client_whose_first_thread_leaves_ends(guests: Guests) -> None:
     path = guests.new_path()
     path.touch(0o600)
-    done = guests.run("leaves", env=page(guests, path, 1), timeout=10)
+    done = guests.run("leaves", env=page(guests, path, 1), timeout=60)
     assert (done.code, done.err) == (0, "")
 
 
@@ -91,7 +91,7 @@ def test_a_client_that_may_write_no_file_runs(guests: Guests) -> None:
     def write_nothing() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
-    done = guests.run("leaves", env=page(guests, path, 1), timeout=10, preexec_fn=write_nothing)
+    done = guests.run("leaves", env=page(guests, path, 1), timeout=60, preexec_fn=write_nothing)
     assert done.code == 0
     assert "cannot be made; going on without it" in done.err
 
@@ -103,7 +103,7 @@ def test_programs_that_a_client_starts_say_nothing(guests: Guests) -> None:
     with guests.started("operations", "page", "first", env=page(guests, path, 0)) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "busy\n"
-        done = guests.run("leaves", env=page(guests, path, 0), timeout=10)
+        done = guests.run("leaves", env=page(guests, path, 0), timeout=60)
         assert (done.code, done.err) == (0, "")
-        done = guests.run("setsid", "--wait", guests.path("leaves"), env=page(guests, path, 0), timeout=10)
+        done = guests.run("setsid", "--wait", guests.path("leaves"), env=page(guests, path, 0), timeout=60)
         assert "has that client already" in done.err

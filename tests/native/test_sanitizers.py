@@ -17,8 +17,8 @@ from tests.fixtures.effort import TIMES
 from tests.native.guests import GiB, Guests
 
 ROOT = Path(__file__).parents[2]
-BUILD_S = 300
-RUN_S = 60 * TIMES
+BUILD_S = 900
+RUN_S = 120 * TIMES
 CHECKS = (
     "check_actuator",
     "check_clock",

@@ -33,7 +33,7 @@ def raw(daemon: Daemon, commands: Commands) -> Iterator[socket.socket]:
     """A connection that speaks for itself; afterwards the daemon must still serve a decent client."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(commands.socket))
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.sendall(wire.encode(wire.GetStatus()))
         assert sock.recv(1 << 16)  # it is accepted: descriptors may be counted from here
         yield sock

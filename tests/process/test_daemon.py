@@ -191,7 +191,7 @@ def test_a_daemon_in_the_foreground_is_ended_by_a_signal(commands: Commands, num
     wait_for(lambda: _answers(commands.socket))
     assert commands.json("daemon", "--status")["policy"] == "gpreempt"
     process.send_signal(number)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert not commands.socket.exists()
 
 

@@ -28,7 +28,7 @@ from tests.fixtures.daemon import running, wait_for
 LONGEST_RETRY_S = 60.0
 RETRY_S = 0.1
 
-PATIENCE_S = 20.0
+PATIENCE_S = 50.0
 PREPARED = Prepared((b"off",), (b"on",))
 
 BEGIN = f"""#!{sys.executable} -IS

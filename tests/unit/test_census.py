@@ -113,7 +113,7 @@ def test_who_waits_for_a_look_shares_the_next_one(fake: FakeCensus) -> None:
         def slow(gpu: str) -> dict[int, int]:
             held = ask(gpu)
             begins.set()
-            goes_on.wait(20)
+            goes_on.wait(60)
             return held
 
         fake.memory = slow  # type: ignore[method-assign]

@@ -190,7 +190,7 @@ def test_ps_watch_draws_over_the_last_table_on_a_terminal(fake: FakeDaemon) -> N
     while text.count(b"COMMAND") < 3:
         text += os.read(terminal, 4096)
     process.send_signal(2)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     os.close(terminal)
     assert text.count(b"\x1b[H\x1b[J") >= 2
     assert text.startswith(b"\x1b[H\x1b[J")

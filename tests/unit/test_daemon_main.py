@@ -339,6 +339,7 @@ def test_it_looks_soon_after_something_was_opened_and_else_seldom(monkeypatch: p
     monkeypatch.setattr(module, "OpenWatch", lambda paths: watch)
     monkeypatch.setattr(module, "FIRST_LOOK_S", 0.001)
     monkeypatch.setattr(module, "SCAN_EVERY_S", 600.0)
+    monkeypatch.setattr(module, "SETTLE_S", 600.0)  # for so long it looks often, unless all is settled
     monkeypatch.setattr(module, "NEWCOMERS_EVERY_S", 0.005)
 
     async def main() -> None:

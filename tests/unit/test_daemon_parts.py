@@ -142,4 +142,4 @@ def test_a_helper_has_its_end_as_its_input_and_a_session_of_its_own() -> None:
     assert theirs.fileno() < 0
     assert ours.recv(100).decode() == f"emulated {process.pid} {process.pid} /\n"
     ours.close()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0

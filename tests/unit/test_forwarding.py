@@ -22,7 +22,7 @@ print(sorted(signal.sigwait(both).name for _ in both))
 command = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
 assert command.stdout.readline() == "ready\\n"
 forwarding.to(command.pid)
-print(command.communicate(timeout=20)[0], end="")
+print(command.communicate(timeout=60)[0], end="")
 forwarding.close()
 """
 

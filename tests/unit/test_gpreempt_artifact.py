@@ -30,6 +30,7 @@ from bench.papers.gpreempt.systems.system import Place
 from runlist.arrivals import After, Closed, Listed, Periodic, Poisson
 from runlist.errors import UsageError
 from runlist.sim.traces import load_trace
+from tests.fixtures.daemon import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -305,14 +306,18 @@ def test_the_urgent_take_their_turn_before_others(tmp_path: Path) -> None:
         thread.start()
         return thread
 
+    def waiting() -> int:
+        of = f":{path.stat().st_ino} "
+        return sum("->" in line and of in line for line in Path("/proc/locks").read_text().splitlines())
+
     threads = [take("BE", urgent=False)]
-    time.sleep(0.1)
+    wait_for(lambda: waiting() == 1)
     threads += [take("LC", urgent=True), take("LC", urgent=True)]
-    time.sleep(0.1)
+    wait_for(lambda: waiting() == 3)
     assert order == []
     holder.__exit__()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted(order) == ["BE", "LC", "LC"]
     # The one that waited on the lock may have it first, as it did before they came; it gives it back at once.
     assert order[-1] == "BE"

@@ -80,7 +80,7 @@ def test_a_source_of_usage_is_opened_again_elsewhere(world: World) -> None:
     opened = threading.Event()
 
     def open_source() -> FakeSource:
-        assert opened.wait(20)
+        assert opened.wait(60)
         return FakeSource()
 
     plane: Any = world.gpus._plane
@@ -88,9 +88,9 @@ def test_a_source_of_usage_is_opened_again_elsewhere(world: World) -> None:
     answer = world.gpus._open_again("GPU-1")
     assert not answer.done()
     opened.set()
-    assert answer.result(20).source.name == "fake"
+    assert answer.result(60).source.name == "fake"
     plane.usage_sources = lambda gpu: []
-    assert world.gpus._open_again("GPU-1").result(20).source.name == "book"
+    assert world.gpus._open_again("GPU-1").result(60).source.name == "book"
 
 
 def test_all_gpus_are_switched_to_a_policy_and_run(world: World) -> None:
@@ -179,7 +179,7 @@ def test_a_helper_hears_us_on_its_standard_input_and_is_told_the_device() -> Non
     script = 'read line; printf "%s %s %s" "$line" "$RUNLIST_DEVICE" "$PWD" >&0'
     with ours, helper.start_program(["sh", "-c", script], "emulated", ours, theirs) as process:
         assert theirs.fileno() == -1
-        ours.settimeout(10)
+        ours.settimeout(60)
         ours.sendall(b"hello\n")
         assert ours.recv(100) == b"hello emulated /"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

@@ -22,6 +22,7 @@ from runlist.planes.nvidia.rm.transport import EmulatedDriver
 from runlist.planes.process.region import RegionError, create
 from runlist.proc import process
 from runlist.proc.process import peak_of
+from tests.fixtures.adoption import until
 from tests.fixtures.daemon import wait_for
 
 # As they are to be: taken from the code they would hold whatever it says.
@@ -146,8 +147,7 @@ def test_it_is_closed_the_moment_the_process_ends(child: subprocess.Popen[bytes]
         assert lent.take(ROOT, child.pid, 7, new_file())
         child.kill()
         child.wait()
-        await asyncio.sleep(0.01)
-        assert child.pid not in lent
+        await until(lambda: child.pid not in lent)
 
     run(test)
 

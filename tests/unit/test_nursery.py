@@ -27,7 +27,7 @@ class World:
 
     def _start(self, module: str, plane: str, ours: socket.socket, theirs: socket.socket) -> Any:
         assert (module, plane) == ("runlist.daemon.relay", "memory")
-        theirs.settimeout(10)
+        theirs.settimeout(60)
         self.theirs.append(theirs)
         return SimpleNamespace(kill=lambda: self.ended.append("killed"), wait=lambda: self.ended.append("waited"))
 

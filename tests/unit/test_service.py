@@ -21,7 +21,7 @@ ME = str(os.getpid())
 def hears(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         made.bind(str(tmp_path / "notify"))
-        made.settimeout(10)
+        made.settimeout(60)
         yield made
 
 
@@ -41,7 +41,7 @@ def test_each_thing_is_said_in_the_managers_words(hears: socket.socket, monkeypa
 def test_a_manager_without_a_file_is_told_too() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as abstract:
         abstract.bind(f"\0runlist-test-{ME}")
-        abstract.settimeout(10)
+        abstract.settimeout(60)
         ServiceManager({"NOTIFY_SOCKET": f"@runlist-test-{ME}"}).alive()
         assert abstract.recv(100) == b"WATCHDOG=1"
 

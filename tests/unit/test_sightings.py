@@ -194,7 +194,7 @@ def test_one_that_makes_more_and_more_is_left_to_the_ordinary_looks_which_hear_o
             assert not world.left or len(world.looks) >= 3
         assert world.left == [PID]
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_one_of_too_many_is_left_to_the_ordinary_looks(monkeypatch: pytest.MonkeyPatch) -> None:

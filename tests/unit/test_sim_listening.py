@@ -113,11 +113,11 @@ def test_beside_random_programs_nobody_is_off_without_an_end_and_the_way_stays(s
     scheduler = listener.scheduler
     assert scheduler.notes == []
     assert listener.longest_off <= MOST_OFF_S + APPLIED_S + BREAK_S
-    assert scheduler.decisions <= 2 * SECONDS / SOON_S
+    assert scheduler.decisions <= 3 * SECONDS / SOON_S  # two programs of 300 requests a second each take 2.4
     stays = [(way, later - earlier) for (earlier, way), (later, _) in pairwise(listener.ways)]
     shortest = {Way.SLICE: TRIAL_S}
     assert all(stay >= shortest.get(way, WINDOW_S) - APPLIED_S for way, stay in stays[1:])
-    assert len(stays) <= SECONDS, "less than one in four windows"
+    assert len(stays) <= SECONDS / (3 * WINDOW_S), "at most one in three windows"
     jobs = [one for one in machine.tenants if one.spec.task_class is TaskClass.BATCH]
     assert sum(one.context.held for one in jobs) > 0
 

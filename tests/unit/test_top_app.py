@@ -251,7 +251,7 @@ def test_the_whole_command_in_a_terminal(fake: FakeDaemon, keys: bytes) -> None:
     with contextlib.suppress(OSError):  # the other end closes with the process
         while part := os.read(terminal, 1 << 16):
             shown += part
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     os.close(terminal)
     assert b"Traceback" not in shown
 

@@ -218,4 +218,4 @@ def test_ctrl_z_stops_it_and_it_comes_back(fake: FakeDaemon) -> None:
         while os.read(terminal, 1 << 16):
             pass
     os.close(terminal)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0

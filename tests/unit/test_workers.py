@@ -60,10 +60,11 @@ def test_two_looks_of_a_user_run_and_one_of_a_tree(gate: threading.Event) -> Non
             return prepare
 
         looks = [asyncio.create_task(made.run(ALICE, tree, look(tree))) for tree in (1, 1, 2, 3, 4)]
+        await asyncio.to_thread(wait_for, lambda: len(running) >= LOOKS_OF_ONE)
         await asyncio.sleep(0.05)
         assert len(running) == LOOKS_OF_ONE
         assert len(set(running)) == len(running)
-        assert await asyncio.wait_for(made.run(BOB, 9, lambda: lambda: 7), 5) == 7
+        assert await asyncio.wait_for(made.run(BOB, 9, lambda: lambda: 7), 60) == 7
         gate.set()
         assert all(await asyncio.gather(*looks))
         assert sorted(running) == [1, 1, 2, 3, 4]
@@ -83,7 +84,7 @@ def test_looks_that_hang_are_left_alone_and_not_without_end(
                 await made.run(ALICE, tree, lambda: gate.wait, discarded.append)
         with pytest.raises(RunlistError, match=f"{MAX_STUCK} processes of user 1001 do"):
             await made.run(ALICE, 99, lambda: lambda: 1)
-        monkeypatch.setattr(workers, "PATIENCE_S", 5.0)
+        monkeypatch.setattr(workers, "PATIENCE_S", 60.0)
         assert await made.run(BOB, 100, lambda: lambda: 1) == 1
         assert not discarded
         gate.set()
@@ -96,14 +97,16 @@ def test_looks_that_hang_are_left_alone_and_not_without_end(
 def test_what_nobody_waits_for_any_more_is_discarded(gate: threading.Event) -> None:
     async def test(made: Workers) -> None:
         discarded: list[str] = []
+        begun = threading.Event()
 
         def look() -> str:
+            begun.set()
             gate.wait()
             return "a file"
 
         job = asyncio.create_task(made.run(ALICE, 1, lambda: look, discarded.append))
         waits = asyncio.create_task(made.run(ALICE, 1, lambda: look, discarded.append))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait)
         for one in (waits, job):
             one.cancel()
             with pytest.raises(asyncio.CancelledError):

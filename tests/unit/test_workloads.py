@@ -22,6 +22,7 @@ from runlist.workloads import lcg, options, protocol
 from runlist.workloads.loops import BurstLoop, RequestLoop
 from runlist.workloads.process import WorkloadError, WorkloadProcess
 from runlist.workloads.timed import TimedLoop
+from tests.fixtures.daemon import wait_for
 
 
 @given(x=st.integers(0, 0xFFFFFFFF), rounds=st.integers(0, 300))
@@ -112,7 +113,7 @@ class Conversation:
 
     def close(self) -> None:
         self._commands.close()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
@@ -138,10 +139,11 @@ def test_a_workload_is_idle_until_told_to_run(talk: Say, recorder: Recorder) -> 
     assert recorder.resumed == 0
 
 
-def test_windows_while_running_count_only_their_own_steps(talk: Say) -> None:
+def test_windows_while_running_count_only_their_own_steps(talk: Say, recorder: Recorder) -> None:
     assert talk("run") == {"event": "running"}
     for _ in range(2):
         talk("start")
+        wait_for(lambda: recorder.steps > 0)
         time.sleep(0.05)
         window = talk("stop")
         assert 1 <= window["steps"] <= window["seconds"] / 0.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ from tests.fixtures.kept import commands, daemon, kept
 from tests.fixtures.shell import shell
 
 __all__ = ["commands", "daemon", "kept"]
+
+PR_SET_PDEATHSIG = 1
 
 
 def test_run_passes_input_output_and_exit_code_through(commands: Commands) -> None:
@@ -56,16 +60,37 @@ def test_run_forwards_signals(commands: Commands, daemon: Daemon) -> None:
     assert process.wait(60) == 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGPWR, signal.SIGRTMIN + 3, signal.SIGRTMAX])
-def test_run_forwards_the_signals_by_which_others_are_stopped(commands: Commands, daemon: Daemon, number: int) -> None:
-    """As of `docker stop` for images with a STOPSIGNAL: httpd's is SIGWINCH, systemd's SIGRTMIN+3."""
-    script = f"import signal; print('ready', flush=True); print(signal.sigwait([{int(number)}]))"
-    script = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}]); {script}"
+def test_run_forwards_the_signals_by_which_others_are_stopped(commands: Commands, daemon: Daemon) -> None:
+    """As of `docker stop` for images with a STOPSIGNAL: httpd's is SIGWINCH, systemd's SIGRTMIN+3. An alarm that was
+    set before (`perl -e 'alarm …; exec …'`), or a watchdog's SIGABRT, would else end us, and leave the command."""
+    numbers = [
+        signal.SIGWINCH, signal.SIGPWR, signal.SIGALRM, signal.SIGABRT, signal.SIGXCPU, signal.SIGIO, signal.SIGVTALRM,
+        signal.SIGPROF, signal.SIGURG, signal.SIGSTKFLT, signal.SIGRTMIN + 3, signal.SIGRTMAX,
+    ]  # fmt: skip
+    script = (
+        f"import signal; numbers = {list(map(int, numbers))}; signal.pthread_sigmask(signal.SIG_BLOCK, numbers); "
+        "print('ready', flush=True); [print(int(signal.sigwait(numbers)), flush=True) for _ in numbers]"
+    )
     process = commands.start("run", "--", sys.executable, "-c", script)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
+    for number in numbers:
+        process.send_signal(number)
+        assert process.stdout.readline() == f"{int(number)}\n"
     assert process.wait(60) == 0
+
+
+def test_the_command_ends_with_whom_we_would_end_with(commands: Commands, daemon: Daemon) -> None:
+    """A parent may have the kernel end what it starts when it ends: by SIGKILL, of which nobody can be told."""
+    libc, shows = (
+        ctypes.CDLL(None),
+        "import ctypes as c; n = c.c_int(); c.CDLL(None).prctl(2, c.byref(n)); print(n.value)",
+    )
+    for number in (signal.SIGKILL, 0):
+        done = commands.ok(
+            "run", "--", sys.executable, "-c", shows, preexec_fn=partial(libc.prctl, PR_SET_PDEATHSIG, number, 0, 0, 0)
+        )
+        assert done == f"{int(number)}\n"
 
 
 COUNTS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -21,6 +22,7 @@ _SHELL = "/bin/sh"
 _BEGINNING = 256  # bytes
 _TOGETHER_S = 0.05
 _LOCALE = "LC_CTYPE"
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 _MEANT = ("LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 """Where a service manager names the process that it means …"""
 _MEANT_MORE_CLOSELY = "LISTEN_PIDFDID"
@@ -47,15 +49,21 @@ def start(
     for descriptor in given:
         os.set_inheritable(descriptor, True)
 
+    libc = ctypes.CDLL(None)
+    parting = ctypes.c_int()
+    libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(parting), 0, 0, 0)
+
     def in_child() -> None:
         if ignores_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if parting:  # whose parent has it end by that when the parent does, has the command end, too
+            libc.prctl(_PR_SET_PDEATHSIG, parting, 0, 0, 0)
         if meant:  # it is the command that they mean, whose id is not known before
             _become({**environment, **dict.fromkeys(meant, str(os.getpid()))})
 
     def run(words: list[str]) -> subprocess.Popen[bytes]:
         variables = None if meant else environment
-        prepare = in_child if meant or ignores_children else None
+        prepare = in_child if meant or parting or ignores_children else None
         return subprocess.Popen(words, env=variables, close_fds=False, preexec_fn=prepare)  # noqa: PLW1509 (one thread)
 
     try:

@@ -21,9 +21,11 @@ from runlist.waiting import readable
 
 SIGNALS = (
     signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT, signal.SIGCONT,
-    signal.SIGWINCH, signal.SIGPWR, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+    signal.SIGWINCH, signal.SIGPWR, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGABRT, signal.SIGXCPU,
+    signal.SIGIO, signal.SIGURG, signal.SIGSTKFLT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )  # fmt: skip
-"""What programs are told by whoever started them; the last ones are how some want to be stopped (httpd, systemd)."""
+"""What programs are told by whoever started them: all but faults, stops and what none can handle. Some want to be
+stopped so (httpd, systemd), or set a timer before they start another program."""
 EAR = "runlist-ear"
 """Its name in `ps`."""
 

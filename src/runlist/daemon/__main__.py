@@ -361,7 +361,8 @@ async def _guard(daemon: Daemon, checked: asyncio.Event) -> None:
             await asyncio.sleep(GUARD_EVERY_S * chance.uniform(0.5, 1.5))
         else:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(checked.wait(), 1.5 * CHECK_EVERY_S)
+                async with asyncio.timeout(1.5 * CHECK_EVERY_S):
+                    await checked.wait()
         with _going_on():
             await daemon.guard.check()
 

@@ -82,6 +82,8 @@ def still_has(pid: int, fd: int, copy: int) -> bool:
     """Whether descriptor `fd` of process `pid` is still the open file of `copy`, where it was or in the tables of its
     first threads; false after exec or close.
     """
+    if not descriptors.is_of_a_thread(fd) and _is_same(pid, fd, copy):  # as nearly always, for each process each second
+        return True
     with contextlib.suppress(OSError):  # it is gone
         return any(_is_same(pid, each, copy) for each in descriptors.everywhere(pid, fd, few=True))
     return False

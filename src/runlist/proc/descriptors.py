@@ -61,6 +61,11 @@ def everywhere(pid: int, fd: int, *, few: bool = False) -> Iterator[int]:
             yield _number(pid, other, own)
 
 
+def is_of_a_thread(fd: int) -> bool:
+    """Whether a descriptor was found in another table than the first thread's."""
+    return fd > _MASK
+
+
 def has_many_threads(pid: int) -> bool:
     """Whether a process has more threads than are looked at where others wait. Raises OSError as /proc does."""
     return len(_threads(pid, FEW + 1)) > FEW

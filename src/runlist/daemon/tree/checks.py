@@ -52,18 +52,19 @@ class Checks:
         for process in processes:
             if slices or process.pid in of:
                 self.correct(process.pid)
-            self._assert_unsure(process)
+        self._assert_unsure()
 
-    def _assert_unsure(self, process: ManagedProcess) -> None:
+    def _assert_unsure(self) -> None:
         """A client of MPS ends when the last of those who have its file closes that, the keeper maybe; and only then is
         what was disabled by it no more.
         """
-        for task in process.tasks.values():
-            if time.monotonic() < task.unsure_until and not task.share.enabled:
+        now = time.monotonic()
+        for task in self._processes.tasks():
+            if now < task.unsure_until and not task.share.enabled:
                 try:
                     task.assert_enabled()
                 except (RunlistError, OSError) as error:
-                    _log.warning("a task could not be suspended once more", pid=process.pid, reason=str(error))
+                    _log.warning("a task could not be suspended once more", pid=task.task.key.pid, reason=str(error))
 
     def assert_all(self, but: int | None = None) -> Iterator[None]:
         """Have all tasks run, or not, as their shares say, but those of one process: a stranger may have changed it.
@@ -132,6 +133,8 @@ class Checks:
         """Let queued tasks run as far as there is room, or as batch once the limits say so."""
         admitted = set()
         for scheduler in self._gpus.all():
+            if not any(task.queued for task in scheduler.tasks.values()):
+                continue
             while task := self._placement.queue.next_task(scheduler.gpu, self._processes.starting):
                 task.let_go(SuspendedBy.ROOM)
                 admitted.add(scheduler.gpu)

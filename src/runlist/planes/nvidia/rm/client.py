@@ -56,10 +56,12 @@ class RmClient:
         command = COMMANDS[name]
         for parameters in (command.parameters, *command.older):
             taken = {key: value for key, value in values.items() if key in parameters.names}
-            code, params = self.send(RawControl(obj, command.number, bytes(parameters.pack(**taken))))
+            packed = bytes(parameters.pack(**taken)) if taken else bytes(parameters.size)
+            code, params = self.send(RawControl(obj, command.number, packed))
             if code != status.INVALID_ARGUMENT:
                 break
-        status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
+        if code != status.NV_OK:
+            status.check(code, f"{name} on 0x{obj:08x} of client 0x{self.handle:08x}")
         return parameters.unpack(params)
 
     def allocate(self, class_: Class, parent: int, handle: int, **values: Value) -> None:

@@ -176,7 +176,9 @@ struct alignas(64) Activity {
     std::atomic<std::uint64_t> ended;
     // What `work` was when some was last announced.
     std::atomic<std::uint64_t> before;
-    std::uint8_t reserved_56[8];
+    // How often a wait that `waited_ns` has was for something submitted since the one before.
+    std::atomic<std::uint32_t> waits;
+    std::uint8_t reserved_60[4];
 };
 static_assert(sizeof(Activity) == 64 && alignof(Activity) == 64);
 static_assert(offsetof(Activity, work) == 0);
@@ -186,6 +188,7 @@ static_assert(offsetof(Activity, launching_ns) == 24);
 static_assert(offsetof(Activity, open) == 32);
 static_assert(offsetof(Activity, ended) == 40);
 static_assert(offsetof(Activity, before) == 48);
+static_assert(offsetof(Activity, waits) == 56);
 
 // A process.
 struct alignas(64) Slot {

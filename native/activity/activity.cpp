@@ -75,7 +75,10 @@ void waited(Own& mine, region::Slot& slot, std::int64_t began_ns) {
     const std::int64_t now = monotonic_ns();
     // What another thread submitted first during the wait is behind its beginning, and adds nothing.
     const std::int64_t first = mine.first_ns.exchange(0, std::memory_order_relaxed);
-    if (first != 0) add(slot.activity.launching_ns, began_ns - first);
+    if (first != 0) {
+        add(slot.activity.launching_ns, began_ns - first);
+        slot.activity.waits.fetch_add(1, std::memory_order_relaxed);
+    }
     add(slot.activity.waited_ns, now - began_ns);
     mine.quiet_ns.store(now, std::memory_order_relaxed);
 }

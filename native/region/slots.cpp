@@ -27,6 +27,7 @@ void empty(Activity& activity) {
     activity.open.store(0);
     activity.ended.store(0);
     activity.before.store(0);
+    activity.waits.store(0);
 }
 
 // Makes a slot free that `holder` has. The namespace goes last: it tells how the holder is judged.

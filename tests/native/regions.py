@@ -14,7 +14,7 @@ DEVICES, SLOTS, CLIENTS = 16, 1024, 16
 HEADER = struct.Struct("<Q6I3QiI4Q2I24x")
 DEVICE = struct.Struct("<Q16s4Q8x2Q48x")
 SLOT = struct.Struct("<3Q168x")
-ACTIVITY = struct.Struct("<4Q")
+ACTIVITY = struct.Struct("<4Q24xI")
 USE = struct.Struct("<4Q")
 SLOT_BYTES = SLOT.size + DEVICES * USE.size
 SLOTS_AT = HEADER.size + DEVICES * DEVICE.size
@@ -42,12 +42,13 @@ class Use(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What one process did, and does: submissions, threads that wait, and nanoseconds."""
+    """What one process did, and does: submissions, threads that wait, nanoseconds, and waits for what was submitted."""
 
     work: int
     waiting: int
     waited_ns: int
     launching_ns: int
+    waits: int = 0
 
 
 class Operations(NamedTuple):

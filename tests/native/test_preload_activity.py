@@ -83,6 +83,13 @@ def test_work_is_counted_and_waits_are_not_work(program: Program) -> None:
     assert program.do("launch-graph", "stream").work == 5
 
 
+def test_waits_are_counted_that_are_for_something(program: Program) -> None:
+    assert program.do("stream", "context").waits == 0
+    assert program.do("launch", "launch", "stream").waits == 1
+    assert program.do("stream", "context", "ask").waits == 1
+    assert program.do("launch", "record", "event", "context").waits == 2
+
+
 @pytest.mark.parametrize("launch", ["launch", "launch-found"])
 def test_what_is_captured_is_no_work_and_what_follows_is(program: Program, launch: str) -> None:
     before = program.do(launch, "stream")
@@ -463,6 +470,6 @@ def test_numbers_that_were_written_over(guests: Guests, program: Program) -> Non
     ((_, at, _),) = program.region.places()
     with program.region.path.open("r+b") as file:
         file.seek(at + ACTIVITY_AT)
-        file.write(ACTIVITY.pack(*[(1 << 64) - 1] * 4))
+        file.write(ACTIVITY.pack(*[(1 << 64) - 1] * 4, (1 << 32) - 1))
     now = program.do("launch", "stream")
-    assert (now.work, now.waiting) == (0, (1 << 64) - 1)
+    assert (now.work, now.waiting, now.waits) == (0, (1 << 64) - 1, 0)

@@ -36,6 +36,7 @@ class Gpu:
         self.asked = 0
         self.off_since: float | None = None
         self.longest_off = 0.0
+        self._waits = 0.0
         self.tell(Appear(self.foreground))
 
     @property
@@ -56,9 +57,11 @@ class Gpu:
         self.part.on_event(event, self.now)
         self.ask()
 
-    def work(self, seconds: float, pauses: float, held: float, waits: float = 0.0, launches: float = 0.0) -> None:
+    def work(
+        self, seconds: float, pauses: float, held: float, waits: float = 0.0, launches: float = 0.0, often: float = 0.0
+    ) -> None:
         """So many pauses a second, with so many seconds of GPU held between two of them; `waits` and `launches` are
-        parts of the time.
+        parts of the time, and `often` is how many waits a second there are.
         """
         ends, steps, turns = self.now + seconds, 0, 0
         while self.now < ends - 1e-9:
@@ -68,15 +71,20 @@ class Gpu:
             if self.part.on_event(Used({self.key: held * more} if more else {}), self.now) or (
                 self.now >= self.manner.look - 1e-9
             ):
-                self._use(turns, held * turns, waits * steps * STEP_S, launches * steps * STEP_S, steps)
+                self._use(turns, held * turns, waits * steps * STEP_S, launches * steps * STEP_S, steps, often)
                 steps = turns = 0
                 self.ask()
-        self._use(turns, held * turns, waits * steps * STEP_S, launches * steps * STEP_S, steps)
+        self._use(turns, held * turns, waits * steps * STEP_S, launches * steps * STEP_S, steps, often)
 
-    def _use(self, turns: int, held: float, waited: float, launching: float, steps: int = 1) -> None:
+    def _use(
+        self, turns: int, held: float, waited: float, launching: float, steps: int = 1, often: float = 0.0
+    ) -> None:
         usage, activity = self.foreground.usage, self.foreground.activity
         if activity is not None:
-            activity = Activity(activity.work + turns, activity.waited_s + waited, activity.launching_s + launching)
+            self._waits += often * steps * STEP_S
+            activity = Activity(
+                activity.work + steps, activity.waited_s + waited, activity.launching_s + launching, 0, int(self._waits)
+            )
         self.foreground = replace(
             self.foreground, usage=Usage(usage.held_s + held, usage.turns + turns), activity=activity
         )
@@ -176,7 +184,7 @@ def test_a_request_that_was_only_taken_for_its_host_s_goes_to_slices() -> None:
     gpu.work(0.8, pauses=300, held=200e-6, waits=0.1, launches=0.6)
     assert gpu.part.way is Way.SLICE
     assert gpu.part.why_of(gpu.key) == (
-        "waits for the GPU in 14 % of its work: the background has slices of 1.4 ms, switches cost 8 %"
+        "waits for the GPU in 14 % of its work: the background has slices of 1.3 ms, switches cost 8 %"
     )
 
 
@@ -218,8 +226,8 @@ def test_a_wait_that_is_longer_than_a_window_is_told_at_its_end() -> None:
 def test_requests_that_become_too_short_are_given_up() -> None:
     gpu = Gpu(tells=True)
     listen(gpu, pauses=600, held=1e-3)
-    for _ in range(200):
-        gpu.work(0.003, pauses=600, held=1e-3)
+    for _ in range(300):
+        gpu.work(0.002, pauses=600, held=1e-3, waits=0.9)
         gpu.tell(Busy(gpu.key))
         gpu.tell(Idle(gpu.key))
     assert gpu.part.way is Way.SWITCH

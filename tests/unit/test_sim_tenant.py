@@ -110,6 +110,20 @@ def test_a_host_that_is_slower_than_the_gpu_has_it_wait() -> None:
 
 
 @pytest.mark.usefixtures("exact")
+def test_a_host_that_launches_ahead_may_wait_now_and_then() -> None:
+    bench = Bench(kernel_us=(300,) * 4, host_us=90, wait_every=2, gap_us=1_000, tells=True)
+    bench.run(3_000)
+    first, host = 1_000 * MICROSECOND + LAUNCH_FLOOR, 90 * MICROSECOND
+    second = first + SWITCH_GAP + time_for(600 * MICROSECOND) + host
+    ends = second + time_for(1_200 * MICROSECOND) - time_for(600 * MICROSECOND)
+    assert bench.gpu.times[:4] == [first, first + host, second, second + host]
+    assert bench.tenant.latencies[0] == ends - 1_000 * MICROSECOND
+    assert bench.tenant.telling is not None
+    assert bench.tenant.telling.activity.waits == 2
+    assert bench.tenant.alone_ns == pytest.approx(ends, rel=0.2)
+
+
+@pytest.mark.usefixtures("exact")
 def test_kernels_queue_where_the_host_is_faster() -> None:
     bench = Bench(kernel_us=(300,) * 4, host_us=90, load=Listed((0.001, 0.0011)), tells=True)
     first = 1_000 * MICROSECOND + LAUNCH_FLOOR

@@ -216,6 +216,8 @@ def test_a_tenant_takes_the_words_of_set(tmp_path: Path, words: str, asked: dict
             TENANT + "host_us = 1\nstep_gap_us = 1\n",
             "(a): step_gap_us, host_us: a host waits for each",
         ),
+        (TENANT + "wait_every = 2\n", "wait_every: only a host that launches ahead"),
+        (TENANT + "host_us = 1\nwait_every = 0\n", "wait_every: take 1"),
         (TENANT + "tells = 1\n", "tells: take true or false, not 1"),
         (TENANT + "start = -1\n", "start"),
         (TENANT + "start = 5\nend = 5\n", "end: give a time after"),

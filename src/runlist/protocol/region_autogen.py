@@ -67,7 +67,7 @@ STRUCTS: dict[str, str] = {
         "key:Q uuid:16s memory_value:Q memory_check:Q cap_value:Q cap_check:Q 8x next_turn:Q refusals:Q unseen:Q 40x"
     ),
     "USE": "held:Q overhead:Q asking:Q gpu_ns:Q",
-    "ACTIVITY": "work:Q waiting:Q waited_ns:Q launching_ns:Q open:Q ended:Q before:Q 8x",
+    "ACTIVITY": "work:Q waiting:Q waited_ns:Q launching_ns:Q open:Q ended:Q before:Q waits:I 4x",
     "SLOT": (
         "identity:Q start_time:Q enforced:Q image:Q pid_namespace:Q locked:Q clients:Q 8x activity:64s watch:Q 56x "
         "use:64Q"

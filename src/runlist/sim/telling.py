@@ -17,12 +17,12 @@ class Telling:
     """
 
     __slots__ = (
-        "_launches_since", "_launching", "_waited", "_work", "before", "on_announcement", "on_work", "quiet_since",
-        "waits_since",
+        "_launches_since", "_launching", "_waited", "_waits", "_work", "before", "on_announcement", "on_work",
+        "quiet_since", "waits_since",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._work = self._waited = self._launching = 0
+        self._work = self._waited = self._launching = self._waits = 0
         self._launches_since: int | None = None  # the first submission since the last wait
         self.waits_since: int | None = None
         self.quiet_since = 0
@@ -33,7 +33,7 @@ class Telling:
     @property
     def activity(self) -> Activity:
         """As a policy sees it."""
-        return Activity(self._work, self._waited / SECOND, self._launching / SECOND, self.before)
+        return Activity(self._work, self._waited / SECOND, self._launching / SECOND, self.before, self._waits)
 
     def announces(self, lead: int) -> None:
         """Something comes in: the host will launch so much later."""
@@ -56,6 +56,7 @@ class Telling:
         if self._launches_since is not None:
             self._launching += now - self._launches_since
             self._launches_since = None
+            self._waits += 1
         self.waits_since = now
 
     def goes_on(self, now: int) -> None:

@@ -38,8 +38,8 @@ class Tenant:
 
     __slots__ = (
         "_arrivals", "_engine", "_gap", "_hint", "_host", "_kernels", "_launched", "_prepare", "_random", "_reports",
-        "_say", "_step", "_step_gap", "_tokens", "arrived", "began", "context", "ended", "followers", "gpu", "key",
-        "latencies", "length", "spec", "task", "telling",
+        "_say", "_step", "_step_gap", "_tokens", "_wait_every", "arrived", "began", "context", "ended", "followers",
+        "gpu", "key", "latencies", "length", "spec", "task", "telling",
     )  # fmt: skip
 
     def __init__(self, spec: TenantSpec, key: TaskKey, gpu: Gpu, engine: Engine, say: Say, seed: str) -> None:
@@ -65,6 +65,7 @@ class Tenant:
         else:
             self.length = max(1, round(sum(spec.kernel_us) * MICROSECOND))
             self._kernels = [self.length]
+        self._wait_every = spec.wait_every or len(self._kernels)
         self.telling = Telling() if spec.tells else None
         self._gap = round(spec.gap_us * MICROSECOND) if isinstance(spec.load, Closed) else None
         self._hint = None if spec.hint_us is None else round(spec.hint_us * MICROSECOND)
@@ -107,9 +108,12 @@ class Tenant:
         if self._launched == self._launches_step:
             takes = self.length + more * (self._step_gap + launch)
         else:
-            takes = 0
+            takes = launched = 0
             for index, length in enumerate(self._kernels):  # each when it is launched, and the one before has ended
-                takes = max(takes, index * self._host) + length
+                if index and index % self._wait_every == 0:
+                    launched = takes
+                launched += self._host if index else 0
+                takes = max(takes, launched) + length
         return (self._gap or 0) + launch + takes
 
     def overdue(self) -> int:
@@ -193,19 +197,30 @@ class Tenant:
         now = self._engine.now
         self.gpu.submit(self.context, self._kernels[self._step])
         self._step += 1
-        launches_on = self._step < len(self._kernels)
+        waits = self._waits()
         if self.telling is not None:
             self.telling.submits(1, now)
-            if not launches_on:
+            if waits:
                 self.telling.waits(now)
-        if launches_on:
+        if not waits:
             self._engine.at(now + self._varied(self._host), self._launched)
+
+    def _waits(self) -> bool:
+        """Whether the host that launches ahead waits now for what it has launched."""
+        return self._step == len(self._kernels) or self._step % self._wait_every == 0
 
     def _caught_up(self) -> None:
         """The GPU has done what was launched."""
+        if not self._waits():
+            return
         if self._step == len(self._kernels):
             self._step = 0
             self._done()
+            return
+        now = self._engine.now
+        if self.telling is not None:
+            self.telling.goes_on(now)
+        self._engine.at(now + self._varied(self._host), self._launched)
 
     def _done(self) -> None:
         now, arrived = self._engine.now, self.arrived

@@ -23,8 +23,8 @@ class TenantSpec:
 
     With `step_gap_us` the host waits for each kernel, works for so long, and launches the next. With `host_us` it waits
     only at the end, and takes so long from one launch to the next: the GPU takes the kernels in order, and waits for
-    the host where that is slower. A request of one kernel has neither, whatever is given. `tells`: its activity is
-    told, as a program under librunlist.so does.
+    the host where that is slower. With `wait_every` it waits after each so many kernels, too. A request of one kernel
+    has none of these, whatever is given. `tells`: its activity is told, as a program under librunlist.so does.
 
     With `prepare_us` the host works for so long between the arrival of a request and its first launch, and where it
     tells of its activity it announces the launch at the arrival. With the probability `false_alarms` something comes in
@@ -54,6 +54,7 @@ class TenantSpec:
     demand: float = 1.0
     step_gap_us: float = 0.0
     host_us: float = 0.0
+    wait_every: int | None = None
     tells: bool = False
     prepare_us: float = 0.0
     false_alarms: float = 0.0
@@ -73,6 +74,10 @@ class TenantSpec:
         check("false_alarms", self.false_alarms, 0, 1)
         if self.step_gap_us and self.host_us:
             raise ValueError("step_gap_us, host_us: a host waits for each kernel or launches ahead: give one of them")
+        if self.wait_every is not None:
+            check("wait_every", self.wait_every, 1, MAX_KERNELS)
+            if not self.host_us:
+                raise ValueError("wait_every: only a host that launches ahead waits now and then: give host_us")
         check("start", self.start_s, 0, MAX_SECONDS)
         if self.end_s is not None and not self.start_s < self.end_s <= MAX_SECONDS:
             raise ValueError(f"end: give a time after the start ({self.start_s:g} s), not {self.end_s:g}")

@@ -246,7 +246,7 @@ def activity_of(managed: ManagedTask) -> Activity | None:
     told = managed.told()
     if told is None:
         return None
-    return Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns), told.before)
+    return Activity(told.work, _seconds(told.waited_ns), _seconds(told.launching_ns), told.before, told.waits)
 
 
 def _may_tell(managed: ManagedTask) -> bool:

@@ -7,7 +7,9 @@ switch out and a switch in, and each turn of the background does nothing but tha
 - *request*: the background is off from the first launch of a request until the program has been idle for a while that
 is learnt. Best where the GPU is what a request waits for. It takes a program that tells of its activity.
 - *slice*: the background has slices so long that switches cost no more than a part of the GPU. Best for programs that
-wait for their own host: they keep the GPU busy for a small part of their time, and notice nothing.
+wait for their own host: they keep the GPU busy for a small part of their time, and notice nothing. Each wait for the
+GPU takes a switch beside slices as well, and is longer by one. So slices are for programs that launch for longer
+between two waits, and pause meanwhile.
 """
 
 from __future__ import annotations
@@ -39,15 +41,12 @@ to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
 IN_VAIN_S = 1.0
 """What is at slices again so soon had given them up in vain."""
 
-HELD_BACK = 2.0
-"""Slices that were given up are not chosen again, for LONGEST_S, where they make the foreground take so many times as
-long for its work: one that waits for each of many short pieces falls behind beside them, although its host takes as
-long as the GPU does without.
+SLOWED = 0.5
+"""A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
+a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
 """
-SAME_PACE = 1.5
-"""What submits so many times as much while it launches, or as little, has other work than before."""
-MOST_COST = 0.7
-"""Where switches cost more than that, they are chosen all the same: tiny slices leave the background next to none."""
+STEADY = 1 / 3
+"""How much the newest window counts for the length of slices: there may be a dozen requests in it."""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 MOST_DOUBTS = 2
@@ -58,7 +57,11 @@ WORTH_ASKING = 0.02
 """From this cost on it is worth while to hear of requests: they take less time if the background is off meanwhile."""
 FULL, STILL_FULL = 0.5, 0.4
 """Requests are worth the whole GPU if the program waits for it for more than the first part of their time, and as long
-as for more than the second.
+as for more than the second, or as they cost about what switches would.
+"""
+AS_MUCH, MOST_LOST = 1.5, 2.5
+"""Requests may cost the GPU this many times what switches would: about as much; and the most, since they spare the
+program the time of these switches, too. Beyond, what is taken for a request is many, with the GPU idle between them.
 """
 AIMED_AT = 0.6
 """Slices are tuned to this part of the budget, above which they are chosen: who waits for its host notices the longer
@@ -113,8 +116,10 @@ class Manner(msgspec.Struct, frozen=True):
 class _Window(msgspec.Struct, frozen=True):
     """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
     in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
-    part of its own time that is (None where it does not tell), how much work it submits in a second in which it does
-    not wait (0 as well), whether all of it that had some can be watched, and whether some of it has a latency to keep.
+    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
+    whether some of it has a latency to keep. Per second, and 0 where it does not tell: how often it waited for what it
+    had launched, for how long it launched, and how much. `longest_s` is the longest slice that slows none of it too
+    much.
     """
 
     length_s: float
@@ -122,14 +127,29 @@ class _Window(msgspec.Struct, frozen=True):
     held_s: float
     waited_s: float
     waits: float | None
-    pace: float
     told: bool
     pressed: bool
+    waiting: float = 0.0
+    launching: float = 0.0
+    work: float = 0.0
+    longest_s: float = NEVER
 
     @property
     def cost(self) -> float:
         """The part of the GPU that goes into switches."""
         return self.gaps * SWITCH_S
+
+    @property
+    def spared(self) -> float:
+        """The part of that which slices can spare: each wait takes a switch beside any."""
+        return max(0.0, self.gaps - self.waiting) * SWITCH_S
+
+    def by_slices(self, slice_s: float) -> float:
+        """The part that these slices cost. The background is switched in after each of them while the foreground
+        launches; what is more is its own pauses, which no slice changes.
+        """
+        most = self.launching / (slice_s + SWITCH_S) * SWITCH_S if self.launching > 0 else NEVER
+        return min(self.spared, most)
 
     def is_gpu_bound(self, slice_s: float) -> bool:
         """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
@@ -140,7 +160,7 @@ class _Window(msgspec.Struct, frozen=True):
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
 
-_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, 0.0, told=True, pressed=False)
+_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
 
 
 class GiveWay:
@@ -169,7 +189,8 @@ class GiveWay:
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
-        self._fast, self._slow = _NOTHING, _NOTHING  # the last windows at tiny slices, and beside those given up
+        self._fast = _NOTHING  # the last window at tiny slices
+        self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
         self._doubts = 0  # windows in a row in which requests did not fit
         self._listens = False  # to requests, before the background gives way to them
 
@@ -302,9 +323,7 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            of_late = not reached(self._since + LONGEST_S, now)
-            spared = of_late and _falls_behind(window, self._slow)
-            return Way.SLICE if surely and window.cost > self._budget and not spared else Way.SWITCH
+            return Way.SLICE if surely and window.spared > self._budget and _has_slices(window) else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
         if window.cost < WORTH_ASKING or not window.told or not may_ask:
@@ -312,51 +331,61 @@ class GiveWay:
         if not listened:
             self._listens = True
             return Way.SWITCH
-        if 0 < begun * CONTROLS_S <= window.cost * window.length_s and window.waited_s >= FULL * busy_s:
+        pays = 0 < begun * CONTROLS_S <= window.cost * window.length_s
+        if pays and window.waited_s >= FULL * busy_s and _lost(window, begun, busy_s) <= MOST_LOST * window.cost:
             return Way.REQUEST
         self._deaf.begin(now)
         return Way.SWITCH
 
     def _from_request(self, window: _Window, now: float) -> Way:
-        """As long as the programs tell, wait for the GPU, and begin so seldom that the controls are worth it."""
+        """As long as the programs tell, wait for the GPU, and lose no more of it than they are worth."""
         begun, busy_s = self._requests.take(now)
-        too_often = begun * CONTROLS_S > self._budget * window.length_s
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
-        empty = window.waits is not None and window.waited_s < STILL_FULL * busy_s  # a long wait is told at its end
-        fits = window.told and not (too_often or host_bound or empty) and window.cost <= 2 * self._budget
+        switches = self._fast.cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
+        most = MOST_LOST if window.waited_s >= STILL_FULL * busy_s else AS_MUCH
+        worth = (
+            window.waits is None or _lost(window, begun, busy_s) <= most * switches
+        )  # a long wait is told at its end
+        fits = window.told and not host_bound and worth and window.cost <= 2 * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
             return Way.REQUEST
         self._no_requests.begin(now)
-        return Way.SLICE if host_bound else Way.SWITCH
+        return Way.SLICE if host_bound and _has_slices(window) else Way.SWITCH
 
     def _from_slice(self, window: _Window, now: float) -> Way:
-        stayed = now - self._since >= self._stays_s or _falls_behind(self._fast, window)
-        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
-        if self._gave_up:
-            self._slow = window
-            return Way.SWITCH
-        if self._look.over(now):
+        stayed = now - self._since >= self._stays_s
+        bound = window.is_gpu_bound(self._given_us / 1e6) or not _has_slices(window)
+        self._gave_up = stayed and window.gaps > 0 and bound
+        if self._gave_up or self._look.over(now):
             return Way.SWITCH
         self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
 
     def _tune(self, window: _Window) -> None:
-        """Slices so long that switches cost what is aimed at. They shrink slowly: the program may only have paused."""
-        least = 0.6 if 0 < window.cost < FADES * self._budget else 0.85
-        factor = min(2.0, max(least, window.cost / (AIMED_AT * self._budget))) if window.gaps else 1.0
-        self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, self._slice_us * factor))
+        """Slices so long that switches cost what is aimed at; waits take some of that, and leave some."""
+        if window.gaps:
+            given_s = self._given_us / 1e6
+            demand = window.by_slices(given_s) * (given_s + SWITCH_S)
+            self._demand = demand if self._demand is None else self._demand + STEADY * (demand - self._demand)
+            aim = max(FADES * self._budget, AIMED_AT * self._budget - window.waiting * SWITCH_S)
+            wanted_s = min(self._demand / aim - SWITCH_S, window.longest_s, self._fast.longest_s)
+            self._slice_us = min(MAX_SLICE_US, max(MIN_SLICE_US, 1e6 * wanted_s))
         if abs(self._slice_us - self._given_us) > NOTICEABLE * self._given_us:
             self._given_us = round(self._slice_us)
 
 
-def _falls_behind(fast: _Window, slow: _Window) -> bool:
-    """Whether the same work takes the foreground much longer beside slices than it did at tiny ones."""
-    if fast.waits is None or slow.waits is None or fast.cost > MOST_COST:
-        return False
-    is_same = slow.pace <= SAME_PACE * fast.pace and fast.pace <= SAME_PACE * slow.pace
-    return is_same and 1.0 - fast.waits >= HELD_BACK * (1.0 - slow.waits)
+def _has_slices(window: _Window) -> bool:
+    """Whether the foreground keeps up beside some slices."""
+    return window.longest_s >= MIN_SLICE_US / 1e6
+
+
+def _lost(window: _Window, begun: int, busy_s: float) -> float:
+    """The part of the GPU that it costs to serve requests: so many controls, and the time in which the program is busy
+    and does not wait for the GPU.
+    """
+    return (begun * CONTROLS_S + max(0.0, busy_s - window.waited_s)) / window.length_s
 
 
 def _window(
@@ -368,7 +397,8 @@ def _window(
         for side in (foreground, background)
     )
     held_s, waited_s, told = 0.0, 0.0, True
-    own_waited_s, own_launching_s, work = 0.0, 0.0, 0  # of those that had some of the GPU
+    own_waited_s, own_launching_s, waits_n, work = 0.0, 0.0, 0, 0  # of those that had some of the GPU
+    longest_s = NEVER
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
@@ -382,12 +412,17 @@ def _window(
                 own_waited_s += waited
                 own_launching_s += launching
                 work += task.activity.work - then.activity.work
+                if (often := task.activity.waits - then.activity.waits) > 0:
+                    waits_n += often
+                    longest_s = min(longest_s, SLOWED * launching / often - SWITCH_S)
         told &= held <= 0 or _can_be_watched(task)
     own_s = own_waited_s + own_launching_s
     waits = own_waited_s / own_s if own_s > 0 else None
-    pace = work / own_launching_s if own_launching_s > 0 else 0.0
     pressed = any(task.target_p99_us is not None for task in foreground)
-    return _Window(length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, pace, told, pressed)
+    return _Window(
+        length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed,
+        waits_n / length_s, own_launching_s / length_s, work / length_s, longest_s,
+    )  # fmt: skip
 
 
 def _can_be_watched(task: Task) -> bool:

@@ -121,6 +121,7 @@ def _settings(fields: Fields) -> dict[str, Any]:
         "gap_us": fields.number("gap_us", 0.0),
         "step_gap_us": fields.number("step_gap_us", 0.0),
         "host_us": fields.number("host_us", 0.0),
+        "wait_every": fields.whole("wait_every", None),
         "tells": fields.flag("tells"),
         "prepare_us": fields.number("prepare_us", 0.0),
         "false_alarms": fields.number("false_alarms", 0.0),

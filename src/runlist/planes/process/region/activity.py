@@ -28,8 +28,8 @@ MOST_MOVES = 3
 class Activity(msgspec.Struct, frozen=True):
     """What a process says that it does on the GPUs: `work` it submitted so far, threads `waiting` for a GPU now, how
     long threads waited, and how long they were at work from the first submission after a wait until the next one (ns).
-    Requests that it said to be `open` now, how often the last of them `ended`, and the `work` that was there `before`
-    it last announced some.
+    Requests that it said to be `open` now, how often the last of them `ended`, the `work` that was there `before` it
+    last announced some, and how often its `waits` were for something submitted since the one before.
     """
 
     work: int = 0
@@ -39,6 +39,7 @@ class Activity(msgspec.Struct, frozen=True):
     open: int = 0
     ended: int = 0
     before: int = 0
+    waits: int = 0
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -131,7 +132,7 @@ def all_names(pid: int, started: int) -> tuple[int, ...]:
 
 _OWNER = struct.Struct("<2Q")
 _OWNERS = struct.Struct(f"<2Q{SLOT.size - _OWNER.size}x")
-_OWN_LINES = struct.Struct(f"<2Q{SLOT.offsets['activity'] - _OWNER.size}x{len(ACTIVITY.names)}Q")
+_OWN_LINES = struct.Struct(f"<2Q{SLOT.offsets['activity'] - _OWNER.size}x{ACTIVITY.struct.format[1:]}")
 """The beginning of a slot, as far as a look at the activity needs it."""
 
 _CLIENTS = struct.Struct(f"<2Q{SLOT.offsets['clients'] - _OWNER.size}xQ")

@@ -85,6 +85,7 @@ COMBINATIONS = [
     ("set", "1"), ("set", "1", "class"), ("set", "1", "=batch"), ("set", "1", "class="), ("set", "1", "emperor=1"),
     ("set", "1", "class=batch", "class=batch"), ("set", "1", "class=batch", "deadline=5ms/20ms"),
     ("set", "1", "class=batch", "weight=0"), ("set", "1", "CLASS=batch"), ("set", "1", "--class", "batch"), ("set",),
+    ("rules", "check", ""), ("profile", "import", ""), ("profile", "learn", ""),
     ("release",), ("release", "--all", "1"), ("release", "1", "--all"),
     ("ps", "5"), ("ps", "--gpus", "--long"), ("ps", "--watch", "1", "2"), ("detach", "1", "2"), ("suspend",),
     ("daemon", "--status", "--policy", "fair"), ("daemon", "--stop", "--rules", "/etc/passwd"), ("daemon", "extra"),

@@ -38,16 +38,17 @@ RUN_OTHERS = frozenset({"run", "emulator"})
 
 
 class Command(TyperCommand):
-    """A command that refuses an option without a value, and one that is given twice: one of the two would not count."""
+    """A command that refuses empty words, and an option that is given twice: one of the two would not count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, times in Counter(order).items():
-            if param.param_type_name != "option":
-                continue
+            option = param.param_type_name == "option"
             if given.get(param.name or "") == "":
-                raise UsageError(f"{'/'.join(param.opts)} is empty: give it a value")
-            if times > 1 and not param.multiple:
+                raise UsageError(
+                    f"{'/'.join(param.opts) if option else param.human_readable_name} is empty: give it a value"
+                )
+            if option and times > 1 and not param.multiple:
                 raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
         return super().parse_args(ctx, args)
 

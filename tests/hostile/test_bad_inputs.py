@@ -77,7 +77,7 @@ COMBINATIONS = [
         ("--policy", "deadline", "--option", "bound=nan"), ("--policy", "priority", "--option", "x=1"),
         ("--policy", "deadline", "--option", "bound=1", "--option", "bound=0.5"), ("--policy", "emperor"),
         ("--policy", ""), ("--policy", "/nowhere/mine.py"), ("--policy", "/etc.py"), ("--device", "emperor"),
-        ("--device", ""), ("--device", "no.such.module"), ("--emperor",), ("--class",),
+        ("--device", ""), ("--device", "no.such.module"), ("--device", "../x"), ("--emperor",), ("--class",),
     )
 ] + [
     ("run", "--memory", "8G", "--no-preload", "--", "true"), ("run", "--strict", "--no-strict", "--", "true"),

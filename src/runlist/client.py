@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import msgspec
 
@@ -55,6 +55,7 @@ _TURN_S = 15.0
 """After which we start one though it is another's turn, who may have been stopped in it."""
 _LOOK_EVERY_S = 0.03
 _SILENCE_S = 3.0  # before somebody wonders
+_MOST_PATIENCE_S = 1e9
 
 
 class DaemonGone(RunlistError):
@@ -98,7 +99,8 @@ class Client:
         long as it takes when None. `on_silence` is called once, with its process id, where the first answer takes long.
         Raises NoTargetError when there is none.
         """
-        plane = choose_plane(device)
+        plane = choose_plane(None if device is None else _text("a device", device))
+        patience_s = None if patience_s is None else _seconds(patience_s)
         if start:
             return cls._open_or_start(plane, patience_s, on_silence)
         client = cls._connect(paths.candidate_sockets(plane), patience_s=patience_s, on_silence=on_silence)
@@ -150,7 +152,7 @@ class Client:
         for path in candidates:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             if patience_s is not None:  # with a time-out of Python's it would not wait for its turn
-                limit = struct.pack("ll", int(patience_s), int(patience_s % 1 * 1e6) + 1)
+                limit = struct.pack("ll", *divmod(math.ceil(patience_s * 1e6), 1_000_000))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             try:
                 sock.connect(str(path))
@@ -436,12 +438,21 @@ def _with_class(task_class: str | None, settings: Settings | None) -> dict[str, 
 
 def _pid(pid: Any) -> int:
     """A process id. Raises TypeError for what is no whole number, NoTargetError for a number that no process has."""
-    if isinstance(pid, bool):
-        raise TypeError("a process id is a whole number, not a truth value")
+    if isinstance(pid, bool) or not isinstance(pid, SupportsIndex):
+        raise TypeError(f"a process id is a whole number, not {pid!r}")
     number = operator.index(pid)
     if not 0 < number < 1 << 31:
         raise NoTargetError(f"process {number} does not exist")
     return number
+
+
+def _seconds(patience_s: Any) -> float:
+    """How long to wait. Raises TypeError or ValueError for what is no time."""
+    if isinstance(patience_s, bool) or not isinstance(patience_s, int | float):
+        raise TypeError(f"patience_s is a number of seconds, not {patience_s!r}")
+    if not 0 < patience_s <= _MOST_PATIENCE_S:
+        raise ValueError(f"patience_s is more than 0, and up to {_MOST_PATIENCE_S:.0e} seconds, not {patience_s!r}")
+    return float(patience_s)
 
 
 def _text(what: str, value: Any) -> str:

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterator
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from runlist.protocol import environment_autogen as names
 from runlist.protocol import tenant_autogen
@@ -69,6 +69,8 @@ def segment(priority: int) -> Iterator[Segment]:
     In a segment within a segment the inner priority counts, then the outer one again. A segment belongs to its thread;
     the process has the highest priority of its threads. A child of fork starts outside of segments.
     """
+    if not isinstance(priority, SupportsIndex):
+        raise TypeError(f"a segment's priority is a whole number, not {priority!r}")
     if index(priority) not in _PRIORITIES:
         raise ValueError(f"a segment's priority has 32 bits, not {priority}")
     mark = Segment(index(priority))
@@ -134,12 +136,11 @@ def _preloaded() -> ctypes.CDLL | None:
 
 def _nanoseconds(what: str, seconds: float) -> int:
     try:
-        is_one = 0 <= seconds <= _MAX_SECONDS
+        if 0 <= seconds <= _MAX_SECONDS:
+            return round(seconds * 1e9)
     except TypeError:
         raise TypeError(f"{what} is a number of seconds, not {seconds!r}") from None
-    if not is_one:
-        raise ValueError(f"{what} is 0 to {_MAX_SECONDS:.0e} seconds, not {seconds!r}")
-    return round(seconds * 1e9)
+    raise ValueError(f"{what} is 0 to {_MAX_SECONDS:.0e} seconds, not {seconds!r}")
 
 
 class _Tenant:

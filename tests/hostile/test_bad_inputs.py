@@ -77,7 +77,7 @@ COMBINATIONS = [
         ("--policy", "deadline", "--option", "bound=nan"), ("--policy", "priority", "--option", "x=1"),
         ("--policy", "deadline", "--option", "bound=1", "--option", "bound=0.5"), ("--policy", "emperor"),
         ("--policy", ""), ("--policy", "/nowhere/mine.py"), ("--policy", "/etc.py"), ("--device", "emperor"),
-        ("--device", ""), ("--device", "no.such.module"), ("--emperor",), ("--class",),
+        ("--device", ""), ("--device", "no.such.module"), ("--device", "../x"), ("--emperor",), ("--class",),
     )
 ] + [
     ("run", "--memory", "8G", "--no-preload", "--", "true"), ("run", "--strict", "--no-strict", "--", "true"),
@@ -85,6 +85,7 @@ COMBINATIONS = [
     ("set", "1"), ("set", "1", "class"), ("set", "1", "=batch"), ("set", "1", "class="), ("set", "1", "emperor=1"),
     ("set", "1", "class=batch", "class=batch"), ("set", "1", "class=batch", "deadline=5ms/20ms"),
     ("set", "1", "class=batch", "weight=0"), ("set", "1", "CLASS=batch"), ("set", "1", "--class", "batch"), ("set",),
+    ("rules", "check", ""), ("profile", "import", ""), ("profile", "learn", ""),
     ("release",), ("release", "--all", "1"), ("release", "1", "--all"),
     ("ps", "5"), ("ps", "--gpus", "--long"), ("ps", "--watch", "1", "2"), ("detach", "1", "2"), ("suspend",),
     ("daemon", "--status", "--policy", "fair"), ("daemon", "--stop", "--rules", "/etc/passwd"), ("daemon", "extra"),

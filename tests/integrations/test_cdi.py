@@ -255,6 +255,8 @@ def test_the_command_writes_what_a_runtime_reads(commands: Commands, daemon: Dae
     assert stat.S_IMODE((tmp_path / "etc" / "a.yaml").stat().st_mode) == 0o644
     assert "take json or yaml" in commands.fails(2, "cdi", "generate", "--format", "xml")
     assert "cannot be written" in commands.fails(1, "cdi", "generate", "--output", "/proc/none/a.json")
+    assert "no others" in commands.fails(2, "cdi", "generate", "--output", str(tmp_path / "etc" / "runlist"))
+    assert os.listdir(tmp_path / "etc") == ["a.yaml"]
     (tmp_path / "theirs.yaml").write_text("kind: nvidia.com/gpu\n")
     assert "--format=json" in commands.fails(2, "cdi", "generate", "--with", str(tmp_path / "theirs.yaml"))
     (tmp_path / "binary").write_bytes(b"\xff")

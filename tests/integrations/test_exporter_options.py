@@ -61,7 +61,15 @@ def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None
         serve.read_password(path)
     path.chmod(0o600)
     assert serve.read_password(path).allows("Basic cHJvbWV0aGV1czpzZWNyZXQ=")
-    for wrong in (b"no colon", b":secret", b"prometheus:", b"", b"\xff\xfe:secret", b"prometheus:" + bytes(1 << 20)):
+    for wrong in (
+        b"no colon",
+        b":secret",
+        b"prometheus:",
+        b"",
+        b"\xff\xfe:secret",
+        b"prometheus:" + bytes(1 << 20),
+        b"prometheus:secret\nother:secret\n",
+    ):
         path.write_bytes(wrong)
         with pytest.raises(UsageError, match="name:password"):
             serve.read_password(path)

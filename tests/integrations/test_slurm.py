@@ -276,7 +276,9 @@ def test_commands_write_and_remove_the_rule_beside_the_daemons_socket(commands: 
     assert list(rules.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [("--by", "name"), ("--class", "urgent"), ("--memory", "8Q")])
+@pytest.mark.parametrize(
+    "words", [("--by", "name"), ("--class", "urgent"), ("--class", "deadline"), ("--memory", "8Q")]
+)
 def test_words_of_an_administrator_that_cannot_be_meant_are_told(commands: Commands, words: tuple[str, ...]) -> None:
     done = commands.run("slurm", "prolog", *words)
     assert done.returncode == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from runlist.cli import application, main
 from runlist.cli.common import key_values, painted, print_json, report_error
 from runlist.cli.tables import LONG_COLUMNS, USUAL_COLUMNS, show, table
 from runlist.errors import LONGEST, NoTargetError, UsageError
+from runlist.planes.registry import controls
 from runlist.views.columns import columns_of
 from runlist.views.structs import TaskView
 from tests.fixtures.fake_daemon import view
@@ -174,6 +176,20 @@ def test_help_is_as_wide_as_the_terminal_and_not_as_its_source() -> None:
         assert not [one for one in paragraphs if "\n" in one], command
 
 
+@pytest.mark.parametrize("width", ["", "0", "x", "9" * 30])
+def test_a_width_that_is_none_leaves_the_help_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    for name in ("COLUMNS", "TERMINAL_WIDTH"):
+        monkeypatch.setenv(name, width)
+    for words in (["--help"], ["ps", "-h"], ["rules"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        captured = capsys.readouterr()
+        assert "Usage" in captured.out + captured.err
+    assert os.environ["COLUMNS"] == width  # for what `run` starts
+
+
 def test_help_shows_every_word_that_was_written_and_no_names_of_functions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +269,18 @@ def test_an_option_without_its_word_points_at_the_help_of_its_command(
     with pytest.raises(SystemExit):
         main(words)
     assert f"(see `{command} --help`)" in capsys.readouterr().err
+
+
+def test_a_device_that_can_be_no_module_is_usage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("../x", ".", "a..b", "a.b/c"):
+        monkeypatch.setenv("RUNLIST_DEVICE", name)
+        assert [control.name for control in controls()] == ["interleave"]  # which columns and options are made of
+        with pytest.raises(SystemExit) as caught:
+            main(["ps"])
+        assert caught.value.code == 2
+        assert f"no device {name!r}: take nvidia or emulated" in capsys.readouterr().err
 
 
 def test_emulated_without_a_gpu_is_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

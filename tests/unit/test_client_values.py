@@ -78,10 +78,27 @@ def test_a_wrong_type_is_refused_before_anything_is_sent(fake: FakeDaemon, value
             with pytest.raises(TypeError):
                 ask()
         for ask in (client.suspend, client.resume, client.detach, client.attach):
-            with pytest.raises(TypeError):
+            with pytest.raises(TypeError, match=r"^a process id is a whole number, not "):
                 ask(value)
         assert fake.requests == []
         assert len(client.ps()) == 1  # it is as usable as before
+
+
+def test_a_patience_that_is_none_is_refused_and_any_other_taken(fake: FakeDaemon) -> None:
+    for wrong, error in (
+        (float("nan"), ValueError),
+        (0, ValueError),
+        (-1, ValueError),
+        ("5", TypeError),
+        (True, TypeError),
+    ):
+        with pytest.raises(error, match=r"^patience_s is "):
+            Client.open(patience_s=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^a device is a string, not 5"):
+        Client.open(device=5)  # type: ignore[arg-type]
+    for patience_s in (5, 4.9999999, 1e9):
+        with Client.open(patience_s=patience_s) as client:
+            assert len(client.ps()) == 1
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 31, 1 << 63, 10**30, -(10**30)])

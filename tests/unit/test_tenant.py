@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,18 @@ def test_numbers_that_are_none(value: float) -> None:
             say(value)
 
 
-@pytest.mark.parametrize("value", [None, "2ms", [0.002]])
+@pytest.mark.parametrize("value", [None, "2ms", [0.002], Decimal(1)])
 def test_what_is_no_number_is_said_so(value: Any) -> None:
     for say, what in ((runlist.report_latency, "a latency"), (runlist.hint, "the time of a hint")):
         with pytest.raises(TypeError, match=f"^{what} is a number of seconds, not "):
             say(value)
 
 
-@pytest.mark.parametrize(("priority", "error"), [(2**31, ValueError), (-(2**31) - 1, ValueError), (1.5, TypeError)])
+@pytest.mark.parametrize(
+    ("priority", "error"), [(2**31, ValueError), (-(2**31) - 1, ValueError), (1.5, TypeError), ("1", TypeError)]
+)
 def test_priorities_that_are_none(priority: int, error: type[Exception]) -> None:
-    with pytest.raises(error), runlist.segment(priority):
+    with pytest.raises(error, match=r"^a segment's priority "), runlist.segment(priority):
         raise AssertionError
 
 

@@ -52,7 +52,9 @@ def register(app: typer.Typer) -> None:
         from runlist.integrations.cdi import generate as making
         from runlist.integrations.cdi.spec import as_yaml, with_drivers
 
-        chosen = form or ("yaml" if output.endswith((".yaml", ".yml")) else "json")
+        if output != "-" and not output.endswith((".json", ".yaml")):
+            raise UsageError(f"--output {output}: take a name that ends in .json or .yaml: engines read no others")
+        chosen = form or ("yaml" if output.endswith(".yaml") else "json")
         if chosen not in FORMATS:
             raise UsageError(f"--format {chosen}: take {' or '.join(FORMATS)}")
         made = making.generate(device, preload=not no_preload, hook=not no_hook)

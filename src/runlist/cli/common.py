@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from runlist.cli.complete import devices, policies
 from runlist.cli.streams import takes_every_letter
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from runlist.client import Client
 
 _WHOLE = re.compile(r"[+-]?\d{1,400}", re.ASCII)
+_WIDTH = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
 
 _COLOURS = {"red": "1;31", "green": "32", "yellow": "33"}
 
@@ -38,22 +39,51 @@ RUN_OTHERS = frozenset({"run", "emulator"})
 
 
 class Command(TyperCommand):
-    """A command that refuses an option without a value, and one that is given twice: one of the two would not count."""
+    """A command that refuses empty words, and an option that is given twice: one of the two would not count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, times in Counter(order).items():
-            if param.param_type_name != "option":
-                continue
+            option = param.param_type_name == "option"
             if given.get(param.name or "") == "":
-                raise UsageError(f"{'/'.join(param.opts)} is empty: give it a value")
-            if times > 1 and not param.multiple:
+                raise UsageError(
+                    f"{'/'.join(param.opts) if option else param.human_readable_name} is empty: give it a value"
+                )
+            if option and times > 1 and not param.multiple:
                 raise UsageError(f"{'/'.join(param.opts)} is given {times} times: give it once")
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with _widths_that_are_some():
+            super().format_help(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """Commands with a word in common."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with _widths_that_are_some():
+            super().format_help(ctx, formatter)
+
+
+@contextlib.contextmanager
+def _widths_that_are_some() -> Iterator[None]:
+    """What writes the help takes these for whole numbers: 0 columns would leave nothing of it."""
+    wrong = {name: os.environ.get(name, "1") for name in ("COLUMNS", "TERMINAL_WIDTH")}
+    wrong = {name: text for name, text in wrong.items() if not _WIDTH.fullmatch(text)}
+    for name in wrong:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(wrong)
 
 
 class App(typer.Typer):
     """Commands of this kind."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         def add(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,10 +35,10 @@ def register(app: typer.Typer) -> None:
         from runlist.errors import UsageError
         from runlist.integrations.slurm import hooks
         from runlist.integrations.slurm.drop_in import Wishes
-        from runlist.settings.table import parse_settings
+        from runlist.settings.table import parse_request
 
         wanted = {"class": task_class, "memory": memory}
-        parse_settings({key: value for key, value in wanted.items() if value})
+        parse_request({key: value for key, value in wanted.items() if value})
         if by not in ("cgroup", "environment"):
             raise UsageError(f"--by {by}: take cgroup or environment")
         wishes = Wishes(task_class, cap, memory, by == "environment")

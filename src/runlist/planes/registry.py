@@ -27,12 +27,17 @@ def choose_plane(device: str | None = None) -> Plane:
     name = device if device is not None else os.environ.get(names.DEVICE) or names.DEFAULT_DEVICE
     if name in PLANES:
         return _made(PLANES[name])
-    if "." not in name:
+    if not _is_foreign(name):
         raise UsageError(f"no device {name!r}: take {' or '.join(PLANES)}")
     try:
         return _made(name)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"no device {name!r}: {error}") from None
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether it may be the module of a plane from elsewhere."""
+    return "." in name and all(part.isidentifier() for part in name.split("."))
 
 
 def _made(module: str) -> Plane:
@@ -53,7 +58,7 @@ def controls() -> tuple[Control, ...]:
     daemon, or those of all planes where it names none.
     """
     named = os.environ.get(names.DEVICE, "")
-    modules = [PLANES.get(named, named)] if named in PLANES or "." in named else list(PLANES.values())
+    modules = [PLANES.get(named, named)] if named in PLANES or _is_foreign(named) else list(PLANES.values())
     return tuple({row.name: row for module in modules for row in _controls(module)}.values())
 
 

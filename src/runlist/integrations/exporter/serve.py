@@ -84,7 +84,7 @@ def read_password(path: Path) -> Password:
     except OSError as error:
         raise UsageError(f"--password-file {path}: it cannot be read: {error.strerror}") from None
     name, colon, password = text.strip().partition(":") if len(text) <= _LONGEST_PASSWORD else ("", "", "")
-    if not (name and colon and password) or "\ufffd" in name + password:
+    if not (name and colon and password) or {"\ufffd", "\n"} & set(name + password):
         raise UsageError(f"{path}: write one line, name:password")
     return Password(name, password)
 

@@ -256,7 +256,7 @@ def test_a_program_that_is_a_pipe_now_holds_up_nobody(
     for _ in range(3):
         started = time.monotonic()
         (task,) = shared_daemon.client.ps()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert task.enforcement.startswith("not loaded: ")
 
 

@@ -15,7 +15,7 @@ import pytest
 from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from tests.fixtures.scheduler import LIMIT_S, NEVER_S
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -138,7 +137,7 @@ def test_who_lets_us_wait_is_not_asked_for_a_while(gate: threading.Event, monkey
 def test_whose_question_has_no_processor_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is busy, rules would not match what any of its user's processes begin in the next 30 s."""
     monkeypatch.setattr(patience, "_silent", {})
-    monkeypatch.setattr(patience, "_without_processor_s", lambda _: 10.0)
+    monkeypatch.setattr(patience, "without_processor_s", lambda _: 10.0)
 
     def late() -> str:
         time.sleep(2.5 * patience.PATIENCE_S)
@@ -147,33 +146,6 @@ def test_whose_question_has_no_processor_is_not_taken_for_silent(monkeypatch: py
     assert patience.ask(os.getpid(), late, "nothing") == "here"
     monkeypatch.setattr(patience, "LONGEST_S", patience.PATIENCE_S)
     assert patience.ask(os.getpid(), late, "nothing") == "nothing"
-
-
-def test_the_kernel_tells_how_long_a_thread_had_no_processor() -> None:
-    core = max(os.sched_getaffinity(0))
-    told: list[float] = []
-
-    def work() -> None:
-        os.sched_setaffinity(0, {core})
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        until = time.thread_time() + 0.001
-        while time.thread_time() < until:
-            pass
-        told.append(patience._without_processor_s(threading.current_thread()))
-
-    hog = os.fork()
-    if hog == 0:
-        os.sched_setaffinity(0, {core})
-        while True:
-            pass
-    try:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    finally:
-        os.kill(hog, signal.SIGKILL)
-        os.waitpid(hog, 0)
-    assert told[0] > 0
 
 
 def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:

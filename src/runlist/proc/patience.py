@@ -17,6 +17,7 @@ import msgspec
 
 from runlist.proc.owners import Owner
 from runlist.proc.process import owner_of
+from runlist.proc.threads import without_processor_s
 
 PATIENCE_S = 0.1
 """What a question may take, besides the time in which its thread had no processor: that is not the process' doing."""
@@ -84,15 +85,6 @@ def _in_time(asking: threading.Thread, answered: threading.Event) -> bool:
     began = time.monotonic()
     while not answered.wait(PATIENCE_S):
         passed = time.monotonic() - began
-        if passed >= LONGEST_S or passed - _without_processor_s(asking) >= PATIENCE_S:
+        if passed >= LONGEST_S or passed - without_processor_s(asking) >= PATIENCE_S:
             return answered.is_set()
     return True
-
-
-def _without_processor_s(thread: threading.Thread) -> float:
-    """For how long a thread could have gone on, and had no processor; 0 where the kernel does not tell."""
-    try:
-        with open(f"/proc/self/task/{thread.native_id}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0

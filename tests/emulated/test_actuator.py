@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(ON_NVIDIA, reason="its programs are made for the
 
 Start = Callable[..., Worker]
 Service = Callable[..., WorkloadProcess]
-SOON_S = 1.0
+SOON_S = 10.0
 
 
 @pytest.fixture

@@ -58,8 +58,7 @@ def test_a_tenant_that_enables_itself_is_suspended_again_and_counted(
     for _ in range(2):
         tenant.assert_stopped()
         before = _of(daemon, tenant).suspended_again
-        slices.enable(tenant.pid)
-        tenant.wait_for_progress()
+        slices.enable(tenant.pid)  # on a busy machine it is off again before it gets anything done
         wait_for(lambda before=before: _of(daemon, tenant).suspended_again > before, "that to be seen")
     tenant.assert_stopped()
     assert _of(daemon, tenant).suspensions == 1

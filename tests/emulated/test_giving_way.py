@@ -175,8 +175,8 @@ def test_people_see_the_way_in_force_and_what_fits(
     program = service(*HOST_BOUND)
     pid = program.ready["pid"]
     wait_for(lambda: "slice " in shown(), "slices on the screen")
+    wait_for(lambda: advice(commands, pid)["work"].startswith("ok host-bound: "), "it to be known")
     said = advice(commands, pid)
-    assert said["work"].startswith("ok host-bound: ")
     assert " the background has slices of " in said["way"]
     feed.close()
 

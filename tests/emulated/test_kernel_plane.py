@@ -84,6 +84,21 @@ def managed(daemon: Daemon, pid: int) -> list[TaskView]:
     return [task for task in daemon.client.ps() if task.pid == pid]
 
 
+def at_once(act: Callable[[], object], seen: Callable[[], object], within_s: float, in_a_row: int) -> int:
+    """Do something until so many times in a row it was seen so soon, which on a busy machine may take some more times.
+    Returns how often.
+    """
+    row = done = 0
+    while row < in_a_row:
+        assert done < 4 * in_a_row, f"{row} of {in_a_row} in a row within {within_s} s"
+        act()
+        done += 1
+        began = time.monotonic()
+        wait_for(seen)
+        row = row + 1 if time.monotonic() - began < within_s else 0
+    return done
+
+
 def test_a_process_is_managed_when_its_groups_are_made(
     seeing: Daemon, blind: None, worker: Start, slices: Slices
 ) -> None:
@@ -93,7 +108,7 @@ def test_a_process_is_managed_when_its_groups_are_made(
     time.sleep(2)  # from here on it looks seldom
     for _ in range(2):
         child = int(parent.do("spawn")["pid"])
-        wait_for(partial(managed, seeing, child), timeout=4)
+        wait_for(partial(managed, seeing, child), timeout=8)
         wait_for(lambda child=child: [task.channels for task in managed(seeing, child)] == [20])
         (task,) = managed(seeing, child)
         assert task.groups == 4
@@ -131,10 +146,12 @@ def test_a_slice_that_a_process_sets_itself_is_put_back_at_once(seeing: Daemon, 
     tenant = worker()
     seeing.client.attach(tenant.pid, "batch")
     ours = slices.compute(tenant.pid)
-    for _ in range(4):
+
+    def set_it() -> None:
         assert tenant.do("slice 5000")["refused"] == 0
-        wait_for(lambda: slices.compute(tenant.pid) == ours, timeout=0.7)
-    assert seeing.client.ps()[0].corrections == 4
+
+    done = at_once(set_it, lambda: slices.compute(tenant.pid) == ours, 0.7, in_a_row=4)
+    assert seeing.client.ps()[0].corrections == done
 
 
 def _moves(worker: Worker) -> bool:
@@ -148,10 +165,12 @@ def test_a_suspended_process_that_enables_itself_is_off_again_at_once(seeing: Da
     tenant = worker()
     seeing.client.attach(tenant.pid, "batch")
     seeing.client.suspend(tenant.pid)
-    for _ in range(8):
+
+    def enable() -> None:
         assert tenant.do("enable")["refused"] == 0
         time.sleep(0.1)
-        wait_for(lambda: not _moves(tenant), timeout=0.7)
+
+    at_once(enable, lambda: not _moves(tenant), 0.7, in_a_row=8)
     seeing.client.resume(tenant.pid)
     tenant.wait_for_progress()
 
@@ -165,9 +184,11 @@ def test_who_is_stopped_by_a_stranger_runs_again_at_once(
     seeing.client.attach(victim.pid, "latency")
     (context,) = slices.contexts(victim.pid)
     channels = [channel for group in context.groups.values() for channel in group.channels] + [*more]
-    for _ in range(4):
+
+    def stop() -> None:
         assert stranger.do(f"stop {context.client} {' '.join(map(str, channels))}")["refused"] == 0
-        wait_for(lambda: _moves(victim), timeout=1)
+
+    at_once(stop, lambda: _moves(victim), 1.0, in_a_row=4)
     context.handle.close()
 
 
@@ -181,7 +202,7 @@ def test_a_slice_is_put_back_that_was_not_told_of(seeing: Daemon, worker: Start,
     for _ in range(4):
         slices.set(tenant.pid, 5000)  # on the emulated GPU the kernel sees no requests of the test's
         assert tenant.do("ask")["refused"] == 0
-        wait_for(lambda: slices.compute(tenant.pid) == ours, timeout=6)
+        wait_for(lambda: slices.compute(tenant.pid) == ours, timeout=20)
     assert seeing.client.ps()[0].corrections == 4
 
 

@@ -19,7 +19,7 @@ from tests.fixtures.kernel import SET_TIMESLICE, Asking, needs_kernel
 __all__ = ["blind", "seeing", "twin"]
 pytestmark = needs_kernel
 Start = Callable[..., Worker]
-SOON_S = 8.0
+SOON_S = 20.0
 """Much less than the time between two looks while the kernel tells of all."""
 FULL = RING_BYTES // (8 + STRUCTURES["EVENT"].size) + 1
 """So many events have no room in the ring."""

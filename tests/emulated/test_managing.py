@@ -327,7 +327,7 @@ def test_whoever_leaves_leaves_no_child_out_of_the_rules(commands: Commands, dae
     child = one.do("spawn")["pid"]
     wait_for(lambda: any(task.pid == child for task in daemon.client.ps()), "the child")
     one.do("unmanage")
-    wait_for(lambda: any(task.pid == child for task in daemon.client.ps()), "the child by its rule", timeout=5)
+    wait_for(lambda: any(task.pid == child for task in daemon.client.ps()), "the child by its rule", timeout=8)
     assert (task_of(daemon, child).cap_percent, task_of(daemon, child).weight) == (30, 100)
     os.kill(child, signal.SIGKILL)
 

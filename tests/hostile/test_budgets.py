@@ -163,6 +163,14 @@ def test_launches_with_full_regions_hold_up_nobody_else(
     ready.mkdir(mode=0o777)
     ready.chmod(0o777)
 
+    def asking() -> float:
+        """How long it takes, in seconds."""
+        before = time.monotonic()
+        shared_daemon.client.ps()
+        return time.monotonic() - before
+
+    alone = sum(asking() for _ in range(10)) / 10
+
     def launch(number: int, fd: int) -> None:
         with Client.open() as client:
             client.launch(os.getpid(), "batch", {"memory": "1G"}, fd)
@@ -184,12 +192,10 @@ def test_launches_with_full_regions_hold_up_nobody_else(
         wait_for(lambda: len(os.listdir(ready)) == len(made), "the launches")
         started = time.monotonic()
         assert shared_daemon.client.attach(worker().pid, "batch")
-        asked = []
+        asked = [asking()]
         while time.monotonic() - started < 3:
-            before = time.monotonic()
-            shared_daemon.client.ps()
-            asked.append(time.monotonic() - before)
-        assert sum(asked) / len(asked) < 0.25
+            asked.append(asking())
+        assert sum(asked) / len(asked) < 0.25 + 20 * alone
     finally:
         for pid in launchers:
             os.kill(pid, signal.SIGKILL)
@@ -256,7 +262,7 @@ def test_a_program_that_is_a_pipe_now_holds_up_nobody(
     for _ in range(3):
         started = time.monotonic()
         (task,) = shared_daemon.client.ps()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert task.enforcement.startswith("not loaded: ")
 
 

@@ -112,7 +112,7 @@ def lying(daemon: Daemon, commands: Commands, worker: Start) -> Callable[[str], 
 @pytest.mark.parametrize("way", ["waits", "announces", "flood", "counts"])
 def test_who_lies_is_not_believed(daemon: Daemon, lying: Callable[[str], tuple[Liar, Worker]], way: str) -> None:
     liar, batch = lying(way)
-    wait_for(lambda: NOT_BELIEVED in task_of(daemon, liar.pid).why, "the liar to be found out")
+    wait_for(lambda: NOT_BELIEVED in task_of(daemon, liar.pid).why, "the liar to be found out", timeout=150)
     assert times_off(daemon, batch.pid, 0.5)[1] == 0
     batch.wait_for_progress(20)
 

@@ -202,8 +202,6 @@ def test_another_number_does_not_lead_out_of_a_memory_limit(
     tell.write("\n")
     tell.flush()
     assert told.readline() == "0\n"  # nothing in it keeps the limit
-    began = time.monotonic()
     wait_for(lambda: any(task.pid == pid and task.suspended for task in shared_daemon.client.ps()), "it to be off")
-    assert time.monotonic() - began < 10
     told_why = re.compile(r"suspended: its tree holds \S+ MiB with a limit of 100\.0 MiB")
     wait_for(lambda: told_why.match(task_of(shared_daemon, pid).why), "the reason")

@@ -106,7 +106,7 @@ def check_line(error: Exception) -> None:
         assert len(line) <= LONGEST
 
 
-@pytest.mark.timeout(60 if TIMES == 1 else 3600)
+@pytest.mark.timeout(240 if TIMES == 1 else 3600)
 @pytest.mark.parametrize("make", READERS, ids=lambda make: make.__name__)
 def test_any_input(make: Callable[[Path], Reader], tmp_path: Path, record_property: Any) -> None:
     reader = make(tmp_path)

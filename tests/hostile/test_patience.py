@@ -75,7 +75,7 @@ def test_a_user_with_many_pid_namespaces_is_waited_for_once(start: Start, hang: 
     began = time.monotonic()
     for pid in below:
         assert patience.ask(pid, hang, "nothing") == "nothing"
-    assert time.monotonic() - began < 2 * patience.PATIENCE_S
+    assert time.monotonic() - began < 5 * patience.PATIENCE_S
 
 
 @pytest.fixture

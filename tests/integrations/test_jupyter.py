@@ -48,7 +48,7 @@ def test_it_is_batch_while_idle_and_normal_at_work(
         began = time.monotonic()
         follower.begin()
         wait_for(lambda: class_of(daemon, notebook.pid) == "normal", "it works")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         time.sleep(0.8)
         assert class_of(daemon, notebook.pid) == "normal"  # however long a cell takes
         follower.end()
@@ -99,7 +99,7 @@ def test_without_a_daemon_nothing_happens_until_there_is_one(
     began = time.monotonic()
     follower.begin()
     follower.end()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5
     wait_for(lambda: "no daemon runs" in follower.trouble, "it is refused")
     daemon = start_daemon()
     wait_for(lambda: class_of(daemon, notebook.pid) == "batch", "it is managed")

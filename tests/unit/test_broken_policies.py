@@ -14,7 +14,7 @@ from runlist.policies.parts.slices import BASE_US
 from tests.fixtures.hosts import Host, MakeHost
 from tests.fixtures.scheduler import GPU
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 KEYS = [TaskKey(pid, GPU) for pid in (1, 2)]
 NAN, INF = float("nan"), float("inf")

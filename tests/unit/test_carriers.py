@@ -16,7 +16,7 @@ from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, World
 from tests.unit.test_arms import DONE, FAILED, IDLE_S, Actuator, add, armed_by
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 SERVER = 700
 REFUSED = 0x1B

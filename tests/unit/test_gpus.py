@@ -20,7 +20,7 @@ from runlist.model import TaskKey
 from runlist.policies import PolicySpec
 from tests.fixtures.usage import FakeSource
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 
 class Scheduler:

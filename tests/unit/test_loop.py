@@ -36,7 +36,7 @@ from runlist.policies import Decision, Policy, PolicySpec
 from runlist.scheduling import loop as loops
 from runlist.scheduling.loop import Loop
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 GPU = "GPU-0"
 

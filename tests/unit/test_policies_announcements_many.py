@@ -26,6 +26,17 @@ def test_so_many_right_ones_a_second_are_worth_it(times: int, heard: bool) -> No
     assert KEY in one.part.heard([KEY], 20.0)  # after ten seconds they are tried again
 
 
+def test_one_word_that_took_the_whole_budget_is_told_of() -> None:
+    """As where the daemon is late: nobody else says why the next ones do not count."""
+    one = Announcing()
+    one.part.note(Announce(KEY, 0.0), 10.0)
+    one.part.off_until({KEY: task(KEY)}, 10.0)
+    assert one.part.why(KEY) == ""
+    one.part.off_until({KEY: task(KEY)}, 11.0)
+    assert one.part.heard([KEY], 11.0) == frozenset()
+    assert one.part.why(KEY) == "its announcements are ignored: 1 of 1 were wrong"
+
+
 def test_who_has_less_than_its_part_of_them_is_listened_to() -> None:
     one = Announcing()
     one.part.appears(task(OTHER, uid=2000))

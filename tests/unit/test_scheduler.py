@@ -29,7 +29,7 @@ from runlist.model import (
 from runlist.policies import Decision
 from tests.fixtures.scheduler import DISABLE, GPU, PREEMPT, SET_TIMESLICE, World
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 KEY = TaskKey(1, GPU)
 BEGIN = Segment(KEY, 3)

@@ -20,7 +20,7 @@ from runlist.policies.parts.slices import BASE_US
 from tests.fixtures.fake_rm import FakeRm
 from tests.fixtures.scheduler import GPU, LIMIT_S, Probe, World, given_little_time
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 KEY = TaskKey(1, GPU)
 

@@ -1,11 +1,14 @@
-"""Starting and ending threads while memory is short."""
+"""Starting and ending threads while memory is short, and whether they have a processor."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -76,3 +79,30 @@ def test_a_pool_without_any_thread_has_no_room(monkeypatch: pytest.MonkeyPatch) 
     with threads.Pool(2) as pool, pytest.raises(RuntimeError) as raised:
         pool.submit(lambda: "done")
     assert exhaustion.passes(raised.value)
+
+
+def test_the_kernel_tells_how_long_a_thread_had_no_processor() -> None:
+    core = max(os.sched_getaffinity(0))
+    told: list[float] = []
+
+    def work() -> None:
+        os.sched_setaffinity(0, {core})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+        told.append(threads.without_processor_s(threading.current_thread()))
+
+    hog = os.fork()
+    if hog == 0:
+        os.sched_setaffinity(0, {core})
+        while True:
+            pass
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        os.kill(hog, signal.SIGKILL)
+        os.waitpid(hog, 0)
+    assert told[0] > 0

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import pytest
 
+from runlist.daemon.gpu import watchdog as watchdog_module
 from runlist.daemon.gpu.watchdog import Stalled, Watchdog
 from tests.fixtures.scheduler import LIMIT_S, NEVER_S
 
-pytestmark = pytest.mark.timeout(60, method="thread")  # a watchdog takes SIGALRM for itself
+pytestmark = pytest.mark.timeout(method="thread")  # a watchdog takes SIGALRM for itself
 
 
 @pytest.fixture
@@ -103,6 +104,14 @@ def test_a_limit_of_its_own(soon: Watchdog) -> None:
         soon.call(spin)
 
 
+def test_a_call_is_not_blamed_for_time_in_which_it_has_no_processor(
+    soon: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy would be dropped for the default one since the machine is busy."""
+    monkeypatch.setattr(watchdog_module, "without_processor_s", lambda _: time.monotonic())
+    soon.call(lambda: time.sleep(6 * LIMIT_S))
+
+
 def test_calls_that_end_when_it_rings_do_no_harm(watchdog: Watchdog) -> None:
     """Either a result or Stalled, and never anything afterwards."""
     chance = random.Random(3)
@@ -163,6 +172,7 @@ def test_a_call_that_goes_on_after_twenty_signals_ends_the_daemon_and_each_call_
         raise SystemExit(code)
 
     monkeypatch.setattr(os, "_exit", ends)
+    monkeypatch.setattr(Watchdog, "_has_had_its_time", lambda _: True)
 
     def rings(times: int) -> int:
         taken = 0

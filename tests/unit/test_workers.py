@@ -134,6 +134,20 @@ def test_who_lets_us_wait_is_not_asked_for_a_while(gate: threading.Event, monkey
     wait_for(lambda: patience.ask(os.getpid(), lambda: "here", "nothing") == "here")
 
 
+def test_whose_question_has_no_processor_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy, rules would not match what any of its user's processes begin in the next 30 s."""
+    monkeypatch.setattr(patience, "_silent", {})
+    monkeypatch.setattr(patience, "without_processor_s", lambda _: 10.0)
+
+    def late() -> str:
+        time.sleep(2.5 * patience.PATIENCE_S)
+        return "here"
+
+    assert patience.ask(os.getpid(), late, "nothing") == "here"
+    monkeypatch.setattr(patience, "LONGEST_S", patience.PATIENCE_S)
+    assert patience.ask(os.getpid(), late, "nothing") == "nothing"
+
+
 def test_a_question_that_fails_or_is_about_nobody_has_no_answer() -> None:
     def fail() -> str:
         raise PermissionError

@@ -17,8 +17,12 @@ import msgspec
 
 from runlist.proc.owners import Owner
 from runlist.proc.process import owner_of
+from runlist.proc.threads import without_processor_s
 
 PATIENCE_S = 0.1
+"""What a question may take, besides the time in which its thread had no processor: that is not the process' doing."""
+LONGEST_S = 2.0
+"""What it may take with that time."""
 SILENCE_S = 30.0
 MOST_OPEN = 8
 """Of an owner, questions that nobody waits for any more; beyond that there are no others."""
@@ -61,11 +65,12 @@ def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answe
         finally:
             answered.set()
 
+    asking = threading.Thread(target=work, daemon=True)
     try:
-        threading.Thread(target=work, daemon=True).start()
+        asking.start()
     except RuntimeError:  # there is no room for a thread
         return otherwise
-    if answered.wait(PATIENCE_S):
+    if _in_time(asking, answered):
         return answers[0] if answers else otherwise
     if len(_silent) >= _MANY_OWNERS:
         for known in [known for known, each in list(_silent.items()) if not each.covers(0)]:
@@ -74,3 +79,12 @@ def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answe
     silence.until = time.monotonic() + SILENCE_S
     silence.open[pid] = answered
     return otherwise
+
+
+def _in_time(asking: threading.Thread, answered: threading.Event) -> bool:
+    began = time.monotonic()
+    while not answered.wait(PATIENCE_S):
+        passed = time.monotonic() - began
+        if passed >= LONGEST_S or passed - without_processor_s(asking) >= PATIENCE_S:
+            return answered.is_set()
+    return True

@@ -1,4 +1,4 @@
-"""Starting and ending threads while memory is short."""
+"""Starting and ending threads while memory is short, and whether they have a processor."""
 
 from __future__ import annotations
 
@@ -43,3 +43,12 @@ class Pool(ThreadPoolExecutor):
         except RuntimeError:
             if not self._threads:
                 raise
+
+
+def without_processor_s(thread: threading.Thread) -> float:
+    """For how long a thread could have gone on, and had no processor; 0 where the kernel does not tell."""
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

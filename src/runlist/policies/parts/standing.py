@@ -142,7 +142,7 @@ class Standing:
         ignored = speaker.account.ignored
         if ignored and not speaker.told:
             return "its announcements are ignored: those of others of its user, that are gone, were wrong"
-        if speaker.told < WORTH_SAYING:
+        if speaker.told < WORTH_SAYING and not ignored:
             return ""
         said = f"{speaker.wrong} of {speaker.told} were wrong"
         if not speaker.owner.rest.over(now):

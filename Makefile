@@ -31,7 +31,8 @@ test-node: setup
 checks: setup
 	@RUNLIST_CHECKS_TIMES=20 RUNLIST_KILLS=1000 RUNLIST_SOAK_S=3600 $(BIN)/python -m pytest -rs \
 	  tests/native/test_sanitizers.py tests/native/test_aarch64.py tests/native/test_preload_kills.py tests/hostile \
-	  tests/emulated/test_hostile.py tests/emulated/test_keeper.py tests/integrations/test_plugin_restarts.py \
+	  tests/blocks/test_graphs.py tests/emulated/test_hostile.py tests/emulated/test_keeper.py \
+	  tests/integrations/test_plugin_restarts.py \
 	  tests/node/test_pods_come_and_go.py tests/node/test_containerd.py \
 	  tests/unit/test_hosts.py tests/unit/test_policies_any.py tests/native/test_operations_random.py $(ARGS)
 

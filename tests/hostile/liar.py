@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fixtures import quick_cuda  # noqa: F401  isort: skip  (before the bindings)
+from runlist.workloads import quick_cuda  # noqa: F401  isort: skip  (before the bindings)
 from runlist import paths
 from runlist.client import Client
 from runlist.planes.process import region

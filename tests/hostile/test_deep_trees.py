@@ -16,8 +16,10 @@ from runlist.proc.process import NEAR, ancestors, descendants, is_deep
 from tests.conftest import ON_NVIDIA
 from tests.fixtures.compiler import C, compiler
 from tests.fixtures.daemon import Commands, Daemon, task_of, wait_for
+from tests.fixtures.effort import TIMES
 
-DEEP = 600
+DEEP = 250 if TIMES == 1 else 600
+"""Processes one below the other; making and ending them takes longer than everything else, by the square of it."""
 
 _CHAIN = """
 #include <stdlib.h>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from runlist.workloads import quick_cuda  # noqa: F401  isort: skip  (before the bindings)
+
 import gc
 import os
 import time

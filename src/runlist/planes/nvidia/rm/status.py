@@ -6,6 +6,8 @@ NV_ERR_INVALID_CLIENT raises `InvalidClient`. Those that a caller meets in pract
 
 from __future__ import annotations
 
+from functools import cache
+
 from runlist.errors import ContextGone, ExitCode, RunlistError
 from runlist.planes.nvidia.rm.status_autogen import NAMES
 from runlist.protocol.rm_autogen import Status
@@ -95,16 +97,17 @@ _BY_NAME: dict[str, type[RmError]] = {
         ObjectNotFound,
     )
 }
-_CLASSES: dict[int, type[RmError]] = {
-    number: _BY_NAME.get(_class_name(name)) or type(_class_name(name), (RmError,), {"__doc__": name})
-    for number, name in NAMES.items()
-    if number != NV_OK
-}
 
 
 def error_class(status: int) -> type[RmError]:
     """The exception class of an NV_STATUS; `RmError` itself for a number that this version does not know."""
-    return _CLASSES.get(status, RmError)
+    name = NAMES.get(status)
+    return RmError if name is None or status == NV_OK else _class(name)
+
+
+@cache  # a process meets few of more than a hundred
+def _class(name: str) -> type[RmError]:
+    return _BY_NAME.get(_class_name(name)) or type(_class_name(name), (RmError,), {"__doc__": name})
 
 
 def check(status: int, call: str) -> None:

@@ -49,7 +49,7 @@ bool reach(const char* parent, const char* name, Missing missing) {
 // Whether another directory may do where this is a fault.
 constexpr bool is_of_place(Fault fault) {
     return fault == Fault::kNowhere || fault == Fault::kMissing || fault == Fault::kDenied ||
-           fault == Fault::kNoSpace || fault == Fault::kSystem;
+           fault == Fault::kReadOnly || fault == Fault::kNoSpace || fault == Fault::kSystem;
 }
 
 // Has `find` look for a region that nobody named in each of the directories where there may be one, until it finds one.

@@ -37,6 +37,8 @@ Fault fault_of(long result) {
         case EDQUOT:
         case EFBIG:
             return Fault::kNoSpace;
+        case EROFS:
+            return Fault::kReadOnly;
         default:
             return Fault::kSystem;
     }
@@ -45,7 +47,7 @@ Fault fault_of(long result) {
 // The same of one that is being made, in a directory that was found to be ours.
 Fault fault_of_making(long result) {
     const Fault fault = fault_of(result);
-    return fault == Fault::kForeign ? Fault::kDenied : fault;
+    return fault == Fault::kForeign || fault == Fault::kReadOnly ? Fault::kDenied : fault;
 }
 
 bool look_at(int fd, struct stat& found) {
@@ -169,6 +171,8 @@ const char* describe(Fault fault) {
             return "is not a regular file";
         case Fault::kForeign:
             return "or its directory belongs to another user, or others may write to it";
+        case Fault::kReadOnly:
+            return "cannot be written: what it lies on is read-only here, as in a sandbox";
         case Fault::kDenied:
             return "may not be made: its directory, the file system or a security profile denies it";
         case Fault::kNowhere:

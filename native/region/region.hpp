@@ -13,6 +13,7 @@ enum class Fault {
     kMissing,
     kNotAFile,
     kForeign,  // another user's, or others may write to it or to the directory where it is to be
+    kReadOnly,
     kDenied,   // in a directory of our own
     kNowhere,  // there is no directory for it
     kVersion,

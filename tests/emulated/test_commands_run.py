@@ -220,6 +220,11 @@ def test_the_locale_is_the_one_that_we_were_started_with(
     assert found == named
 
 
+def test_what_the_commands_python_does_in_the_end_we_do_not(commands: Commands, daemon: Daemon) -> None:
+    done = commands.run("run", "--", "sh", "-c", "exit 3", env={**commands.environment, "PYTHONINSPECT": "1"})
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
 @pytest.mark.parametrize("behind", ["", os.pathsep])
 def test_the_commands_modules_are_not_ours(commands: Commands, daemon: Daemon, tmp_path: Path, behind: str) -> None:
     """PYTHONPATH is for the program, and for another Python where modules of a cluster set it."""

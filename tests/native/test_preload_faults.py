@@ -179,6 +179,19 @@ def test_nowhere_to_make_a_region(guests: Guests, fault: str) -> None:
 
 
 @needs_root
+def test_a_region_that_is_there_for_reading_alone(guests: Guests) -> None:
+    """As in a sandbox (`bwrap --ro-bind / /`). Who has a limit of its own keeps it in a region of its own."""
+    region = guests.region(LIMIT)
+    words = isolated("-m", script=f'mount --bind -r {region.path} {region.path} && exec env LD_PRELOAD="$GUARD" "$@"')
+    env = by_hand(guests, RUNLIST_REGION=str(region.path), RUNLIST_STRICT="1", GUARD=str(guests.library))
+    done = guests.run(*words, guests.path("routes"), env=env | {"LD_PRELOAD": ""})
+    assert_refused(done)
+    assert "is read-only here" in done.err
+    own = {"RUNLIST_MEMORY": "2G", "LD_PRELOAD": ""}
+    assert guests.lines(*words, guests.path("routes"), env=env | own)[0] == f"linked {2 << 30}"
+
+
+@needs_root
 def test_a_container_whose_root_is_read_only_has_shared_memory(guests: Guests) -> None:
     """As Kubernetes has it, which gives each pod `/dev/shm`, and those that may write nothing else no folder."""
     other = Path(f"/tmp/runlist-{os.geteuid()}")

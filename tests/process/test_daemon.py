@@ -168,6 +168,23 @@ def test_a_private_daemon_outlives_the_terminal_of_whoever_started_it(commands: 
         client.stop()
 
 
+def test_a_private_daemon_takes_signals_whatever_its_first_client_ignores_and_blocks(commands: Commands) -> None:
+    """Programs that wait for signals by `sigwait` or `signalfd` block all, and many start others so."""
+
+    def deaf() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    assert commands.ok("run", "--", "true", preexec_fn=deaf) == ""
+    with Client.open() as client:
+        pid = client.status().pid
+    said = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    assert int(said["SigBlk"], 16) == 0
+    assert int(said["SigIgn"], 16) & 1 << signal.SIGCHLD - 1 == 0
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not running(pid))
+
+
 def test_its_log_is_beside_the_socket(commands: Commands) -> None:
     commands.ok("run", "--", "true")
     assert "ready" in (commands.folder / "daemon.log").read_text()

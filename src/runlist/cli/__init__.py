@@ -8,6 +8,7 @@ from runlist import lean  # isort: skip  (before msgspec)
 
 import contextlib
 import errno
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -101,6 +102,8 @@ def main(arguments: list[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outcome is known: nothing is to be said of what is left
         # As that of a dataclass: Python forgets that such a one was interrupted, and does not end by SIGINT.
         exec("")  # noqa: S102
+        if sys.flags.inspect:  # PYTHONINSPECT is for the command: we end without a word, and do not ask for more
+            os._exit(code)
     sys.exit(code)
 
 

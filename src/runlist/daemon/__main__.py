@@ -131,7 +131,8 @@ class _Ready:
 
 async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) -> int:
     """Serve until told to stop; the exit code: one that gives up has failed, and a service manager starts another."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `runlist daemon` until somebody takes it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whatever who started us ignores and blocks, as sigwait needs it
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # SIGINT: `runlist daemon` blocks it until somebody takes it
     plane = choose_plane()
     plane.check()  # no driver: say so before anything else
     spec = PolicySpec(arguments.policy, dict(_option(text) for text in arguments.option))

@@ -33,7 +33,7 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
     Engine& all = here();
     work_.stream = entry_of(all, client, calls, stream, kNobody);
     if (function != nullptr) work_.cost = all.kernels.cost_of(calls, function);
-    if (client.index != 0 || all.logging.load(kRelaxed)) work_.called_ns = monotonic_ns();
+    if (all.logging.load(kRelaxed)) work_.called_ns = monotonic_ns();
     if (client.began_ns.load(kRelaxed) == 0) client.began_ns.store(monotonic_ns(), kRelaxed);
     if (per_thread) use_per_thread(client);
     // Another client has work queued for this stream: whoever gave it first goes first.
@@ -46,14 +46,17 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
 bool Doing::goes_now() {
     if (client_.index == 0) return true;
     if (client_.queue.is_empty() && admitted(here(), client_, work_.kind, work_.cost)) return true;
+    if (work_.called_ns == 0) work_.called_ns = monotonic_ns();
     // It is called later as it is now, also in a thread without a context, such as one that runs host functions.
     work_.calls->cuCtxGetCurrent(&context_);
     return context_ == nullptr && fails_without_context(work_.kind);
 }
 
 Record* Doing::reserve(std::size_t bytes) {
-    client_.writing.lock();
-    auto* record = static_cast<Record*>(reserve_for(here(), client_, sizeof(Record) + bytes));
+    Engine& all = here();
+    client_.writing.lock();  // who stops the scheduler takes it, too
+    auto* record =
+        !all.closed.load() ? static_cast<Record*>(reserve_for(all, client_, sizeof(Record) + bytes)) : nullptr;
     if (record == nullptr) {
         client_.writing.unlock();
         return nullptr;
@@ -79,15 +82,17 @@ void Doing::commit(Record&, CUevent event) {
             });
         if (place != nullptr) place->store(word, std::memory_order_release);
     }
-    const std::uint64_t number = client_.queue.commit();
+    client_.queue.commit();
     client_.writing.unlock();
     wake();
-    if (all.stopping.load() && !all.on.load()) wait_until_done(client_, number, true);
 }
 
 void Doing::wait_for_turn() {
     Record* record = reserve(0);
-    if (record == nullptr) return;
+    if (record == nullptr) {
+        if (here().closed.load()) wait_until_done(client_, client_.queue.written(), true);
+        return;
+    }
     record->work.stream = nullptr;
     record->work.function = nullptr;
     const std::uint64_t number = client_.queue.commit();

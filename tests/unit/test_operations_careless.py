@@ -4,6 +4,7 @@ answer.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import math
 import threading
@@ -214,6 +215,30 @@ def test_a_client_is_one_of_the_numbers_that_there_are(number: Any) -> None:
     with pytest.raises(UsageError if number == -1 and type(number) is int else (TypeError, NotSupportedError)):
         start(clients=number)
     assert library.called == []
+
+
+def test_tasks_of_one_thread_that_are_clients_by_turns_leave_it_as_it_was() -> None:
+    """The first to come leaves first, in the midst of the other one."""
+    library = Library()
+    both = scheduler(library)
+    heard = asyncio.Event()
+
+    async def first() -> None:
+        with both.client(0):
+            heard.set()
+            await asyncio.sleep(0)
+
+    async def other() -> None:
+        await heard.wait()
+        with both.client(1):
+            await asyncio.sleep(0.01)
+
+    async def by_turns() -> None:
+        await asyncio.gather(first(), other())
+
+    asyncio.run(by_turns())
+    numbers = [int(arguments[0]) for name, arguments in library.called if name == "client"]
+    assert numbers == [0, 1, 1, -1]
 
 
 @pytest.mark.parametrize(

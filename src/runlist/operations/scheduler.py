@@ -66,23 +66,24 @@ class Scheduler:
 
     @contextlib.contextmanager
     def client(self, index: int) -> Iterator[None]:
-        """This thread is a client for so long; 0 goes first. Where PyTorch was imported before, a stream of the
-        thread's own is its current one meanwhile, and what was given to that is done at the end. Raises UsageError for
-        a number that is none.
+        """This thread is a client for so long, with all that it does, other tasks of asyncio included; 0 goes first.
+        Where PyTorch was imported before, a stream of the thread's own is its current one meanwhile, and what was given
+        to that is done at the end. Raises UsageError for a number that is none.
         """
         index = self._checked(index)
         self._streams.settle()
-        before: int = getattr(self._thread, "client", -1)
         if self._own is None:
             native.call(self._library, "client", index)
-        self._thread.client = index
+        clients: dict[object, int] = self._thread.__dict__.setdefault("clients", {})
+        this = object()
+        clients[this] = index
         try:
             with self._streams.own(index):
                 yield
         finally:
-            self._thread.client = before
+            del clients[this]  # tasks of one thread may leave in any order: it stays the newest one that is left
             if self._own is None:
-                self._library.rl_operations_client(before)
+                self._library.rl_operations_client(next(reversed(clients.values()), -1))
 
     def use(self, rule: str | Path | Admission | Rule) -> None:
         """The rule from the next operation on: by its name, as a file, as an admission that stays, or one of one's own.

@@ -238,6 +238,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staged]:
             os.sched_setaffinity(program.pid, cores)
             told["file"] = program.do(f"file {file} 409600")
             told["memory"] = program.do(f"memory {2 << 30} {1 << 21}")
+            told["lock"], told["stopped"] = program.do("lock"), program.do("stopped")
             told["queue"] = program.late("queue", 40)
             for _ in range(4):
                 program.do("gpu 10")
@@ -293,6 +294,14 @@ def test_a_quota_of_processor_time(staged: Staged) -> None:
     row = staged.row("throttle", "throttled")
     assert "cpu.max" in row["why"]
     assert row["parts_ms"]["throttled"] > 25
+
+
+def test_another_thread_that_has_a_lock(staged: Staged) -> None:
+    assert "it waited for another of its threads (futex) for " in staged.row("lock", "asleep")["why"]
+
+
+def test_a_signal_that_stops_it(staged: Staged) -> None:
+    assert "it was stopped for " in staged.row("stopped", "asleep")["why"]
 
 
 def test_its_own_queue(staged: Staged) -> None:

@@ -16,75 +16,38 @@ from hypothesis import strategies as st
 from runlist.planes.kernel.functions import is_stepped_over
 from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED
 from runlist.why.cost import Cost
-from runlist.why.functions import number_of, watched
+from runlist.why.functions import watched
 from runlist.why.parts import Part
 from runlist.why.recorder import Recorder
-from runlist.why.report import Row, analyse, lines
-from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
-from runlist.why.seen import Event, Mode, Pause, Seen, Throttle, Times, Turn, What
+from runlist.why.report import analyse, lines
+from runlist.why.seen import Event, Mode, Pause, Throttle, Times, Turn, What
 from runlist.why.symbols import mode_of
 from runlist.why.threads import threads
-
-ME, OTHER = 100, 900
-LAUNCH, SYNC = number_of("cuLaunchKernel"), number_of("cuStreamSynchronize")
-COPY, ALLOC, CONTEXT = number_of("cuMemcpyHtoD"), number_of("cuMemAlloc"), number_of("cuCtxSynchronize")
-SLEEPS, RUNS_ON = 1, RUNNABLE_PREEMPTED
-PAUSE_US = 5_000
-STACK_OF_FAULT, STACK_OF_FUTEX = 7, 8
-
-
-def us(time: float) -> int:
-    return round(time * 1000)
-
-
-def launch(at: float, tid: int = ME, stream: int = 16, folded: int = 0) -> Event:
-    return Event(us(at), What.CALL, tid, detail=LAUNCH, value=stream, state=folded)
-
-
-def call(
-    at: float, until: float, function: int = SYNC, tid: int = ME, stream: int = 16, result: int = 0
-) -> list[Event]:
-    return [
-        Event(us(at), What.CALL, tid, detail=function, value=stream),
-        Event(us(until), What.RETURN, tid, detail=function, value=result),
-    ]
-
-
-def out(at: float, tid: int = ME, *, state: int = SLEEPS, to: int = 0, name: str = "", stack: int = 0xFFFFFFFF,
-        fault: int = 0, core: int = 0) -> Event:  # fmt: skip
-    return Event(us(at), What.OUT, tid, core, to, fault, stack, state, name)
-
-
-def back(at: float, tid: int = ME, core: int = 0) -> Event:
-    return Event(us(at), What.IN, tid, core)
-
-
-def wake(at: float, tid: int = ME, *, who: int = 0, name: str = "", core: int = 0) -> Event:
-    return Event(us(at), What.WAKE, tid, core, who, name=name)
-
-
-def turn(start: float, end: float, pid: int = ME) -> Turn:
-    return Turn(us(start), us(end), pid)
-
-
-def modes(stack: int) -> Mode:
-    return {STACK_OF_FAULT: Mode.FAULT, STACK_OF_FUTEX: Mode.LOCK}.get(stack, Mode.ASLEEP)
-
-
-def seen(events: list[Event], end: float, **more: object) -> Seen:
-    return Seen(ME, 0, us(end), events, mode_of=modes, file_of=lambda at: f"/file{at}", **more)  # type: ignore[arg-type]
-
-
-def row_of(what: Seen, pause_us: float = PAUSE_US) -> Row:
-    """The one request, which adds up."""
-    (row,) = analyse(what, 0, us(pause_us)).report.slow
-    assert sum(row.parts_ms.values()) == pytest.approx(row.ms, abs=1e-9)
-    return row
-
-
-def parts_us(row: Row) -> dict[str, int]:
-    return {name: round(value * 1000) for name, value in row.parts_ms.items()}
-
+from tests.fixtures.why_events import (
+    ALLOC,
+    CONTEXT,
+    COPY,
+    LAUNCH,
+    ME,
+    OTHER,
+    PAUSE_US,
+    RUNS_ON,
+    STACK_OF_FAULT,
+    STACK_OF_FUTEX,
+    SYNC,
+    asleep,
+    back,
+    call,
+    launch,
+    out,
+    parts_us,
+    row_of,
+    seen,
+    turn,
+    us,
+    usual,
+    wake,
+)
 
 # -- one request -----------------------------------------------------------------------------------
 
@@ -332,67 +295,13 @@ def test_what_goes_on_when_the_recording_ends_is_left_out() -> None:
     assert lines(report, "it") == ["it: no request was seen from its beginning to its end in 0.0 s"]
 
 
-def test_where_launches_are_not_watched_a_request_begins_where_its_thread_awakes() -> None:
-    events = [
-        *_asleep(0, 20_000), *call(20_100, 20_400),  # it launched, unseen
-        *_asleep(20_500, 40_000), out(40_010, state=0, to=77, name="hog"), back(60_000), *call(60_100, 60_300),
-    ]  # fmt: skip
-    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
-    assert [row.ms for row in report.slow] == pytest.approx([0.4, 20.3])
-    assert report.slow[1].culprit == "core"
-
-
-def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_the_same() -> None:
-    events = [
-        wake(0),
-        back(0),
-        *call(10_000, 10_300),
-        *call(10_400, 10_500),
-        *call(30_000, 30_700),
-        *call(50_000, 55_000),
-    ]
-    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
-    assert [row.ms for row in report.slow] == pytest.approx([0.5, 0.7, 5])
-    assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
-
-
-# -- requests and pauses ---------------------------------------------------------------------------
-
-
-def _asleep(start: float, end: float) -> list[Event]:
-    return [out(start), wake(end), back(end)]
-
-
-def test_a_pause_is_slept_and_not_waited_for_a_core() -> None:
-    kept = [launch(0), *call(100, 200), out(210, state=0, to=77), back(20_000), launch(20_010), *call(20_020, 20_100)]
-    assert row_of(seen(kept, 90_000)).ms == pytest.approx(20.1)
-    slept = [launch(0), *call(100, 200), *_asleep(210, 20_000), launch(20_010), *call(20_020, 20_100)]
-    assert len(analyse(seen(slept, 90_000), 0, us(PAUSE_US)).report.slow) == 2
-
-
-def test_what_the_host_computes_while_the_gpu_works_is_no_pause() -> None:
-    events = [wake(0), back(0), launch(10), launch(20_010), *call(20_020, 20_110), out(80_000)]
-    assert row_of(seen(events, 90_000)).ms == pytest.approx(20.1)
-
-
-def test_a_pause_is_learnt_from_the_widest_gap() -> None:
-    short, long = [60_000, 90_000, 130_000], [9_000_000, 11_000_000]
-    assert 130_000 < learnt_pause([*short, *long]) < 9_000_000
-    assert learnt_pause([]) == USUAL_PAUSE_NS
-    assert learnt_pause([60_000, 100_000, 200_000]) == USUAL_PAUSE_NS
-
-
-def _usual(at: float, gpu_us: float = 300) -> list[Event]:
-    return [*_asleep(at - 8_000, at), launch(at), *call(at + 100, at + 100 + gpu_us)]
-
-
 def test_its_own_earlier_work_is_what_it_took_longer_than_usual() -> None:
     times = [10_000.0 * each for each in range(1, 6)]
-    events = [each for at in times for each in _usual(at)]
+    events = [each for at in times for each in usual(at)]
     last = 80_000
     events += [
         launch(last),
-        *_asleep(last + 10, last + 8_000),
+        *asleep(last + 10, last + 8_000),
         launch(last + 8_100),
         *call(last + 8_200, last + 40_500),
     ]
@@ -404,7 +313,7 @@ def test_its_own_earlier_work_is_what_it_took_longer_than_usual() -> None:
 
 
 def test_the_slowest_twentieth_is_told_unless_a_bound_is_given() -> None:
-    events = [each for number in range(40) for each in _usual(10_000.0 * (number + 1), 300 + number)]
+    events = [each for number in range(40) for each in usual(10_000.0 * (number + 1), 300 + number)]
     what = seen(events, 900_000)
     report = analyse(what, None, us(PAUSE_US)).report
     assert (report.requests, len(report.slow)) == (40, 3)
@@ -414,13 +323,25 @@ def test_the_slowest_twentieth_is_told_unless_a_bound_is_given() -> None:
 
 
 def test_what_always_takes_long_is_not_to_blame() -> None:
-    events = [each for number in range(9) for each in _usual(100_000.0 * (number + 1), 30_000)]
+    events = [each for number in range(9) for each in usual(100_000.0 * (number + 1), 30_000)]
     at = 1_500_000.0
-    events += [*_asleep(at - 8_000, at), launch(at), out(at + 10, state=0, to=77, name="hog"), back(at + 20_000)]
+    events += [*asleep(at - 8_000, at), launch(at), out(at + 10, state=0, to=77, name="hog"), back(at + 20_000)]
     events += call(at + 20_100, at + 50_100)
     (row,) = analyse(seen(events, 2_000_000), us(40_000), us(PAUSE_US)).report.slow
     assert row.culprit == "core"
     assert row.parts_ms["gpu"] > row.parts_ms["core"]
+
+
+def test_two_to_blame_are_both_named() -> None:
+    events = [
+        launch(0), out(100, state=RUNS_ON, to=77, name="hog"), back(20_100),
+        out(20_200, stack=STACK_OF_FAULT, fault=5), wake(45_200), back(45_200), *call(45_300, 45_400),
+    ]  # fmt: skip
+    row = row_of(seen(events, 90_000))
+    assert row.culprit == "files"
+    assert row.why == (
+        "it waited 25.0 ms for /file5 to be read (page fault); it waited 20.0 ms for a core, which hog [77] had"
+    )
 
 
 def test_the_functions_that_a_thread_slept_in_say_why() -> None:
@@ -429,6 +350,10 @@ def test_the_functions_that_a_thread_slept_in_say_why() -> None:
     assert mode_of(["schedule", "futex_wait_queue", "do_futex"]) is Mode.LOCK
     assert mode_of(["schedule", "nvidia_unlocked_ioctl"]) is Mode.DRIVER
     assert mode_of(["schedule", "ep_poll"]) is Mode.ASLEEP
+    on_the_way = ["exit_to_user_mode_loop", "irqentry_exit_to_user_mode", "asm_exc_page_fault"]
+    assert mode_of(["schedule", "do_signal_stop", "get_signal", *on_the_way]) is Mode.STOPPED
+    assert mode_of(["schedule", "get_signal", *on_the_way]) is Mode.STOPPED  # the freezer of a cgroup
+    assert mode_of(["schedule_timeout", "__mem_cgroup_handle_over_high", *on_the_way]) is Mode.RECLAIM
     assert mode_of([]) is Mode.ASLEEP
 
 

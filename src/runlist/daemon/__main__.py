@@ -298,7 +298,6 @@ async def _look(daemon: Daemon) -> None:
 async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> None:
     count = 0
     told = True  # by the kernel, of all that processes changed since they were looked at
-    asking: set[int] = set()  # who may have changed more than that
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
         count += 1
@@ -306,13 +305,13 @@ async def _check(daemon: Daemon, limit: LogLimit, checked: asyncio.Event) -> Non
         with _going_on():
             daemon.gpus.read_usage(CHECK_EVERY_S / 2)
             told = daemon.kernel.check() and told
-            daemon.sightings.count()
-            asking |= daemon.kernel.asking(daemon.processes.managed)
             files, due = not told or count % TOLD_EVERY == 0, count % SLICES_EVERY == 0
             slices = files and due
-            daemon.checks.check(files, slices, asking if due else ())
-            if due:
-                asking.clear()
+            asking: set[int] = set()  # who may have changed more than that
+            if due:  # monitors ask the driver all the time, and to learn who did is a question for each task
+                daemon.sightings.count()
+                asking = daemon.kernel.asking(daemon.processes.managed)
+            daemon.checks.check(files, slices, asking)
             daemon.rousing.look()
             told = told or slices
             await daemon.processes.forget_heirs()

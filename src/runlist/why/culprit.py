@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from runlist.why.parts import Part, Parts
 from runlist.why.seen import Mode, Seen, Who
@@ -12,42 +14,83 @@ from runlist.why.seen import Mode, Seen, Who
 Key = TypeVar("Key")
 
 _SLEEPS = {
-    Mode.LOCK: "waited for another of its threads (futex)",
-    Mode.DRIVER: "slept in the GPU's driver",
-    Mode.ASLEEP: "slept of its own accord, or waited for a pipe, a socket or a timer",
+    Mode.LOCK: ("waited for another of its threads (futex)", ""),
+    Mode.DRIVER: ("slept in the GPU's driver", ""),
+    Mode.STOPPED: ("was stopped", ", by a signal, a debugger or its cgroup's freezer"),
+    Mode.RECLAIM: (
+        "was kept back",
+        ": its cgroup has all the memory it may (memory.high), or none is left",
+    ),
+    Mode.ASLEEP: ("slept of its own accord, or waited for a pipe, a socket or a timer", ""),
 }
+"""What it did, for so long, and why."""
 
 
 _ALIKE = 1.25
 _ENOUGH = 4
 """So many requests tell what is usual."""
+_NEARLY = 0.5
+_MOST = 2_000
+"""So many are looked at for that, of all alike."""
 
 
-def usual(one: Parts, every: Sequence[Parts], slow: Collection[int]) -> dict[Part, float]:
+class Usual:
     """What each part takes usually: in the quicker half of the requests with about as many launches, or, where there
     are few of those, in all that are not slow. 0 where there are none, and for a request that is no longer than those.
     `slow` are the beginnings of those that are.
     """
-    launches = one.request.launches
-    same = [
-        each
-        for each in every
-        if each.request.lane == one.request.lane
-        and launches <= _ALIKE * each.request.launches
-        and each.request.launches <= _ALIKE * launches
-    ]
-    if len(same) >= _ENOUGH:
-        same = sorted(same, key=lambda each: each.request.length_ns)[: len(same) // 2]
-    else:
-        same = [each for each in every if each.request.start_ns not in slow]
-    if not same or one.request.length_ns <= _ALIKE * median(each.request.length_ns for each in same):
-        return dict.fromkeys(Part, 0.0)
-    return {part: median(each.of(part) for each in same) for part in Part}
+
+    def __init__(self, every: Sequence[Parts], slow: Collection[int]) -> None:
+        self._lanes: dict[int, list[Parts]] = {}
+        for each in sorted(every, key=_launches_of):
+            self._lanes.setdefault(each.request.lane, []).append(each)
+        self._others = _Group.of([each for each in every if each.request.start_ns not in slow])
+        self._groups: dict[tuple[int, int], _Group] = {}  # by lane and launches
+
+    def beside(self, one: Parts) -> Mapping[Part, float]:
+        """Of a request like this one."""
+        which = one.request.lane, one.request.launches
+        if which not in self._groups:
+            self._groups[which] = self._find(*which)
+        group = self._groups[which]
+        return {} if one.request.length_ns <= _ALIKE * group.length_ns else group.parts
+
+    def _find(self, lane: int, launches: int) -> _Group:
+        alike = self._lanes.get(lane, [])
+        first = bisect_left(alike, launches / _ALIKE, key=_launches_of)
+        same = alike[first : bisect_right(alike, launches * _ALIKE, key=_launches_of)]
+        if len(same) < _ENOUGH:
+            return self._others
+        same = same[:: len(same) // _MOST + 1]
+        return _Group.of(sorted(same, key=lambda each: each.request.length_ns)[: len(same) // 2])
 
 
-def blamed(one: Parts, others: Mapping[Part, float]) -> Part:
-    """The part that took the longest beyond what it usually takes."""
-    return max(Part, key=lambda part: (one.of(part) - others.get(part, 0.0), one.of(part)))
+class _Group(NamedTuple):
+    """How long requests are, and what their parts take, at the median; longer than any where there are none."""
+
+    length_ns: float
+    parts: Mapping[Part, float]
+
+    @classmethod
+    def of(cls, same: Sequence[Parts]) -> _Group:
+        if not same:
+            return cls(math.inf, {})
+        length = median(each.request.length_ns for each in same)
+        return cls(length, {part: median(each.of(part) for each in same) for part in Part})
+
+
+def _launches_of(one: Parts) -> int:
+    return one.request.launches
+
+
+def blamed(one: Parts, others: Mapping[Part, float]) -> list[Part]:
+    """The part that took the longest beyond what it usually takes, and others that did for nearly as long."""
+
+    def beyond(part: Part) -> float:
+        return one.of(part) - others.get(part, 0.0)
+
+    first, *rest = sorted(Part, key=lambda part: (beyond(part), one.of(part)), reverse=True)
+    return [first, *(part for part in rest if beyond(part) >= max(_NEARLY * beyond(first), 1))]
 
 
 def words(seen: Seen, one: Parts, part: Part, others: Mapping[Part, float]) -> str:
@@ -61,7 +104,7 @@ def words(seen: Seen, one: Parts, part: Part, others: Mapping[Part, float]) -> s
         Part.THROTTLED: lambda: _throttled(seen, took),
         Part.FILES: lambda: f"it waited {took} for {_file(_most(one.files))}",
         Part.INTERRUPTS: lambda: f"interrupts took its core for {took}{beyond}",
-        Part.ASLEEP: lambda: f"it {_slept(one)} for {took}{beyond}",
+        Part.ASLEEP: lambda: _slept(one, f"for {took}{beyond}"),
         Part.MEMORY: lambda: _refused(seen, one, took),
         Part.HELD: lambda: f"it was kept off the GPU for {took}: {_kept(one)}",
         Part.QUEUE: lambda: f"its own earlier work had the GPU for {took}{_earlier(one)}",
@@ -102,9 +145,9 @@ def _kept(one: Parts) -> str:
     return why or "nobody had it, and it is not known why"
 
 
-def _slept(one: Parts) -> str:
-    mode = max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))
-    return _SLEEPS[mode]
+def _slept(one: Parts, how_long: str) -> str:
+    what, why = _SLEEPS[max(_SLEEPS, key=lambda mode: one.modes.get(mode, 0))]
+    return f"it {what} {how_long}{why}"
 
 
 def _refused(seen: Seen, one: Parts, took: str) -> str:

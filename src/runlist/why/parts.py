@@ -50,6 +50,8 @@ _MODES = {
     Mode.FILE: Part.FILES,
     Mode.DRIVER: Part.ASLEEP,
     Mode.LOCK: Part.ASLEEP,
+    Mode.STOPPED: Part.ASLEEP,
+    Mode.RECLAIM: Part.ASLEEP,
     Mode.ASLEEP: Part.ASLEEP,
     Mode.UNKNOWN: Part.UNKNOWN,
 }
@@ -181,7 +183,7 @@ def _has_own_reason(span: Span, thread: Thread | None) -> bool:
     """Whether a thread that waits for the GPU is kept by something else. A span may be cut: its length is the whole
     one's.
     """
-    if span.mode in (Mode.FAULT, Mode.FILE, Mode.THROTTLED):
+    if span.mode in (Mode.FAULT, Mode.FILE, Mode.THROTTLED, Mode.STOPPED, Mode.RECLAIM):
         return True
     if span.mode is not Mode.WAITING or thread is None:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runlist.statistics import percentile
@@ -64,7 +64,8 @@ def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None 
         bound = round(percentile(lengths, SLOW_PERCENTILE))
     slow = [each for each in every if bound is not None and _is_slow(each, bound, slower_than_ns)]
     beginnings = {each.request.start_ns for each in slow}
-    rows = [_row(seen, each, culprit.usual(each, every, beginnings)) for each in slow]
+    usual = culprit.Usual(every, beginnings)
+    rows = [_row(seen, each, usual.beside(each)) for each in slow]
     return Analysis(
         Report(
             seen.pid,
@@ -85,7 +86,7 @@ def _is_slow(each: Parts, bound: int, given: int | None) -> bool:
     return each.request.length_ns > bound if given is not None else each.request.length_ns >= bound
 
 
-def _row(seen: Seen, each: Parts, usually: dict[Part, float]) -> Row:
+def _row(seen: Seen, each: Parts, usually: Mapping[Part, float]) -> Row:
     blamed = culprit.blamed(each, usually)
     return Row(
         (each.request.start_ns - seen.start_ns) / 1e9,
@@ -93,8 +94,8 @@ def _row(seen: Seen, each: Parts, usually: dict[Part, float]) -> Row:
         each.request.length_ns / 1e6,
         each.request.launches,
         {part.value: each.of(part) / 1e6 for part in Part if each.of(part)},
-        blamed.value,
-        culprit.words(seen, each, blamed, usually),
+        blamed[0].value,
+        "; ".join(culprit.words(seen, each, part, usually) for part in blamed),
     )
 
 

@@ -21,9 +21,14 @@ LEAST_PAUSE_NS, USUAL_PAUSE_NS, MOST_PAUSE_NS = 50_000, 1_000_000, 50_000_000
 """Of a pause that is learnt, and the one that is taken where nothing can be learnt."""
 CLEAR = 4.0
 """How many times longer than the longest time between calls a pause must be to be told from it."""
+_ENOUGH = 4
+"""So many requests tell how many launches one has."""
+_LAUNCHES, _WAITS = (Kind.WORK, Kind.MEMORY), (Kind.WAIT, Kind.MEMORY)
 _LAUNCH = number_of("cuLaunchKernel")
 _SHARED = (0, 1, 2)
 """Streams that mean another one in each thread or context."""
+_ALL = -1
+"""In place of a stream: all of them."""
 
 
 class Call(NamedTuple):
@@ -44,6 +49,10 @@ class Call(NamedTuple):
     @property
     def name(self) -> str:
         return NAMES[self.function]
+
+
+_Waits = dict[int, list[Call]]
+"""A thread's waits, in order, by the stream that they are for."""
 
 
 @dataclass
@@ -224,20 +233,69 @@ def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
 def _requests(
     own: Sequence[Call], number: int, threads: Mapping[int, Thread], pause_ns: int, end_ns: int
 ) -> Iterator[Request]:
+    # What goes on when the recording ends is not known to the end, and is left out by `_request`.
+    for group in _joined(list(_between_pauses(own, threads, pause_ns))):
+        yield from _request(group, number, end_ns)
+
+
+def _between_pauses(own: Sequence[Call], threads: Mapping[int, Thread], pause_ns: int) -> Iterator[list[Call]]:
     group: list[Call] = []
     until = 0
     retry = False  # it was refused memory: what it does about that is no pause
     for call in own:
         if group and not retry and _rest(group[-1], call, until, threads) >= pause_ns:
-            yield from _request(group, number, end_ns)
+            yield group
             group = []
         group.append(call)
         until = max(until, call.end_ns)
         if call.kind is Kind.MEMORY and call.name != "cuMemFree":
             retry = call.result != 0
-    # What goes on when the recording ends is not known to the end, and is left out by `_request`.
     if group:
-        yield from _request(group, number, end_ns)
+        yield group
+
+
+def _joined(groups: Sequence[list[Call]]) -> Iterator[list[Call]]:
+    """What a program slept in the middle of a request parts it no less than a pause does. It is one request where the
+    rest waits for what was launched before, and nothing else does; or where both together have as many launches as
+    the requests that nothing parts, and the rest alone has not.
+    """
+    whole = sorted(
+        _launches(group) for before, group in pairwise([[], *groups]) if not (_is_open(before) or _is_open(group))
+    )
+    usual = range(0)
+    if len(whole) >= max(_ENOUGH, 2 * sum(map(_is_open, groups))):
+        few = len(whole) // 20
+        usual = range(whole[few], whole[-1 - few] + 1)
+    begun: list[Call] = []
+    for group in groups:
+        if _is_open(begun) and _goes_on(begun, group, usual):
+            begun += group
+        else:
+            if begun:
+                yield begun
+            begun = list(group)
+    if begun:
+        yield begun
+
+
+def _is_open(group: Sequence[Call]) -> bool:
+    """Whether it ends with work that nobody has waited for."""
+    last = next((call for call in reversed(group) if call.kind is not Kind.MEMORY), None)
+    return last is not None and last.kind is Kind.WORK
+
+
+def _goes_on(begun: Sequence[Call], group: Sequence[Call], usual: range) -> bool:
+    first = next((call for call in group if call.kind is not Kind.MEMORY), None)
+    if first is not None and first.kind is Kind.WAIT:
+        return all(call.kind in _LAUNCHES for call in begun) or all(call.kind in _WAITS for call in group)
+    return bool(usual) and _off(_launches([*begun, *group]), usual) < _off(_launches(group), usual)
+
+
+def _off(launches: int, usual: range) -> float:
+    """How many times more or fewer than usual."""
+    if launches in usual:
+        return 1.0
+    return launches / usual[-1] if launches > usual[-1] else usual[0] / max(launches, 1)
 
 
 def _request(group: Sequence[Call], number: int, end_ns: int) -> Iterator[Request]:
@@ -265,12 +323,12 @@ def _launches(own: Sequence[Call]) -> int:
 def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
     """For each request, work of the process that nobody had waited for when it began."""
     launched: dict[tuple[int, int], list[int]] = {}  # by thread and stream
-    waited: dict[int, list[Call]] = {}  # by thread
+    waited: dict[int, _Waits] = {}  # by thread
     for call in made:
         if call.kind is Kind.WORK:
             launched.setdefault((call.tid, call.argument), []).append(call.start_ns)
         elif call.kind in (Kind.WAIT, Kind.BOTH):
-            waited.setdefault(call.tid, []).append(call)
+            waited.setdefault(call.tid, {}).setdefault(_waits_for(call), []).append(call)
     for request in found:
         for (tid, stream), times in launched.items():
             place = bisect_left(times, request.start_ns) - 1
@@ -287,13 +345,24 @@ def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:
                 request.earlier_done = max(request.earlier_done or 0, done)
 
 
-def _done(waited: Mapping[int, Sequence[Call]], tid: int, stream: int, launched_ns: int) -> int | None:
+def _waits_for(call: Call) -> int:
+    return _ALL if call.name == "cuCtxSynchronize" else call.argument
+
+
+def _done(waited: Mapping[int, _Waits], tid: int, stream: int, launched_ns: int) -> int | None:
     """When somebody had waited for all on a stream that was launched until then."""
     ends = []
     for other, waits in waited.items():
-        for call in waits[bisect_left(waits, launched_ns, key=lambda call: call.start_ns) :]:
-            mine = other == tid and (call.argument in (0, stream) or stream in _SHARED)
-            if mine or (call.argument == stream and stream not in _SHARED) or call.name == "cuCtxSynchronize":
-                ends.append(call.end_ns)
-                break
+        if other == tid:
+            wanted = list(waits) if stream in _SHARED else [_ALL, 0, stream]
+        else:
+            wanted = [_ALL] if stream in _SHARED else [_ALL, stream]
+        later = [_first_from(waits[each], launched_ns) for each in wanted if each in waits]
+        if found := min((call for call in later if call is not None), default=None):
+            ends.append(found.end_ns)
     return min(ends, default=None)
+
+
+def _first_from(calls: Sequence[Call], time_ns: int) -> Call | None:
+    place = bisect_left(calls, time_ns, key=lambda call: call.start_ns)
+    return calls[place] if place < len(calls) else None

@@ -57,6 +57,8 @@ class Mode(StrEnum):
     FILE = "reading or writing a file"
     DRIVER = "asleep in the GPU's driver"
     LOCK = "waiting for another thread"
+    STOPPED = "stopped"
+    RECLAIM = "kept back for its memory"
     ASLEEP = "asleep"
     UNKNOWN = "not seen"
 

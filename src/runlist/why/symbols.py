@@ -8,6 +8,9 @@ from pathlib import Path
 
 from runlist.why.seen import Mode
 
+_STOPS = ("get_signal", "do_signal_stop", "ptrace_stop", "do_freezer_trap", "__refrigerator")
+_RECLAIMS = ("mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high", "mem_cgroup_oom_synchronize",
+             "try_to_free_mem_cgroup_pages", "try_to_free_pages")  # fmt: skip
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "do_page_fault", "handle_mm_fault",
            "do_mem_abort", "el0_da", "el0_ia", "handle_userfault", "do_fault")  # fmt: skip
 _FILES = ("io_schedule", "filemap_", "folio_wait", "fuse_", "request_wait_answer", "submit_bio_wait", "blk_",
@@ -16,9 +19,10 @@ _FILES = ("io_schedule", "filemap_", "folio_wait", "fuse_", "request_wait_answer
 _LOCKS = ("futex_", "do_futex")
 _DRIVER = ("nvidia_", "nv_", "rm_", "_nv0", "uvm_", "nvkms_")
 _WAYS: tuple[tuple[Mode, tuple[str, ...]], ...] = (
-    (Mode.FAULT, _FAULTS), (Mode.FILE, _FILES), (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER),
+    (Mode.STOPPED, _STOPS), (Mode.RECLAIM, _RECLAIMS), (Mode.FAULT, _FAULTS), (Mode.FILE, _FILES),
+    (Mode.LOCK, _LOCKS), (Mode.DRIVER, _DRIVER),
 )  # fmt: skip
-"""The first that fits: a page fault that waits for a disk is both."""
+"""The first that fits: a page fault that waits for a disk is both, and one may be stopped on the way back from it."""
 
 
 def mode_of(names: Iterable[str]) -> Mode:

@@ -10,6 +10,8 @@ from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED, What
 from runlist.why.seen import NO_STACK, Event, Mode, Seen, Who
 
 IDLE = Who(0, "nobody")
+STOPPED, TRACED = 4, 8
+"""States of threads that a signal, or a debugger, has stopped."""
 THROTTLE_NS = 1_000_000
 """A thread that could go on for so long while its core idles is kept from it."""
 
@@ -135,6 +137,7 @@ class _Building:
             self._begin(Mode.WAITING, Who(event.other, event.name))
         else:
             mode = Mode.ASLEEP if event.detail == NO_STACK else self._seen.mode_of(event.detail)
+            mode = Mode.STOPPED if event.state & (STOPPED | TRACED) else mode
             file = self._seen.file_of(event.value) if mode is Mode.FAULT and event.value else ""
             self._begin(mode, IDLE, file)
 

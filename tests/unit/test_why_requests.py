@@ -1,0 +1,144 @@
+"""Which calls of a process are one request, and what parts two: made-up events, all in µs here."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from runlist.why.report import analyse
+from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
+from runlist.why.seen import Event, What
+from tests.fixtures.why_events import (
+    ME,
+    PAUSE_US,
+    STACK_OF_FUTEX,
+    STACK_OF_STOP,
+    STOPPED,
+    asleep,
+    back,
+    call,
+    launch,
+    out,
+    parts_us,
+    row_of,
+    seen,
+    turn,
+    us,
+    usual,
+    wake,
+)
+
+
+def test_a_pause_is_slept_and_not_waited_for_a_core() -> None:
+    kept = [launch(0), *call(100, 200), out(210, state=0, to=77), back(20_000), launch(20_010), *call(20_020, 20_100)]
+    assert row_of(seen(kept, 90_000)).ms == pytest.approx(20.1)
+    slept = [launch(0), *call(100, 200), *asleep(210, 20_000), launch(20_010), *call(20_020, 20_100)]
+    assert len(analyse(seen(slept, 90_000), 0, us(PAUSE_US)).report.slow) == 2
+
+
+def test_what_the_host_computes_while_the_gpu_works_is_no_pause() -> None:
+    events = [wake(0), back(0), launch(10), launch(20_010), *call(20_020, 20_110), out(80_000)]
+    assert row_of(seen(events, 90_000)).ms == pytest.approx(20.1)
+
+
+def _of_two(at: float, waits_us: float = 0, stack: int = STACK_OF_FUTEX) -> list[Event]:
+    """After a pause, two launches with something between them, and a wait."""
+    kept = [out(at + 20, stack=stack), wake(at + 20 + waits_us), back(at + 20 + waits_us)] if waits_us else []
+    at_wait = at + waits_us + 100
+    return [*asleep(at - 8_000, at), launch(at), *kept, launch(at_wait - 50), *call(at_wait, at_wait + 300)]
+
+
+def test_what_a_request_waits_for_in_its_middle_is_no_pause() -> None:
+    events = [each for number in range(5) for each in _of_two(10_000.0 * (number + 1))]
+    report = analyse(seen([*events, *_of_two(90_000, 20_000)], 200_000), us(10_000), us(PAUSE_US)).report
+    (row,) = report.slow
+    assert (report.requests, row.launches) == (6, 2)
+    assert (row.culprit, row.why) == ("asleep", "it waited for another of its threads (futex) for 20.0 ms")
+    assert parts_us(row) == {"host": 100, "asleep": 20_000, "gpu": 300}
+
+
+def test_a_wait_for_what_was_launched_before_is_of_the_same_request() -> None:
+    events = [launch(0), *asleep(10, 20_000), *call(20_010, 20_100)]
+    row = row_of(seen(events, 90_000))
+    assert parts_us(row) == {"host": 20, "asleep": 19_990, "gpu": 90}
+
+
+def test_who_launches_ahead_and_waits_after_a_pause_has_a_request_each_time() -> None:
+    events = [
+        each
+        for at in range(0, 200_000, 20_000)
+        for each in (*call(at + 10, at + 400), launch(at + 450), *asleep(at + 500, at + 20_000))
+    ]
+    report = analyse(seen(events, 300_000), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.39] * 10)
+
+
+@pytest.mark.parametrize("told", [{"stack": STACK_OF_STOP}, {"state": STOPPED}])
+def test_who_is_stopped_rests_not_of_its_own_accord(told: dict[str, int]) -> None:
+    between = [launch(0), out(50, **told), wake(60_000), back(60_050), launch(60_100), *call(60_200, 60_300)]
+    row = row_of(seen(between, 90_000))
+    assert row.why.startswith("it was stopped for 60.0 ms, by a signal, a debugger or its cgroup's freezer")
+    while_it_waits = [launch(0), *call(100, 60_300), out(110, **told), wake(60_000), back(60_050)]
+    row = row_of(seen(while_it_waits, 90_000, turns=[turn(0, 90_000)]))  # nobody else wants the GPU
+    assert row.culprit == "asleep"
+    assert "stopped" in row.why
+
+
+def test_a_pause_is_learnt_from_the_widest_gap() -> None:
+    short, long = [60_000, 90_000, 130_000], [9_000_000, 11_000_000]
+    assert 130_000 < learnt_pause([*short, *long]) < 9_000_000
+    assert learnt_pause([]) == USUAL_PAUSE_NS
+    assert learnt_pause([60_000, 100_000, 200_000]) == USUAL_PAUSE_NS
+
+
+def test_where_launches_are_not_watched_a_request_begins_where_its_thread_awakes() -> None:
+    events = [
+        *asleep(0, 20_000), *call(20_100, 20_400),  # it launched, unseen
+        *asleep(20_500, 40_000), out(40_010, state=0, to=77, name="hog"), back(60_000), *call(60_100, 60_300),
+    ]  # fmt: skip
+    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.4, 20.3])
+    assert report.slow[1].culprit == "core"
+
+
+def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_the_same() -> None:
+    events = [
+        wake(0),
+        back(0),
+        *call(10_000, 10_300),
+        *call(10_400, 10_500),
+        *call(30_000, 30_700),
+        *call(50_000, 55_000),
+    ]
+    report = analyse(seen(events, 90_000, launches_until=0), 0, us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([0.5, 0.7, 5])
+    assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
+
+
+def _steps(requests: int) -> int:
+    """How many lines of ours are run for so many requests of two threads."""
+    events = [
+        each._replace(tid=tid, value=each.value + tid if each.what is What.CALL else each.value)
+        for number in range(requests)
+        for tid in (ME, ME + 1)
+        for each in usual(10_000.0 * (number + 1), 300 + number % 7)
+    ]
+    steps = 0
+
+    def count(*_: object) -> object:
+        nonlocal steps
+        steps += 1
+        return count
+
+    what = seen(events, 20_000.0 * requests)
+    sys.settrace(count)
+    try:
+        assert analyse(what, None, us(PAUSE_US)).report.requests == 2 * requests
+    finally:
+        sys.settrace(None)
+    return steps
+
+
+def test_many_requests_take_as_much_longer_as_they_are_more() -> None:
+    assert _steps(200) < 6 * _steps(50)

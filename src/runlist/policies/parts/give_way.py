@@ -33,7 +33,7 @@ CONTROLS_S = 1.2e-3
 WINDOW_S = 0.25
 """Over how long turns are counted. Nothing is decided more often than that."""
 TRIAL_S = 0.1
-"""The same of the first slices: what falls behind beside them is late by as much as they are tried."""
+"""The same of the first slices, and of newcomers: what falls behind is late by as much as that takes to see."""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -118,7 +118,7 @@ class _Window(msgspec.Struct, frozen=True):
     in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
     part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
     whether some of it has a latency to keep. Per second, and 0 where it does not tell: how often it waited for what it
-    had launched, for how long it launched, and how much. `longest_s` is the longest slice that slows none of it too
+    had launched, for how long it launched, and how much. `longest_s` is the longest slice that does not slow it too
     much.
     """
 
@@ -175,7 +175,7 @@ class GiveWay:
         self._slice_us = FIRST_SLICE_US
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
-        self._opened, self._is_open, self._worth_a_look = -NEVER, False, False  # the window
+        self._opened, self._ends, self._is_open, self._worth_a_look = -NEVER, -NEVER, False, False  # the window
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
         self._known: set[TaskKey] = set()  # of the foreground at any time
@@ -188,6 +188,7 @@ class GiveWay:
         self._look = Rest(LOOK_S)  # at tiny slices, from longer ones
         self._no_requests = Rest(LOOK_S)
         self._deaf = Rest(LISTEN_S, LONGEST_LISTEN_S)
+        self._no_slices = Rest(IN_VAIN_S)  # for who came to wait too often for them
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._fast = _NOTHING  # the last window at tiny slices
         self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
@@ -203,6 +204,7 @@ class GiveWay:
         elif isinstance(event, Vanish):
             self._requests.drop(event.key, now)
             self._known.discard(event.key)
+            self._foreground -= {event.key}
             if not self._known:  # the background may have gone with the last one: then nobody asks
                 self._requests.clear()
         elif isinstance(event, Appear):
@@ -228,12 +230,9 @@ class GiveWay:
             self._foreground, self._seen = frozenset(), _NOTHING
             self._requests.clear()
             return Manner(off_until=max(asked.values(), default=None))
-        if not self._known.issuperset(task.key for task in foreground):
-            self._known.update(task.key for task in foreground)
-            self._is_open = False
-            self._start_afresh()
+        self._meet([task for task in foreground if task.key not in self._known], foreground, now)
         self._measure(foreground, background, now)
-        look = self._opened + self._window_s if self._is_open else NEVER
+        look = self._ends if self._is_open else NEVER
         telling: list[Task] = []
         if self.way is Way.REQUEST or (self.way is Way.SWITCH and self._listens):
             telling = self._requests.believed([task for task in foreground if _can_be_watched(task)], now)
@@ -273,15 +272,25 @@ class GiveWay:
             return f"the background {why}"
         return f"waits for the GPU in {100 * self._seen.waits:.0f} % of its work: the background {why}"
 
-    @property
-    def _window_s(self) -> float:
-        return TRIAL_S if self.way is Way.SLICE and self._opened == self._since else WINDOW_S
-
     # -- choosing ----------------------------------------------------------------------------------
+
+    def _meet(self, newcomers: Sequence[Task], foreground: Sequence[Task], now: float) -> None:
+        """What is known of others says nothing of new ones. Beside others the way stays until it is seen what they do:
+        else who starts one program after the other would keep it from fitting anybody.
+        """
+        if not newcomers:
+            return
+        self._known.update(task.key for task in newcomers)
+        if self._foreground.isdisjoint(task.key for task in foreground):
+            self._is_open = False
+            self._start_afresh()
+        elif self._is_open:
+            self._before |= {task.key: task for task in newcomers}
+            self._ends = min(self._ends, now + TRIAL_S)
 
     def _measure(self, foreground: Sequence[Task], background: Sequence[Task], now: float) -> None:
         """Choose by a window that is full, and open the next while there is something to see."""
-        if self._is_open and not reached(self._opened + self._window_s, now):
+        if self._is_open and not reached(self._ends, now):
             return
         works = self._worth_a_look
         if self._is_open:
@@ -291,6 +300,7 @@ class GiveWay:
         self._foreground = frozenset(task.key for task in foreground)
         self._before = {task.key: task for task in (*foreground, *background)}
         self._opened, self._is_open, self._worth_a_look = now, works, False
+        self._ends = now + (TRIAL_S if self.way is Way.SLICE and now == self._since else WINDOW_S)
 
     def _conclude(self, window: _Window, now: float) -> None:
         self._seen = window
@@ -323,7 +333,8 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            return Way.SLICE if surely and window.spared > self._budget and _has_slices(window) else Way.SWITCH
+            may_have = surely and _has_slices(window) and self._no_slices.over(now)
+            return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
         if window.cost < WORTH_ASKING or not window.told or not may_ask:
@@ -355,9 +366,14 @@ class GiveWay:
 
     def _from_slice(self, window: _Window, now: float) -> Way:
         stayed = now - self._since >= self._stays_s
-        bound = window.is_gpu_bound(self._given_us / 1e6) or not _has_slices(window)
-        self._gave_up = stayed and window.gaps > 0 and bound
-        if self._gave_up or self._look.over(now):
+        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
+        if not _has_slices(window):
+            self._no_slices.begin(now)
+            return Way.SWITCH
+        if self._gave_up:
+            return Way.SWITCH
+        if self._look.over(now):
+            self._no_slices.forget()
             return Way.SWITCH
         self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
@@ -398,7 +414,6 @@ def _window(
     )
     held_s, waited_s, told = 0.0, 0.0, True
     own_waited_s, own_launching_s, waits_n, work = 0.0, 0.0, 0, 0  # of those that had some of the GPU
-    longest_s = NEVER
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
@@ -412,12 +427,13 @@ def _window(
                 own_waited_s += waited
                 own_launching_s += launching
                 work += task.activity.work - then.activity.work
-                if (often := task.activity.waits - then.activity.waits) > 0:
-                    waits_n += often
-                    longest_s = min(longest_s, SLOWED * launching / often - SWITCH_S)
+                waits_n += max(0, task.activity.waits - then.activity.waits)
         told &= held <= 0 or _can_be_watched(task)
     own_s = own_waited_s + own_launching_s
     waits = own_waited_s / own_s if own_s > 0 else None
+    # Several that launch all the time have no more of it for their waits than one.
+    launching_s = min(own_launching_s, length_s)
+    longest_s = SLOWED * launching_s / waits_n - SWITCH_S if waits_n else NEVER
     pressed = any(task.target_p99_us is not None for task in foreground)
     return _Window(
         length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed,

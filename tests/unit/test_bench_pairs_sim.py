@@ -1,0 +1,84 @@
+"""Kinds of pairs that nobody named, in the simulator: a part of what `python -m bench pairs_sim` has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bench.harness import simulated_pairs as pairs
+from bench.harness.pair_figures import NOISE
+from bench.harness.simulated_pairs import AUTO, BACKGROUNDS, DEFAULT, PROGRAMS, WAYS, Row, better, compare
+from runlist.policies.parts.give_way import Way
+
+
+@pytest.mark.parametrize(
+    ("program", "background", "way"),
+    [
+        ("lookup", "products", Way.SWITCH),
+        ("bursts", "tiny-kernels", Way.SWITCH),
+        ("graph", "products", Way.SWITCH),
+        ("short-tokens", "products", Way.REQUEST),
+        ("embeddings", "training", Way.SLICE),
+        ("resnet", "two-jobs", Way.SLICE),
+    ],
+)
+def test_no_pair_is_worse_than_by_default_on_both_sides_and_the_way_stays(
+    program: str, background: str, way: Way
+) -> None:
+    default, ours = (
+        pairs.simulate(PROGRAMS[program], BACKGROUNDS[background], WAYS[name], 1.2) for name in (DEFAULT, AUTO)
+    )
+    assert ours.p99 <= (1 + NOISE) * default.p99 or ours.batch >= (1 - NOISE) * default.batch
+    assert [each for _, each in ours.ways] == [Way.SWITCH, way][way is Way.SWITCH :]
+    if program == "lookup":  # 1,400 a second, each waited for: one window of slices would have all later wait for long
+        assert ours.p99 < 1_000
+
+
+def test_a_pair_is_compared_with_each_side_alone() -> None:
+    found = compare("kernel", "products", [DEFAULT, AUTO], seconds=0.5, seeds=[1])
+    assert list(found) == [DEFAULT, AUTO]
+    assert found[AUTO].p99 < found[DEFAULT].p99
+    assert 0.8 < found[AUTO].batch < 1.0
+
+
+def test_requests_that_come_in_are_the_same_in_each_run() -> None:
+    program = replace(PROGRAMS["embeddings"], load=0.2)
+    first, again = (pairs.simulate(program, [], WAYS[DEFAULT], 0.5, seed=3) for _ in range(2))
+    assert first == again
+    assert len(first.responses) > 10
+
+
+def test_how_requests_come() -> None:
+    for kind in (pairs.steady, pairs.poisson, pairs.bursts, pairs.on_and_off):
+        times = list(kind(16.0, 50.0, Random("seed")))
+        assert times == sorted(times)
+        assert all(0 <= time < 16 for time in times)
+        assert len(times) == pytest.approx(400 if kind is pairs.on_and_off else 800, rel=0.25)
+    assert not any(4 <= time < 8 for time in pairs.on_and_off(16.0, 50.0, Random("seed")))
+
+
+def row(way: str, p99: float, batch: float) -> Row:
+    return Row("program", "background", way, 1.0, p99, batch, 0, 0)
+
+
+def rows(*ours: float) -> dict[str, Row]:
+    others = {"default": (2.0, 0.8), "switch": (1.0, 0.5), "request": (1.0, 0.4), "slice": (1.5, 0.8)}
+    return {way: row(way, *figures) for way, figures in {**others, AUTO: ours}.items()}
+
+
+@pytest.mark.parametrize(
+    ("p99", "batch", "is_worse", "ways"),
+    [
+        (2.1, 0.7, True, ["slice"]),
+        (2.01, 0.7, False, ["slice"]),
+        (2.1, 0.79, False, ["slice"]),
+        (1.5, 0.8, False, []),
+        (1.3, 0.5, False, ["switch"]),
+        (1.0, 0.41, False, ["switch"]),
+    ],
+)
+def test_what_is_worse_and_much_better(p99: float, batch: float, is_worse: bool, ways: list[str]) -> None:
+    assert pairs.worse_on_both_sides(rows(p99, batch)) is is_worse
+    assert better(rows(p99, batch)) == ways

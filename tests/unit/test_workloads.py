@@ -193,6 +193,20 @@ def test_measure_once_prints_a_window_and_the_end(recorder: Recorder) -> None:
     assert end == {"event": "end", "correct": True}
 
 
+def test_a_terminal_is_not_flooded_by_latencies(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = {"latency_us": [3.0, 1.0, 2.0], "busy_s": [], "steps": 3}
+    monkeypatch.setattr(recorder, "window", lambda: samples)
+    for terminal, shown in (
+        (True, {"latency_us": {"count": 3, "p50": 2.0, "p99": 3.0}, "busy_s": {"count": 0}, "steps": 3}),
+        (False, samples),
+    ):
+        sink = io.StringIO()
+        monkeypatch.setattr(sink, "isatty", lambda terminal=terminal: terminal)
+        protocol.measure_once(recorder, 0.001, sink)
+        window = json.loads(sink.getvalue().splitlines()[0])
+        assert {name: window[name] for name in samples} == shown
+
+
 def test_requests_that_are_late_do_not_move_the_schedule() -> None:
     def slow(_arrival: float) -> float:
         time.sleep(0.01)

@@ -24,6 +24,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any, TextIO
 
+from runlist.statistics import percentile
+
 
 class Workload(ABC):
     """What a workload does; the protocol calls all of it from one thread."""
@@ -151,8 +153,17 @@ def measure_once(workload: Workload, seconds: float, sink: TextIO) -> None:
         if (wait := workload.due() - now) > 0:
             time.sleep(wait)
         workload.step()
-    say(sink, "window", seconds=time.perf_counter() - start, **workload.window())
+    seconds, window = time.perf_counter() - start, workload.window()
+    if sink.isatty():  # nobody reads thousands of latencies there
+        window = {name: _in_short(value) if isinstance(value, list) else value for name, value in window.items()}
+    say(sink, "window", seconds=seconds, **window)
     say(sink, "end", **workload.finish())
+
+
+def _in_short(samples: list[float]) -> dict[str, float]:
+    ordered = sorted(samples)
+    tail = {f"p{percent}": round(percentile(ordered, percent), 1) for percent in (50, 99)} if ordered else {}
+    return {"count": len(ordered), **tail}
 
 
 def run(workload: Workload, seconds: float | None, **ready: Any) -> None:

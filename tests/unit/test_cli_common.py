@@ -58,6 +58,9 @@ def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) 
         ({"budget_us": 5000, "period_us": 20_000}, "DEADLINE", "5 ms/20 ms"),
         ({"slices_put_back": 2}, "FIXED", "2"),
         ({"controls": {"interleave": "high"}}, "INTERLEAVE", "high"),
+        ({"timeslice_set_us": 300, "timeslice_us": 300}, "SLICE", "300 µs (set)"),
+        ({"timeslice_set_us": 300, "timeslice_us": 2048}, "SLICE", "2.048 ms (300 µs set)"),
+        ({"timeslice_set_us": 300, "timeslice_us": 2048, "enabled": False}, "SLICE", "300 µs (set)"),
     ],
 )
 def test_a_column_is_shown_for_all_when_one_task_has_something(

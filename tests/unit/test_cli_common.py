@@ -386,6 +386,17 @@ def test_colours_are_for_terminals_that_show_them(
     assert painted("ok", "", Terminal()) == "ok"
 
 
+def test_too_little_memory_is_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("runlist.cli.application", full)
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate"])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("runlist: there is not enough memory for this: ")
+
+
 def test_nobody_has_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):  # closed before we began
         monkeypatch.setattr(sys, name, None)

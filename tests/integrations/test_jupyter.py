@@ -143,7 +143,9 @@ def test_a_notebook_may_never_be_idle(
     assert any(thread.name == "runlist-idle" and thread.is_alive() for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize(("active", "resting"), [("urgent", "batch"), ("normal", ""), ("normal", "batch\n")])
+@pytest.mark.parametrize(
+    ("active", "resting"), [("urgent", "batch"), ("deadline", "batch"), ("normal", ""), ("normal", "batch\n")]
+)
 def test_classes_that_do_not_exist_are_refused_at_once(active: str, resting: str) -> None:
     with pytest.raises(UsageError, match="class"):
         IdleClass(1, active, resting)

@@ -64,7 +64,7 @@ def test_options() -> None:
     assert Options.parse("") == Options()
     assert Options.parse(" Cap, memory,class=Batch ") == Options(True, True, "batch")
     assert Options.parse(Options(True, False, "latency").words()) == Options(True, False, "latency")
-    for wrong in ("weight", "cap=30", "class", "class=", "class=urgent", "memory=1G", "no"):
+    for wrong in ("weight", "cap=30", "class", "class=", "class=urgent", "class=deadline", "memory=1G", "no"):
         with pytest.raises(UsageError):
             Options.parse(wrong)
 

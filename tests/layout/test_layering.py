@@ -172,7 +172,7 @@ FLOW: dict[str, set[str]] = {
     # those who need none
     "__init__": {"client", "managing", "planes.process.library", "tenant", "version"},
     "tenant": {"protocol"},
-    "workloads": {"arrivals", "interpreter", "tenant"},
+    "workloads": {"arrivals", "interpreter", "statistics", "tenant"},
     "sim": {
         "arrivals", "errors", "model", "policies", "protocol", "scheduling", "settings", "statistics", "text", "units",
     },

@@ -58,6 +58,9 @@ def test_the_table_leaves_out_what_is_usual(capsys: pytest.CaptureFixture[str]) 
         ({"budget_us": 5000, "period_us": 20_000}, "DEADLINE", "5 ms/20 ms"),
         ({"slices_put_back": 2}, "FIXED", "2"),
         ({"controls": {"interleave": "high"}}, "INTERLEAVE", "high"),
+        ({"timeslice_set_us": 300, "timeslice_us": 300}, "SLICE", "300 µs (set)"),
+        ({"timeslice_set_us": 300, "timeslice_us": 2048}, "SLICE", "2.048 ms (300 µs set)"),
+        ({"timeslice_set_us": 300, "timeslice_us": 2048, "enabled": False}, "SLICE", "300 µs (set)"),
     ],
 )
 def test_a_column_is_shown_for_all_when_one_task_has_something(
@@ -381,6 +384,17 @@ def test_colours_are_for_terminals_that_show_them(
     assert painted("ok", "green", Terminal()) == ("\x1b[32mok\x1b[0m" if coloured else "ok")
     assert painted("ok", "green", io.StringIO()) == "ok"
     assert painted("ok", "", Terminal()) == "ok"
+
+
+def test_too_little_memory_is_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("runlist.cli.application", full)
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate"])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("runlist: there is not enough memory for this: ")
 
 
 def test_nobody_has_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,9 @@ def test_no_driver_is_not_supported(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "nvidiactl").mkdir()
     with pytest.raises(NotSupportedError, match="cannot be opened"):
         NvidiaDriver().open()
+    (tmp_path / "nvidiactl").rename(tmp_path / "dxg")
+    with pytest.raises(NotSupportedError, match="this is WSL, where Windows drives the GPU: use --device emulated"):
+        NvidiaDriver().open()
 
 
 def test_only_the_drivers_own_device_gets_its_ioctls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

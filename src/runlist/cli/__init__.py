@@ -90,6 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = early.INTERRUPTED
     except BrokenPipeError:  # whoever read us went away; so do we, quietly
         code = ExitCode.FAILED
+    except MemoryError:
+        code = report_error(RunlistError("there is not enough memory for this: end something, or ask for less"), words)
     except OSError as error:
         where = error.filename or ("standard output" if error.errno == errno.ENOSPC else None)
         said = ": ".join(str(part) for part in (where, error.strerror or error) if part)

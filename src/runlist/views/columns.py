@@ -102,8 +102,11 @@ def _p99(task: TaskView) -> str:
 
 def _slice(task: TaskView) -> str:
     """The slice in force; one that was set by hand also while it is not, as of a task that is off."""
-    if task.timeslice_set_us is not None:
-        return f"{duration(task.timeslice_set_us)} (set)"
+    asked = task.timeslice_set_us
+    if asked is not None:
+        if task.enabled and task.timeslice_us not in (asked, None):  # as beside another at so short a one
+            return f"{duration(task.timeslice_us or 0)} ({duration(asked)} set)"
+        return f"{duration(asked)} (set)"
     return "default" if task.timeslice_us is None else duration(task.timeslice_us)
 
 

@@ -7,7 +7,7 @@ import time
 
 from runlist.client import Client
 from runlist.errors import NoTargetError, RunlistError
-from runlist.settings.table import parse_settings
+from runlist.settings.table import parse_request
 
 ACTIVE, IDLE = "normal", "batch"
 AFTER_S = 60.0
@@ -27,7 +27,7 @@ class IdleClass:
     def __init__(self, pid: int, active: str = ACTIVE, idle: str = IDLE, after_s: float = AFTER_S) -> None:
         """Raises UsageError for classes that do not exist."""
         for name in (active, idle):
-            parse_settings({"class": name})
+            parse_request({"class": name})
         self.trouble = ""
         """Why the daemon could not be told, last."""
         self._pid = pid

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runlist.errors import UsageError
 from runlist.integrations.parts import weight_of
-from runlist.settings.table import parse_settings
+from runlist.settings.table import parse_request
 
 _WORDS = "cap, memory or class=CLASS"
 
@@ -27,7 +27,7 @@ class Options:
         for word in text.replace(",", " ").split():
             key, equals, value = word.lower().partition("=")
             if key == "class" and value:
-                parse_settings({"class": value})
+                parse_request({"class": value})
                 task_class = value
             elif key in ("cap", "memory") and not equals:
                 cap, memory = cap or key == "cap", memory or key == "memory"

@@ -110,9 +110,10 @@ class NvidiaDriver:
         try:
             return _IoctlFile(os.open(self._PATH, os.O_RDWR | os.O_CLOEXEC), self._PATH)
         except FileNotFoundError:
-            raise NotSupportedError(
-                "no NVIDIA driver here (/dev/nvidiactl is missing): load the driver, or use --device emulated"
-            ) from None
+            advice = "load the driver, or use --device emulated"
+            if self._PATH.with_name("dxg").exists():
+                advice = "this is WSL, where Windows drives the GPU: use --device emulated"
+            raise NotSupportedError(f"no NVIDIA driver here (/dev/nvidiactl is missing): {advice}") from None
         except OSError as error:
             raise NotSupportedError(
                 f"/dev/nvidiactl cannot be opened ({error.strerror}): check its permissions"

@@ -6,13 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from runlist.planes.interface import Census, CensusError, GpuInfo
+from runlist.proc.pool import Pool
 from runlist.proc.process import start_of
 
 KEPT_S = 2.0
@@ -56,7 +56,7 @@ class MemoryCensus:
         self._looks: dict[str, _Look] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._infos: list[GpuInfo] = []
-        self._threads = ThreadPoolExecutor(_THREADS, "census")
+        self._threads = Pool(_THREADS, "census")
 
     def gpus(self) -> list[str]:
         """UUIDs of all GPUs."""

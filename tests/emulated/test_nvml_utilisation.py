@@ -16,6 +16,7 @@ import pytest
 
 from runlist.emulated import EmulatedGpu
 from tests.emulated import raw
+from tests.fixtures.daemon import wait_for
 
 FreshGpu = Callable[..., EmulatedGpu]
 
@@ -148,8 +149,9 @@ def test_two_jobs_share_what_the_gpu_does(fresh_gpu: FreshGpu) -> None:
     gpu = fresh_gpu(gpus=2)
     with nvml_of(gpu) as nvml, job(gpu) as one, job(gpu) as two, job(gpu, GPU="1") as elsewhere:
         for running in (one, two):
-            running.tell("1.5 40 0")
-        time.sleep(1.2)
+            running.tell("3 40 0")
+        wait_for(lambda: set(nvml.ask()[1]) == {one.pid, two.pid}, "both to work")
+        time.sleep(0.5)
         samples, processes, rate = nvml.ask()
         assert set(processes) == {one.pid, two.pid}
         assert rate == samples[-1][1]

@@ -16,6 +16,7 @@ import pytest
 
 from runlist.emulated import EmulatedGpu, EmulatedGpuError, artefacts
 from tests.emulated import raw
+from tests.fixtures.daemon import wait_for
 
 FreshGpu = Callable[..., EmulatedGpu]
 
@@ -277,8 +278,7 @@ for i in range(1000000):
         time.sleep(0.3)
         assert one.pending() == b""
         targets[1].enable(False)
-        time.sleep(0.3)
-        assert one.pending() != b""
+        wait_for(lambda: one.pending() != b"")
         for target in targets:
             target.close()
 

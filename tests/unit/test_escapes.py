@@ -262,6 +262,25 @@ def test_a_context_that_nobody_has_found_yet_is_no_escape(world: World) -> None:
     assert world.count == 1 + 2  # it was in the making
 
 
+def test_a_context_that_nobody_has_found_yet_and_that_stays_on_is_none_either(world: World) -> None:
+    """Another one was found a moment ago, and seen at work in the making."""
+    world.task.share = replace(world.task.share, enabled=True)
+    world.read(0.2)
+    world.task.share = replace(world.task.share, enabled=False)
+    world.read()
+    assert world.read(0.2, context=1) == 0
+    world.task.task = replace(world.task.task, contexts=2)
+    world.task.settles_at = world.now + 1
+    assert world.read(0.2, context=1) == 1
+    assert world.read(0.495, context=1) == 0  # before it was suspended again
+    assert world.read(0.2, context=2) == 0
+    assert world.read_without_a_switch() == 0
+    world.task.task = replace(world.task.task, contexts=3)
+    world.task.settles_at = world.now + 1
+    assert world.read_without_a_switch() == 1  # the log may not have been told yet that it is off
+    assert world.count == 0
+
+
 def test_who_makes_one_context_after_the_other_is_let_be_for_a_part_of_the_time(world: World) -> None:
     world.read()
     world.read(0.2)

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from runlist.proc import exhaustion, threads
+from runlist.proc.pool import Pool
 
 
 def full(*_: object, **__: object) -> mmap.mmap:
@@ -63,7 +64,7 @@ def test_without_room_for_another_thread_work_waits_for_one_that_is_there(monkey
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # to be put back
     threads.refuse_without_memory()
     begun, gate = threading.Event(), threading.Event()
-    with threads.Pool(2) as pool:
+    with Pool(2) as pool:
         first = pool.submit(lambda: begun.set() or gate.wait(60))
         begun.wait()
         monkeypatch.setattr(mmap, "mmap", full)
@@ -76,7 +77,7 @@ def test_a_pool_without_any_thread_has_no_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # to be put back
     threads.refuse_without_memory()
     monkeypatch.setattr(mmap, "mmap", full)
-    with threads.Pool(2) as pool, pytest.raises(RuntimeError) as raised:
+    with Pool(2) as pool, pytest.raises(RuntimeError) as raised:
         pool.submit(lambda: "done")
     assert exhaustion.passes(raised.value)
 

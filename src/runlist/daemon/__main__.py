@@ -40,6 +40,7 @@ from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.proc import threads
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
+from runlist.proc.pool import Pool
 from runlist.proc.process import wait_for_nobody
 from runlist.protocol import environment_autogen as names
 
@@ -151,7 +152,7 @@ async def _run(arguments: argparse.Namespace, ready: _Ready, limit: LogLimit) ->
         )
         shown = _show_to_containers(paths.messages_socket(plane), paths.tenants_folder(plane))
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(threads.Pool())
+        loop.set_default_executor(Pool())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         hung_up = asyncio.Event()

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import mmap
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 from runlist.proc.exhaustion import NO_THREAD
 
@@ -32,17 +31,6 @@ def refuse_without_memory() -> None:
         start(self)
 
     threading.Thread.start = start_or_refuse  # type: ignore[method-assign]
-
-
-class Pool(ThreadPoolExecutor):
-    """One whose work waits for a thread that it has where there is no room for another."""
-
-    def _adjust_thread_count(self) -> None:
-        try:
-            super()._adjust_thread_count()
-        except RuntimeError:
-            if not self._threads:
-                raise
 
 
 def without_processor_s(thread: threading.Thread) -> float:

@@ -57,12 +57,14 @@ class _Off(msgspec.Struct):
 
 class _Contexts(msgspec.Struct):
     """Of a task: how many were found when each came, by their numbers in the log; None for the first. For how long some
-    of them were new lately, as of the time `at`.
+    of them were new lately, as of the time `at`. Which was switched in last, and when.
     """
 
     known: dict[int, int | None] = {}
     new_s: float = 0.0
     at: float = float("-inf")
+    last: int = 0
+    last_at: float = float("-inf")
 
     def is_new(self, context: int, found: int, now: float) -> bool:
         """Whether nobody has found it yet."""
@@ -132,9 +134,12 @@ class Escapes:
             if key in switched or key.pid not in reading.usage or since < off.settled:
                 continue
             if reading.residencies and reading.usage[key.pid].held_s >= LEAST_S:
+                managed, contexts = self._tasks[key], self._contexts.get(key)
+                if contexts is not None and contexts.is_new(contexts.last, managed.task.contexts, now):
+                    continue  # it stays on until it is found
                 # It came before it went off, and nobody came after it: the log may not have been told of its end.
                 off.seen |= off.back or now >= off.rest_until
-                off.counts |= off.back
+                off.counts |= off.back and now >= managed.settles_at
         self._plan(now)
 
     def close(self) -> None:
@@ -144,11 +149,14 @@ class Escapes:
 
     def _switched_in(self, key: TaskKey, context: int, at: float) -> None:
         managed, off = self._tasks[key], self._off.get(key)
-        is_new = self._contexts.setdefault(key, _Contexts()).is_new(context, managed.task.contexts, at)
+        contexts = self._contexts.setdefault(key, _Contexts())
+        is_new = contexts.is_new(context, managed.task.contexts, at)
+        if at >= contexts.last_at:
+            contexts.last, contexts.last_at = context, at
         if off is None:
             return
         if at < off.settled:
-            off.back |= off.again
+            off.back |= off.again and not is_new
         elif not is_new:
             off.seen = True
             off.counts |= at >= managed.settles_at  # else it may be in the making

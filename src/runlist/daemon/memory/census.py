@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from runlist.planes.interface import Census, CensusError, GpuInfo
+from runlist.proc.pool import Pool
 from runlist.proc.process import start_of
 from runlist.proc.threads import Pool
 

@@ -20,6 +20,7 @@ from tests.fixtures.adoption import (
     levels,
     own_usage,
     slices,
+    until,
 )
 from tests.fixtures.fake_rm import INVALID_ARGUMENT
 
@@ -79,6 +80,7 @@ def test_a_process_that_nobody_waits_for_is_managed_without_a_control_that_the_d
                 world.tenant(pid, OF_CHILD)
                 await world.adopt(root, pid, new_only=True)
                 assert [task.controls for task in world.tasks()] == [{}] * 2
+            await until(lambda: len(world.tasks()) == 1)
         assert [line["control"] for line in log] == ["interleave"]
         assert "INSUFFICIENT_PERMISSIONS" in log[0]["reason"]
         assert slices(client) != FOUND

@@ -18,6 +18,7 @@ US, PARENT = os.getpid(), os.getppid()
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """What questions wait for, as in the kernel."""
     opened = threading.Event()
+    monkeypatch.setattr(aside, "_serves", True)
     monkeypatch.setattr(aside, "_idle", [])
     monkeypatch.setattr(aside, "_open", {})
     monkeypatch.setattr(aside, "_waited_for", {})
@@ -68,7 +69,6 @@ def test_one_that_waits_for_a_processor_is_waited_for(gate: threading.Event, mon
 
 def test_what_is_known_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_starts", {})
-    monkeypatch.setattr(process, "_aside", True)
     started, family = process.start_of(US), process.descendants([PARENT])[PARENT]
     monkeypatch.setattr(process, "ask_all", lambda questions: {})
     assert process.start_of(US) == started

@@ -38,10 +38,10 @@ from runlist.planes.interface import Plane
 from runlist.planes.registry import choose_plane, load_ahead
 from runlist.policies import DEFAULT_POLICY, PolicySpec
 from runlist.proc import threads
+from runlist.proc.aside import wait_for_nobody
 from runlist.proc.exhaustion import passes
 from runlist.proc.inotify import OpenWatch
 from runlist.proc.pool import Pool
-from runlist.proc.process import wait_for_nobody
 from runlist.protocol import environment_autogen as names
 
 _log = structlog.get_logger()

@@ -104,10 +104,17 @@ class _Asker:
                 return
 
 
+_serves = False
 _idle: list[_Asker] = []
 _open: dict[int, object] = {}  # the owners of processes of which a question is not answered
 _waited_for: dict[object, Rate] = {}  # how often each owner may still have us wait
 os.register_at_fork(after_in_child=_idle.clear)
+
+
+def wait_for_nobody() -> None:
+    """For who serves others: from now on questions are asked aside."""
+    global _serves
+    _serves = True
 
 
 def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
@@ -116,13 +123,20 @@ def ask(pid: int, question: Callable[[], _Answer], otherwise: _Answer) -> _Answe
 
 
 def ask_all(questions: Iterable[Question[_Answer]]) -> Mapping[int, _Answer]:
-    """The answers to questions about processes, of those that are answered in time and raise no OSError."""
+    """The answers to questions about processes, of those that are answered in time and raise no OSError. Who serves
+    nobody waits for all of them.
+    """
     answers: dict[int, _Answer] = {}
+    if not _serves:
+        for pid, question in questions:
+            with contextlib.suppress(OSError):
+                answers[pid] = question()
+        return answers
     rest = _worth_asking(questions)
     while rest:
         batch = _Batch(rest)
         try:
-            asker = _idle.pop() if _idle else _Asker()
+            asker = _free_one()
         except RuntimeError:  # there is no room for a thread
             break
         asker.ask(batch)
@@ -133,6 +147,12 @@ def ask_all(questions: Iterable[Question[_Answer]]) -> Mapping[int, _Answer]:
             break
         rest = _worth_asking(rest[batch.at + 1 :])
     return answers
+
+
+def _free_one() -> _Asker:
+    with contextlib.suppress(IndexError):  # others may be as quick
+        return _idle.pop()
+    return _Asker()
 
 
 def _wait(asker: _Asker, batch: _Batch[Any]) -> int | None:

@@ -9,18 +9,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from runlist.errors import NoPermissionError, NoTargetError, NotSupportedError
 from runlist.proc import descriptors
+from runlist.proc.aside import ask_all
 from runlist.proc.exhaustion import passes
 from runlist.proc.inode import inode
+from runlist.proc.process import starts_of
 
 _PR_SET_PTRACER = 0x59616D61
 
 DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 """The errors of a call that is denied: the filter of a container may answer as if there were no such call."""
+
+_NUMBER = (1 << 32) - 1
+_AT_ONCE, _MOST_ROUNDS = 128, 64
+_MOST_LOOKED_AT = 256
 
 _libc = ctypes.CDLL(None)
 
@@ -87,6 +97,72 @@ def still_has(pid: int, fd: int, copy: int) -> bool:
     with contextlib.suppress(OSError):  # it is gone
         return any(_is_same(pid, each, copy) for each in descriptors.everywhere(pid, fd, few=True))
     return False
+
+
+class Holder(NamedTuple):
+    """A process that has open files: its id, a pidfd of it for whoever asked, and our copies by its own numbers."""
+
+    pid: int
+    pidfd: int
+    copies: Mapping[int, int]
+
+
+def who_has(copies: Mapping[int, int], among: Collection[int], but: Collection[int]) -> Holder | None:
+    """Who has some open files, of which `copies` are ours, by the numbers that we copied them by: the newest process
+    that has them by those numbers, as a child has, else one of some others by any. Raises NoTargetError where they are
+    handed on more quickly than one can look. One pass over all processes: call it in a thread.
+    """
+    pairs = [(fd & _NUMBER, copy) for fd, copy in copies.items()]
+    seen = set(but)
+    for _ in range(_MOST_ROUNDS):
+        come = sorted(_processes() - seen, reverse=True)
+        for first in range(0, len(come), _AT_ONCE):
+            found = ask_all((pid, partial(_holder, pid, pairs)) for pid in come[first : first + _AT_ONCE])
+            if (holder := _first(found.values())) is not None:
+                return holder
+        if len(seen) > len(but) and None not in starts_of(come).values():  # none has ended, and left it to another
+            found = ask_all((pid, partial(_holder_anywhere, pid, copies.values())) for pid in among if pid not in but)
+            return _first(found.values())
+        seen.update(come)
+    raise NoTargetError("nobody has it for long enough")
+
+
+def _processes() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+
+
+def _first(found: Iterable[Holder | None]) -> Holder | None:
+    """The first, with the pidfds of the others closed."""
+    holders = [one for one in found if one is not None]
+    for other in holders[1:]:
+        os.close(other.pidfd)
+    return holders[0] if holders else None
+
+
+def _holder_anywhere(pid: int, copies: Collection[int]) -> Holder | None:
+    with os.scandir(f"/proc/{pid}/fd") as entries:
+        fds = [int(entry.name) for entry in itertools.islice(entries, _MOST_LOOKED_AT)]
+    return _holder(pid, list(itertools.product(fds, copies)))
+
+
+def _holder(pid: int, pairs: Collection[tuple[int, int]]) -> Holder | None:
+    if not _same_of(pid, pairs):
+        return None
+    pidfd = os.pidfd_open(pid)
+    if mine := _same_of(pid, pairs):  # of that very process
+        return Holder(pid, pidfd, mine)
+    os.close(pidfd)
+    return None
+
+
+def _same_of(pid: int, pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Of pairs of a process' descriptors and of ours those that are one open file."""
+    found: dict[int, int] = {}
+    for fd, copy in pairs:
+        with contextlib.suppress(OSError):  # it has none there, or is not ours to ask
+            if descriptors.is_same(pid, fd, copy):
+                found[fd] = copy
+    return found
 
 
 def _is_same(pid: int, fd: int, copy: int) -> bool:

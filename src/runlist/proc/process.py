@@ -48,7 +48,6 @@ _MOST_STARTS = 1 << 16
 _FIELDS = 20
 _FROM_STATUS = (("State", 1), ("PPid", None), ("Threads", None))
 
-_aside = False
 _starts: dict[int, bytes] = {}  # when processes began, as it was last told
 _walks = 0
 _parents: dict[int, int] = {}  # as they were at the last walk
@@ -138,12 +137,6 @@ def walks() -> int:
     return _walks
 
 
-def wait_for_nobody() -> None:
-    """From now on ask aside what a process can keep the kernel from telling: for who serves others."""
-    global _aside
-    _aside = True
-
-
 def _look_at_parents() -> Iterator[tuple[int, int]]:
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     yield from ((pid, int(fields[1])) for pid, fields in _stats(pids, all_of_them=True).items() if fields)
@@ -155,11 +148,9 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _stats(pids: Collection[int], *, all_of_them: bool = False) -> dict[int, list[bytes]]:
-    """The same of several. One that has the kernel wait may keep us waiting; where we wait for nobody, those of its
-    fields are right that are asked for here, and it began when it did as it was last told.
+    """The same of several. Of one that has the kernel wait those fields are right that are asked for here, and it began
+    when it did as it was last told.
     """
-    if not _aside:
-        return {pid: _read_stat(pid) for pid in pids}
     global _starts
     told = ask_all((pid, partial(_read_stat, pid)) for pid in pids)
     found = {pid: told[pid] if pid in told else _stat_by_status(pid) for pid in pids}

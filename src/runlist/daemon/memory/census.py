@@ -14,7 +14,6 @@ import msgspec
 from runlist.planes.interface import Census, CensusError, GpuInfo
 from runlist.proc.pool import Pool
 from runlist.proc.process import start_of
-from runlist.proc.threads import Pool
 
 KEPT_S = 2.0
 """How old an answer may be: asking takes some 2 ms."""

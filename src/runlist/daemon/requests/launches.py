@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterable
 
 from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
@@ -11,6 +12,7 @@ from runlist.daemon.placement.placement import Placement
 from runlist.daemon.placement.rules import Over
 from runlist.daemon.requests.memory_limits import limit_memory, limit_notes, sent_region
 from runlist.daemon.requests.rights import check_owner, check_right
+from runlist.daemon.tasks.managed import Root
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.processes import FULL, Processes
 from runlist.errors import RunlistError
@@ -18,16 +20,20 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
 from runlist.proc.owners import Owner, user_behind
-from runlist.proc.process import descendants
+from runlist.proc.process import descendants, starts_of
 from runlist.settings.table import override, parse_request
 
 _QUEUE_LOOK_S = 0.2
 _COUNTS_S = 0.02
+_LOOKS_AT_LEFT, _MOST_LEFT = 20, 64
+"""So often so many of those are looked at that a command left, while some end: they may hand on what they have on a
+GPU, and only as long as the launcher lives they are below it.
+"""
 
 
 class Launches:
-    """The launchers, which are `runlist run` processes. `opened` is set when it is worth looking for new processes.
-    Methods raise as those of `Manager` do: then nothing has changed.
+    """The launchers, which are `runlist run` processes. `opened` is set when it is worth looking for new processes, and
+    `look_at` looks at some of a tree. Methods raise as those of `Manager` do: then nothing has changed.
     """
 
     def __init__(
@@ -38,7 +44,9 @@ class Launches:
         processes: Processes,
         descriptors: Descriptors,
         opened: asyncio.Event,
+        look_at: Callable[[Root, Iterable[int]], Awaitable[None]],
     ) -> None:
+        self._look_at = look_at
         self._gpus = gpus
         self._census = census
         self._placement = placement
@@ -86,10 +94,18 @@ class Launches:
         if root is None or launcher not in root.borrowers:  # the id may be another's by now
             return
         root.borrowers = (OwnRight(),)
-        left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
-        if left and self._processes.roots.get(root.pid) is root:
+        looked_at: set[int] = set()
+        for _ in range(_LOOKS_AT_LEFT):
+            left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]
+            if self._processes.roots.get(root.pid) is not root or not left:
+                return
             self._processes.inherit(root, left)
             self._opened.set()
+            come = [each for each in left if each not in looked_at][-_MOST_LEFT:]
+            await self._look_at(root, come)
+            looked_at.update(come)
+            if None not in starts_of(come).values():  # else one has ended, and may have left what it has to another
+                return
 
     def waiting(self, uid: int) -> tuple[list[str], int]:
         """The tasks and commands of a user (root: of all) that wait for room, in words, and how many others wait."""

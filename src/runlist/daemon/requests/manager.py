@@ -93,7 +93,7 @@ class Manager:
         self.reload_rules = revision.reload
         self._attaching: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._joining: set[asyncio.Task[None]] = set()
-        self.launches = Launches(gpus, census, placement, processes, descriptors, opened)
+        self.launches = Launches(gpus, census, placement, processes, descriptors, opened, search.look_at_once)
 
     # -- requests ----------------------------------------------------------------------------------
 

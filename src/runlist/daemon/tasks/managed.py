@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -23,7 +24,7 @@ from runlist.planes.process.region import Activity
 from runlist.policies.parts.tail import Tail
 from runlist.proc import borrow
 from runlist.proc.owners import Owner
-from runlist.proc.process import ProcessIds, Program, ancestors
+from runlist.proc.process import ProcessIds, Program, ancestors, start_of
 
 
 class Root(msgspec.Struct):
@@ -409,11 +410,15 @@ class ManagedTask(msgspec.Struct):
 
 
 class ManagedProcess:
-    """A process with GPU work: its pidfd, its files by descriptor number (negative for lent ones), its tasks by GPU."""
+    """A process with GPU work: its files by descriptor number (negative for lent ones), and its tasks by GPU. `holder`
+    has the files: the process itself, and after its end another one that it left them to, whose pidfd it is then. While
+    that one is `sought` nobody is known to have them.
+    """
 
     def __init__(self, pid: int, pidfd: int, root: Root) -> None:
-        self.pid = pid
+        self.pid = self.holder = pid
         self.pidfd = pidfd
+        self.sought: asyncio.Task[None] | None = None
         self.root = root
         self.program = Program.of(pid)
         self.files: dict[int, Handle] = {}
@@ -439,10 +444,12 @@ class ManagedProcess:
     def on_lost_files(self, lending: Lending) -> list[int]:
         """The keeper's keys of the contexts on files that the process no longer has open, after close or exec."""
         lost = [file for fd, file in list(self.files.items()) if not self._still_has(lending, fd, file)]
+        if lost and (self.sought is not None or start_of(self.holder) is None):
+            return []  # whoever has them now is looked for
         return self.keys(lambda context: any(context.handle is file for file in lost)) if lost else []
 
     def _still_has(self, lending: Lending, fd: int, file: Handle) -> bool:
-        return lending.has(self.pid, fd) if fd < 0 else borrow.still_has(self.pid, fd, file.fileno())
+        return lending.has(self.pid, fd) if fd < 0 else borrow.still_has(self.holder, fd, file.fileno())
 
     def close_unused(self) -> None:
         """Close our copies of files that no context is on."""
@@ -464,6 +471,8 @@ class ManagedProcess:
 
     def close(self) -> None:
         """Close our copies. The process itself is untouched."""
+        if self.sought is not None:
+            self.sought.cancel()
         for file in self.files.values():
             file.close()
         self.files.clear()

@@ -167,7 +167,7 @@ class Adoption:
         """
         denied: NoPermissionError | None = None
         owner = Owner.of(pid, uid)
-        process = self._processes.managed.get(pid)
+        process = self._processes.of(pid)
         if process is None or all(fd >= 0 for fd in process.files):
             for borrower in root.borrowers:
                 look = partial(self._look_by, borrower, pid, pidfd, new, seen)
@@ -205,10 +205,10 @@ class Adoption:
         """The managed process, a new one where something was found, or None where it was let go while we looked. Drops
         contexts first whose descriptor numbers have other files now.
         """
-        if known := self._processes.managed.get(pid):
+        if known := self._processes.of(pid):
             lost: list[int] = ask(pid, partial(known.on_lost_files, self.lending), [])
             self._processes.drop(known, lost, by_itself=True)
-        process = self._processes.managed.get(pid)
+        process = self._processes.of(pid)
         wanted = self._processes.roots.get(root.pid) is root and pid not in root.excluded
         if process is None and found and wanted:
             try:
@@ -293,7 +293,7 @@ class Adoption:
         """Processes that share clients whose owners have ended since they were looked at, of the next few."""
         found = []
         for pid, (whose, started) in next_of(self._shared, SHARED_AT_ONCE):
-            is_left = started is None or start_of(whose) != started
+            is_left = (started is None or start_of(whose) != started) and whose not in self._processes.managed
             if is_left:
                 found.append(pid)
             if is_left or start_of(pid) is None:
@@ -302,7 +302,7 @@ class Adoption:
 
     def _add(self, process: ManagedProcess, context: Context, undo: contextlib.ExitStack) -> ManagedTask:
         """Tell the keeper of a context, then bring it to its task's share. `undo` gets the reverse."""
-        key = self._keeper.guard(process.pid, context)
+        key = self._keeper.guard(process.holder, context)
         undo.callback(self._processes.drop, process, (key,))
         undo.callback(context.put_back)
         task = process.tasks.get(context.gpu)

@@ -46,7 +46,7 @@ class Checks:
         self._admit_queued()
         self._lending.check()
         self._processes.forget_away()
-        processes = list(self._processes.managed.values())
+        processes = [process for pid in list(self._processes.managed) if (process := self._processes.of(pid))]
         if files:
             self._check_files(processes)
         for process in processes:

@@ -224,6 +224,7 @@ class MemoryGuard:
     def _find_heirs(self, listed: Mapping[str, Mapping[int, int]]) -> None:
         """Find the processes that keep memory of others that ended: they are on the GPU, and it does not list them."""
         ended = {pid for held in listed.values() for pid in held if self._members.has_ended(pid)}
+        ended -= self._processes.managed.keys()  # who holds what these left is known
         heirs: dict[int, int] = {}
         for pid in ended:
             guests = [

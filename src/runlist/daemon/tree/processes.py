@@ -6,6 +6,7 @@ The event loop's thread changes all state.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
@@ -25,8 +26,8 @@ from runlist.model import TaskKey
 from runlist.planes.interface import Borrower
 from runlist.planes.process.region import Region
 from runlist.proc import borrow
-from runlist.proc.owners import Owner, user_behind
-from runlist.proc.process import ancestors, behind, descendants, is_deep, owner_of, start_of
+from runlist.proc.owners import Owner, may_answer_for, user_behind
+from runlist.proc.process import ancestors, behind, descendants, descendants_then, is_deep, owner_of, start_of
 from runlist.rate import Rate
 
 _log = structlog.get_logger()
@@ -50,6 +51,11 @@ MOST_LOSSES, FORGIVEN_S = 3, 600.0
 
 _MOST_ENDED = 4096
 
+SEEKINGS = 3
+"""So often one looks for who has what a process left, where it is handed on more quickly than one can look."""
+SEEKING_REST = 10.0
+"""Before one looks for the next who has it, so many times what a search took passes."""
+
 
 class Processes:
     """Roots, and the processes below them that have GPU work, by process id.
@@ -69,6 +75,8 @@ class Processes:
         self.named_so_far = 0
         """How many roots there were."""
         self._heirs: dict[int, Root] = {}
+        self._held: dict[int, ManagedProcess] = {}  # what others left to processes, by the ids of these
+        self._seeking_s = 0.0  # how long the last search took for who has what one left
         self._losses: dict[tuple[int, int | None], Rate] = {}  # by process and its start: how many more there may be
         self._numbers = itertools.count(-1, -1)
         self._gpus = gpus
@@ -337,10 +345,74 @@ class Processes:
             self._loop.add_reader(process.pidfd, self._process_ended, process)
 
     def _process_ended(self, process: ManagedProcess) -> None:
+        """What a process has when it ends may be others' too: it is managed until the last of those has ended."""
+        self._loop.remove_reader(process.pidfd)
         self._note_end(process)
+        self._held.pop(process.holder, None)
+        if any(fd >= 0 for fd in process.files):
+            process.sought = self._loop.create_task(self._seek_holder(process))
+        else:
+            self._gone(process)
+
+    async def _seek_holder(self, process: ManagedProcess) -> None:
+        """Find who has the files now. Who hands them on and on is looked for a part of the time: meanwhile all stays as
+        it is.
+        """
+        if process.holder != process.pid:
+            await asyncio.sleep(min(1.0, SEEKING_REST * self._seeking_s))
+        found = False
+        with contextlib.suppress(RunlistError, OSError):  # there may be no descriptor to look with
+            for _ in range(SEEKINGS):
+                with contextlib.suppress(NoTargetError):
+                    found = await self._find_holder(process)
+                    break
+        if not found:
+            process.sought = None
+            self._gone(process)
+
+    async def _find_holder(self, process: ManagedProcess) -> bool:
+        copies = {fd: file.fileno() for fd, file in process.files.items() if fd >= 0}
+        tree = [pid for pids in descendants_then(self.tops(process.root)).values() for pid in pids]
+        ours = (os.getpid(), self._keeper.pid, self._gpus.actuator_pid)
+        began = time.monotonic()
+        found = await asyncio.to_thread(borrow.who_has, copies, tree, ours)
+        self._seeking_s = time.monotonic() - began
+        return found is not None and self._take_holder(process, found)
+
+    def _take_holder(self, process: ManagedProcess, holder: borrow.Holder) -> bool:
+        """Have another process hold what one has left, if it may be of that one's tree. It may have ended by now."""
+        pid, pidfd, copies = holder
+        uid = owner_of(pid)
+        if (uid is not None and not may_answer_for(process.root.uid, uid)) or pid in process.root.excluded:
+            os.close(pidfd)
+            return False
+        os.close(process.pidfd)
+        process.pidfd, process.holder, process.sought = pidfd, pid, None
+        numbers = {copy: fd for fd, copy in copies.items()}
+        process.files = {numbers.get(file.fileno(), fd): file for fd, file in process.files.items()}
+        self._held[pid] = process
+        for key in process.keys(lambda _: True):
+            self._keeper.hand_on(key, pid)
+        if self.root_of(pid) is not process.root:
+            self.inherit(process.root, [pid])
+        self._loop.add_reader(pidfd, self._process_ended, process)
+        self.on_end()  # it may have more that is others' now
+        return True
+
+    def _gone(self, process: ManagedProcess) -> None:
         self.forget(process, restore=False)
         self._gpus.run_all()
         self.on_end()
+
+    def of(self, pid: int) -> ManagedProcess | None:
+        """What is managed of a process: its own, else what another one left it. The id of one that has ended may be
+        another's by now.
+        """
+        process = self.managed.get(pid)
+        if process is not None and process.holder != pid and start_of(pid) is not None:
+            self.forget(process, restore=True)
+            process = None
+        return process or self._held.get(pid)
 
     def _note_end(self, process: ManagedProcess) -> None:
         if process.root.quota.limit is not None:
@@ -401,6 +473,7 @@ class Processes:
         if self.managed.get(process.pid) is process:
             del self.managed[process.pid]
             self._loop.remove_reader(process.pidfd)
+        self._held.pop(process.holder, None)
         process.close()
         process.root.idle_since = time.monotonic()
         self._remove_if_gone(process.root)

@@ -185,6 +185,12 @@ class Search:
             self._processes.left.pop(pid, None)
             self._failed.pop(pid, None)
 
+    async def look_at_once(self, root: Root, pids: Iterable[int]) -> None:
+        """Look at processes of a tree that may hand on what they have, and end, before they come to rest."""
+        for pid in pids:
+            if pid not in root.excluded and not self._processes.is_ours(pid):
+                await self._look(root, pid)
+
     def look_again(self, root: Root) -> None:
         """Have the next scan look at all processes of a tree, whatever they looked like before."""
         self._forget_looks(root)

@@ -55,6 +55,14 @@ class KeeperLink:
         self._tell(key)
         return key
 
+    def hand_on(self, key: int, pid: int) -> None:
+        """Another process has the file of a context now: it is undone for as long as that one lives."""
+        before, context = self._guards[key]
+        self._record.add(pid)
+        self._record.remove(before)
+        self._guards[key] = pid, context
+        self._tell(key)
+
     def renew(self, key: int) -> None:
         """Tell the keeper a context's undo again, because it grew."""
         self._tell(key)

@@ -217,6 +217,33 @@ void ring() {
         REQUIRE(queue.is_empty() == model.empty());
         REQUIRE(queue.written() - queue.done() == model.size());
     }
+    while (queue.front() != nullptr) queue.pop();
+    const void* const place = queue.reserve(100);
+    queue.commit();
+    REQUIRE(queue.front() == place);
+    queue.pop();
+    REQUIRE(queue.reserve(100) == place);  // one that is empty stays in the memory that was used last
+}
+
+// Who waits for the last of many operations is not roused for each of them: for that one, and where somebody else
+// waited.
+void rousing() {
+    first_busy.store(true);
+    REQUIRE(rl_operations_start(2) == 0);
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    REQUIRE(rl_operations_admission(&closed) == 0);
+    Client& first = engine.load()->all[0];
+    Client& client = engine.load()->all[1];
+    launch(first, {0, 0}, Kind::kKernel);
+    for (std::uint64_t number = 0; number < 50; ++number) launch(client, {1, number}, Kind::kKernel);
+    REQUIRE(client.queue.written() - client.queue.done() == 50);
+    const std::uint32_t roused = client.drained.load();
+    std::thread waits([&] { REQUIRE(flush(client) == CUDA_SUCCESS); });
+    while (client.awaited.load() == 0) std::this_thread::yield();
+    first_busy.store(false);
+    waits.join();
+    REQUIRE(client.drained.load() - roused <= 2);
+    REQUIRE(rl_operations_stop() == 0);
 }
 
 // A free place has no key, and so no key has a value.
@@ -230,6 +257,17 @@ void table() {
     REQUIRE(*numbers.find(&word) == 8);
     numbers.remove(&word);
     REQUIRE(numbers.find(&word) == nullptr);
+    static Table<int, 128> many;
+    static char keys[256];
+    for (char& key : keys) many.add(&key, [](int& value) { value = 0; }, [](int) { return false; });
+    for (int round = 1; round <= 2; ++round) {
+        many.each([&](const void* key, int& value) {
+            ++value;
+            if (value == round && static_cast<const char*>(key) - keys >= 128) many.remove(key);
+        });
+        for (const char& key : keys) REQUIRE((many.find(&key) != nullptr) == (&key - keys < 128));
+    }
+    for (int at = 0; at < 128; ++at) REQUIRE(*many.find(&keys[at]) == 2);
 }
 
 }  // namespace
@@ -242,5 +280,6 @@ int main() {
     waits();
     clients();
     telling();
+    rousing();
     std::puts("ok");
 }

@@ -12,6 +12,7 @@ namespace {
 
 constinit cap::Calls calls[kRows]{};
 constinit operations::Calls calls_of_operations[kRows]{};
+constinit const operations::Calls* whole_calls[kRows]{};
 
 template <typename Type>
 Type* next(const char* name) {
@@ -24,8 +25,8 @@ constinit thread_local bool in_hook = false;
 
 const cap::Calls& calls_in(int row) { return calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row]; }
 
-const operations::Calls& operation_calls(int row) {
-    return calls_of_operations[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row];
+const operations::Calls* operation_calls(int row) {
+    return whole_calls[row == kLinked ? resolve::copy_of_base(Library::kCuda) : row];
 }
 
 const cap::Calls& calls_of(int row) {
@@ -40,6 +41,7 @@ void set_calls(int row, const resolve::Object& copy) {
     const auto find = [&](const char* symbol) { return copy.symbol(symbol); };
     calls[row] = cap::Calls::of(find);
     calls_of_operations[row] = operations::Calls::of(find);
+    whole_calls[row] = calls_of_operations[row].complete() ? &calls_of_operations[row] : nullptr;
 }
 
 void say_enforced() {

@@ -15,7 +15,7 @@ namespace runlist::hooks {
 // What the gate uses of the copy of libcuda in a row; who asks for it has a cap, and the region says so.
 const cap::Calls& calls_of(int row);
 const cap::Calls& calls_in(int row);                // for others than the gate
-const operations::Calls& operation_calls(int row);  // what operations use
+const operations::Calls* operation_calls(int row);  // what operations use; nullptr where something is missing
 void set_calls(int row, const resolve::Object& copy);
 
 // Says that queries, and the cap if there is one, are at work in this process, and begins to tell what it does.
@@ -44,13 +44,13 @@ struct Named {
 };
 
 // Whether the default stream of this form is the thread's own.
-constexpr bool is_per_thread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
+consteval bool is_per_thread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
 
 // Does what is left of counting a submission: the first of a stretch, or one that somebody waits to hear of.
 [[gnu::noinline, gnu::cold]] void count_rest(activity::Own& own, activity::Left left, int row);
 
 // Whether any stream captures.
-inline bool any_capture() { return activity::captures.load(std::memory_order_relaxed) != 0; }
+[[gnu::always_inline]] inline bool any_capture() { return activity::captures.load(std::memory_order_relaxed) != 0; }
 
 // Whether what a stream is given is captured into a graph, which makes it no work yet; also where that cannot be said.
 [[gnu::noinline, gnu::cold]] bool is_captured(int row, CUstream stream, bool per_thread);

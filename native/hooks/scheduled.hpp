@@ -223,8 +223,8 @@ bool is_all_pinned(const operations::Calls& calls, Arguments... arguments) {
 
 // Queues it; false where that cannot be.
 template <How how, typename... Arguments>
-bool queue(operations::Doing& doing, const operations::Calls& calls, CUstream stream, CUresult (*real)(Arguments...),
-           Arguments... arguments) {
+[[gnu::noinline]] bool queue(operations::Doing& doing, const operations::Calls& calls, CUstream stream,
+                             CUresult (*real)(Arguments...), Arguments... arguments) {
     using Tuple = std::tuple<Arguments...>;
     Parameters parameters;
     std::size_t bytes = sizeof(Tuple);
@@ -334,8 +334,9 @@ template <How how, typename... Arguments>
 [[gnu::noinline, gnu::cold]] CUresult schedule(CUresult (*real)(Arguments...), int row, bool per_thread,
                                                Arguments... arguments) {
     if (operations::inside || in_hook) return real(arguments...);
-    const operations::Calls& calls = operation_calls(row);
-    if (!calls.complete()) return real(arguments...);
+    const operations::Calls* whole = operation_calls(row);
+    if (whole == nullptr) return real(arguments...);
+    const operations::Calls& calls = *whole;
     const CUstream named = Named(arguments...).stream;
     operations::Client* client = operations::client_of(named);
     if constexpr (how == How::kAskEvent || how == How::kElapsed) {
@@ -425,6 +426,19 @@ template <How how, typename... Arguments>
     return result == CUDA_SUCCESS ? late : result;
 }
 
+// The usual way of what a client gives the GPU, out of the way of all that is seldom called: built for speed.
+template <How how, typename... Arguments>
+[[gnu::noinline]] CUresult schedule_work(CUresult (*real)(Arguments...), int row, bool per_thread,
+                                         Arguments... arguments) {
+    if (operations::inside || in_hook) return real(arguments...);
+    const CUstream named = Named(arguments...).stream;
+    const operations::Calls* calls = operation_calls(row);
+    operations::Client* client = calls != nullptr ? operations::client_of(named) : nullptr;
+    if (client == nullptr) return schedule<how>(real, row, per_thread, arguments...);
+    if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
+    return do_work<how>(*client, *calls, row, per_thread, named, real, arguments...);
+}
+
 // Without such clients: nothing but the test, and no frame.
 template <typename Behaviour, Id id, int row, typename Type = typename Function<id>::Type>
 struct Scheduled;
@@ -433,7 +447,11 @@ template <typename Behaviour, Id id, int row, typename... Arguments>
 struct Scheduled<Behaviour, id, row, CUresult(Arguments...)> {
     static CUresult CUDAAPI call(Arguments... arguments) {
         if (operations::on()) [[unlikely]] {
-            return schedule<kHow<id>>(&Behaviour::call, row, is_per_thread(Function<id>::kName), arguments...);
+            constexpr bool kPerThread = is_per_thread(Function<id>::kName);
+            if constexpr (is_deferrable(kHow<id>))
+                return schedule_work<kHow<id>>(&Behaviour::call, row, kPerThread, arguments...);
+            else
+                return schedule<kHow<id>>(&Behaviour::call, row, kPerThread, arguments...);
         }
         return Behaviour::call(arguments...);
     }

@@ -93,6 +93,19 @@ void relax(const Calls& calls) {
     if (calls.cuThreadExchangeStreamCaptureMode != nullptr) calls.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+// Whoever waits for what is done looks again, and says anew what else it waits for.
+void rouse(Client& client) {
+    client.awaited.store(0);
+    client.drained.fetch_add(1);
+    call(SYS_futex, &client.drained, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
+}
+
+void say_awaited(Client& client, std::uint64_t number) {
+    std::uint64_t first = client.awaited.load();
+    while ((first == 0 || first > number) && !client.awaited.compare_exchange_weak(first, number)) {
+    }
+}
+
 // Gives what may go to the driver. Returns how many that were.
 int drain(Engine& all, Client& client) {
     int given = 0;
@@ -119,10 +132,7 @@ int drain(Engine& all, Client& client) {
         run_record(all, client, record, now);
         client.queue.pop();
         ++given;
-        if (client.waiting.load() != 0) {
-            client.drained.fetch_add(1);
-            call(SYS_futex, &client.drained, long{FUTEX_WAKE}, long{INT_MAX}, nullptr, nullptr, 0L);
-        }
+        if (const std::uint64_t awaited = client.awaited.load(); awaited != 0 && awaited <= number) rouse(client);
     }
     return given;
 }
@@ -248,9 +258,9 @@ void wait_until_done(Client& client, std::uint64_t number, bool force) {
     }
     wake();
     const std::int64_t began = monotonic_ns();
-    client.waiting.fetch_add(1);
-    for (;;) {
+    for (;;) {  // it says that it waits before it looks, and the dispatcher the other way round
         const std::uint32_t seen = client.drained.load();
+        say_awaited(client, number);
         if (client.queue.done() >= number || all.stopping.load()) break;
         if (monotonic_ns() - began > 2 * all.bound_ns) {  // the driver itself does not answer
             client.opened.fetch_add(1, std::memory_order_relaxed);
@@ -259,7 +269,6 @@ void wait_until_done(Client& client, std::uint64_t number, bool force) {
         const timespec longest = timespec_of(100'000'000);
         call(SYS_futex, &client.drained, long{FUTEX_WAIT}, static_cast<long>(seen), &longest, nullptr, 0L);
     }
-    client.waiting.fetch_sub(1);
 }
 
 }  // namespace runlist::operations

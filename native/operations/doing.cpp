@@ -33,7 +33,7 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
     Engine& all = here();
     work_.stream = entry_of(all, client, calls, stream, kNobody);
     if (function != nullptr) work_.cost = all.kernels.cost_of(calls, function);
-    if (client.index != 0 || all.logging.load(kRelaxed)) work_.called_ns = monotonic_ns();
+    if (all.logging.load(kRelaxed)) work_.called_ns = monotonic_ns();
     if (client.began_ns.load(kRelaxed) == 0) client.began_ns.store(monotonic_ns(), kRelaxed);
     if (per_thread) use_per_thread(client);
     // Another client has work queued for this stream: whoever gave it first goes first.
@@ -46,6 +46,7 @@ Doing::Doing(Client& client, const Calls& calls, Kind kind, CUstream stream, boo
 bool Doing::goes_now() {
     if (client_.index == 0) return true;
     if (client_.queue.is_empty() && admitted(here(), client_, work_.kind, work_.cost)) return true;
+    if (work_.called_ns == 0) work_.called_ns = monotonic_ns();
     // It is called later as it is now, also in a thread without a context, such as one that runs host functions.
     work_.calls->cuCtxGetCurrent(&context_);
     return context_ == nullptr && fails_without_context(work_.kind);
@@ -81,8 +82,8 @@ void Doing::commit(Record&, CUevent event) {
     }
     const std::uint64_t number = client_.queue.commit();
     client_.writing.unlock();
-    wake();
     if (all.stopping.load() && !all.on.load()) wait_until_done(client_, number, true);
+    wake();
 }
 
 void Doing::wait_for_turn() {

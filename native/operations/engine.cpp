@@ -183,7 +183,7 @@ bool parameters_of(const Calls& calls, CUfunction function, int& count, std::uin
     count = -1;
     here().kernels.visit(calls, function, [&](const Kernel& kernel) {
         count = kernel.parameters;
-        std::copy(kernel.sizes.begin(), kernel.sizes.end(), sizes);
+        std::copy_n(kernel.sizes.begin(), std::max(count, 0), sizes);
     });
     return count >= 0;
 }

@@ -26,24 +26,25 @@ namespace runlist::operations {
 inline constexpr int kNobody = -1;
 
 // A stream that a client used or made.
-struct Stream {
+struct alignas(64) Stream {  // what every launch looks at is in its first line
     CUstream handle;
     CUcontext context;
     const Calls* calls;
-    int maker;  // the client that made it; kNobody
-    int user;   // the client that used it first
-    bool blocking;
-    std::atomic<bool> of_first;  // client 0 gave it work
     std::atomic<std::uint32_t> pending;
     std::atomic<int> queued_by;
+    // Under the client's lock of meters: what it was given since an event was recorded.
+    std::int64_t duration_ns;
+    std::uint32_t sms;
+    std::uint32_t guessed;  // operations whose duration is not known
+    int maker;              // the client that made it; kNobody
+    int user;               // the client that used it first
+    bool blocking;
+    bool vague;                  // under the lock of meters, too: how long something of it takes nobody can say
+    std::atomic<bool> of_first;  // client 0 gave it work
     // Under the client's lock of order: how much it was given, and how much of the default stream's it waited for; for
     // the others the default stream knows of how much of theirs it waited for.
     std::uint64_t given, joined;
     CUevent event;
-    // Under the client's lock of meters: what it was given since an event was recorded.
-    std::uint32_t sms;
-    std::int64_t duration_ns;
-    std::uint32_t guessed;  // operations whose duration is not known
 };
 
 // How large a launch is; all 0 where that is not asked for.
@@ -85,24 +86,34 @@ struct Flight {
     CUevent event;
     CUcontext context;
     const Calls* calls;
-    bool used;
+    bool used, vague;
     Cost cost;
     std::uint32_t guessed;
 };
 
 struct Client {
-    int index;
     Queue queue;
-    Spin writing;
-    std::atomic<std::uint64_t> forced;  // what goes whatever the rule says: up to this number
-    std::atomic<std::uint32_t> drained, waiting;
-    std::atomic<int> error;  // of an operation that was queued, for the next call that waits
-    std::atomic<std::uint64_t> launched, deferred, flushed, opened, waited_ns, requests, latency_ns;
-    std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
+    // What every launch looks at, in one line.
+    alignas(64) int index;
+    std::atomic<int> blocking;  // its blocking streams, besides default ones
+    std::atomic<std::uint64_t> launched;
     std::atomic<std::int64_t> began_ns;
-    std::atomic<bool> legacy;              // the driver's own default stream has work of it, by calls that name none
-    std::atomic<bool> mixes;               // its default stream was left behind, and ordered with such threads' own
+    std::atomic<std::int64_t> loose_ns;  // how much its streams were given since an event was recorded, or more
+    std::int64_t guess_ns;               // how long its kernels took of which nothing is known; 0: none was seen yet
+    std::int64_t flew_ns;   // since when something of it may have been in flight all the time; 0: nothing was
+    std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
     std::atomic<std::int32_t> per_thread;  // a thread that uses its own default stream; -1: several do
+    Spin metering;
+    std::atomic<bool> legacy;  // the driver's own default stream has work of it, by calls that name none
+    std::atomic<bool> mixes;   // its default stream was left behind, and ordered with such threads' own
+
+    alignas(64) Spin writing;
+    std::atomic<std::uint64_t> forced;  // what goes whatever the rule says: up to this number
+    std::atomic<std::uint32_t> drained;
+    std::atomic<std::uint64_t> awaited;  // the first number that somebody waits for; 0: nobody does
+    std::atomic<int> error;              // of an operation that was queued, for the next call that waits
+    std::atomic<std::uint64_t> deferred, flushed, opened, waited_ns, requests, latency_ns;
+    std::atomic<std::uint64_t> sm_ns;  // SMs times how long, of what was launched, by profiles
 
     struct Default {
         std::atomic<CUcontext> context;
@@ -111,13 +122,7 @@ struct Client {
     Spin making;
     std::array<Default, 16> defaults;
     Spin ordering;
-    std::atomic<int> blocking;  // its blocking streams, besides default ones
-    Spin metering;
     std::array<Flight, 64> flights;
-    std::atomic<std::int64_t> loose_ns;  // how much its streams were given since an event was recorded, or more
-    std::int64_t guess_ns;               // how long its kernels took of which nothing is known; 0: none was seen yet
-    std::int64_t flew_ns;   // since when something of it may have been in flight all the time; 0: nothing was
-    std::int64_t moved_ns;  // when something of it last landed, or went though nothing did
     Lately lately;
 
     void has_launched(const Cost& cost) {
@@ -236,7 +241,7 @@ inline bool is_logging() {
 }
 
 // Whether calls are any business of ours. All that is paid where it is not started.
-inline bool on() {
+[[gnu::always_inline]] inline bool on() {
     const Engine* there = engine.load(std::memory_order_acquire);
     return there != nullptr && there->on.load(std::memory_order_relaxed);
 }
@@ -362,7 +367,12 @@ bool is_pinned(const Calls& calls, const void* memory);
 void wait_until_done(Client& client, std::uint64_t number, bool force);
 void wake();
 void run_record(Engine& all, Client& client, Record& record, std::int64_t now);
-void order(Client& client, Stream* stream, const Calls& calls);
+void order_with_default(Client& client, Stream& stream, const Calls& calls);
+inline void order(Client& client, Stream* stream, const Calls& calls) {
+    if (stream == nullptr || client.blocking.load(std::memory_order_acquire) == 0) [[likely]]
+        return;
+    order_with_default(client, *stream, calls);
+}
 void meter(Engine& all, Client& client, const Work& work);
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost);
 void note(Engine& all, const Client& client, const Work& work, std::int64_t launched_ns);

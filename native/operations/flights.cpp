@@ -13,7 +13,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kGuessed = 16;  // what part of being ahead the first kernels are of which nothing is known
 constexpr std::int64_t kLeastGuessNs = 1'000;
 constexpr std::int64_t kStandsNs = 50'000'000;
-constexpr std::int64_t kCounted = 8;  // in what parts of it an event is recorded
+constexpr std::int64_t kCounted = 4;  // in what parts of it an event is recorded
 
 void add(Engine& all, const Client& client, const Cost& cost, int sign) {
     Other& other = all.page->others[client.index];
@@ -25,10 +25,11 @@ void count_nothing(Stream& stream) {
     stream.sms = 0;
     stream.duration_ns = 0;
     stream.guessed = 0;
+    stream.vague = false;
 }
 
 // What a stream was given since an event was recorded is in flight. Under the lock of meters, with the context current.
-bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& stream) {
+[[gnu::noinline]] bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& stream) {
     Flight* chosen = nullptr;
     for (Flight& flight : client.flights) {
         if (flight.used) continue;
@@ -49,6 +50,7 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& strea
     chosen->used = true;
     chosen->cost = {.sms = stream.sms, .duration_ns = stream.duration_ns};
     chosen->guessed = stream.guessed;
+    chosen->vague = stream.vague;
     add(all, client, chosen->cost, 1);
     count_nothing(stream);
     return true;
@@ -56,13 +58,14 @@ bool begin_flight(Engine& all, Client& client, const Calls& calls, Stream& strea
 
 // What landed of which something was guessed.
 struct Landed {
+    bool vague = false;
     std::uint32_t guessed = 0;
     std::int64_t guessed_ns = 0;
     std::int64_t known_ns = 0;  // beside it
 };
 
-// While something flies all the time, what lands meanwhile took that time. Where all has landed it may have been less:
-// then that time is only a bound.
+// While something flies all the time, what lands meanwhile took that time, unless a graph is among it. Where all has
+// landed it may have been less: then that time is only a bound.
 void learn(Client& client, std::int64_t flew_ns, const Landed& landed, bool flies) {
     const std::int64_t each_ns = (flew_ns - landed.known_ns) / landed.guessed;
     if (!flies && each_ns >= landed.guessed_ns / landed.guessed) return;
@@ -83,12 +86,13 @@ void land(Engine& all, Client& client) {
         flight.used = false;
         any = true;
         add(all, client, flight.cost, -1);
+        landed.vague = landed.vague || flight.vague;
         landed.guessed += flight.guessed;
         (flight.guessed != 0 ? landed.guessed_ns : landed.known_ns) += flight.cost.duration_ns;
     }
     const std::int64_t now = monotonic_ns();
     if (any || !flies) client.moved_ns = now;
-    if (client.flew_ns != 0 && landed.guessed != 0) learn(client, now - client.flew_ns, landed, flies);
+    if (client.flew_ns != 0 && landed.guessed != 0 && !landed.vague) learn(client, now - client.flew_ns, landed, flies);
     client.flew_ns = flies ? now : 0;
 }
 
@@ -137,9 +141,8 @@ std::int64_t guess_ns(const Client& client, Kind kind, std::int64_t ahead_ns) {
 // Beside an idle client 0. Where nothing ends for long, what is in flight may wait for what is to come: one more goes.
 // Each may have two in flight, however long they are: with one the GPU would stand between them. It is looked at what
 // is in flight only where that matters.
-bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
+[[gnu::noinline]] bool is_within(Engine& all, Client& client, std::int64_t ahead_ns) {
     const std::uint64_t live = all.live.load(kRelaxed);
-    if (flying(*all.page, live).duration_ns + client.loose_ns.load(kRelaxed) <= ahead_ns) return true;
     const Held held(all.asking);
     if (all.any_capture()) return true;
     look(all, client);
@@ -175,6 +178,7 @@ void meter(Engine& all, Client& client, const Work& work) {
     const Held held(client.metering);
     const std::int64_t duration_ns = guesses ? guess_ns(client, work.kind, ahead_ns) : work.cost.duration_ns;
     stream->guessed += guesses && work.kind == Kind::kKernel ? 1 : 0;
+    stream->vague = stream->vague || (guesses && work.kind == Kind::kGraph);
     stream->sms = std::max(stream->sms, work.cost.sms);
     stream->duration_ns += duration_ns;
     const std::int64_t loose_ns = client.loose_ns.load(kRelaxed) + duration_ns;
@@ -204,7 +208,10 @@ void land_all(Engine& all) {
 bool admitted(Engine& all, Client& client, Kind kind, const Cost& cost) {
     if (!all.first_is_busy()) {
         const std::int64_t ahead_ns = takes_sms(kind) ? ahead_of(all) : 0;
-        return ahead_ns == 0 || is_within(all, client, ahead_ns);
+        if (ahead_ns == 0) return true;
+        const std::int64_t all_ns =
+            flying(*all.page, all.live.load(kRelaxed)).duration_ns + client.loose_ns.load(kRelaxed);
+        return all_ns <= ahead_ns || is_within(all, client, ahead_ns);
     }
     if (!takes_sms(kind)) return admits(*all.page, kind, cost, ~std::uint64_t{0});
     const Admission& rule = all.page->admission;

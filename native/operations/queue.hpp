@@ -24,7 +24,7 @@ class Queue {
 
     // Operations so far, and those that were taken off.
     std::uint64_t written() const { return written_.load(std::memory_order_acquire); }
-    std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
+    std::uint64_t done() const { return done_.load(); }
     bool is_empty() const { return done() == written(); }
 
     // Room for a record after its head; nullptr while there is none.
@@ -32,10 +32,13 @@ class Queue {
         const std::size_t whole = (sizeof(Head) + bytes + kAlign - 1) / kAlign * kAlign;
         if (whole > kMost) return nullptr;
         std::uint64_t tail = tail_.load(std::memory_order_relaxed);
+        const std::uint64_t taken = head_.load(std::memory_order_acquire);
         const std::uint64_t left = kBytes - tail % kBytes;
-        const std::uint64_t needed = left < whole ? left + whole : whole;
-        if (tail + needed - head_.load(std::memory_order_acquire) > kBytes) return nullptr;
-        if (left < whole) {
+        // Where nothing waits it goes on at the begin, in memory that was used a moment ago.
+        const bool skips = left < whole || (taken == tail && left != kBytes && left + whole <= kBytes);
+        const std::uint64_t needed = skips ? left + whole : whole;
+        if (tail + needed - taken > kBytes) return nullptr;
+        if (skips) {
             *at(tail) = {.bytes = static_cast<std::uint32_t>(left), .skip = 1, .number = 0};
             tail += left;
         }
@@ -72,7 +75,7 @@ class Queue {
         const std::uint64_t head = head_.load(std::memory_order_relaxed);
         const std::uint64_t number = at(head)->number;
         head_.store(head + at(head)->bytes, std::memory_order_release);
-        done_.store(number, std::memory_order_release);
+        done_.store(number);  // before it is looked who waits for it
     }
 
   private:

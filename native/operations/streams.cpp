@@ -44,6 +44,7 @@ Stream* entry_of(Engine& all, const Client& client, const Calls& calls, CUstream
             stream.sms = 0;
             stream.duration_ns = 0;
             stream.guessed = 0;
+            stream.vague = false;
         },
         [](const Stream&) { return false; });
 }
@@ -140,31 +141,30 @@ void forget_context(CUcontext context) {
 }
 
 // The client's default stream waits for its blocking streams, and those for it, as the legacy one would have it.
-void order(Client& client, Stream* stream, const Calls& calls) {
-    if (stream == nullptr || client.blocking.load(std::memory_order_acquire) == 0) return;
+void order_with_default(Client& client, Stream& stream, const Calls& calls) {
     const auto record = [&](Stream& of) {
         if (of.event == nullptr && calls.cuEventCreate(&of.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             return false;
         return calls.cuEventRecord(of.event, of.handle) == CUDA_SUCCESS;
     };
     Engine& all = here();
-    CUstream handle = default_in(client, stream->context);
+    CUstream handle = default_in(client, stream.context);
     const Held held(client.ordering);
-    if (stream->handle == handle) {
+    if (stream.handle == handle) {
         all.streams.each([&](const void*, Stream& one) {
-            if (!one.blocking || one.user != client.index || one.context != stream->context) return;
+            if (!one.blocking || one.user != client.index || one.context != stream.context) return;
             if (one.given == 0 || !record(one)) return;
             calls.cuStreamWaitEvent(handle, one.event, 0);
             one.given = 0;
         });
-        ++stream->given;
-    } else if (stream->blocking) {
+        ++stream.given;
+    } else if (stream.blocking) {
         Stream* common = handle != nullptr ? all.streams.find(handle) : nullptr;
-        if (common != nullptr && common->given != stream->joined && record(*common)) {
-            calls.cuStreamWaitEvent(stream->handle, common->event, 0);
-            stream->joined = common->given;
+        if (common != nullptr && common->given != stream.joined && record(*common)) {
+            calls.cuStreamWaitEvent(stream.handle, common->event, 0);
+            stream.joined = common->given;
         }
-        ++stream->given;
+        ++stream.given;
     }
 }
 

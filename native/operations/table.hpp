@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,7 @@ class Table {
                 keys_[at].store(nullptr, std::memory_order_release);
                 make(values_[at]);
                 keys_[at].store(key, std::memory_order_release);
+                used_[first / kWays / 64].fetch_or(bit_of(first), std::memory_order_release);
                 return &values_[at];
             }
         }
@@ -50,12 +52,21 @@ class Table {
         for (std::size_t at = first; at < first + kWays; ++at) {
             if (keys_[at].load(std::memory_order_relaxed) == key) keys_[at].store(nullptr, std::memory_order_release);
         }
+        for (std::size_t at = first; at < first + kWays; ++at) {
+            if (keys_[at].load(std::memory_order_relaxed) != nullptr) return;
+        }
+        used_[first / kWays / 64].fetch_and(~bit_of(first), std::memory_order_release);
     }
 
     template <typename Visit>
     void each(const Visit& visit) {
-        for (std::size_t at = 0; at < keys_.size(); ++at) {
-            if (const void* key = keys_[at].load(std::memory_order_acquire)) visit(key, values_[at]);
+        for (std::size_t word = 0; word < used_.size(); ++word) {
+            for (std::uint64_t left = used_[word].load(std::memory_order_acquire); left != 0; left &= left - 1) {
+                const std::size_t first = (word * 64 + static_cast<std::size_t>(std::countr_zero(left))) * kWays;
+                for (std::size_t at = first; at < first + kWays; ++at) {
+                    if (const void* key = keys_[at].load(std::memory_order_acquire)) visit(key, values_[at]);
+                }
+            }
         }
     }
 
@@ -65,6 +76,9 @@ class Table {
         return (reinterpret_cast<std::uint64_t>(key) * kGolden >> 40 & (buckets - 1)) * kWays;
     }
 
+    static constexpr std::uint64_t bit_of(std::size_t first) { return std::uint64_t{1} << first / kWays % 64; }
+
+    std::array<std::atomic<std::uint64_t>, (buckets + 63) / 64> used_;  // which buckets hold any
     alignas(64) std::array<std::atomic<const void*>, buckets * kWays> keys_;
     std::array<Value, buckets * kWays> values_;
 };

@@ -246,6 +246,49 @@ void rousing() {
     REQUIRE(rl_operations_stop() == 0);
 }
 
+// One thread starts and stops, others go on: nothing that they give is lost, or comes out of order. Two that stop or
+// start at once do not get into each other's way.
+void restarts() {
+    for (Given& one : given) one.numbers.clear();
+    std::atomic<bool> ended{false};
+    std::uint64_t counts[3]{};
+    std::vector<std::thread> threads;
+    for (int stream = 1; stream < 3; ++stream) {
+        threads.emplace_back([&, stream] {
+            for (std::uint64_t& round = counts[stream]; !ended.load(); ++round) {
+                if (engine.load()->on.load()) {
+                    launch(engine.load()->all[stream], {stream, round}, Kind::kKernel);
+                } else {
+                    take({stream, round});
+                }
+                std::this_thread::yield();
+            }
+        });
+    }
+    threads.emplace_back([&] {
+        while (!ended.load()) {
+            rl_operations_stop();
+            std::this_thread::yield();
+        }
+    });
+    const rl_admission closed{.size = sizeof(closed), .beside = 0, .sms = 0, .copies = 0, .gate_ns = -1};
+    for (int round = 0; round < 50; ++round) {
+        const int started = rl_operations_start(3);
+        REQUIRE(started == 0 || started == -EALREADY);
+        rl_operations_admission(&closed);
+        engine.load()->page->first.works({});
+        for (int pause = 0; pause < 50; ++pause) std::this_thread::yield();
+        rl_operations_stop();
+    }
+    ended.store(true);
+    for (std::thread& thread : threads) thread.join();
+    rl_operations_stop();
+    for (int stream = 1; stream < 3; ++stream) {
+        REQUIRE(given[stream].numbers.size() == counts[stream]);
+        for (std::uint64_t round = 0; round < counts[stream]; ++round) REQUIRE(given[stream].numbers[round] == round);
+    }
+}
+
 // A free place has no key, and so no key has a value.
 void table() {
     static Table<int, 4> numbers;
@@ -281,5 +324,6 @@ int main() {
     clients();
     telling();
     rousing();
+    restarts();
     std::puts("ok");
 }

@@ -168,8 +168,9 @@ bool is_time_to_leave(Engine& all) {
 void work(Engine& all) {
     static constinit bool leaves = false;
     int fruitless = 0;
-    while (!all.stopping.load(std::memory_order_acquire)) {
-        const std::uint32_t heard = all.bell->rung.load();
+    for (;;) {
+        const std::uint32_t heard = all.bell->rung.load();  // before all that it may have been rung for
+        if (all.stopping.load()) break;
         const std::int64_t now = monotonic_ns();
         bool queued = false;
         for (int index = 0; index < kClients; ++index) queued = queued || !all.all[index].queue.is_empty();

@@ -53,8 +53,10 @@ bool Doing::goes_now() {
 }
 
 Record* Doing::reserve(std::size_t bytes) {
-    client_.writing.lock();
-    auto* record = static_cast<Record*>(reserve_for(here(), client_, sizeof(Record) + bytes));
+    Engine& all = here();
+    client_.writing.lock();  // who stops the scheduler takes it, too
+    auto* record =
+        !all.closed.load() ? static_cast<Record*>(reserve_for(all, client_, sizeof(Record) + bytes)) : nullptr;
     if (record == nullptr) {
         client_.writing.unlock();
         return nullptr;
@@ -80,15 +82,17 @@ void Doing::commit(Record&, CUevent event) {
             });
         if (place != nullptr) place->store(word, std::memory_order_release);
     }
-    const std::uint64_t number = client_.queue.commit();
+    client_.queue.commit();
     client_.writing.unlock();
-    if (all.stopping.load() && !all.on.load()) wait_until_done(client_, number, true);
     wake();
 }
 
 void Doing::wait_for_turn() {
     Record* record = reserve(0);
-    if (record == nullptr) return;
+    if (record == nullptr) {
+        if (here().closed.load()) wait_until_done(client_, client_.queue.written(), true);
+        return;
+    }
     record->work.stream = nullptr;
     record->work.function = nullptr;
     const std::uint64_t number = client_.queue.commit();

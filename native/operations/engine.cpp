@@ -54,24 +54,46 @@ Engine* make_engine() {
     return there;
 }
 
+// Whoever starts or stops the scheduler, alone.
+class Change {
+  public:
+    explicit Change(Engine& all) : all_(all), alone_(!all.changing.exchange(true)) {}
+    ~Change() {
+        if (alone_) all_.changing.store(false);
+    }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+    explicit operator bool() const { return alone_; }
+
+  private:
+    Engine& all_;
+    bool alone_;
+};
+
+// Of a thread that goes on as a client meanwhile nothing is changed in its hands.
 void set_up(Engine& all, int clients) {
-    all.clients = clients;
-    all.bound_ns = bound_ns.load(kRelaxed);
-    all.any_capture = surroundings.any_capture;
-    all.live.store((std::uint64_t{1} << all.clients) - 1);  // of processes it is asked
+    all.clients.store(clients);
+    all.bound_ns.store(bound_ns.load(kRelaxed));
+    if (all.any_capture == nullptr) all.any_capture = surroundings.any_capture;
+    all.live.store((std::uint64_t{1} << clients) - 1);  // of processes it is asked
     all.lived_ns.store(0);
     look_who_lives(all, monotonic_ns());
-    all.bell = all.first_is_here() ? &all.page->first.bell : &all.own_bell;
+    if (all.bell == nullptr) all.bell = all.first_is_here() ? &all.page->first.bell : &all.own_bell;
     all.stopping.store(false);
     all.ended.store(false);
+    all.closed.store(false);
     for (int index = 0; index < kClients; ++index) {
         Client& client = all.all[index];
-        client.index = index;
+        if (client.index != index) client.index = index;
         for (auto* counter : {&client.launched, &client.deferred, &client.flushed, &client.opened, &client.waited_ns,
                               &client.requests, &client.latency_ns, &client.sm_ns}) {
             counter->store(0, kRelaxed);
         }
-        client.guess_ns = client.flew_ns = 0;
+        {
+            const Held held(client.metering);
+            client.guess_ns = client.flew_ns = 0;
+        }
         client.began_ns.store(0, kRelaxed);
         client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
@@ -106,7 +128,8 @@ int start_threads(int clients) {
     if (!surroundings.hooking()) return -ENOSYS;
     Engine* all = make_engine();
     if (all == nullptr) return -ENOMEM;
-    if (all->on.load()) return -EALREADY;
+    const Change change(*all);
+    if (!change || all->on.load()) return -EALREADY;
     if (all->page == nullptr) all->page = make_page();
     if (all->page == nullptr) return -ENOMEM;
     set_up(*all, clients);
@@ -131,14 +154,21 @@ void start_process(const char* path, int client) {
     if (start_dispatcher(*all)) all->on.store(true, std::memory_order_release);
 }
 
-// What is queued goes without the rule.
+// What is queued goes without the rule. Other threads may go on meanwhile: what they are about to queue is queued
+// before it is waited for, or goes at once behind it.
 int stop() {
     Engine* all = engine.load(std::memory_order_acquire);
     if (all == nullptr || !all->on.load()) return -ENOENT;
     if (all->processes) return 0;  // as long as the process
+    const Change change(*all);
+    if (!change || !all->on.load()) return -ENOENT;
+    for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
+    all->closed.store(true);
+    for (Client& client : all->all) {
+        const Held nobody_queues(client.writing);
+    }
     for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
     all->on.store(false);
-    for (Client& client : all->all) wait_until_done(client, client.queue.written(), true);
     all->stopping.store(true);
     wake();
     while (!all->ended.load(std::memory_order_acquire)) pause_ns(100'000);

@@ -196,10 +196,12 @@ struct Engine {
     std::atomic<bool> on;
     std::atomic<bool> logging;
     std::atomic<bool> stopping, ended, said;
-    bool processes;  // clients are processes; `own` is this one
+    std::atomic<bool> changing;  // somebody starts or stops it
+    std::atomic<bool> closed;    // nothing more is queued
+    bool processes;              // clients are processes; `own` is this one
     int own;
-    int clients;
-    std::int64_t bound_ns;
+    std::atomic<int> clients;
+    std::atomic<std::int64_t> bound_ns;
     Page* page;
     std::atomic<std::uint64_t> live;
     std::atomic<std::int64_t> lived_ns;

@@ -270,10 +270,11 @@ constexpr bool is_deferrable(How how) {
     return how == How::kKernel || how == How::kGraph || how == How::kCopy || how == How::kFill || how == How::kRecord;
 }
 
-// Work of a client: now, later, or when it is its turn.
+// Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
-CUresult do_work(operations::Client& client, const operations::Calls& calls, int row, bool per_thread, CUstream named,
-                 CUresult (*real)(Arguments...), Arguments... arguments) {
+[[gnu::always_inline]] inline CUresult do_work(operations::Client& client, const operations::Calls& calls, int row,
+                                               bool per_thread, CUstream named, CUresult (*real)(Arguments...),
+                                               Arguments... arguments) {
     const CUstream stream = operations::stream_of(client, calls, named, per_thread);
     if (is_captured_now(row, stream)) {
         const operations::Inside inside;
@@ -348,7 +349,7 @@ template <How how, typename... Arguments>
         return real(arguments...);
     }
     if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
-    if constexpr (is_deferrable(how) || how == How::kTurn || how == How::kWait) {
+    if constexpr (how == How::kTurn || how == How::kWait) {
         if constexpr (how == How::kWait) {
             if (client != nullptr) operations::flush(*client);
             operations::await_event(client, first_of<CUevent>(arguments...));

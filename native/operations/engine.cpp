@@ -115,8 +115,7 @@ void look_who_lives(Engine& all, std::int64_t now) {
 }
 
 // One that came after it was last looked is seen when its part of the page says that it is busy.
-bool Engine::first_is_busy() {
-    if (!page->first.is_busy(page->admission.rest_ns.load(kRelaxed))) return false;
+bool Engine::busy_first_lives() {
     if ((live.load(kRelaxed) & 1) == 0) look_who_lives(*this, monotonic_ns());
     return (live.load(kRelaxed) & 1) != 0;
 }

@@ -231,7 +231,10 @@ struct Engine {
     std::int64_t worked_ns;  // when client 0 was last seen to have given something
 
     bool first_is_here() const { return !processes || own == 0; }
-    bool first_is_busy();
+    bool first_is_busy() {
+        return page->first.is_busy(page->admission.rest_ns.load(std::memory_order_relaxed)) && busy_first_lives();
+    }
+    bool busy_first_lives();
 };
 
 extern constinit std::atomic<Engine*> engine;  // null: never started

@@ -36,6 +36,8 @@ enum class How {
     kEndStream,
     kCapture,
     kEndEvent,
+    kShareEvent,
+    kOpenEvent,
 };
 
 struct Listed {
@@ -287,7 +289,9 @@ template <How how, typename... Arguments>
     }
     if (!doing.goes_now()) {
         if constexpr (is_deferrable(how)) {
-            if (doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...)) return CUDA_SUCCESS;
+            const bool shared = how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...));
+            if (!shared && doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...))
+                return CUDA_SUCCESS;
         }
         doing.wait_for_turn();
     }
@@ -356,12 +360,20 @@ template <How how, typename... Arguments>
         }
         if (client != nullptr) return do_work<how>(*client, calls, row, per_thread, named, real, arguments...);
     }
-    const bool ordered_with_all = !kTakes<CUstream, Arguments...> || operations::is_default(named);
-    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent);
+    constexpr bool kNamesStream = kTakes<CUstream, Arguments...> || kTakes<const CUlaunchConfig*, Arguments...>;
+    const bool ordered_with_all = !kNamesStream || operations::is_default(named);
+    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent && how != How::kMakeStream);
     if constexpr (takes_others(how)) operations::flush_others(client);
-    if constexpr (how == How::kEndEvent) {
-        operations::await_event(client, first_of<CUevent>(arguments...));
+    if constexpr (how == How::kEndEvent || how == How::kShareEvent) {
+        const CUevent event = first_of<CUevent>(arguments...);
+        how == How::kShareEvent ? operations::share_event(event) : operations::forget_shared(event);
+        operations::await_event(client, event);
         return real(arguments...);
+    }
+    if constexpr (how == How::kOpenEvent) {
+        const CUresult result = real(arguments...);
+        if (result == CUDA_SUCCESS) operations::share_event(*first_of<CUevent*>(arguments...));
+        return result;
     }
     if constexpr (how == How::kAwaitEvent) operations::await_event(client, first_of<CUevent>(arguments...));
     if (client == nullptr) {

@@ -249,6 +249,22 @@ bool is_queued(CUevent event) {
     return all.all[word >> 56 & 15].queue.done() < (word & ((std::uint64_t{1} << 56) - 1));
 }
 
+void share_event(CUevent event) {
+    Engine& all = here();
+    const Held held(all.eventing);
+    if (event != nullptr && all.shared.add(event, [](char&) {}, [](char) { return false; }) == nullptr)
+        all.any_shared.store(true);
+}
+
+void forget_shared(CUevent event) {
+    Engine& all = here();
+    if (all.shared.find(event) == nullptr) return;
+    const Held held(all.eventing);
+    all.shared.remove(event);
+}
+
+bool is_shared(CUevent event) { return here().any_shared.load(kRelaxed) || here().shared.find(event) != nullptr; }
+
 void await_event(const Client* client, CUevent event) {
     Engine& all = here();
     const auto* there = all.events.find(event);

@@ -36,6 +36,8 @@ enum class How {
     kEndStream,
     kCapture,
     kEndEvent,
+    kShareEvent,
+    kOpenEvent,
 };
 
 struct Listed {
@@ -270,10 +272,11 @@ constexpr bool is_deferrable(How how) {
     return how == How::kKernel || how == How::kGraph || how == How::kCopy || how == How::kFill || how == How::kRecord;
 }
 
-// Work of a client: now, later, or when it is its turn.
+// Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
-CUresult do_work(operations::Client& client, const operations::Calls& calls, int row, bool per_thread, CUstream named,
-                 CUresult (*real)(Arguments...), Arguments... arguments) {
+[[gnu::always_inline]] inline CUresult do_work(operations::Client& client, const operations::Calls& calls, int row,
+                                               bool per_thread, CUstream named, CUresult (*real)(Arguments...),
+                                               Arguments... arguments) {
     const CUstream stream = operations::stream_of(client, calls, named, per_thread);
     if (is_captured_now(row, stream)) {
         const operations::Inside inside;
@@ -286,7 +289,9 @@ CUresult do_work(operations::Client& client, const operations::Calls& calls, int
     }
     if (!doing.goes_now()) {
         if constexpr (is_deferrable(how)) {
-            if (doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...)) return CUDA_SUCCESS;
+            const bool shared = how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...));
+            if (!shared && doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...))
+                return CUDA_SUCCESS;
         }
         doing.wait_for_turn();
     }
@@ -348,19 +353,27 @@ template <How how, typename... Arguments>
         return real(arguments...);
     }
     if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
-    if constexpr (is_deferrable(how) || how == How::kTurn || how == How::kWait) {
+    if constexpr (how == How::kTurn || how == How::kWait) {
         if constexpr (how == How::kWait) {
             if (client != nullptr) operations::flush(*client);
             operations::await_event(client, first_of<CUevent>(arguments...));
         }
         if (client != nullptr) return do_work<how>(*client, calls, row, per_thread, named, real, arguments...);
     }
-    const bool ordered_with_all = !kTakes<CUstream, Arguments...> || operations::is_default(named);
-    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent);
+    constexpr bool kNamesStream = kTakes<CUstream, Arguments...> || kTakes<const CUlaunchConfig*, Arguments...>;
+    const bool ordered_with_all = !kNamesStream || operations::is_default(named);
+    operations::before(client, named, ordered_with_all && how != How::kAwaitEvent && how != How::kMakeStream);
     if constexpr (takes_others(how)) operations::flush_others(client);
-    if constexpr (how == How::kEndEvent) {
-        operations::await_event(client, first_of<CUevent>(arguments...));
+    if constexpr (how == How::kEndEvent || how == How::kShareEvent) {
+        const CUevent event = first_of<CUevent>(arguments...);
+        how == How::kShareEvent ? operations::share_event(event) : operations::forget_shared(event);
+        operations::await_event(client, event);
         return real(arguments...);
+    }
+    if constexpr (how == How::kOpenEvent) {
+        const CUresult result = real(arguments...);
+        if (result == CUDA_SUCCESS) operations::share_event(*first_of<CUevent*>(arguments...));
+        return result;
     }
     if constexpr (how == How::kAwaitEvent) operations::await_event(client, first_of<CUevent>(arguments...));
     if (client == nullptr) {

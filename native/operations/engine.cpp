@@ -115,8 +115,7 @@ void look_who_lives(Engine& all, std::int64_t now) {
 }
 
 // One that came after it was last looked is seen when its part of the page says that it is busy.
-bool Engine::first_is_busy() {
-    if (!page->first.is_busy(page->admission.rest_ns.load(kRelaxed))) return false;
+bool Engine::busy_first_lives() {
     if ((live.load(kRelaxed) & 1) == 0) look_who_lives(*this, monotonic_ns());
     return (live.load(kRelaxed) & 1) != 0;
 }
@@ -249,6 +248,22 @@ bool is_queued(CUevent event) {
     const std::uint64_t word = there->load(std::memory_order_acquire);
     return all.all[word >> 56 & 15].queue.done() < (word & ((std::uint64_t{1} << 56) - 1));
 }
+
+void share_event(CUevent event) {
+    Engine& all = here();
+    const Held held(all.eventing);
+    if (event != nullptr && all.shared.add(event, [](char&) {}, [](char) { return false; }) == nullptr)
+        all.any_shared.store(true);
+}
+
+void forget_shared(CUevent event) {
+    Engine& all = here();
+    if (all.shared.find(event) == nullptr) return;
+    const Held held(all.eventing);
+    all.shared.remove(event);
+}
+
+bool is_shared(CUevent event) { return here().any_shared.load(kRelaxed) || here().shared.find(event) != nullptr; }
 
 void await_event(const Client* client, CUevent event) {
     Engine& all = here();

@@ -223,6 +223,8 @@ struct Engine {
     Kernels kernels;
     Table<Stream, 256> streams;
     Table<std::atomic<std::uint64_t>, 256> events;  // of a record that is queued: client and number
+    Table<char, 64> shared;                         // events that other processes may wait for
+    std::atomic<bool> any_shared;                   // there is no room for more of them: any may be one
     std::array<Client, kClients> all;
     Latencies latencies;
     Log log;
@@ -231,7 +233,10 @@ struct Engine {
     std::int64_t worked_ns;  // when client 0 was last seen to have given something
 
     bool first_is_here() const { return !processes || own == 0; }
-    bool first_is_busy();
+    bool first_is_busy() {
+        return page->first.is_busy(page->admission.rest_ns.load(std::memory_order_relaxed)) && busy_first_lives();
+    }
+    bool busy_first_lives();
 };
 
 extern constinit std::atomic<Engine*> engine;  // null: never started
@@ -344,6 +349,10 @@ CUresult flush(Client& client);
 void flush_others(const Client* client);  // of all but this one, without the rule
 bool is_queued(const Client& client, CUstream stream);
 bool is_queued(CUevent event);
+// Another process may wait for it: its record is never queued from now on.
+void share_event(CUevent event);
+void forget_shared(CUevent event);
+bool is_shared(CUevent event);
 void await_event(const Client* client, CUevent event);
 void await_event_of_others(const Client* client, CUevent event);  // before it is recorded again
 void await_legacy(Client& client, const Calls& calls);

@@ -51,6 +51,13 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle) {
     return CUDA_SUCCESS;
 }
 
+// No other process sees an event of the emulated GPU.
+CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+    EMULATOR_ENTER();
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    return named(objects().events, event) ? CUDA_ERROR_NOT_SUPPORTED : no_such_handle();
+}
+
 CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     EMULATOR_ENTER();
     Stream* stream = nullptr;

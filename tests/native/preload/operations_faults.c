@@ -151,6 +151,51 @@ static void more(void) {
     printf("%d %d\n", RL(rl_operations_start)(17), RL(rl_operations_start)(0));
 }
 
+/* A thread of no client gives a stream of its own a kernel, which is nothing to what clients have queued. */
+static void beside(void) {
+    CUstream nobodys;
+    uint64_t count = kWords;
+    uint32_t value = 3;
+    void* parameters[] = {&second, &value, &count};
+    is_client(-1);
+    MUST(cuStreamCreate(&nobodys, CU_STREAM_NON_BLOCKING));
+    const CUlaunchConfig config = {kWords / 256, 1, 1, 256, 1, 1, 0, nobodys, NULL, 0};
+    MUST(cuLaunchKernelEx(&config, fill, parameters, NULL));
+    is_client(1);
+}
+
+/* Another process is to wait for an event whose record is queued: it is with the driver before that process can know.
+ */
+static void shares(void) {
+    CUevent shared;
+    CUipcEventHandle handle;
+    buffers();
+    MUST(cuEventCreate(&shared, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    const CUstream first = busy();
+    pthread_t opener;
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    fills(memory, 5, own);
+    MUST(cuEventRecord(shared, own));
+    printf("queued %d\n", cuEventQuery(shared));
+    beside();
+    printf("beside %d\n", (int)counted(1).launched);
+    const CUresult answer = cuIpcGetEventHandle(&handle, shared);
+    printf("shared %d launched %d\n", answer, (int)counted(1).launched);
+    MUST(pthread_join(opener, NULL));
+    is_client(0);
+    MUST(cuStreamSynchronize(first));
+    *flag_here = 0;
+    is_client(0);
+    blocks(first);
+    is_client(1);
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    fills(memory, 6, own);
+    MUST(cuEventRecord(shared, own)); /* again: the other process knows it already */
+    printf("again %d\n", (int)counted(1).launched);
+    MUST(pthread_join(opener, NULL));
+    MUST(cuEventDestroy(shared));
+}
+
 static void says(const char* what) {
     puts(what);
     fflush(stdout);
@@ -210,6 +255,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "fault")) fault();
     if (!strcmp(act, "never")) never();
     if (!strcmp(act, "full")) full();
+    if (!strcmp(act, "shares")) shares();
     if (!strcmp(act, "told")) told();
     if (!strcmp(act, "page")) page(words[2]);
     return 0;

@@ -395,6 +395,7 @@ def test_a_process_that_ends_meanwhile_ends_the_recording(commands: Commands, on
         out, err = process.communicate(timeout=2 * PATIENCE_S)
         assert process.returncode == 0, err
         assert json.loads(out)["requests"] >= USUAL - 1
+        assert f"runlist: process {program.pid} has ended\n" in err
     finally:
         program.close()
 

@@ -96,3 +96,13 @@ def test_who_changes_its_slices_on_and_on_has_them_put_back_every_five_milliseco
     world.at(3.5, 8)
     world.at(100.0)
     assert world.looked == [(6, 0.0), (7, 2.0), (8, 3.5), (6, 5.2), (7, 7.2)]
+
+
+def test_nothing_is_kept_of_who_ended_before_a_look_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.at(0, 7)
+    world.at(1, 7)  # due in 4 ms
+    world.corrections.forget(7)
+    world.at(20)
+    assert world.looked == [(7, 0.0)]
+    assert world.corrections._corrected == {}

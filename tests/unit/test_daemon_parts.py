@@ -125,6 +125,7 @@ def test_all_of_it_is_closed_and_what_puts_back_before_the_keeper() -> None:
         "actuator", "adoption", "census", "drop_ins", "gpus", "keeper", "kernel", "manager", "processes", "sightings",
     ]  # fmt: skip
     assert closed.index("sightings") < closed.index("processes")  # it begins nothing any more
+    assert closed.index("processes") < closed.index("kernel")  # whose loader may be stopped: it waits for that
     assert max(map(closed.index, ("processes", "gpus", "actuator"))) < closed.index("keeper")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
@@ -18,7 +20,7 @@ from runlist.planes.interface import GpuInfo
 from runlist.planes.nvidia import turns
 from runlist.planes.nvidia.nvml import DeviceSample, NvmlError, ProcessSample
 from runlist.planes.nvidia.plane import NvidiaPlane
-from runlist.planes.usage import Residency
+from runlist.planes.usage import Reading, Residency
 from runlist.trace import recorder
 from runlist.trace.operations import add_tracks
 from runlist.trace.recorder import choose_gpus, process_name, record
@@ -352,3 +354,14 @@ def test_names_of_processes() -> None:
     assert len(process_name(os.getpid())) < 80
     assert process_name(2**22 + 5) == f"process [{2**22 + 5}]"
     assert process_name(0) == "another user's process"
+
+
+def test_a_clock_of_the_gpu_that_drifts_is_followed() -> None:
+    drift_s = itertools.count(step=1e-3)
+    log = mock.Mock(read=lambda: Reading(time.monotonic() + next(drift_s)), busy=list)
+    one = recorder._Log(mock.Mock(turn_log=lambda _: log), 0, GpuInfo("GPU-1", "H200", 1, 0))
+    beside = mock.Mock()
+    for _ in range(100):
+        one.read_into(mock.Mock(), beside)
+    first, *_, last = (call.args[2] for call in beside.hear.call_args_list)
+    assert last - first > 50_000_000

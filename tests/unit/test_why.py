@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runlist.planes.kernel.functions import is_stepped_over
+from runlist.proc.process import start_of
 from runlist.protocol.why_autogen import RUNNABLE_PREEMPTED
+from runlist.why import recorder
 from runlist.why.cost import Cost
 from runlist.why.functions import watched
 from runlist.why.parts import Part
@@ -289,8 +291,8 @@ def test_the_order_in_which_events_come_does_not_matter() -> None:
         assert parts_us(row_of(seen(shuffled, 10_000))) == expected
 
 
-def test_what_goes_on_when_the_recording_ends_is_left_out() -> None:
-    report = analyse(seen([launch(0), *call(100, 200)[:1]], 10_000), 0, us(PAUSE_US)).report
+def test_what_only_launches_is_no_request() -> None:
+    report = analyse(seen([launch(0), *asleep(10, 9_000), launch(9_010)], 10_000), 0, us(PAUSE_US)).report
     assert report.requests == 0
     assert lines(report, "it") == ["it: no request was seen from its beginning to its end in 0.0 s"]
 
@@ -373,6 +375,25 @@ def test_what_costs_all_of_the_time_that_there_was_is_said_in_digits() -> None:
     one._cost, one._worked, one._worked_first = Cost(1e3, 1e3, 1e3), 0, 1 << 62
     one._watch = mock.Mock(stepped=(), counts=lambda: mock.Mock(calls=7, dropped=0, switches=2))
     assert "some 0.0 ms, 100.0 % of the processor time" in one.cost()
+
+
+def test_a_recording_that_is_full_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MOST_EVENTS", 3)
+    one = Recorder.__new__(Recorder)
+    one.pid, one._started, one._events, one._launches_until, one.ended_by = (
+        os.getpid(),
+        start_of(os.getpid()),
+        [],
+        1,
+        "",
+    )
+    one._maps = []
+    one._daemon = one._throttling = mock.Mock()
+    fields = (1, int(What.IN), ME, 0, 0, 0, 0, 0, b"")
+    one._watch = mock.Mock(take=lambda: [fields] * 2)
+    assert one.look()
+    assert not one.look()
+    assert one.ended_by == "the recording is full, with 3 events: what came later is not in it"
 
 
 def test_every_function_is_watched_in_all_its_forms_by_one_number() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runlist.why.report import analyse
+from runlist.why.report import analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
 from runlist.why.seen import Event, What
 from tests.fixtures.why_events import (
@@ -28,6 +28,28 @@ from tests.fixtures.why_events import (
     usual,
     wake,
 )
+
+
+def test_one_that_goes_on_when_the_recording_ends_is_told_with_what_it_waits_for() -> None:
+    events = [launch(0), out(50, state=0, to=77, name="hog"), back(30_050), *call(30_100, 0)[:1]]
+    report = analyse(seen(events, 40_000, turns=[turn(30_100, 60_000)]), 0, us(PAUSE_US)).report
+    assert (report.requests, report.slow) == (0, [])
+    (row,) = report.going_on
+    assert (row.ms, row.culprit) == (40.0, "core")
+    assert sum(row.parts_ms.values()) == pytest.approx(row.ms)
+    assert lines(report, "it") == [
+        "it: no request was seen from its beginning to its end in 0.0 s",
+        "one that began at 0.000 s went on, after 40.00 ms: it waited 30.0 ms for a core, which hog [77] had",
+    ]
+
+
+def test_what_has_not_begun_to_wait_goes_on_no_less() -> None:
+    usual_ones = [each for number in range(5) for each in usual(10_000.0 * (number + 1))]
+    begun = [*asleep(80_000, 90_000), launch(90_000), out(90_050, stack=STACK_OF_FUTEX)]
+    report = analyse(seen([*usual_ones, *begun], 190_000), None, us(PAUSE_US)).report
+    assert [row.why for row in report.going_on] == ["it waited for another of its threads (futex) for 100.0 ms"]
+    idle = analyse(seen([*usual_ones, out(60_500)], 190_000), None, us(PAUSE_US)).report
+    assert idle.going_on == []
 
 
 def test_a_pause_is_slept_and_not_waited_for_a_core() -> None:

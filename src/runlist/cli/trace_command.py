@@ -142,6 +142,8 @@ def _explain(recorder: Recorder, out: Path | None, recorded: Recorded, json: boo
 
     assert recorder.analysis is not None
     report = recorder.analysis.report
+    if recorder.ended_by:
+        say(recorder.ended_by)
     say(recorder.cost())
     if json:
         print_json({**dataclasses.asdict(report), "trace": None if out is None else dataclasses.asdict(recorded)})

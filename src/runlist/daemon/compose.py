@@ -61,9 +61,9 @@ class Daemon(msgspec.Struct, frozen=True):
     def close(self) -> None:
         """Put everything back and end the keeper."""
         self.sightings.close()
-        self.kernel.close()
         self.manager.close()
         self.processes.close()
+        self.kernel.close()  # its loader may be stopped, for which nobody waits who is suspended
         self.adoption.close()
         self.gpus.close()
         self.actuator.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from runlist.trace.operations import add_tracks
 from runlist.trace.writer import GpuTracks, TraceWriter
 
 _READ_S = 0.1  # the log's ring has room for seconds
+_CLOCKS_AGREE = 20  # readings, in which two clocks drift apart by a tenth of a millisecond
 _NAME_LENGTH = 60
 
 
@@ -149,7 +151,7 @@ class _Log:
     def __init__(self, plane: Plane, index: int, info: GpuInfo) -> None:
         self.name = f"GPU {index} {info.name}"
         self._index = index
-        self._ahead_ns: int | None = None
+        self._aheads_ns: deque[int] = deque(maxlen=_CLOCKS_AGREE)  # a clock of the GPU's own drifts from ours
         self.lost = 0
         self._log = plane.turn_log(info.uuid)
         self.samples_busy = self._log.samples_busy
@@ -159,8 +161,7 @@ class _Log:
         began_ns = time.monotonic_ns()
         reading = self._log.read()
         if beside is not None:
-            ahead_ns = round(reading.until * 1e9) - began_ns  # by a little too much: the quickest reading tells best
-            self._ahead_ns = ahead_ns if self._ahead_ns is None else min(self._ahead_ns, ahead_ns)
+            self._aheads_ns.append(round(reading.until * 1e9) - began_ns)
             beside.hear(self._index, reading.residencies, self._ahead_ns)
         if reading.dropped:
             self.lost += reading.dropped
@@ -169,11 +170,16 @@ class _Log:
         for end_ns, percent in self._log.busy():
             tracks.busy(percent, end_ns)
 
+    @property
+    def _ahead_ns(self) -> int:
+        """Each time it is a little too much: the quickest reading tells best."""
+        return min(self._aheads_ns)
+
     def finish(self, tracks: GpuTracks, beside: Beside | None = None) -> None:
         """Add what was no event, and end what is open."""
         if (alone := self._log.unswitched()) is not None:
             tracks.add([alone])
-            if beside is not None and self._ahead_ns is not None:
+            if beside is not None and self._aheads_ns:
                 beside.hear(self._index, [alone], self._ahead_ns)
         tracks.end()
 

@@ -43,7 +43,8 @@ class Recorder:
     def __init__(self, pid: int, device: str | None, slower_than_ns: int | None, pause_ns: int | None) -> None:
         self.pid = pid
         self.analysis: Analysis | None = None
-        self.full = False
+        self.ended_by = ""
+        """Why the recording ended by itself, in words."""
         self._bounds = slower_than_ns, pause_ns
         self._events: list[Event] = []
         self._turns: dict[int, list[Turn]] = {}
@@ -106,11 +107,13 @@ class Recorder:
         self._limit_cost()
         self._daemon.look()
         self._throttling.look()
-        self.full = len(self._events) >= MOST_EVENTS
-        alive = start_of(self.pid) == self._started
-        if alive:
+        if start_of(self.pid) != self._started:
+            self.ended_by = f"process {self.pid} has ended"
+        else:
             self._read_maps()
-        return alive and not self.full
+            if len(self._events) >= MOST_EVENTS:
+                self.ended_by = f"the recording is full, with {MOST_EVENTS:,} events: what came later is not in it"
+        return not self.ended_by
 
     def hear(self, gpu: int, residencies: Sequence[Residency], ahead_ns: int) -> None:
         """Who held a GPU."""

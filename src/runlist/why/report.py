@@ -33,7 +33,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is told. Lengths are in ms; `requests` were seen whole."""
+    """All that is told. Lengths are in ms; `requests` were seen whole. Those `going_on` had no end yet when the
+    recording ended, and were slow by then.
+    """
 
     pid: int
     seconds: float
@@ -43,6 +45,7 @@ class Report:
     slower_than_ms: float | None
     dropped: int
     slow: list[Row] = field(default_factory=list)
+    going_on: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,10 @@ class Analysis:
 def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None = None) -> Analysis:
     """From what was seen to what is told."""
     by_thread = threads(seen)
-    found = requests(seen, calls(seen.events, seen.end_ns), by_thread, pause_ns)
-    every = parts(seen, found, by_thread)
+    begun = requests(seen, calls(seen.events, seen.end_ns), by_thread, pause_ns)
+    found = [request for request in begun if not request.goes_on]
+    of_begun = parts(seen, begun, by_thread)
+    every = [each for each in of_begun if not each.request.goes_on]
     lengths = sorted(request.length_ns for request in found)
     bound = slower_than_ns
     if bound is None and lengths:
@@ -66,6 +71,7 @@ def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None 
     beginnings = {each.request.start_ns for each in slow}
     usual = culprit.Usual(every, beginnings)
     rows = [_row(seen, each, usual.beside(each)) for each in slow]
+    going_on = [each for each in of_begun if each.request.goes_on and each.request.length_ns > (bound or 0)]
     return Analysis(
         Report(
             seen.pid,
@@ -76,6 +82,7 @@ def analyse(seen: Seen, slower_than_ns: int | None = None, pause_ns: int | None 
             bound / 1e6 if bound is not None else None,
             seen.dropped,
             rows,
+            [_row(seen, each, usual.beside(each)) for each in going_on],
         ),
         every,
     )
@@ -118,6 +125,13 @@ _WIDTH = 8
 
 def lines(report: Report, name: str) -> list[str]:
     """The table: times are in ms."""
+    return [
+        *_finished(report, name),
+        *(f"one that began at {row.at_s:.3f} s went on, after {row.ms:.2f} ms: {row.why}" for row in report.going_on),
+    ]
+
+
+def _finished(report: Report, name: str) -> list[str]:
     if not report.requests:
         return [f"{name}: no request was seen from its beginning to its end in {report.seconds:.1f} s"]
     bound = report.slower_than_ms or 0.0

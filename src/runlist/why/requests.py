@@ -59,7 +59,7 @@ _Waits = dict[int, list[Call]]
 class Request:
     """A request, its calls in order and the threads that made them. `earlier` is when work was launched that was still
     under way at its beginning, as far as it was seen: nobody had waited for it; `earlier_done` when somebody had,
-    within the request.
+    within the request. One that `goes_on` had no end yet when the recording ended.
     """
 
     start_ns: int
@@ -70,6 +70,7 @@ class Request:
     earlier: int | None = None
     earlier_done: int | None = None
     launches: int = 0
+    goes_on: bool = False
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -143,7 +144,9 @@ def unseen_launches(
 
 
 def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pause_ns: int | None) -> list[Request]:
-    """The requests of a process, in order: those that were seen from their beginning to their end."""
+    """The requests of a process, in order: those that were seen from their beginning to their end, and those that went
+    on when the recording ended.
+    """
     until = seen.launches_until
     lanes = _lanes(made)
     if pause_ns is None:
@@ -233,9 +236,13 @@ def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
 def _requests(
     own: Sequence[Call], number: int, threads: Mapping[int, Thread], pause_ns: int, end_ns: int
 ) -> Iterator[Request]:
-    # What goes on when the recording ends is not known to the end, and is left out by `_request`.
-    for group in _joined(list(_between_pauses(own, threads, pause_ns))):
-        yield from _request(group, number, end_ns)
+    *groups, last = _joined(list(_between_pauses(own, threads, pause_ns)))
+    found = [request for group in groups for request in _request(group, number)]
+    yield from found
+    if _goes_on(last, end_ns, waits=bool(found)):
+        yield _made_of(last, end_ns, number, goes_on=True)
+    else:
+        yield from _request(last, number)
 
 
 def _between_pauses(own: Sequence[Call], threads: Mapping[int, Thread], pause_ns: int) -> Iterator[list[Call]]:
@@ -268,7 +275,7 @@ def _joined(groups: Sequence[list[Call]]) -> Iterator[list[Call]]:
         usual = range(whole[few], whole[-1 - few] + 1)
     begun: list[Call] = []
     for group in groups:
-        if _is_open(begun) and _goes_on(begun, group, usual):
+        if _is_open(begun) and _belongs(begun, group, usual):
             begun += group
         else:
             if begun:
@@ -284,7 +291,7 @@ def _is_open(group: Sequence[Call]) -> bool:
     return last is not None and last.kind is Kind.WORK
 
 
-def _goes_on(begun: Sequence[Call], group: Sequence[Call], usual: range) -> bool:
+def _belongs(begun: Sequence[Call], group: Sequence[Call], usual: range) -> bool:
     first = next((call for call in group if call.kind is not Kind.MEMORY), None)
     if first is not None and first.kind is Kind.WAIT:
         return all(call.kind in _LAUNCHES for call in begun) or all(call.kind in _WAITS for call in group)
@@ -298,15 +305,26 @@ def _off(launches: int, usual: range) -> float:
     return launches / usual[-1] if launches > usual[-1] else usual[0] / max(launches, 1)
 
 
-def _request(group: Sequence[Call], number: int, end_ns: int) -> Iterator[Request]:
-    work = [call for call in group if call.kind in (Kind.WORK, Kind.BOTH)]
-    waits = [call.end_ns for call in group if call.kind in (Kind.WAIT, Kind.BOTH)]
-    if not work or not waits or max(waits) >= end_ns:
-        return
-    end = max(waits)
-    own = [call for call in group if call.start_ns < end]
+def _goes_on(group: Sequence[Call], end_ns: int, *, waits: bool) -> bool:
+    """Whether a lane's last calls wait still, or have not begun to, where requests of this lane do wait."""
+    if group[0].start_ns >= end_ns or not any(call.kind in (Kind.WORK, Kind.BOTH) for call in group):
+        return False
+    if any(call.end_ns >= end_ns for call in group if call.kind in (Kind.WAIT, Kind.BOTH)):
+        return True
+    return waits and _is_open(group) and not any(call.kind is Kind.WAIT for call in group)
+
+
+def _request(group: Sequence[Call], number: int) -> Iterator[Request]:
+    """The request that ends with the last wait; none where nothing is launched, or waited for."""
+    ends = [call.end_ns for call in group if call.kind in (Kind.WAIT, Kind.BOTH)]
+    if ends and any(call.kind in (Kind.WORK, Kind.BOTH) for call in group):
+        yield _made_of(group, max(ends), number)
+
+
+def _made_of(group: Sequence[Call], end_ns: int, number: int, *, goes_on: bool = False) -> Request:
+    own = [call for call in group if call.start_ns < end_ns]
     tids = sorted({call.tid for call in own})
-    yield Request(own[0].start_ns, end, own, number, tids, launches=_launches(own))
+    return Request(own[0].start_ns, end_ns, own, number, tids, launches=_launches(own), goes_on=goes_on)
 
 
 def _launches(own: Sequence[Call]) -> int:

@@ -41,6 +41,7 @@ class Corrections:
     def forget(self, pid: int) -> None:
         """A process has ended."""
         self._corrected.pop(pid, None)
+        self._wrong.pop(pid, None)  # else a look at nobody would be remembered for ever
 
     def is_due(self, pid: int) -> bool:
         """Whether a process is to be looked at already."""

@@ -128,16 +128,16 @@ def test_a_filter(fake: FakeDaemon) -> None:
 
 def test_help_is_a_page_above_a_screen_that_goes_on(fake: FakeDaemon) -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        await until(pilot, "train.py")
+        await until(pilot, "train.py", "? help", "q quit")
         await pilot.press("question_mark")
-        await until(pilot, "take the last change back", "Any key closes this page")
+        await until(pilot, "take the last change back", "says what fits a program", "Any key closes this page")
         fake.tasks = [SECOND]
         await pilot.pause(0.3)
         await pilot.press("s")
         await until(pilot, "second", without="Any key")
         assert fake.asked(wire.Suspend) == []
 
-    on_screen(steps, (140, 30))
+    on_screen(steps, (80, 24))
 
 
 def test_keys_that_come_at_once_close_help_once(fake: FakeDaemon) -> None:

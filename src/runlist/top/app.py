@@ -59,18 +59,18 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,h,f1", "help", "help", key_display="?"),
+        Binding("q,ctrl+c", "quit", "quit", key_display="q"),  # early: of these, 80 columns show the first ones alone
         Binding("c", "change('class')", "class"),
         Binding("plus,equals_sign", "change('heavier')", "weight up", key_display="+"),
         Binding("minus", "change('lighter')", "down", key_display="-"),
         Binding("k", "ask('cap')", "cap"),
         Binding("m", "ask('memory')", "memory"),
-        Binding("s", "change('suspend')", "suspend/resume"),
+        Binding("s", "change('suspend')", "suspend"),
         Binding("u", "undo", "undo"),
         Binding("slash", "filter", "filter", key_display="/"),
         Binding("escape", "show_all", show=False),
         Binding("p", "sort", "sort"),
         Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q,ctrl+c", "quit", "quit", key_display="q"),
     ]
 
     def __init__(self, feed: Feed, interval_s: float = 1.0) -> None:

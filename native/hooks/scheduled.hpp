@@ -446,8 +446,14 @@ template <How how, typename... Arguments>
     if (operations::inside || in_hook) return real(arguments...);
     const CUstream named = Named(arguments...).stream;
     const operations::Calls* calls = operation_calls(row);
-    operations::Client* client = calls != nullptr ? operations::client_of(named) : nullptr;
-    if (client == nullptr) return schedule<how>(real, row, per_thread, arguments...);
+    if (calls == nullptr) return real(arguments...);
+    operations::Client* client = operations::client_of(named);
+    if (client == nullptr) {
+        if (how == How::kRecord || operations::is_default(named))
+            return schedule<how>(real, row, per_thread, arguments...);
+        operations::before(nullptr, named, false);
+        return real(arguments...);
+    }
     if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));
     return do_work<how>(*client, *calls, row, per_thread, named, real, arguments...);
 }

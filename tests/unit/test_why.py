@@ -137,6 +137,12 @@ def test_a_file_is_named_by_the_address_that_faulted() -> None:
     assert row.why == "it waited 60.0 ms for /file42 to be read (page fault)"
 
 
+def test_a_page_that_is_of_no_file_was_memory() -> None:
+    events = [launch(0), out(100, stack=STACK_OF_FAULT), wake(20_000), back(20_010), *call(20_100, 20_200)]
+    row = row_of(seen(events, 90_000))
+    assert row.why == "it waited 19.9 ms for memory of its own (page fault, as where that was swapped out)"
+
+
 def test_another_thread_that_keeps_a_lock() -> None:
     events = [launch(0), out(50, stack=STACK_OF_FUTEX), wake(20_000), back(20_000), *call(20_100, 20_200)]
     row = row_of(seen(events, 90_000), pause_us=30_000)

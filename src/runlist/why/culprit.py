@@ -137,7 +137,7 @@ def _throttled(seen: Seen, took: str) -> str:
 
 
 def _file(one: Parts) -> str:
-    if name := _most(one.files):
+    if (name := _most(one.files)) and not name.startswith("["):  # [heap], [stack]
         return f"{name} to be read (page fault)"
     if one.modes.get(Mode.FAULT, 0) > one.modes.get(Mode.FILE, 0):
         return "memory of its own (page fault, as where that was swapped out)"

@@ -6,6 +6,7 @@ import itertools
 import os
 import platform
 import random
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -135,6 +136,13 @@ def test_a_file_is_named_by_the_address_that_faulted() -> None:
     events = [launch(0), out(50, stack=STACK_OF_FAULT, fault=42), wake(60_000), back(60_010), *call(60_100, 60_200)]
     row = row_of(seen(events, 90_000))
     assert row.why == "it waited 60.0 ms for /file42 to be read (page fault)"
+
+
+@pytest.mark.parametrize("place", ["", "[heap]"])
+def test_a_page_that_is_of_no_file_was_memory(place: str) -> None:
+    events = [launch(0), out(100, stack=STACK_OF_FAULT, fault=5), wake(20_000), back(20_010), *call(20_100, 20_200)]
+    row = row_of(replace(seen(events, 90_000), file_of=lambda _: place))
+    assert row.why == "it waited 19.9 ms for memory of its own (page fault, as where that was swapped out)"
 
 
 def test_another_thread_that_keeps_a_lock() -> None:

@@ -102,7 +102,7 @@ def words(seen: Seen, one: Parts, part: Part, others: Mapping[Part, float]) -> s
         Part.HOST: lambda: f"its own code ran for {took}{beyond}",
         Part.CORE: lambda: f"it waited {took} for a core{_had(_most(one.cores))}",
         Part.THROTTLED: lambda: _throttled(seen, took),
-        Part.FILES: lambda: f"it waited {took} for {_file(_most(one.files))}",
+        Part.FILES: lambda: f"it waited {took} for {_file(one)}",
         Part.INTERRUPTS: lambda: f"interrupts took its core for {took}{beyond}",
         Part.ASLEEP: lambda: _slept(one, f"for {took}{beyond}"),
         Part.MEMORY: lambda: _refused(seen, one, took),
@@ -136,8 +136,12 @@ def _throttled(seen: Seen, took: str) -> str:
     return f"it was kept from a free core for {took}"
 
 
-def _file(name: str | None) -> str:
-    return f"{name} to be read (page fault)" if name else "a file to be read or written"
+def _file(one: Parts) -> str:
+    if (name := _most(one.files)) and not name.startswith("["):  # [heap], [stack]
+        return f"{name} to be read (page fault)"
+    if one.modes.get(Mode.FAULT, 0) > one.modes.get(Mode.FILE, 0):
+        return "memory of its own (page fault, as where that was swapped out)"
+    return "a file to be read or written"
 
 
 def _kept(one: Parts) -> str:

@@ -47,13 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     ready()  # opens a descriptor for good: it is no test's that counts them
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if not worker:
+    worker = getattr(config, "workerinput", None)  # the environment is also that of a run that a test starts
+    if worker is None:
         config.pluginmanager.register(_TellAtOnce(config))
         return
     config.pluginmanager.register(LastResort())
     if [Path(word).resolve() for word in config.args] == [TESTS]:
-        config.args = _from(int(worker.removeprefix("gw")) / int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+        config.args = _from(int(worker["workerid"].removeprefix("gw")) / worker["workercount"])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import struct
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ __all__ = ["own_usage"]
 
 VICTIM = NOBODY - 1
 _SYS_CLONE3 = 435
+_SYS_SETRESGID, _SYS_SETRESUID = {"x86_64": (119, 117), "aarch64": (149, 147)}.get(platform.machine(), (0, 0))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Asks = Callable[[Managed, int], Any]
@@ -36,8 +38,8 @@ def start_as(user: int, pid: int = 0) -> int:
     arguments = ctypes.create_string_buffer(struct.pack("11Q", *words))
     made = _libc.syscall(_SYS_CLONE3, arguments, ctypes.c_size_t(88))
     if made == 0:
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        for call in (_SYS_SETRESGID, _SYS_SETRESUID):  # the C library's own wait for threads, which are its parent's
+            _libc.syscall(call, user, user, user)
         while True:
             signal.pause()
     assert made > 0, os.strerror(ctypes.get_errno())

@@ -33,10 +33,7 @@ Asks = Callable[[Managed, int], Any]
 
 def start_as(user: int, pid: int = 0) -> int:
     """A process of a user that does nothing, with this id if one is named."""
-    ids = (ctypes.c_int * 1)(pid)
-    words = (0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(ids) if pid else 0, int(bool(pid)), 0)
-    arguments = ctypes.create_string_buffer(struct.pack("11Q", *words))
-    made = _libc.syscall(_SYS_CLONE3, arguments, ctypes.c_size_t(88))
+    made = _clone_as(pid) if pid else os.fork()  # a clone by hand may have a lock of a thread that just starts
     if made == 0:
         for call in (_SYS_SETRESGID, _SYS_SETRESUID):  # the C library's own wait for threads, which are its parent's
             _libc.syscall(call, user, user, user)
@@ -45,6 +42,13 @@ def start_as(user: int, pid: int = 0) -> int:
     assert made > 0, os.strerror(ctypes.get_errno())
     wait_for(lambda: owner_of(made) == user, "the process to be that user's")
     return made
+
+
+def _clone_as(pid: int) -> int:
+    ids = (ctypes.c_int * 1)(pid)
+    words = (0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(ids), 1, 0)
+    arguments = ctypes.create_string_buffer(struct.pack("11Q", *words))
+    return int(_libc.syscall(_SYS_CLONE3, arguments, ctypes.c_size_t(88)))
 
 
 def end(pid: int) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from runlist import files
 from runlist.errors import RunlistError
 from runlist.statistics import percentile
 
@@ -51,18 +49,8 @@ def draw(samples: Mapping[str, Sequence[float]], title: str) -> bytes:
 
 def save(image: bytes, path: Path) -> None:
     """Writes a whole file or none. Raises RunlistError where it cannot."""
-    temporary = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(image)
-        temporary.replace(path)
+        files.replace(path, image)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        raise RunlistError(
-            f"the picture {path} cannot be written ({error.strerror}): name another with --out"
-        ) from None
+        reason = f"the picture {path} cannot be written ({error.strerror}): name another with --out"
+        raise RunlistError(reason) from None

@@ -137,7 +137,7 @@ FLOW: dict[str, set[str]] = {
     },
     "advice": {"client", "errors", "proc", "text", "units", "views"},
     "demo": {
-        "client", "emulated", "protocol", "errors", "planes.interface", "planes.registry", "statistics",
+        "client", "emulated", "protocol", "errors", "files", "planes.interface", "planes.registry", "statistics",
         "workloads",
     },
     # where Runlist docks: clients of the daemon

@@ -74,8 +74,7 @@ class _TellAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.getplugin("terminalreporter")
         if report.failed and terminal is not None:
-            terminal.ensure_newline()
-            terminal.write_line(told_at_once(report))
+            terminal.write(f"\n{told_at_once(report)}\n")  # behind the dots, of which nobody knows how many are there
 
 
 def _from(part: float) -> list[str]:

@@ -46,6 +46,13 @@ def test_what_raises_is_no_answer(gate: threading.Event) -> None:
     assert len(aside._idle) == 1
 
 
+def test_a_fault_is_raised_where_it_was_asked_for(gate: threading.Event) -> None:
+    with pytest.raises(ZeroDivisionError):
+        aside.ask(US, lambda: 1 // 0, 0)
+    assert len(aside._idle) == 1
+    assert aside.ask(US, lambda: "asked", "not asked") == "asked"
+
+
 def test_an_owner_has_us_wait_for_a_few_alone(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(aside, "_owner", lambda pid: "hostile" if pid < 100 else "careful")

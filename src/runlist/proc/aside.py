@@ -38,6 +38,7 @@ class _Batch(Generic[_Answer]):
     def __init__(self, questions: list[Question[_Answer]]) -> None:
         self.questions = questions
         self.answers: dict[int, _Answer] = {}
+        self.fault: BaseException | None = None
         self.at = 0
         self.over = threading.Event()
         self.left = False
@@ -47,8 +48,12 @@ class _Batch(Generic[_Answer]):
         while self._is_on():
             pid, question = self.questions[self.at]
             found: list[_Answer] = []
-            with contextlib.suppress(OSError):
+            try:
                 found.append(question())
+            except OSError:
+                pass
+            except BaseException as fault:  # whoever asked is to have it, as if there were no thread
+                self.fault = fault
             with self.lock:
                 if self.left:
                     _open.pop(pid, None)
@@ -58,7 +63,7 @@ class _Batch(Generic[_Answer]):
                 self.at += 1
 
     def _is_on(self) -> bool:
-        if self.at < len(self.questions):
+        if self.at < len(self.questions) and self.fault is None:
             return True
         self.over.set()
         return False
@@ -144,6 +149,8 @@ def ask_all(questions: Iterable[Question[_Answer]]) -> Mapping[int, _Answer]:
         answers |= batch.answers
         if stuck is None:
             _idle.append(asker)
+            if batch.fault is not None:
+                raise batch.fault
             break
         rest = _worth_asking(rest[batch.at + 1 :])
     return answers

@@ -17,7 +17,6 @@ __all__ = ["daemon"]
 
 _PROGRAM = """
 import os, sys, time
-from tests.fixtures import quick_cuda
 from runlist.workloads.gpu import Gpu
 gpu = Gpu(blocking=True)
 print(os.getpid(), flush=True)

@@ -22,6 +22,7 @@ class NvidiaPlane:
     AHEAD: ClassVar = {
         "daemon": (
             "runlist.planes.nvidia.census",
+            "runlist.planes.nvidia.slices",
             "runlist.planes.nvidia.usage.nvml",
             "runlist.planes.nvidia.usage.switch_log",
         ),

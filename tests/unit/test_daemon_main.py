@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,9 +138,7 @@ def test_it_ends_once_nobody_wanted_it_for_so_long(monkeypatch: pytest.MonkeyPat
     assert closed == [13.0]
 
 
-def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_behind_each_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_is_looked_at_often_where_limited_and_else_behind_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = SimpleNamespace(now=100.0), []
 
     async def sleep(seconds: float) -> None:
@@ -157,15 +156,12 @@ def test_memory_is_looked_at_often_where_there_is_a_limit_and_else_behind_each_c
             raise TimeoutError
         yield
 
-    async def wait() -> None:
-        pass
-
     async def check() -> None:
         looks.append(clock.now)
 
     guard = SimpleNamespace(hurries=False, check=check)
     daemon: Any = SimpleNamespace(guard=guard)
-    checked: Any = SimpleNamespace(wait=wait)
+    checked: Any = SimpleNamespace(wait=partial(asyncio.sleep, 0))
     drawn: list[tuple[float, float]] = []
     chance = SimpleNamespace(uniform=lambda low, high: drawn.append((low, high)) or (low + high) / 2)
     monkeypatch.setattr(module, "random", SimpleNamespace(SystemRandom=lambda: chance))

@@ -155,7 +155,9 @@ def test_who_has_the_number_of_one_that_ended_meanwhile_is_not_it(file: int, mou
             fd = bpf.get(str(killed / name))
             bpf.Map(fd, len(each), len(value)).put(each, value)
             os.close(fd)
-        assert {event.pid for event in inheriting.made_before(killed)} == {os.getpid()}
+        made = {event.pid for event in inheriting.made_before(killed)}  # also of other tests that run now
+        assert os.getpid() in made
+        assert pid not in made
         inheriting.take_out_reused(killed)
         with Captured(Names(mounted / "runlist", os.getpid(), OURS)) as kernel:
             left = [name for name, (each, _) in entered.items() if kernel.map(name).get(each) is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from runlist.errors import NoTargetError, RunlistError, UsageError
 from runlist.planes.nvidia.slices import SLICES
 from runlist.planes.process.region import gpu_key
 from runlist.policies import PolicySpec
+from runlist.proc.borrow import Holder
 from runlist.proc.process import start_of
 from tests.fixtures.adoption import (
     FOUND,
@@ -87,6 +89,26 @@ def test_the_heirs_of_a_root_that_ended_are_its_tree_until_the_last_of_them_ends
             assert world.processes.roots == {}
             assert world.processes.root_of(other) is None
 
+    in_a_daemon(test)
+
+
+def test_who_is_found_too_late_to_have_what_one_left_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told = threading.Event(), threading.Event()
+
+    def who_has(*_: object) -> Holder:
+        asked.set()
+        assert told.wait(60)
+        return Holder(PID, os.pidfd_open(PID), {})
+
+    async def test(world: World) -> None:
+        with child() as one:
+            await two(world, one)
+            os.kill(one, 9)
+            await until(asked.is_set)
+            world.processes.forget(world.processes.managed[one], restore=False)
+            told.set()
+
+    monkeypatch.setattr(processes.borrow, "who_has", who_has)
     in_a_daemon(test)
 
 

@@ -375,7 +375,12 @@ class Processes:
         tree = [pid for pids in descendants_then(self.tops(process.root)).values() for pid in pids]
         ours = (os.getpid(), self._keeper.pid, self._gpus.actuator_pid)
         began = time.monotonic()
-        found = await asyncio.to_thread(borrow.who_has, copies, tree, ours)
+        looking = asyncio.ensure_future(asyncio.to_thread(borrow.who_has, copies, tree, ours))
+        try:
+            found = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            looking.add_done_callback(_let_go)
+            raise
         self._seeking_s = time.monotonic() - began
         return found is not None and self._take_holder(process, found)
 
@@ -477,3 +482,9 @@ class Processes:
         process.close()
         process.root.idle_since = time.monotonic()
         self._remove_if_gone(process.root)
+
+
+def _let_go(looking: asyncio.Future[borrow.Holder | None]) -> None:
+    """Of a holder that nobody waits for any more."""
+    if not looking.cancelled() and looking.exception() is None and (holder := looking.result()) is not None:
+        os.close(holder.pidfd)

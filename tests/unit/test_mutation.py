@@ -43,3 +43,9 @@ def test_mutants_that_change_nothing_are_of_statements_that_are_there() -> None:
         lines = [line.strip() for line in (ROOT / one["file"]).read_text().splitlines()]
         assert one["statement"] in lines, one
         assert one["reason"]
+
+
+def test_what_mutants_of_cpp_replace_is_there_once() -> None:
+    for one in tomllib.loads((ROOT / "tests/native/mutants.toml").read_text())["mutant"]:
+        assert (ROOT / one["file"]).read_text().count(one["find"]) == 1, one
+        assert (ROOT / one["tests"].split()[0]).is_file(), one

@@ -74,6 +74,16 @@ def test_one_that_waits_for_a_processor_is_waited_for(gate: threading.Event, mon
     assert aside.ask(US, lambda: threading.Event().wait(0.1), True) is False
 
 
+def test_of_one_that_has_ended_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = 1 << 22
+    monkeypatch.setattr(process, "_starts", {gone: b"77", US: b"1"})
+    assert process.starts_of([gone])[gone] is None
+    monkeypatch.setattr(process, "ask_all", lambda questions: {})
+    monkeypatch.setattr(process, "_status", lambda pid: {"State": "D (disk sleep)", "PPid": "1", "Threads": "1"})
+    assert process.start_of(gone) == 0  # another one, which hangs
+    assert process.start_of(US) == 1
+
+
 def test_what_is_known_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_starts", {})
     started, family = process.start_of(US), process.descendants([PARENT])[PARENT]

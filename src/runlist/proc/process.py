@@ -159,6 +159,8 @@ def _stats(pids: Collection[int], *, all_of_them: bool = False) -> dict[int, lis
         _starts = starts
     else:
         _starts.update(starts)
+        for pid in found.keys() - starts.keys():
+            _starts.pop(pid, None)  # its id may be another's soon
     return found
 
 

@@ -73,7 +73,8 @@ def test_first_runs_by_the_command(commands: Commands) -> None:
     first = [commands.start("run", "--", "true") for _ in range(12 if TIMES > 1 else 3)]
     for process in first:
         _, err = process.communicate(timeout=100)
-        assert (process.returncode, err) == (0, "")
+        assert process.returncode == 0, err
+        assert all("waits for room" in line for line in err.splitlines()), err  # on a machine that is very busy
     assert len(_daemons(commands.folder)) == 1
     commands.ok("daemon", "--stop")
 

@@ -20,7 +20,7 @@ from runlist.wire import REGION_REFUSED
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PARTING_S = 1.0  # how long to wait for the daemon at the end
-_SILENCE_S = 1.0  # how long to wait for room without a word
+_SILENCE_S = 3.0  # how long to wait without a word: a daemon on a busy machine may take more than one
 
 
 def run_command(

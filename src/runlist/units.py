@@ -63,6 +63,11 @@ def parse_duration_us(text: str, bare: str = "") -> float | None:
     return None if number is None else number * _UNIT_US[bare]
 
 
+def percent(part: float) -> str:
+    """A part (0 to 1) with at most four digits: `12.5 %`."""
+    return f"{100 * part:.4g} %"
+
+
 def duration(microseconds: float) -> str:
     """A time in its best unit, with at most three decimals."""
     size, unit = next((pair for pair in _TIMES if microseconds >= pair[0]), _TIMES[-1])

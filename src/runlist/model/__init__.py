@@ -4,7 +4,7 @@ from runlist.model.activity import Activity
 from runlist.model.events import Announce, Appear, Busy, Event, Hint, Idle, Report, Segment, Tick, Used, Vanish
 from runlist.model.giving_way import GivingWay
 from runlist.model.gpu import SliceLimits
-from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, Cap, Deadline, check_weight
+from runlist.model.limits import DEFAULT_WEIGHT, MAX_TIMESLICE_US, ROUNDING, Cap, Deadline, check_weight
 from runlist.model.share import DEFAULT_SHARE, Share
 from runlist.model.task import Engine, Owner, Task, TaskClass, TaskKey
 from runlist.model.usage import NO_USAGE, Usage
@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_WEIGHT",
     "MAX_TIMESLICE_US",
     "NO_USAGE",
+    "ROUNDING",
     "Activity",
     "Announce",
     "Appear",

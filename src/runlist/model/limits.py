@@ -11,6 +11,9 @@ MAX_TIMESLICE_US = 60_000_000
 
 DEFAULT_WEIGHT = 100
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+
+ROUNDING = 1e-9
+"""By so much a sum of parts may seem to be more than it is."""
 """As cgroup v2's cpu.weight."""
 
 DEFAULT_PERIOD_US = 100_000

@@ -8,6 +8,7 @@ import msgspec
 
 from runlist.errors import UsageError
 from runlist.model import Task, TaskClass
+from runlist.units import percent
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -21,10 +22,6 @@ class Conflict(msgspec.Struct, frozen=True):
     refused: bool = True
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.4g} %"
-
-
 _CONFLICTS = (
     Conflict(
         ("class", "p99"),
@@ -35,8 +32,8 @@ _CONFLICTS = (
         ("cap", "deadline"),
         lambda task: bool(task.cap and task.deadline and task.cap.fraction < task.deadline.fraction),
         lambda task: (
-            f"the deadline asks for {_percent(task.deadline.fraction if task.deadline else 0)} of the GPU, and the cap "
-            f"allows {_percent(task.cap.fraction if task.cap else 0)}: raise the cap, or lower the budget"
+            f"the deadline asks for {percent(task.deadline.fraction if task.deadline else 0)} of the GPU, and the cap "
+            f"allows {percent(task.cap.fraction if task.cap else 0)}: raise the cap, or lower the budget"
         ),
     ),
     Conflict(

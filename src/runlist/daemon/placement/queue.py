@@ -12,11 +12,10 @@ from runlist.daemon.gpu.gpus import Gpus
 from runlist.daemon.memory.census import MemoryCensus
 from runlist.daemon.placement.book import RuleBook
 from runlist.daemon.tasks.managed import ManagedTask
-from runlist.model import Task, TaskClass
+from runlist.model import ROUNDING, Task, TaskClass
 from runlist.proc.owners import Owner
 from runlist.text import counted
-
-ROUNDING = 1e-9
+from runlist.units import percent
 
 
 class Queue:
@@ -78,8 +77,8 @@ class Queue:
         if has + task.deadline.fraction <= limits.user_deadlines + ROUNDING:
             return None
         return (
-            f"a deadline of {_percent(task.deadline.fraction)} of the GPU, beside {_percent(has)} that {owner} has, is "
-            f"more than the {_percent(limits.user_deadlines)} that one user may reserve "
+            f"a deadline of {percent(task.deadline.fraction)} of the GPU, beside {percent(has)} that {owner} has, is "
+            f"more than the {percent(limits.user_deadlines)} that one user may reserve "
             "(user_deadlines in the daemon's rules)"
         )
 
@@ -152,7 +151,3 @@ def _is_ours(owner: Owner) -> bool:
 
 def _owner(task: ManagedTask) -> Owner:
     return Owner(*task.task.owner)
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.4g} %"

@@ -16,7 +16,7 @@ from runlist.daemon.placement.conditions import CONDITIONS, Wrong, each_of, patt
 from runlist.daemon.placement.rule import OF_THE_KERNEL, USER_DEADLINES, Limits, Over, Refuse, Rule
 from runlist.daemon.placement.toml_lines import TomlPath, deep_key_at, line_numbers
 from runlist.errors import NoPermissionError, UsageError
-from runlist.model import TaskClass
+from runlist.model import ROUNDING, TaskClass
 from runlist.protocol.kernel_autogen import MOST_GPUS
 from runlist.settings.table import NO_SETTINGS, apply_changes, parse_request, parse_setting, parse_settings
 from runlist.settings.values import LEAST_MEMORY
@@ -139,7 +139,7 @@ class _Reader:
             rule = _rule(path, table, self._where(path))
             rules.append(rule)
             promised += _deadline_fraction(rule.settings)
-            if promised > 1 + 1e-9:
+            if promised > 1 + ROUNDING:
                 raise Wrong(
                     (*path, "set", "deadline"),
                     f"the deadlines up to here ask for {promised:.0%} of a GPU together: lower them to 100 %",

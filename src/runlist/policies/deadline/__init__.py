@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 
-from runlist.model import Event, Segment, Task, TaskClass, TaskKey, Vanish
+from runlist.model import ROUNDING, Event, Segment, Task, TaskClass, TaskKey, Vanish
 from runlist.policies.interface import Decision, Layer, Policy
 from runlist.policies.parts.options import no_more, number
 from runlist.policies.parts.pace import NEVER, Pace, reached
@@ -32,7 +32,6 @@ MIN_PERIOD_US = 10_000
 SHORTEST_LOOK_S = 0.001
 MIN_BEHIND_US, MAX_BEHIND_US = 2_000, 20_000
 LOOKS_PER_S = 170.0
-ROUNDING = 1e-9
 
 
 class DeadlineLayer(Layer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from random import Random
 from statistics import fmean
 
@@ -71,8 +72,9 @@ class Program:
     arrivals: Arrivals
     load: float
 
+    @cached_property
     def length_s(self) -> float:
-        """How long one request takes alone, in the middle."""
+        """How long one request takes alone, in the middle: a simulation of its own."""
         spec = replace(self.spec, load=Closed(), gap_us=5_000.0)
         machine = Machine(Trace("length", 0.5, [spec]), PolicySpec("none"), 1, 0.5, 1)
         machine.run()
@@ -166,7 +168,7 @@ def simulate(
     program: Program, background: Sequence[TenantSpec], policy: PolicySpec, seconds: float, seed: int = 1
 ) -> Run:
     """A program beside a background, either of which may be none."""
-    times = tuple(program.arrivals(seconds, program.load / program.length_s(), Random(f"{seed}/arrivals")))  # noqa: S311
+    times = tuple(program.arrivals(seconds, program.load / program.length_s, Random(f"{seed}/arrivals")))  # noqa: S311
     spec = replace(program.spec, load=Listed(times))
     machine = _Machine(Trace("pair", seconds, [spec, *background]), policy, seconds, seed)
     machine.run()

@@ -1,5 +1,5 @@
-/* What the driver's library asks of RM for device memory: takes each of the sizes in bytes that its words are, and prints
-   for each request the page size that it names, what it asks for, and what that became. */
+/* What the driver's library asks of RM for device memory: takes each of the sizes in bytes that its words are, and
+   prints for each request the page size that it names, what it asks for, and what that became. */
 #include <dlfcn.h>
 #include <stdarg.h>
 

@@ -30,6 +30,7 @@ from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
 from runlist.planes.process.region import Enforced, Slot
+from runlist.proc.process import peak_of
 from runlist.units import size
 
 _log = structlog.get_logger()
@@ -346,7 +347,7 @@ class MemoryGuard:
         if limit is None or root.quota.by_driver:
             return ""
         why = self._not_inside(process, gpu, root)
-        if why and process.pid not in self._told:
+        if why and process.pid not in self._told and peak_of(process.pid):  # else it is ending
             self._told.add(process.pid)
             _log.warning("a process is not limited from inside", pid=process.pid, why=why)
         total = _total(stock[root.pid], gpu)

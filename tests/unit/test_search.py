@@ -198,7 +198,8 @@ def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest
     a_daemon(test)
 
 
-def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["look_anew", "look_soon"])
+def test_one_that_lent_a_file_or_is_on_a_gpu_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     """It may come when nobody could reach the process, and after the last change of its open files."""
 
     async def test(world: Managed) -> None:
@@ -213,7 +214,7 @@ def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
             await scans(world)
             await scans(world)
             assert looks == [one]
-            world.search.look_anew(one)
+            getattr(world.search, why)(one)
             await scans(world)
             assert looks == [one, one]
 

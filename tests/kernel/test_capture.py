@@ -36,6 +36,8 @@ from tests.fixtures.kernel import (
 
 pytestmark = needs_kernel
 CLIENT = 0xC1D00077
+CALLS = 1 << 14
+"""Under way, for which there is room beyond their places."""
 
 
 def _mine(events: list[Event]) -> list[Event]:
@@ -237,6 +239,19 @@ def test_a_thread_whose_place_is_taken_is_told_all_the_same(file: int) -> None:
         asking.made(2, 0x17, GROUP)
         assert [event.object for event in _mine(kernel.take())] == [0x15, 0x16, 0x17]
         assert list(kernel.map("calls").all_keys()) == []
+        assert kernel.map("spilled").get(bytes(4)) == bytes(8)
+
+
+def test_a_thread_for_whose_call_there_is_no_room_slows_nobody_down(file: int) -> None:
+    """Calls beyond their places are looked up at the end of every ioctl of the machine while there are any."""
+    with Captured() as kernel:
+        place = struct.pack("<I", threading.get_native_id() % PLACES)
+        kernel.map("places").put(place, bytes(STRUCTURES["CALL"].pack(who=1 << 32 | 1)))
+        calls = kernel.map("calls")
+        for who in range(CALLS):
+            calls.put(struct.pack("<Q", 1 << 40 | who), bytes(STRUCTURES["CALL"].size))
+        Asking(file, CLIENT).made(2, 0x15, GROUP)
+        assert kernel.counter(Counter.FULL) >= 1
         assert kernel.map("spilled").get(bytes(4)) == bytes(8)
 
 

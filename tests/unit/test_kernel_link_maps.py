@@ -269,8 +269,9 @@ def test_the_next_loaders_counters_begin_anew(world: World) -> None:
         one.check()
         one.asking([])
         one._ended()
+        timer = one._timer
         one.start()
-        assert one._timer is None
+        assert one._timer is not timer
         world.load()
         await until(lambda: one.works)
         gaps, one._ended_unseen = world.gaps, False

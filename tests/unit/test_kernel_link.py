@@ -19,6 +19,7 @@ from runlist.daemon.kernel import link
 from runlist.daemon.kernel.link import KernelLink
 from runlist.daemon.kernel.made import Made, made_by
 from runlist.planes.interface import Capture
+from runlist.planes.kernel import rights
 from runlist.planes.kernel.maps import STRUCTURES
 from runlist.protocol.kernel_autogen import Counter
 from tests.fixtures.adoption import until
@@ -166,21 +167,23 @@ def test_a_loader_that_ends_soon_is_started_ever_more_seldom(monkeypatch: pytest
 def test_a_loader_that_does_not_end_is_ended() -> None:
     """As one that is stopped: its programs would go on, and count everything once more on the maps of the next."""
 
+    loader = subprocess.Popen(["sleep", "600"])
+    loader.send_signal(signal.SIGSTOP)
+
     async def test(kernel: Kernel) -> None:
-        loader = kernel.link._process = subprocess.Popen(["sleep", "600"])
-        loader.send_signal(signal.SIGSTOP)
+        kernel.link._process = loader
         kernel.link._ring, kernel.link.maps = None, {}
         kernel.link._ended()
-        assert loader.returncode == -signal.SIGKILL
 
     with_a_kernel(test)
+    assert loader.returncode == -signal.SIGKILL
 
 
 def test_a_loader_that_does_not_answer_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "ANSWER_S", 0.01)
     monkeypatch.setattr(link, "RETRY_S", 0.01)
     monkeypatch.setenv("RUNLIST_KERNEL_PLANE", "on")
-    monkeypatch.setattr(link.rights, "hindered", str)
+    monkeypatch.setattr(rights, "hindered", str)
     monkeypatch.setattr(interpreter, "command", lambda _: ["sleep", "600"])
     started: list[subprocess.Popen[bytes]] = []
 

@@ -170,9 +170,7 @@ def test_a_loader_that_is_of_no_use_is_not_tried_again(kernel: Kernel, said: Ans
     run(test)
 
 
-def test_a_loader_of_another_version_is_not_taken_at_its_word(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_of_another_version_is_not_taken_at_its_word(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its events would be of another form, and all of them passed over."""
 
     async def test() -> None:

@@ -78,7 +78,7 @@ def asked(message: bytes) -> Wanted:
 
 def answer(said: Answer) -> bytes:
     """The loader's message."""
-    return json.dumps({"version": VERSION, "unable": said.unable, "unpinned": said.unpinned, "lenient": said.lenient}).encode()
+    return json.dumps({"version": VERSION, **msgspec.structs.asdict(said)}).encode()
 
 
 def answered(message: bytes) -> Answer:

@@ -123,7 +123,9 @@ ALWAYS void allocated(const Request& request, std::uint32_t pid) {
     const Kind kind = kind_of(class_);
     if (kind == Kind::kOther) return;
     Process* process = process_of(pid);
-    if (process && !within_budget(*process, kind == Kind::kGroup)) return;
+    if (process &&
+        !(kind == Kind::kGroup ? within_budget<&Budget::groups>(*process, pid) : within_budget(*process, pid)))
+        return;
     ObjectKey key{};
     key.pid = pid;
     key.object = Request::at(request, shape.object_at);
@@ -175,7 +177,7 @@ ALWAYS void duplicated(const Request& request, std::uint32_t pid) {
     const auto* source = find<Object>(&objects, key);
     if (!source) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process)) return;
+    if (!process || !within_budget(*process, pid)) return;
     Object object{};
     object.kind = source->kind;
     object.gpu = source->gpu;
@@ -193,7 +195,9 @@ ALWAYS void controlled(const Request& request, std::uint32_t pid, bool failed) {
     const auto* flags = find<std::uint32_t>(&watched, command);
     if (!flags || (failed && (*flags & kWatchPartly) == 0)) return;
     Process* process = process_of(pid);
-    if (!process || !within_budget(*process, (*flags & kWatchOwn) != 0)) return;
+    if (!process) return;
+    if (!((*flags & kWatchOwn) != 0 ? within_budget<&Budget::own>(*process, pid) : within_budget(*process, pid)))
+        return;
     ControlKey key{};
     key.pid = pid;
     key.command = command;

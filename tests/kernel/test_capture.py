@@ -275,7 +275,7 @@ def test_a_flood_is_held_back_and_counted_for_its_process(file: int) -> None:
         told = len(_mine(kernel.take()))
         process = kernel.map("processes").get(struct.pack("<I", os.getpid()))
         assert process is not None
-        held_back = struct.unpack_from("<I", process, 40)[0]
+        held_back = STRUCTURES["PROCESS"].unpack(process)["held_back"]
         assert told + held_back == 500
         assert told <= 300
         assert kernel.counter(Counter.HELD_BACK) >= held_back  # others' requests are held back, too

@@ -129,7 +129,7 @@ def with_it(world: World, test: Callable[[KernelLink], Awaitable[None]]) -> None
 def test_the_loader_is_told_what_is_wanted_and_whom_nothing_is_refused(world: World) -> None:
     async def test(one: KernelLink) -> None:
         assert world.wanted is not None
-        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 20_000, 1500)
+        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 10_000, 1500)
         assert world.wanted.names is None  # there is no file system for names here
         assert sorted(world.wanted.exempt) == [11, 12]
         assert world.gaps == 1  # whatever was before

@@ -38,8 +38,8 @@ from runlist.protocol.kernel_autogen import RING_BYTES, Counter
 _log = structlog.get_logger()
 
 LOADER = "runlist.planes.kernel.loader"
-BUDGET = 20_000
-"""Requests of a process that are captured in a second."""
+BUDGET = 10_000
+"""Requests of a process that are captured in a second, of each sort; of an owner, twice as many."""
 MOST_AT_ONCE = 64
 """Events at a time: others are answered in between."""
 ANSWER_S = 20.0

@@ -100,7 +100,7 @@ def _made(opened: Mapping[str, bpf.Map]) -> Iterator[Event]:
         parent, kind, *_ = _OBJECT.unpack(value)
         if pid not in alive or (pid, client) not in fds:
             continue
-        cgroup, uid, name, when = alive[pid][0], alive[pid][3], alive[pid][8], time.monotonic()
+        cgroup, uid, name, when = alive[pid][0], alive[pid][2], alive[pid][6], time.monotonic()
         if kind == Kind.GROUP and (group := opened["groups"].get(key)) is not None:
             cgroup, _, _, uid, _, _, _, _, name, _ = _GROUP.unpack(group)
         yield Event(

@@ -19,6 +19,9 @@ FULL_PERCENT = 95
 
 _LONE_NS = 300_000_000  # at least one whole sample lies in a stretch of this length
 _ASK_NS = 1_000_000_000
+"""An answer takes 1.5 to 3 ms of a processor on an H200, which is most of what an idle daemon takes there. Asked more
+seldom, a program that has stopped to work is shown at work, and charged for it, for as much longer.
+"""
 _KEPT_NS = 5_000_000_000  # samples are far younger than this
 _USUAL_SAMPLE_NS = 200_000_000
 _CLOCK_STEP_NS = 1_000_000_000  # going back by more than this it was set back

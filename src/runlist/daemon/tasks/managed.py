@@ -437,10 +437,6 @@ class ManagedProcess:
         """Every channel group that is managed."""
         return {(context.client, group) for context in self.contexts() for group in context.groups}
 
-    def has_client(self, client: int) -> bool:
-        """Whether a context of a client is managed here."""
-        return any(context.client == client for context in self.contexts())
-
     def on_lost_files(self, lending: Lending) -> list[int]:
         """The keeper's keys of the contexts on files that the process no longer has open, after close or exec."""
         lost = [file for fd, file in list(self.files.items()) if not self._still_has(lending, fd, file)]

@@ -187,7 +187,11 @@ class Processes:
 
     def owner_of_client(self, client: int) -> int | None:
         """The process for which a client is managed."""
-        return next((pid for pid, process in self.managed.items() if process.has_client(client)), None)
+        return self.owners_of_clients().get(client)
+
+    def owners_of_clients(self) -> dict[int, int]:
+        """The processes for which clients are managed, by client; of several the first."""
+        return {context.client: pid for pid in reversed(self.managed) for context in self.managed[pid].contexts()}
 
     def _of(self, root: Root) -> list[ManagedProcess]:
         return [process for process in self.managed.values() if process.root is root]

@@ -51,6 +51,8 @@ class ProcessSettings(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     shared_memory: int | None = None
     """What the rule lets its group hold together on each GPU, in bytes: then its memory is no limit of the tree."""
+    given_weight: int = 0
+    """What the rule gives of its weight."""
 
     @property
     def controls(self) -> dict[str, str]:
@@ -131,7 +133,10 @@ class Placement:
             change = memory_change(parse_settings({"memory": given.pop("memory", "max")}))
             shared = None if change is None else change.limit
         settings = override(given, asked)
-        return ProcessSettings(settings, parse_settings(settings), match.where, match.labels, match.notes, shared)
+        weights = parse_settings({key: word for key, word in given.items() if key == "weight"})
+        weight = apply_changes(weights, NO_SETTINGS).weight if weights else 0
+        changes = parse_settings(settings)
+        return ProcessSettings(settings, changes, match.where, match.labels, match.notes, shared, weight)
 
     def new_task(
         self, pid: int, gpu: str, root: Root, *, own: bool = True, asked: Mapping[str, str] | None = None
@@ -198,14 +203,13 @@ class Placement:
         assert managed.root is not None
         return self._shaped(managed, found, asked_for(managed, managed.root))
 
-    @staticmethod
-    def _shaped(managed: ManagedTask, found: ProcessSettings, asked: Mapping[str, str]) -> Task:
+    def _shaped(self, managed: ManagedTask, found: ProcessSettings, asked: Mapping[str, str]) -> Task:
         assert managed.root is not None
         bare = replace(managed.task, **{name: getattr(NO_SETTINGS, name) for name in _SET})
         task = apply_changes(found.changes, replace(bare, group=f"job {managed.root.pid}"))
         if "group" not in asked:
             task = replace(task, group_of=None)  # the rule's group is one for all users
-        return task
+        return replace(task, given_weight=found.given_weight, most_weight=self.queue.most_weight(task))
 
     def limit_memory(self, root: Root, pid: int, found: ProcessSettings, *, keeps: bool = False) -> None:
         """Limit a tree to the smallest memory that rules give to one of its processes, unless its user asked for some.

@@ -82,6 +82,10 @@ class Queue:
             "(user_deadlines in the daemon's rules)"
         )
 
+    def most_weight(self, task: Task) -> int | None:
+        """What the tasks of its owner may weigh together beyond what rules give them; None: any."""
+        return None if _is_ours(Owner(*task.owner)) else self._rules.limits.user_weight
+
     def next_command(self, gpus: Iterable[str], starting: Collection[Owner]) -> int | None:
         """The launcher whose command is to start now, of those that wait: that of who has least."""
         if not self._is_limited:

@@ -239,6 +239,7 @@ class Manager:
                 own.let_go(lasting)
         if "group" in settings:
             self.placement.group_changed([*tasks, *(managed for managed, _ in away)])
+        notes += weight_notes(settings, tasks)
         return Outcome(tasks, notes + (limit_notes(root, self.census, self.gpus) if memory is not None else []))
 
     def suspend(self, pid: int, suspended: bool, uid: int) -> list[ManagedTask]:
@@ -412,6 +413,14 @@ class Manager:
                     task.set_control(control, word, self.keeper.renew)
             self.gpus.run_all()
             raise
+
+
+def weight_notes(settings: dict[str, str], tasks: Sequence[ManagedTask]) -> list[str]:
+    """What a weight comes to beside tasks of others, for who asked for more than that."""
+    most = next((managed.task.most_weight for managed in tasks), None)
+    if most is None or "weight" not in settings or tasks[0].task.weight <= most:
+        return []
+    return [f"beside tasks of other users, yours weigh {most} together beyond what rules give them"]
 
 
 def _check_may_go(task: ManagedTask, uid: int) -> None:

@@ -27,6 +27,7 @@ from runlist.daemon.requests.tenants import hear
 from runlist.daemon.requests.together import by, check_alone, check_others, is_by_its_user
 from runlist.daemon.tasks.managed import Asked, ManagedProcess, ManagedTask, Root, SuspendedBy
 from runlist.daemon.tree.adoption import Adoption
+from runlist.daemon.tree.changed_users import ChangedUsers
 from runlist.daemon.tree.descriptors import Descriptors
 from runlist.daemon.tree.memory_guard import MemoryGuard
 from runlist.daemon.tree.processes import Processes
@@ -84,6 +85,7 @@ class Manager:
         self.gpus = gpus
         self.census = census
         self.placement = placement
+        self._changed_users = ChangedUsers(processes, gpus)
         self.processes = processes
         self.keeper = keeper
         self._adoption = adoption
@@ -166,7 +168,7 @@ class Manager:
 
     def detach(self, pid: int, uid: int) -> list[str]:
         """Put a process (a root's whole tree) back and stop managing it; returns what could not be put back."""
-        processes, named = self._targets(pid, uid), self.processes.named(pid)
+        processes, named = self._targets(pid, uid, acts=False), self.processes.named(pid)
         for task in (*self._tasks(processes), *self.processes.away(pid)):
             _check_may_go(task, uid)
         if (root := self.processes.asked(pid)) is not None:
@@ -356,7 +358,10 @@ class Manager:
 
     # -- targets and rights ------------------------------------------------------------------------
 
-    def _targets(self, pid: int, uid: int) -> list[ManagedProcess]:
+    def _targets(self, pid: int, uid: int, *, acts: bool = True) -> list[ManagedProcess]:
+        """The processes that a pid names, which a user may manage; with `acts` one that is still that user's."""
+        if uid:
+            self._changed_users.let_go(self.processes.under(pid))
         processes = self.processes.under(pid)
         root = self._root(pid, processes)
         if root is None:
@@ -364,6 +369,8 @@ class Manager:
             raise NoTargetError(f"process {pid} is not managed: attach it first (`runlist ps` lists those that are)")
         if uid not in (0, root.uid):
             raise NoPermissionError(f"process {pid} belongs to user {root.uid}: only that user and root may manage it")
+        if acts and root.pid == pid and root.is_anothers:
+            raise NoTargetError(f"process {pid} is another user's now: detach it")
         return processes
 
     def _root(self, pid: int, processes: Sequence[ManagedProcess]) -> Root | None:

@@ -256,7 +256,7 @@ class Processes:
     def _driver_group(self, root: Root) -> CgroupLimit | None:
         """What a driver is to limit; nothing for a root that has ended, as its id may be another's."""
         lives = self._driver_limits.work and behind(root.pidfd) == root.pid
-        return self._driver_limits.enter(root.pid) if lives else None
+        return self._driver_limits.enter(root.pid) if lives and not root.is_anothers else None
 
     def _root_ended(self, root: Root) -> None:
         self._loop.remove_reader(root.pidfd)

@@ -121,13 +121,13 @@ FLOW: dict[str, set[str]] = {
     "operations.admission": set(),
     "operations.rules": {"errors", "operations.admission", "plugins", "policies.parts", "statistics"},
     "operations.record": set(),
-    "operations.profiles": {"errors", "files", "operations.admission", "operations.record"},
+    "operations.profiles": {"errors", "files", "operations.admission", "operations.record", "trusted"},
     "operations": {
         "errors", "log", "operations.admission", "operations.profiles", "operations.record", "operations.rules",
         "paths", "plugins", "protocol",
     },
     "operations_log": {"errors", "log", "operations"},
-    "trace": {"errors", "operations_log", "planes.interface", "planes.usage"},
+    "trace": {"errors", "files", "operations_log", "planes.interface", "planes.usage"},
     "why": {
         "client", "errors", "planes.kernel", "planes.usage", "proc", "protocol", "statistics", "text", "trace", "views",
     },

@@ -10,7 +10,7 @@ import pytest
 
 from runlist.daemon.tree import processes
 from runlist.errors import RunlistError
-from runlist.model import Deadline
+from runlist.model import Deadline, TaskClass
 from tests.fixtures.adoption import OF_CHILD, PID, child, own_usage, until
 from tests.fixtures.daemon import NOBODY, needs_root
 from tests.fixtures.fake_rm import UUIDS
@@ -61,6 +61,30 @@ def test_what_a_user_weighs_together_is_told_to_policies_with_what_rules_give(tm
             await world.manager.reload_rules()  # of which there are none now
             task = world.task(one).task
             assert (task.weight, task.given_weight, task.most_weight) == (1000, 0, 100)
+
+    a_daemon(test, rules)
+
+
+def test_a_user_has_no_class_that_rules_keep_from_users_but_what_a_rule_gives(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[limits]\nuser_class = "normal"\n[[rule]]\nuser = 65534\nset.class = "latency"\n')
+
+    async def test(world: Managed) -> None:
+        with child(NOBODY) as given, child(NOBODY - 1) as other:
+            for pid in (given, other):
+                world.tenant(pid, OF_CHILD)
+            await world.adopt(await world.launched(given, NOBODY, **{"class": "latency"}), given)
+            for word in ("batch", "latency"):
+                world.manager.change(given, {"class": word}, NOBODY)
+            refused = "than normal, the most that users may have"
+            with pytest.raises(RunlistError, match=refused):
+                world.manager.change(given, {"deadline": "1ms/10ms"}, NOBODY)
+            assert world.task(given).task.task_class is TaskClass.LATENCY
+            with pytest.raises(RunlistError, match=f"the command is not started: class latency is more {refused}"):
+                await world.launched(other, NOBODY - 1, **{"class": "latency"})
+            with pytest.raises(RunlistError, match=refused):
+                await world.adopt(world.root(other, **{"class": "latency"}), other)
+            assert other not in world.processes.managed
 
     a_daemon(test, rules)
 

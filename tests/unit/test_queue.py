@@ -239,6 +239,26 @@ def test_what_the_tasks_of_one_user_weigh_together(make: Make, text: str, most: 
     assert weighed == [most, most, None]
 
 
+@pytest.mark.parametrize("highest", ["deadline", "latency", "normal", ""])
+def test_the_most_important_class_that_a_user_may_ask_for(make: Make, highest: str) -> None:
+    queue = make(f"[limits]\nuser_class = '{highest}'\n" if highest else "")
+    refused = [each for each in TaskClass if queue.no_class(ALICE, each) is not None]
+    assert refused == list(TaskClass)[: list(TaskClass).index(TaskClass(highest or "deadline"))]
+    assert queue.no_class(POD, TaskClass.DEADLINE) == queue.no_class(ALICE, TaskClass.DEADLINE)
+    assert not any(queue.no_class(ROOT, each) for each in TaskClass)
+    if refused:
+        assert queue.no_class(ALICE, refused[0]) == (
+            f"class {refused[0]} is more than {highest}, the most that users may have "
+            "(user_class in the daemon's rules)"
+        )
+
+
+@pytest.mark.parametrize("value", ["'batch'", "'emperor'", "1", "[]"])
+def test_mistakes_in_what_class_a_user_may_have(make: Make, value: str) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml:2: .*take deadline, latency, normal"):
+        make(f"[limits]\nuser_class = {value}\n")
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "1000001", "true", '"100"', "1.5"])
 def test_mistakes_in_what_a_user_may_weigh(make: Make, value: str) -> None:
     with pytest.raises(UsageError, match=r"rules\.toml:2: user_weight"):

@@ -225,14 +225,23 @@ class Placement:
             limits = [limit for limit in root.rule_memory.values() if limit is not None]
             root.quota.follow(min(limits, default=None), keeps=keeps)
 
-    def no_deadline(self, task: Task) -> str | None:
-        """Why a user may not have the deadline of a task, or None: what a rule gives it is no word of a user's."""
-        reason = self.queue.no_deadline(task)
-        if reason is not None and self.rules:
+    def beyond_ration(self, task: Task) -> str | None:
+        """Why a user may not have the class, or the deadline, of a task, or None."""
+        reason = self.no_class(task.key.pid, Owner(*task.owner), task) or self.queue.no_deadline(task)
+        return None if reason is None or self._gives(task.key.pid, task) else reason
+
+    def no_class(self, pid: int, owner: Owner, asked: Task) -> str | None:
+        """Why a user may not have such a class for a process, or None."""
+        reason = self.queue.no_class(owner, asked.task_class)
+        return None if reason is None or self._gives(pid, asked) else reason
+
+    def _gives(self, pid: int, asked: Task) -> bool:
+        """Whether rules give a process this class and deadline: that is no word of a user's."""
+        if self.rules:
             with contextlib.suppress(RunlistError):
-                given = apply_changes(self.settings_of(task.key.pid, {}).changes, NO_SETTINGS)
-                return None if given.deadline == task.deadline else reason
-        return reason
+                given = apply_changes(self.settings_of(pid, {}).changes, NO_SETTINGS)
+                return (given.task_class, given.deadline) == (asked.task_class, asked.deadline)
+        return False
 
     def group_changed(self, tasks: Iterable[ManagedTask]) -> None:
         """What rules let a group hold together is for a tree that left it a limit of its own, and the other way round

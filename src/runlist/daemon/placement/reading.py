@@ -32,6 +32,8 @@ MAX_LABELS = 16
 MAX_LABEL = 253
 _LABEL = re.compile(r"[a-z_]{1,32}")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,20})?) ?%?", re.ASCII)
+_LIMITS = ("tasks", "user_tasks", "memory", "over", "user_deadlines", "user_weight", "user_class")
+_USER_CLASSES = [TaskClass.DEADLINE, TaskClass.LATENCY, TaskClass.NORMAL]  # who asks for none has the last
 _BOUNDED = ("weight", "cap", "memory", "p99")
 
 
@@ -175,7 +177,7 @@ def _tables(name: str, document: dict[str, Any]) -> Iterator[tuple[TomlPath, obj
 
 
 def _limits(value: object, where: str) -> Limits:
-    table = _check_keys(("limits",), value, ("tasks", "user_tasks", "memory", "over", "user_deadlines", "user_weight"))
+    table = _check_keys(("limits",), value, _LIMITS)
     for key in ("tasks", "user_tasks"):
         if key in table and (type(table[key]) is not int or table[key] < 1):
             raise Wrong(("limits", key), "take a whole number of 1 or more")
@@ -189,7 +191,11 @@ def _limits(value: object, where: str) -> Limits:
     weight = table.get("user_weight", USER_WEIGHT)
     if type(weight) is not int or not 1 <= weight <= MOST_USER_WEIGHT:
         raise Wrong(("limits", "user_weight"), f"take a whole number of 1 to {MOST_USER_WEIGHT}")
-    return Limits(table.get("tasks"), memory, Over(over), where, table.get("user_tasks"), deadlines, weight)
+    highest = table.get("user_class", TaskClass.DEADLINE)
+    if highest not in _USER_CLASSES:
+        raise Wrong(("limits", "user_class"), f"take {', '.join(_USER_CLASSES)}")
+    tasks, user_tasks = table.get("tasks"), table.get("user_tasks")
+    return Limits(tasks, memory, Over(over), where, user_tasks, deadlines, weight, TaskClass(highest))
 
 
 def _part_of_a_gpu(path: TomlPath, value: object) -> float:

@@ -407,7 +407,8 @@ class Manager:
                         task.set_control(change.control, change.word, self.keeper.renew)
                 if reason := self.gpus.scheduler(task.task.key.gpu).refusal(task.task):
                     raise RunlistError(reason)
-                if task.task.deadline != old.deadline and (reason := self.placement.no_deadline(task.task)):
+                asked = (task.task.task_class, task.task.deadline) != (old.task_class, old.deadline)
+                if asked and (reason := self.placement.beyond_ration(task.task)):
                     raise RunlistError(reason)
                 self.gpus.scheduler(task.task.key.gpu).tell(Appear(task.task))
             self.gpus.run({task.task.key.gpu for task in tasks}, {task.task.key for task in tasks})

@@ -37,7 +37,7 @@ from runlist.daemon.undo.link import KeeperLink
 from runlist.errors import NoPermissionError, NoTargetError, RunlistError
 from runlist.model import Appear, Task
 from runlist.proc.owners import user_behind
-from runlist.proc.process import Program
+from runlist.proc.process import Program, start_of
 from runlist.settings.changes import Change, ControlChange, TaskChange
 from runlist.settings.table import SETTINGS, Scope, memory_change, override, parse_request
 
@@ -103,10 +103,11 @@ class Manager:
         """Manage a process and its descendants. Without `wait` it must have GPU work now. Requests for the same process
         are met one after the other: each is told what became of the one before.
         """
+        began = start_of(pid)
         async with self._attaching.setdefault(pid, asyncio.Lock()):
-            return await self._attach(pid, settings, wait, uid)
+            return await self._attach(pid, settings, wait, uid, began)
 
-    async def _attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int) -> Outcome:
+    async def _attach(self, pid: int, settings: dict[str, str], wait: bool, uid: int, began: int | None) -> Outcome:
         started = time.perf_counter()
         if self.processes.is_root(pid) or pid in self.processes.managed:
             return self.change(pid, settings, uid)
@@ -121,7 +122,7 @@ class Manager:
             raise NoTargetError(
                 "process 1 has no GPU context, and every process here descends from it: attach those that have one"
             )
-        root = self.processes.add_root(pid, settings, asked_by=uid)
+        root = self.processes.add_root(pid, settings, asked_by=uid, began=began)
         root.awaited = True
         try:
             limit_memory(root, self.placement)

@@ -202,16 +202,20 @@ class Processes:
         region: Region | None = None,
         *,
         asked_by: int = 0,
+        began: int | None = None,
         by_rule: bool = False,
     ) -> Root:
-        """Manage a process and its descendants, as its user or root asked. The root takes the region over. What a rule
-        names comes beside those that a user may have: nobody gets out of rules by having many.
+        """Manage a process and its descendants, as its user or root asked: the one that `began` then, if that is known.
+        The root takes the region over. What a rule names comes beside those that a user may have: nobody gets out of
+        rules by having many.
         """
         if self.is_root(pid):
             raise RunlistError(f"process {pid} is managed already")
         pidfd = borrow.open_process(pid)
         try:
             uid = self._user_of_new(pid, asked_by, by_rule=by_rule)
+            if began and start_of(pid) not in (began, 0):
+                raise NoTargetError(f"process {pid} has ended, and another one has its number")
         except BaseException:
             os.close(pidfd)
             raise

@@ -22,7 +22,7 @@ FLOW: dict[str, set[str]] = {
     "log": {"text"},
     "rate": set(),
     "log_limit": {"proc", "rate"},
-    "files": set(),
+    "files": {"trusted"},
     "interpreter": {"errors", "protocol", "trusted"},
     "installed": set(),
     "lean": set(),

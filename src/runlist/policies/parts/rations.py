@@ -18,7 +18,7 @@ def rations(groups: Mapping[str, Sequence[Task]], working: Container[str]) -> di
     rationed: dict[str, tuple[Task, _Ration]] = {}
     for name, group in groups.items():
         first = max(group, key=lambda task: task.weight)
-        if first.most_weight is None or any(task.owner != first.owner for task in group):
+        if first.most_weight is None or (len(group) > 1 and any(task.owner != first.owner for task in group)):
             continue  # or rules made it for several
         rationed[name] = first, (first.owner, first.task_class)
         if name in working:

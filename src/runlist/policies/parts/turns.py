@@ -182,8 +182,9 @@ class WeightedTurns:
     def _enter(self, background: Sequence[Task], now: float) -> None:
         """Newcomers, and tasks that were away, start level with the others."""
         present = {task.key: task for task in background}
-        self._weigh(background)
-        entering = {key for key, task in present.items() if self._in.get(key) != task.shares_as}
+        names = {task.key: task.shares_as for task in background}
+        self._weigh(present, names)
+        entering = {key for key, name in names.items() if self._in.get(key) != name}
         for key in present.keys() - entering:
             self._groups[self._in[key]].seen = self._members[key].account.seen = now
         if entering:
@@ -192,19 +193,23 @@ class WeightedTurns:
             for key in entering:
                 group, member = self._level(present[key], rest)
                 group.seen = member.account.seen = now
-        self._in = {key: task.shares_as for key, task in present.items()}
+        self._in = names
 
-    def _weigh(self, background: Sequence[Task]) -> None:
+    def _weigh(self, present: Mapping[TaskKey, Task], names: Mapping[TaskKey, str]) -> None:
+        self._weights = {key: _weight(task) for key, task in present.items()}
+        self._group_weights = {}
+        for key, name in names.items():
+            self._group_weights[name] = max(self._group_weights.get(name, 0), self._weights[key])
+        if all(task.most_weight is None for task in present.values()):
+            self._rations = {}
+            return
         groups: dict[str, list[Task]] = {}
-        for task in background:
-            groups.setdefault(task.shares_as, []).append(task)
+        for key, name in names.items():
+            groups.setdefault(name, []).append(present[key])
         parked = {key for key, member in self._members.items() if member.parked}
-        self._rations = rations(groups, {task.shares_as for task in background if task.key not in parked})
-        self._weights = {task.key: _weight(task) for task in background}
-        self._group_weights = {
-            name: max(self._weights[task.key] for task in group) * self._rations.get(name, 1.0)
-            for name, group in groups.items()
-        }
+        self._rations = rations(groups, {name for key, name in names.items() if key not in parked})
+        for name, left in self._rations.items():
+            self._group_weights[name] *= left
 
     def _level(self, task: Task, rest: Sequence[Task]) -> tuple[_Account, _Member]:
         """A task, and its group where it has no other of the `rest` in the rotation, begin where the clocks are. Of

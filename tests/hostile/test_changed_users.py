@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,29 @@ def test_it_is_put_back_within_a_second_whatever_was_set(program: SetUid) -> Non
         assert world.nothing_is_left()
 
     a_daemon(test)
+
+
+def test_rules_name_it_anew(program: SetUid, tmp_path: Path) -> None:
+    """A program in a container drops its rights when it has its GPU: it is nobody who is out of rules by that."""
+    (tmp_path / "rules.toml").write_text('[[rule]]\nset.class = "batch"\n')
+
+    async def test(world: Managed) -> None:
+        world.census.pids = lambda: {program.pid}
+        client = world.tenant(program.pid, OF_CHILD)
+        await world.search.scan()
+        root = world.processes.roots[program.pid]
+        assert (root.uid, root.by_rule) == (NOBODY, True)
+        root.borrowers = (world.borrower,)
+        await world.adopt(root, program.pid)
+        assert slices(client) != FOUND
+        program.change()
+        world.checks.check(files=True, slices=False)
+        assert slices(client) == FOUND
+        await world.search.scan()
+        root = world.processes.roots[program.pid]
+        assert (root.uid, root.by_rule) == (VICTIM, True)
+
+    a_daemon(test, tmp_path / "rules.toml")
 
 
 def test_root_answers_for_all_in_its_trees(program: SetUid) -> None:

@@ -43,6 +43,9 @@ class ChangedUsers:
             if uid is not None and not may_answer_for(process.root.uid, uid):
                 _log.info("a process is another user's now; released", pid=process.holder, user=uid)
                 self._processes.forget(process, restore=True)
+                if process.root.by_rule:  # which names each process as whose it is
+                    self._processes.remove_root(process.root)
+                self._processes.on_other_user(process.pid)
                 gone = True
         if gone:
             self._gpus.run_all()

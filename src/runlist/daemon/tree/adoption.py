@@ -346,7 +346,7 @@ class Adoption:
                 self._keep_limits(task)
                 if self._processes.is_over_memory(process.root, gpu):
                     task.suspend_for(SuspendedBy.MEMORY, "suspended: its tree holds more memory than its limit")
-                if reason := scheduler.refusal(task.task) or self._placement.no_deadline(task.task):
+                if reason := scheduler.refusal(task.task) or self._placement.beyond_ration(task.task):
                     raise RunlistError(f"process {process.pid} is not managed: {reason}")
                 scheduler.add(task)
             else:

@@ -80,6 +80,50 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
     return CUDA_SUCCESS;
 }
 
+// Of all that a context was given: a stream of the context's own waits for that, and records the event.
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext context_handle, CUevent handle) {
+    EMULATOR_ENTER();
+    Context* context = named(objects().contexts, context_handle);
+    Event* event = named(objects().events, handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return no_such_handle();
+    EMULATOR_TRY(allow_synchronize(*context));
+    if (!context->gathering) EMULATOR_TRY(make_stream(driver, *context, 0, CU_STREAM_NON_BLOCKING, context->gathering));
+    for (const Stream* stream : context->streams)
+        if (stream != context->gathering) EMULATOR_TRY(append_wait(driver, *context->gathering, stream->last()));
+    wire::Request request{.operation = wire::Operation::kRecord};
+    request.record = {.event = event->slot};
+    EMULATOR_TRY(append(driver, *context->gathering, request));
+    event->capture.reset();
+    event->recorded = true;
+    event->point = context->gathering->last();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxWaitEvent(CUcontext context_handle, CUevent handle) {
+    EMULATOR_ENTER();
+    Context* context = named(objects().contexts, context_handle);
+    const Event* event = named(objects().events, handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return no_such_handle();
+    if (event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    EMULATOR_TRY(allow_synchronize(*context));
+    if (!event->recorded) return CUDA_SUCCESS;
+    for (Stream* stream : context->streams) EMULATOR_TRY(append_wait(driver, *stream, event->point));
+    std::erase_if(context->awaited, [&](Point point) { return is_done(driver, point); });
+    context->awaited.push_back(event->point);  // by streams that are yet to be made
+    return CUDA_SUCCESS;
+}
+
+// A green context's handle is that of the part of the primary one that it stands for.
+CUresult CUDAAPI cuGreenCtxRecordEvent(CUgreenCtx context, CUevent event) {
+    return cuCtxRecordEvent(reinterpret_cast<CUcontext>(context), event);
+}
+
+CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx context, CUevent event) {
+    return cuCtxWaitEvent(reinterpret_cast<CUcontext>(context), event);
+}
+
 // Nodes that record events are not modelled.
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
     return flags == CU_EVENT_RECORD_DEFAULT ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;

@@ -9,8 +9,9 @@ namespace emulator::cuda {
 
 // Queues one operation behind the stream's last, whatever other streams do. The driver's lock is held here and below.
 CUresult append(Driver& driver, Stream& stream, wire::Request request);
-// The same for a host function.
-CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host);
+// The same for a host function, or a callback.
+CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host,
+                     StatusFunction callback = nullptr);
 // Waits, without the lock, until the context's host functions were called.
 void finish_host_calls(const Context& context, std::unique_lock<std::mutex>& guard);
 // Makes what comes next in the stream wait for an operation of another.

@@ -14,7 +14,6 @@
 namespace emulator::cuda {
 namespace {
 
-constexpr unsigned kMaxShared = 232448;              // bytes a block
 constexpr std::size_t kSharedPerProcessor = 233472;  // bytes
 constexpr std::size_t kSharedReserved = 1024;        // bytes a block
 
@@ -98,6 +97,7 @@ CUresult make_launch(CUfunction handle, const Shape& shape, void** values, void*
     const Function* function = find_function(handle);
     if (!function) return no_such_handle();
     EMULATOR_TRY(check(shape));
+    if (shape.shared_bytes > function->shared_bytes) return CUDA_ERROR_INVALID_VALUE;
     wire::Request request{.operation = wire::Operation::kKernel};
     request.launch = {.kernel = function->kernel};
     std::ranges::copy(shape.grid, request.launch.grid);
@@ -177,12 +177,13 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
         CUstreamCallback function;
         void* argument;
     };
-    const CUhostFn call = [](void* data) {
+    const StatusFunction call = [](void* data, CUresult status) {
         const std::unique_ptr<Callback> one(static_cast<Callback*>(data));
-        one->function(one->stream, CUDA_SUCCESS, one->argument);
+        one->function(one->stream, status, one->argument);
     };
     auto one = std::make_unique<Callback>(handle, function, argument);
-    EMULATOR_TRY(submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {call, one.get()}}));
+    EMULATOR_TRY(
+        submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {nullptr, one.get()}, .callback = call}));
     static_cast<void>(one.release());
     return CUDA_SUCCESS;
 }

@@ -25,6 +25,7 @@ enum class How {
     kFlushOthers,
     kUnload,
     kEndContext,
+    kEndGreen,
     kWait,
     kAwaitStream,
     kAwaitEvent,
@@ -306,7 +307,7 @@ template <How how, typename... Arguments>
 }
 
 constexpr bool takes_others(How how) {
-    return how == How::kFlushOthers || how == How::kUnload || how == How::kEndContext;
+    return how == How::kFlushOthers || how == How::kUnload || how == How::kEndContext || how == How::kEndGreen;
 }
 
 // What a call that ends contexts names, and whether that has ended: a primary one when it is released for the last
@@ -315,6 +316,42 @@ inline CUcontext named_context(int, CUcontext context) { return context; }
 inline CUcontext named_context(int row, CUdevice device) { return primary_of(row, device); }
 inline bool has_ended(int, CUcontext, CUcontext) { return true; }
 inline bool has_ended(int row, CUdevice device, CUcontext primary) { return primary_of(row, device) != primary; }
+
+// Whether a call names more streams than one.
+template <typename... Arguments>
+constexpr bool kNamesTwo = (std::is_same_v<CUstream, Arguments> + ... + 0) > 1;
+
+// A call with the streams that a client means by those that it names.
+template <typename... Arguments>
+CUresult call_on_each(operations::Client& client, const operations::Calls& calls, bool per_thread,
+                      CUresult (*real)(Arguments...), Arguments... arguments) {
+    const auto meant = [&](auto argument) {
+        if constexpr (std::is_same_v<decltype(argument), CUstream>) {
+            return operations::stream_of(client, calls, argument, per_thread);
+        } else {
+            return argument;
+        }
+    };
+    return real(meant(arguments)...);
+}
+
+// A stream is made with the priority of its client.
+template <typename... Arguments>
+CUresult make_stream(const operations::Calls& calls, int priority, CUresult (*real)(Arguments...),
+                     Arguments... arguments) {
+    if constexpr (!kTakes<int, Arguments...>) {
+        return calls.cuStreamCreateWithPriority(arguments..., priority);
+    } else {
+        const auto given = [&](auto argument) {
+            if constexpr (std::is_same_v<decltype(argument), int>) {
+                return priority;
+            } else {
+                return argument;
+            }
+        };
+        return real(given(arguments)...);
+    }
+}
 
 // A call with its own stream; nobody asks about streams while a capture begins, or a context may end.
 template <How how, typename... Arguments>
@@ -329,6 +366,13 @@ CUresult call_as_it_is(int row, CUresult (*real)(Arguments...), Arguments... arg
         if (result == CUDA_SUCCESS && context != nullptr && has_ended(row, arguments..., context))
             operations::forget_context(context);
         return result;
+    } else if constexpr (how == How::kEndGreen) {
+        const operations::NotAsked none;
+        const operations::Calls& calls = *operation_calls(row);
+        CUcontext part = nullptr;
+        if (calls.cuCtxFromGreenCtx != nullptr && calls.cuCtxFromGreenCtx(&part, arguments...) == CUDA_SUCCESS)
+            operations::forget_green(calls, part);
+        return real(arguments...);
     } else {
         return real(arguments...);
     }
@@ -403,9 +447,7 @@ template <How how, typename... Arguments>
         const operations::Inside inside;
         if constexpr (how == How::kMakeStream) {
             const auto* made = first_of<CUstream*>(arguments...);
-            result =
-                calls.cuStreamCreateWithPriority(first_of<CUstream*>(arguments...), first_of<unsigned>(arguments...),
-                                                 operations::priority_of(*client, calls));
+            result = make_stream(calls, operations::priority_of(*client, calls), real, arguments...);
             if (result == CUDA_SUCCESS) operations::made_stream(client, calls, *made);
             return result;
         }
@@ -414,7 +456,9 @@ template <How how, typename... Arguments>
         bool known = false;
         if constexpr (how == How::kAwaitContext) result = operations::synchronize(*client, calls, known);
         if (!known) {
-            if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
+            if constexpr (kNamesTwo<Arguments...>) {
+                result = call_on_each(*client, calls, per_thread, real, arguments...);
+            } else if constexpr (kTakes<CUstream, Arguments...> && how != How::kCapture) {
                 const CUstream stream = operations::stream_of(*client, calls, named, per_thread);
                 const bool mapped = stream != named && !per_thread;
                 const bool is_captured = (mapped || how == How::kFlush) && is_captured_now(row, stream);

@@ -1,0 +1,282 @@
+/* Clients that share a GPU operation by operation, and calls that mean something to what others have queued, or to a
+   whole context: each act prints what a test compares. */
+#include <stdatomic.h>
+
+#include "clients.h"
+
+enum { kMuch = 100 << 10 }; /* bytes of shared memory: more than a block has unless its function says so */
+
+static CUdeviceptr second;
+static pthread_t opener;
+
+static void buffers(void) {
+    other();
+    MUST(cuMemAlloc(&second, kWords * 4));
+    MUST(cuMemsetD32(second, 1, kWords));
+}
+
+/* Client 0 is busy until a thread opens it a little later; this thread is client 1. */
+static CUstream busy_for_a_while(void) {
+    *flag_here = 0;
+    if (plain()) *flag_here = 1; /* there is nobody to wait for */
+    const CUstream first = busy();
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    return first;
+}
+
+static void idle_again(CUstream first) {
+    MUST(pthread_join(opener, NULL));
+    is_client(0);
+    MUST(cuStreamSynchronize(first));
+    MUST(cuStreamDestroy(first));
+    is_client(1);
+}
+
+static CUresult fills_with_much(uint32_t value, CUstream stream) {
+    uint64_t count = kWords;
+    void* parameters[] = {&memory, &value, &count};
+    return cuLaunchKernel(fill, kWords / 256, 1, 1, 256, 1, 1, kMuch, stream, parameters, NULL);
+}
+
+/* A launch is made with what its function was set to then, whoever sets it to something else meanwhile. */
+static void attributes(void) {
+    buffers();
+    MUST(cuFuncSetAttribute(fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kMuch));
+    const CUstream first = busy_for_a_while();
+    MUST(fills_with_much(5, own));
+    printf("queued %d\n", cuStreamQuery(own));
+    is_client(2);
+    MUST(cuFuncSetAttribute(fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0));
+    is_client(1);
+    printf("ended %d\n", cuStreamSynchronize(own));
+    idle_again(first);
+    const CUresult refused = fills_with_much(6, own); /* or later, where it is queued */
+    printf("refused %d\n", refused != CUDA_SUCCESS ? refused : cuStreamSynchronize(own));
+    printf("word %u\n", word_of(memory));
+}
+
+/* What a client has queued is with the driver when another one, or that client, has changed what it depends on. */
+static void changes(void) {
+    buffers();
+    for (int what = 0; what < 4; ++what) {
+        const CUstream first = busy_for_a_while();
+        fills(memory, 5, own);
+        const int before = (int)counted(1).launched;
+        if (what < 3) is_client(what % 2 == 0 ? 0 : 2);
+        if (what == 0) MUST(cuFuncSetCacheConfig(fill, CU_FUNC_CACHE_PREFER_L1));
+        if (what == 1) MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+        if (what == 2) MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 << 20));
+        CUgraphicsResource none = NULL; /* what a stream was given uses them until they are given back */
+        if (what == 3 && cuGraphicsUnmapResources(0, &none, own) != CUDA_ERROR_INVALID_VALUE) puts("taken");
+        printf("%d\n", (int)counted(1).launched - before);
+        is_client(1);
+        MUST(cuStreamSynchronize(own));
+        idle_again(first);
+    }
+}
+
+/* A context waits for an event that another client records, and an event is recorded of all that a context has. */
+static void contexts(void) {
+    CUstream theirs;
+    CUevent all;
+    buffers();
+    MUST(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING));
+    const CUstream first = busy_for_a_while();
+    fills(memory, 5, own);
+    MUST(cuEventRecord(event, own));
+    is_client(2);
+    MUST(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxWaitEvent(context, event));
+    MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, theirs));
+    MUST(cuStreamSynchronize(theirs));
+    printf("waited %u\n", word_of(second));
+    is_client(1);
+    idle_again(first);
+
+    const CUstream again = busy_for_a_while();
+    fills(memory, 6, own);
+    is_client(2);
+    MUST(cuCtxRecordEvent(context, all));
+    MUST(cuEventSynchronize(all));
+    uint32_t word;
+    MUST(cuMemcpyDtoH(&word, memory, sizeof(word)));
+    printf("recorded %u\n", word);
+    is_client(1);
+    idle_again(again);
+}
+
+static uint32_t policy_of(CUstream stream) {
+    CUstreamAttrValue value = {0};
+    MUST(cuStreamGetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+    return (uint32_t)value.syncPolicy;
+}
+
+static void set_policy(CUstream stream, CUsynchronizationPolicy policy) {
+    CUstreamAttrValue value = {0};
+    value.syncPolicy = policy;
+    MUST(cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+}
+
+/* What streams were set to is copied from one to another, and asked for, the default stream's as well. */
+static void streams(void) {
+    CUstream from;
+    buffers();
+    MUST(cuStreamCreate(&from, CU_STREAM_NON_BLOCKING));
+    set_policy(from, CU_SYNC_POLICY_YIELD);
+    MUST(cuStreamCopyAttributes(own, from));
+    printf("%u %u\n", policy_of(own), policy_of(from));
+    set_policy(NULL, CU_SYNC_POLICY_SPIN);
+    printf("%u\n", policy_of(NULL));
+    MUST(cuStreamCopyAttributes(NULL, from));
+    MUST(cuStreamCopyAttributes(from, own));
+    printf("%u %u\n", policy_of(NULL), policy_of(from));
+}
+
+/* -- green contexts */
+
+static CUgreenCtx green;
+
+static void make_green(void) {
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    unsigned groups = 1;
+    MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevSmResourceSplitByCount(&part, &groups, &all, NULL, 0, 16));
+    MUST(cuDevResourceGenerateDesc(&description, &part, 1));
+    MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+}
+
+static CUcontext current_green(void) {
+    CUcontext part;
+    MUST(cuCtxFromGreenCtx(&part, green));
+    MUST(cuCtxSetCurrent(part));
+    return part;
+}
+
+static CUstream green_stream(void) {
+    CUstream made;
+    MUST(cuGreenCtxStreamCreate(&made, green, CU_STREAM_NON_BLOCKING, 0));
+    return made;
+}
+
+static CUstream given;
+
+/* A thread of no client, as those of libraries are. */
+static void* fills_given(void* unused) {
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    fills(memory, 5, given);
+    return NULL;
+}
+
+/* The stream that a client made in a green context is that client's, whoever gives it work. */
+static void green_is_owned(void) {
+    pthread_t helper;
+    buffers();
+    make_green();
+    given = green_stream();
+    const CUstream first = busy_for_a_while();
+    const int before = (int)counted(1).launched;
+    MUST(pthread_create(&helper, NULL, fills_given, NULL));
+    MUST(pthread_join(helper, NULL));
+    printf("queued %d\n", cuStreamQuery(given));
+    MUST(cuStreamSynchronize(given));
+    printf("launched %d\n", (int)counted(1).launched - before);
+    idle_again(first);
+    MUST(cuStreamDestroy(given));
+    MUST(cuGreenCtxDestroy(green));
+}
+
+/* Who waits for a primary context waits for its green ones; who waits for a green one waits for it alone. */
+static void green_is_awaited(void) {
+    buffers();
+    make_green();
+    const CUstream in_green = green_stream();
+    *flag_here = 0;
+    blocks(in_green);
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(cuCtxSynchronize());
+    printf("primary %d\n", cuStreamQuery(in_green));
+    MUST(pthread_join(opener, NULL));
+    MUST(cuStreamSynchronize(in_green));
+    *flag_here = 0;
+    blocks(own);
+    fills(memory, 5, in_green);
+    current_green();
+    MUST(cuCtxSynchronize());
+    printf("green %d %d\n", cuStreamQuery(in_green), cuStreamQuery(own));
+    opens();
+    MUST(cuStreamSynchronize(own));
+    MUST(cuStreamDestroy(in_green));
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuGreenCtxDestroy(green));
+}
+
+/* Green contexts come and go, and with them what the library has made in them for default streams. */
+static void green_again(void) {
+    buffers();
+    for (uint32_t round = 0; round < 3; ++round) {
+        make_green();
+        current_green();
+        fills(memory, round, NULL);
+        MUST(cuStreamSynchronize(NULL));
+        const CUstream first = busy_for_a_while(); /* which goes on in the primary one */
+        current_green();
+        fills(second, round + 10, NULL);
+        printf("queued %d\n", cuStreamQuery(NULL));
+        MUST(cuCtxSetCurrent(context));
+        is_client(2);
+        MUST(cuGreenCtxDestroy(green));
+        is_client(1);
+        printf("words %u %u\n", word_of(memory), word_of(second));
+        idle_again(first);
+    }
+}
+
+/* Streams of one green context that two clients have: their order by an event, a graph that one captures, and what is
+   destroyed while it is queued. */
+static void green_is_shared(void) {
+    CUgraph graph;
+    CUgraphExec executable;
+    buffers();
+    make_green();
+    const CUstream mine = green_stream();
+    is_client(2);
+    const CUstream theirs = green_stream();
+    is_client(1);
+    MUST(cuStreamBeginCapture(mine, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    MUST(launch(lcg, memory, kWords, 2, mine));
+    MUST(cuStreamEndCapture(mine, &graph));
+    MUST(cuGraphInstantiate(&executable, graph, 0));
+    const CUstream first = busy_for_a_while();
+    fills(memory, 3, mine);
+    MUST(cuGraphLaunch(executable, mine));
+    MUST(cuEventRecord(event, mine));
+    is_client(2);
+    MUST(cuStreamWaitEvent(theirs, event, 0));
+    MUST(cuMemcpyDtoDAsync(second, memory, kWords * 4, theirs));
+    MUST(cuStreamDestroy(theirs));
+    is_client(1);
+    MUST(cuGraphExecDestroy(executable));
+    MUST(cuStreamDestroy(mine));
+    is_client(2);
+    MUST(cuGreenCtxDestroy(green));
+    is_client(1);
+    MUST(cuCtxSynchronize());
+    printf("%d %u\n", word_of(memory) == word_of(second), word_of(second));
+    idle_again(first);
+}
+
+int main(int count, char** words) {
+    const char* act = count > 1 ? words[1] : "";
+    prepare();
+    if (!strcmp(act, "attributes")) attributes();
+    if (!strcmp(act, "changes")) changes();
+    if (!strcmp(act, "contexts")) contexts();
+    if (!strcmp(act, "streams")) streams();
+    if (!strcmp(act, "owned")) green_is_owned();
+    if (!strcmp(act, "awaited")) green_is_awaited();
+    if (!strcmp(act, "again")) green_again();
+    if (!strcmp(act, "shared")) green_is_shared();
+    return 0;
+}

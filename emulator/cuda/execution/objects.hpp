@@ -76,6 +76,8 @@ struct Event {
     std::uint32_t slot;
     unsigned flags;
     bool recorded = false;
+    bool shared = false;                         // other processes may see it, by
+    wire::Key key = {};                          // this: the device knows where it was last recorded
     Point point = {};                            // where it was last recorded
     std::shared_ptr<Capture> capture = nullptr;  // when that stream was capturing, and
     std::vector<std::size_t> captured = {};      // what it stands for

@@ -124,6 +124,16 @@ CUresult append(Driver& driver, Stream& stream, wire::Request request) {
     return driver.connection.post(request);
 }
 
+CUresult append_shared(Driver& driver, Stream& stream, wire::Call call, const Event& event) {
+    wire::Request request{.call = call,
+                          .context = stream.context->slot,
+                          .stream = stream.slot,
+                          .sequence = ++stream.submitted,
+                          .arrival = clock_now()};
+    request.sharing = {.key = {}, .event = event.slot};
+    return driver.connection.call(request);
+}
+
 CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host, StatusFunction callback) {
     const CUresult result = append(driver, stream, {.operation = wire::Operation::kHost});
     if (result == CUDA_SUCCESS)

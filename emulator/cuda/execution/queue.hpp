@@ -9,6 +9,8 @@ namespace emulator::cuda {
 
 // Queues one operation behind the stream's last, whatever other streams do. The driver's lock is held here and below.
 CUresult append(Driver& driver, Stream& stream, wire::Request request);
+// The same of a shared event, recorded or waited for: the device has it when this returns.
+CUresult append_shared(Driver& driver, Stream& stream, wire::Call call, const Event& event);
 // The same for a host function, or a callback.
 CUresult append_host(Driver& driver, Stream& stream, const CUDA_HOST_NODE_PARAMS& host,
                      StatusFunction callback = nullptr);

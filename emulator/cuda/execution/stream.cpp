@@ -248,6 +248,10 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
     if (!event) return no_such_handle();
     if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
     if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
+    if (event->shared && !stream->capture) {
+        EMULATOR_TRY(begin_work(driver, *stream));
+        return append_shared(driver, *stream, wire::Call::kAwaitEvent, *event);
+    }
     if (stream->capture || !event->recorded) return CUDA_SUCCESS;
     EMULATOR_TRY(begin_work(driver, *stream));  // also where there is nothing left to wait for
     return append_wait(driver, *stream, event->point);

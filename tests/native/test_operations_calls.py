@@ -1,5 +1,5 @@
-"""Clients that share a GPU operation by operation, and calls that mean something to what others have queued, or to a whole
-context: the same as without the library.
+"""Clients that share a GPU operation by operation, and calls that mean something to what others have queued, or to a
+whole context: the same as without the library.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ def test_attributes_of_streams_are_those_of_the_streams_named(guests: Guests) ->
     assert lines(guests, "streams") == [f"{yielding} {yielding}", f"{spin}", f"{yielding} {yielding}"]
 
 
+def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Guests) -> None:
+    told = ["told 5", "told 6", "read 9"]
+    assert guests.lines("operations-calls", "processes", env=guests.environment(PLAIN="1")) == told
+    assert lines(guests, "processes") == told
+
+
 # -- green contexts --------------------------------------------------------------------------------
 
 
@@ -44,7 +50,7 @@ def test_a_primary_context_is_waited_for_with_its_green_ones(guests: Guests) -> 
 
 
 def test_a_green_context_ends_and_another_begins(guests: Guests) -> None:
-    told = [[f"queued {QUEUED}", f"words {round} {round + 10}"] for round in range(3)]
+    told = [[f"queued {QUEUED}", f"words {turn} {turn + 10}"] for turn in range(3)]
     assert lines(guests, "again") == [line for both in told for line in both]
 
 

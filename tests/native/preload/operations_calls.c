@@ -1,6 +1,6 @@
 /* Clients that share a GPU operation by operation, and calls that mean something to what others have queued, or to a
    whole context: each act prints what a test compares. */
-#include <stdatomic.h>
+#include <sys/wait.h>
 
 #include "clients.h"
 
@@ -130,6 +130,88 @@ static void streams(void) {
     MUST(cuStreamCopyAttributes(NULL, from));
     MUST(cuStreamCopyAttributes(from, own));
     printf("%u %u\n", policy_of(NULL), policy_of(from));
+}
+
+/* -- events that two processes see */
+
+struct shared {
+    CUipcMemHandle memory;
+    CUipcEventHandle event;
+};
+
+static void all_of(ssize_t moved, size_t bytes) { must(moved != (ssize_t)bytes, "pipe"); }
+
+/* The other process. It tells what it reads behind the event, and then records the event itself. */
+static void child(void) {
+    struct shared got;
+    char word;
+    buffers();
+    const CUstream first = busy_for_a_while();
+    all_of(read(0, &got, sizeof(got)), sizeof(got));
+    CUdeviceptr theirs;
+    CUevent both;
+    MUST(cuIpcOpenMemHandle(&theirs, got.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    MUST(cuIpcOpenEventHandle(&both, got.event));
+    for (int turn = 0; turn < 2; ++turn) {
+        MUST(cuStreamWaitEvent(own, both, 0));
+        MUST(cuMemcpyDtoDAsync(second, theirs, kWords * 4, own));
+        MUST(cuStreamSynchronize(own));
+        const uint32_t there = word_of(second);
+        all_of(write(1, &there, sizeof(there)), sizeof(there));
+        all_of(read(0, &word, 1), 1);
+    }
+    idle_again(first);
+    const CUstream again = busy_for_a_while();
+    fills(theirs, 9, own);
+    MUST(cuEventRecord(both, own));
+    all_of(write(1, &word, 1), 1);
+    all_of(read(0, &word, 1), 1);
+    idle_again(again);
+    MUST(cuEventDestroy(both));
+}
+
+/* What is queued when an event is recorded that another process may see is done before that one goes on. */
+static void processes(void) {
+    int to[2], from[2];
+    must(pipe(to) | pipe(from), "pipe");
+    const pid_t other_one = fork(); /* before there is a context, which a child has not */
+    if (other_one == 0) {
+        dup2(to[0], 0);
+        dup2(from[1], 1);
+        execl("/proc/self/exe", "operations-calls", "child", NULL);
+        _Exit(8);
+    }
+    prepare();
+    buffers();
+    struct shared given_away;
+    CUevent both;
+    uint32_t there;
+    char word = 0;
+    MUST(cuEventCreate(&both, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    const CUstream first = busy_for_a_while();
+    fills(memory, 5, own);
+    MUST(cuEventRecord(both, own));
+    MUST(cuIpcGetMemHandle(&given_away.memory, memory));
+    MUST(cuIpcGetEventHandle(&given_away.event, both));
+    all_of(write(to[1], &given_away, sizeof(given_away)), sizeof(given_away));
+    all_of(read(from[0], &there, sizeof(there)), sizeof(there));
+    printf("told %u\n", there);
+    idle_again(first);
+    const CUstream again = busy_for_a_while();
+    fills(memory, 6, own);
+    MUST(cuEventRecord(both, own));
+    all_of(write(to[1], &word, 1), 1);
+    all_of(read(from[0], &there, sizeof(there)), sizeof(there));
+    printf("told %u\n", there);
+    idle_again(again);
+    all_of(write(to[1], &word, 1), 1);
+    all_of(read(from[0], &word, 1), 1);
+    MUST(cuEventSynchronize(both));
+    printf("read %u\n", word_of(memory));
+    all_of(write(to[1], &word, 1), 1);
+    int status;
+    must(waitpid(other_one, &status, 0) != other_one || status != 0, "child");
+    MUST(cuEventDestroy(both));
 }
 
 /* -- green contexts */
@@ -269,7 +351,12 @@ static void green_is_shared(void) {
 
 int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
+    if (!strcmp(act, "processes")) {
+        processes();
+        return 0;
+    }
     prepare();
+    if (!strcmp(act, "child")) child();
     if (!strcmp(act, "attributes")) attributes();
     if (!strcmp(act, "changes")) changes();
     if (!strcmp(act, "contexts")) contexts();

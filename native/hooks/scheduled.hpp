@@ -273,6 +273,11 @@ constexpr bool is_deferrable(How how) {
     return how == How::kKernel || how == How::kGraph || how == How::kCopy || how == How::kFill || how == How::kRecord;
 }
 
+// Whether there are graphs that do that with events. Such a launch is as a record that others may know of, or a wait.
+inline bool has_graph_events(unsigned what) {
+    return (operations::graph_events.load(std::memory_order_relaxed) & what) != 0;
+}
+
 // Work of a client: now, later, or when it is its turn. Part of its one caller, which would hand on all arguments.
 template <How how, typename... Arguments>
 [[gnu::always_inline]] inline CUresult do_work(operations::Client& client, const operations::Calls& calls, int row,
@@ -283,6 +288,10 @@ template <How how, typename... Arguments>
         const operations::Inside inside;
         return call_on(stream, real, arguments...);
     }
+    if constexpr (how == How::kGraph) {
+        if (has_graph_events(operations::kGraphWaits)) [[unlikely]]
+            operations::flush_others(&client);
+    }
     operations::Doing doing(client, calls, kind_of(how), stream, stream == CU_STREAM_PER_THREAD,
                             first_of<CUfunction>(arguments...));
     if constexpr (how == How::kKernel) {
@@ -290,7 +299,8 @@ template <How how, typename... Arguments>
     }
     if (!doing.goes_now()) {
         if constexpr (is_deferrable(how)) {
-            const bool shared = how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...));
+            const bool shared = (how == How::kRecord && operations::is_shared(first_of<CUevent>(arguments...))) ||
+                                (how == How::kGraph && has_graph_events(~0U));
             if (!shared && doing.can_be_queued() && queue<how>(doing, calls, stream, real, arguments...))
                 return CUDA_SUCCESS;
         }
@@ -496,6 +506,7 @@ template <How how, typename... Arguments>
         if (how == How::kRecord || operations::is_default(named))
             return schedule<how>(real, row, per_thread, arguments...);
         operations::before(nullptr, named, false);
+        if (how == How::kGraph && has_graph_events(operations::kGraphWaits)) operations::flush_others(nullptr);
         return real(arguments...);
     }
     if constexpr (how == How::kRecord) operations::await_event_of_others(client, first_of<CUevent>(arguments...));

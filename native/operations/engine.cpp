@@ -12,6 +12,7 @@ namespace runlist::operations {
 constinit std::atomic<Engine*> engine{nullptr};
 constinit thread_local int own_client = 0;
 constinit thread_local bool inside = false;
+constinit std::atomic<unsigned> graph_events{0};
 
 namespace {
 

@@ -248,6 +248,10 @@ inline bool is_logging() {
     return there != nullptr && there->logging.load(std::memory_order_relaxed);
 }
 
+// What nodes of graphs do with events, of which the driver does not tell which graphs have them.
+enum GraphEvents : unsigned { kGraphRecords = 1, kGraphWaits = 2 };
+extern constinit std::atomic<unsigned> graph_events;
+
 // Whether calls are any business of ours. All that is paid where it is not started.
 [[gnu::always_inline]] inline bool on() {
     const Engine* there = engine.load(std::memory_order_acquire);

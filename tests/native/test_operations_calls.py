@@ -32,6 +32,11 @@ def test_attributes_of_streams_are_those_of_the_streams_named(guests: Guests) ->
     assert lines(guests, "streams") == [f"{yielding} {yielding}", f"{spin}", f"{yielding} {yielding}"]
 
 
+def test_graphs_record_events_and_wait_for_them(guests: Guests) -> None:
+    assert guests.lines("operations-calls", "graphs", env=guests.environment(PLAIN="1")) == ["recorded 5", "waited 6"]
+    assert lines(guests, "graphs") == ["recorded 5", "waited 6"]
+
+
 def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Guests) -> None:
     told = ["told 5", "told 6", "read 9"]
     assert guests.lines("operations-calls", "processes", env=guests.environment(PLAIN="1")) == told

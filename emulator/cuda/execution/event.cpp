@@ -143,17 +143,8 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
         event->captured = stream->captured;
         return CUDA_SUCCESS;
     }
-    if (event->shared) {
-        EMULATOR_TRY(begin_work(driver, *stream));
-        return append_shared(driver, *stream, wire::Call::kRecordEvent, *event);
-    }
-    wire::Request request{.operation = wire::Operation::kRecord};
-    request.record = {.event = event->slot};
-    EMULATOR_TRY(submit(driver, *stream, request));
-    event->capture.reset();
-    event->recorded = true;
-    event->point = stream->last();
-    return CUDA_SUCCESS;
+    EMULATOR_TRY(begin_work(driver, *stream));
+    return record_event(driver, *stream, *event);
 }
 
 // Of all that a context was given: a stream of the context's own waits for that, and records the event.
@@ -202,9 +193,15 @@ CUresult CUDAAPI cuGreenCtxWaitEvent(CUgreenCtx context, CUevent event) {
     return cuCtxWaitEvent(reinterpret_cast<CUcontext>(context), event);
 }
 
-// Nodes that record events are not modelled.
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned flags) {
-    return flags == CU_EVENT_RECORD_DEFAULT ? cuEventRecord(handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+// With a flag it is a node of the graph that records it.
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned flags) {
+    if (flags == CU_EVENT_RECORD_DEFAULT) return cuEventRecord(handle, stream_handle);
+    EMULATOR_ENTER();
+    Stream* stream = find_stream(driver, stream_handle);
+    if (!stream) return no_such_stream(stream_handle);
+    if (!named(objects().events, handle)) return no_such_handle();
+    if (flags != CU_EVENT_RECORD_EXTERNAL || !stream->capture) return CUDA_ERROR_INVALID_VALUE;
+    return capture_task(*stream, {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = handle});
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {

@@ -154,6 +154,22 @@ CUresult append_wait(Driver& driver, Stream& stream, Point point) {
     return append(driver, stream, request);
 }
 
+CUresult record_event(Driver& driver, Stream& stream, Event& event) {
+    if (event.shared) return append_shared(driver, stream, wire::Call::kRecordEvent, event);
+    wire::Request request{.operation = wire::Operation::kRecord};
+    request.record = {.event = event.slot};
+    EMULATOR_TRY(append(driver, stream, request));
+    event.capture.reset();
+    event.recorded = true;
+    event.point = stream.last();
+    return CUDA_SUCCESS;
+}
+
+CUresult await_event(Driver& driver, Stream& stream, const Event& event) {
+    if (event.shared) return append_shared(driver, stream, wire::Call::kAwaitEvent, event);
+    return event.recorded ? append_wait(driver, stream, event.point) : CUDA_SUCCESS;
+}
+
 bool is_done(const Driver& driver, Point point) {
     const wire::StreamState& state = driver.connection.page().streams[point.stream];
     return state.completed.load(std::memory_order_acquire) >= point.sequence;

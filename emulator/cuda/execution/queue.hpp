@@ -19,6 +19,10 @@ void finish_host_calls(const Context& context, std::unique_lock<std::mutex>& gua
 // Makes what comes next in the stream wait for an operation of another.
 CUresult append_wait(Driver& driver, Stream& stream, Point point);
 
+// Records an event in a stream, or has it wait for one.
+CUresult record_event(Driver& driver, Stream& stream, Event& event);
+CUresult await_event(Driver& driver, Stream& stream, const Event& event);
+
 bool is_done(const Driver& driver, Point point);
 // Waits, without the lock, until the stream is past the point; returns the context's error, if it has one.
 CUresult wait_for(Driver& driver, const Context& context, Point point, std::unique_lock<std::mutex>& guard);

@@ -246,13 +246,12 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
     EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
     const Event* event = named(objects().events, event_handle);
     if (!event) return no_such_handle();
-    if (flags != CU_EVENT_WAIT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
-    if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
-    if (event->shared && !stream->capture) {
-        EMULATOR_TRY(begin_work(driver, *stream));
-        return append_shared(driver, *stream, wire::Call::kAwaitEvent, *event);
+    if (flags != CU_EVENT_WAIT_DEFAULT) {
+        if (flags != CU_EVENT_WAIT_EXTERNAL || !stream->capture) return CUDA_ERROR_INVALID_VALUE;
+        return capture_task(*stream, {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event_handle});
     }
-    if (stream->capture || !event->recorded) return CUDA_SUCCESS;
+    if (event->capture || (stream->capture && event->recorded)) return capture_wait(*stream, *event);
+    if (stream->capture || (!event->shared && !event->recorded)) return CUDA_SUCCESS;
     EMULATOR_TRY(begin_work(driver, *stream));  // also where there is nothing left to wait for
-    return append_wait(driver, *stream, event->point);
+    return await_event(driver, *stream, *event);
 }

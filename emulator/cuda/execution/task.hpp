@@ -40,6 +40,7 @@ struct Task {
     unsigned shared_bytes = 0;                 // of kernels
     CUDA_HOST_NODE_PARAMS host = {};           // of host functions
     StatusFunction callback = nullptr;         // of callbacks, in the place of `host.fn`
+    CUevent event = nullptr;                   // of what records one, or waits for it
     std::shared_ptr<GraphMemory> memory = {};  // of what allocates and frees memory
 };
 

@@ -132,6 +132,54 @@ static void streams(void) {
     printf("%u %u\n", policy_of(NULL), policy_of(from));
 }
 
+/* Graphs that record an event, and wait for one. */
+static CUgraphExec graph_of(CUstream stream, bool records, CUdeviceptr to, CUdeviceptr from) {
+    CUgraph graph;
+    CUgraphExec executable;
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (!records) MUST(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
+    MUST(cuMemcpyDtoDAsync(to, from, kWords * 4, stream));
+    if (records) MUST(cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL));
+    MUST(cuStreamEndCapture(stream, &graph));
+    MUST(cuGraphInstantiate(&executable, graph, 0));
+    MUST(cuGraphDestroy(graph));
+    return executable;
+}
+
+/* What a graph records is waited for, and what it waits for was recorded, although both wait in queues. */
+static void graphs(void) {
+    CUdeviceptr third;
+    CUstream theirs;
+    buffers();
+    MUST(cuMemAlloc(&third, kWords * 4));
+    MUST(cuMemsetD32(third, 1, kWords));
+    MUST(cuEventRecord(event, own)); /* there was something before */
+    MUST(cuStreamSynchronize(own));
+    const CUgraphExec records = graph_of(own, true, second, memory);
+    const CUstream first = busy_for_a_while();
+    fills(memory, 5, own);
+    MUST(cuGraphLaunch(records, own));
+    is_client(2);
+    MUST(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamWaitEvent(theirs, event, 0));
+    MUST(cuMemcpyDtoDAsync(third, second, kWords * 4, theirs));
+    MUST(cuStreamSynchronize(theirs));
+    printf("recorded %u\n", word_of(third));
+    const CUgraphExec waits = graph_of(theirs, false, third, memory);
+    is_client(1);
+    idle_again(first);
+
+    const CUstream again = busy_for_a_while();
+    fills(memory, 6, own);
+    MUST(cuEventRecord(event, own));
+    is_client(0);
+    MUST(cuGraphLaunch(waits, theirs));
+    MUST(cuStreamSynchronize(theirs));
+    printf("waited %u\n", word_of(third));
+    is_client(1);
+    idle_again(again);
+}
+
 /* -- events that two processes see */
 
 struct shared {
@@ -361,6 +409,7 @@ int main(int count, char** words) {
     if (!strcmp(act, "changes")) changes();
     if (!strcmp(act, "contexts")) contexts();
     if (!strcmp(act, "streams")) streams();
+    if (!strcmp(act, "graphs")) graphs();
     if (!strcmp(act, "owned")) green_is_owned();
     if (!strcmp(act, "awaited")) green_is_awaited();
     if (!strcmp(act, "again")) green_again();

@@ -99,6 +99,7 @@ void set_up(Engine& all, int clients) {
         client.error.store(0, kRelaxed);
         client.per_thread.store(0, kRelaxed);
         client.mixes.store(false, kRelaxed);
+        client.legacy.store(true, kRelaxed);  // what its threads gave before they were clients
         client.blocking.store(0, kRelaxed);
     }
     begin_telling(all);

@@ -43,6 +43,15 @@ def test_an_event_of_two_processes_comes_after_what_each_has_queued(guests: Gues
     assert lines(guests, "processes") == told
 
 
+def test_the_librarys_own_functions_are_called_in_any_order_by_threads_and_children(guests: Guests) -> None:
+    done = guests.run("operations-calls", "anyhow", env=environment(guests, RUNLIST_EMULATED_CRASHES="1"))
+    assert (done.code, done.lines) == (0, ["right"]), done
+
+
+def test_a_client_waits_for_what_its_thread_gave_before_it_was_one(guests: Guests) -> None:
+    assert lines(guests, "before") == ["started 1", f"asked {QUEUED}", "became 1"]
+
+
 # -- green contexts --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@
 #include "cuda/execution/stream.hpp"
 #include "cuda/kernel/module.hpp"
 #include "model/timing.hpp"
+#include "shared/kernels.hpp"
 
 namespace emulator::cuda {
 namespace {
@@ -155,6 +156,31 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
         }
     }
     return launch(function, shape, cooperative, config->hStream, parameters, extra);
+}
+
+// Waiting is a kernel that ends when a word is as large, as programs have one.
+CUresult CUDAAPI cuStreamWaitValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    EMULATOR_ENTER_CONTEXT();
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+    Stream* stream = nullptr;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
+    wire::Request request{.operation = wire::Operation::kKernel};
+    request.launch = {.kernel = static_cast<std::uint32_t>(Kernel::kWaitFlagU32),
+                      .grid = {1, 1, 1},
+                      .block = {1, 1, 1},
+                      .parameter_bytes = sizeof address + sizeof value};
+    std::memcpy(request.launch.parameters, &address, sizeof address);
+    std::memcpy(request.launch.parameters + sizeof address, &value, sizeof value);
+    return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = {request}});
+}
+
+CUresult CUDAAPI cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned) {
+    EMULATOR_ENTER_CONTEXT();
+    Stream* stream = nullptr;
+    EMULATOR_TRY(wait_for_room(driver, handle, guard, stream));
+    wire::Request request{.operation = wire::Operation::kFill};
+    request.fill = {.destination = address, .count = 1, .value = value, .width = 4};
+    return submit(driver, *stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .work = {request}});
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {

@@ -132,6 +132,115 @@ static void streams(void) {
     printf("%u %u\n", policy_of(NULL), policy_of(from));
 }
 
+/* -- the library's own functions, in any order */
+
+static uint32_t luck(uint32_t* state) { return *state = *state * 1664525u + 1013904223u, *state >> 16; }
+
+/* Who gives something and waits for it as somebody else waits for nothing: it stays who it is meanwhile. */
+static void calls_something(uint32_t* state, bool stays) {
+    struct rl_admission rule = {
+        sizeof(rule), luck(state) & 0x1FF, luck(state), luck(state) & 1, (int32_t)luck(state), 0, 0};
+    struct rl_operations_counters counters;
+    struct rl_operation taken[8];
+    uint64_t latencies[8];
+    switch (luck(state) % (stays ? 8 : 12)) {
+        case 0:
+            RL(orion_start_scheduler)((int)(luck(state) % 20) - 1);
+            break;
+        case 1:
+            RL(orion_stop_scheduler)();
+            break;
+        case 2:
+            RL(rl_operations_admission)(&rule);
+            break;
+        case 3:
+            RL(rl_operations_profile)("fill_u32", luck(state) % 4, luck(state) % 200, luck(state));
+            break;
+        case 4:
+            RL(rl_operations_counters)((int)(luck(state) % 20) - 1, &counters);
+            break;
+        case 5:
+            RL(rl_operations_latencies)(latencies, 8);
+            break;
+        case 6:
+            RL(rl_operations_log)((int)(luck(state) & 1));
+            break;
+        case 7:
+            RL(rl_operations_take)(taken, 8);
+            break;
+        default:
+            RL(rl_operations_client)((int)(luck(state) % 6) - 1);
+    }
+}
+
+static void* calls_anything(void* seed) {
+    uint32_t state = (uint32_t)(uintptr_t)seed;
+    CUdeviceptr mine;
+    CUstream stream;
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemAlloc(&mine, kWords * 4));
+    for (uint32_t turn = 0; turn < 60; ++turn) {
+        calls_something(&state, false);
+        MUST(cuStreamCreate(&stream, turn % 2 != 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+        fills(mine, turn, turn % 3 == 0 ? NULL : stream);
+        calls_something(&state, true);
+        MUST(cuStreamSynchronize(turn % 3 == 0 ? NULL : stream));
+        if (word_of(mine) != turn) must(1, "word");
+        MUST(cuStreamDestroy(stream));
+    }
+    return NULL;
+}
+
+/* A child of fork has no scheduler, and may have one of its own, with nothing to schedule. */
+static void forks(void) {
+    const pid_t one = fork();
+    if (one == 0) {
+        uint32_t state = 7;
+        RL(orion_set_client_idx)(1);
+        RL(orion_stop_scheduler)();
+        int right = RL(rl_operations_client)(0) < 0 && RL(rl_operations_start)(2) == 0 &&
+                    RL(rl_operations_client)(1) == 0 && RL(rl_operations_start)(2) < 0 && RL(rl_operations_stop)() == 0;
+        for (int turn = 0; turn < 50; ++turn) calls_something(&state, false);
+        _Exit(right ? 0 : 3);
+    }
+    int status;
+    must(waitpid(one, &status, 0) != one || status != 0, "child");
+}
+
+static void anyhow(void) {
+    pthread_t threads[4];
+    make_context();
+    for (int index = 0; index < 4; ++index)
+        MUST(pthread_create(&threads[index], NULL, calls_anything, (void*)(intptr_t)(index + 1)));
+    for (int turn = 0; turn < 3; ++turn) forks();
+    for (int index = 0; index < 4; ++index) MUST(pthread_join(threads[index], NULL));
+    RL(rl_operations_stop)();
+    MUST(RL(rl_operations_start)(2));
+    MUST(RL(rl_operations_stop)());
+    puts("right");
+}
+
+/* What a thread gave its default stream before it was a client, it still waits for when it is. */
+static void before(void) {
+    make_context();
+    blocks(NULL);
+    MUST(RL(rl_operations_start)(2));
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(RL(rl_operations_client)(1));
+    MUST(cuStreamSynchronize(NULL));
+    printf("started %u\n", *(volatile uint32_t*)flag_here);
+    MUST(pthread_join(opener, NULL));
+    *flag_here = 0;
+    MUST(RL(rl_operations_client)(-1));
+    blocks(NULL);
+    MUST(RL(rl_operations_client)(1));
+    printf("asked %d\n", cuStreamQuery(NULL));
+    MUST(pthread_create(&opener, NULL, opens_later, NULL));
+    MUST(cuStreamSynchronize(NULL));
+    printf("became %u\n", *(volatile uint32_t*)flag_here);
+    MUST(pthread_join(opener, NULL));
+}
+
 /* Graphs that record an event, and wait for one. */
 static CUgraphExec graph_of(CUstream stream, bool records, CUdeviceptr to, CUdeviceptr from) {
     CUgraph graph;
@@ -401,6 +510,14 @@ int main(int count, char** words) {
     const char* act = count > 1 ? words[1] : "";
     if (!strcmp(act, "processes")) {
         processes();
+        return 0;
+    }
+    if (!strcmp(act, "before")) {
+        before();
+        return 0;
+    }
+    if (!strcmp(act, "anyhow")) {
+        anyhow();
         return 0;
     }
     prepare();

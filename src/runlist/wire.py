@@ -193,6 +193,15 @@ class Guard(Message, frozen=True):
     undo: list[bytes]
 
 
+class GuardRegion(Message, frozen=True):
+    """Write these words into a region when the daemon dies. Its open file travels with the message. Replaces an earlier
+    one of the same key.
+    """
+
+    key: int
+    words: list[tuple[int, int]]
+
+
 class Unguard(Message, frozen=True):
     """Forget this, and close its open file."""
 
@@ -220,7 +229,7 @@ Request = (
     | Borrowed
 )
 Answer = Tasks | Workloads | DaemonStatus | RulesInForce | PolicyMap | Failure | BorrowRequest
-KeeperMessage = KeepRecord | Guard | Unguard
+KeeperMessage = KeepRecord | Guard | GuardRegion | Unguard
 
 
 def encode(message: Message) -> bytes:

@@ -70,7 +70,10 @@ FLOW: dict[str, set[str]] = {
         "daemon.helper", "daemon.placement", "model", "paths", "planes.interface", "planes.kernel", "proc", "protocol",
         "settings",
     },
-    "daemon.undo": {"daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.registry", "proc", "wire"},
+    "daemon.undo": {
+        "daemon.helper", "errors", "frames", "lean", "planes.interface", "planes.process", "planes.registry", "proc",
+        "wire",
+    },
     "daemon.relay": {
         "daemon.helper", "rate", "errors", "frames", "lean", "planes.interface", "planes.process",
         "planes.registry", "proc", "version", "wire",

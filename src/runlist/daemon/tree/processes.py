@@ -227,7 +227,9 @@ class Processes:
             raise
         owner = Owner.of(pid, uid)
         reads = self._reads.setdefault(owner, Rate(SLOTS_A_SECOND, SLOTS_AT_ONCE))
-        root = Root(pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads))
+        root = Root(
+            pid, pidfd, uid, settings, borrowers, Quota(region, lambda: self._driver_group(root), reads, self._keeper)
+        )
         root.by_rule, root.owner = by_rule, owner
         root.outer = self.root_of(pid)
         if pid in self.roots:  # of a process that has ended and left a tree

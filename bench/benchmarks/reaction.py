@@ -15,7 +15,8 @@ from runlist.views.structs import TaskView
 from runlist.workloads.process import WorkloadProcess
 
 WEIGHTS = (100, 200, 300, 400)
-POLL_S = 0.005
+POLL_S = 0.02
+"""To answer `ps` takes the daemon a ms, for which the kernel's events wait: who looks all the time sees himself."""
 FIRST_S = 0.3
 
 

@@ -46,6 +46,7 @@ class World:
         self.root: object = object()
         self.task_class = TaskClass.LATENCY
         self.rooms = 0
+        self.questions = 0  # of what class a process is to be
         self.left: list[int] = []  # to the ordinary looks
         self.gpu = SimpleNamespace(gpu="GPU-0", gives_room=True, make_room=self._make_room)
         processes = self.processes = SimpleNamespace(
@@ -86,6 +87,7 @@ class World:
         return True
 
     def _class_of_new(self, pid: int, root: object, match: object) -> TaskClass:
+        self.questions += 1
         assert (pid, root, match) == (PID, self.root, None)
         if self.task_class is TaskClass.BATCH:
             raise UsageError("bad settings")

@@ -88,6 +88,7 @@ class _Process(msgspec.Struct):
     match: Match | None = None  # what the rules give it, where the kernel told which entry of the policy map names it
     refused: bool = False  # something, and that was said
     forbidden: str = ""  # what it did that the policy map forbids, in words
+    critical: bool | None = None  # whether it is to be latency-critical; None until it has a device
     comes: set[int] = set()  # to which GPUs it came, by the numbers that it gave: it has made a channel group there
     room_ms: dict[str, float] = {}  # how soon others were off for it, by GPU, until it is managed there
 
@@ -265,6 +266,11 @@ class Sightings:
         known.last = time.monotonic()
         if event.entry and (entry := self._policy.entry(event.entry)) is not None:
             known.match = entry.match()
+        if event.kind is Kind.DEVICE and known.critical is None:
+            # There is time now: its first group is tens of ms away. Right behind that come requests of its own that
+            # take the driver 20 ms.
+            known.critical = self._is_to_be_critical(event.pid, known)
+            self._census.gpus()
         if event.kind is Kind.GROUP and event.gpu not in known.comes and len(known.comes) < MOST_GPUS:
             known.comes.add(event.gpu)
             self._make_room(event, known)
@@ -285,11 +291,16 @@ class Sightings:
         gpu = next((each for each in self._gpus.all() if each.gpu == uuid and each.gives_room), None)
         if gpu is None or (managed is not None and gpu.gpu in managed.tasks):
             return
-        if (root := self._search.root_of_new(event.pid)) is None:
-            return
-        with contextlib.suppress(RunlistError):  # bad settings: that is said where it is managed
-            if self._placement.class_of_new(event.pid, root, known.match) in _CRITICAL and gpu.make_room():
-                known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
+        critical = known.critical or self._is_to_be_critical(event.pid, known)
+        if critical and gpu.make_room():
+            known.room_ms[gpu.gpu] = (time.monotonic() - event.time) * 1e3
+
+    def _is_to_be_critical(self, pid: int, known: _Process) -> bool:
+        """Bad settings are said where it is managed."""
+        with contextlib.suppress(RunlistError):
+            root = self._search.root_of_new(pid)
+            return root is not None and self._placement.class_of_new(pid, root, known.match) in _CRITICAL
+        return False
 
     def _freed(self, event: Event) -> None:
         if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:

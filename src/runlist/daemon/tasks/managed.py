@@ -42,6 +42,7 @@ class Root(msgspec.Struct):
     settings: dict[str, str]
     borrowers: tuple[Borrower, ...] = (borrow.OwnRight(),)
     quota: Quota = msgspec.field(default_factory=Quota)
+    tell: Callable[[str], None] | None = None  # says a line to its user, while there is anybody who hears it
     awaited: bool = False  # a request waits for it, and fails where the driver refuses a control
     refused: set[str] = set()  # controls that the driver refused to one of its processes
     ended: bool = False

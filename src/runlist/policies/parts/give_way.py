@@ -34,6 +34,10 @@ WINDOW_S = 0.25
 """Over how long turns are counted. Nothing is decided more often than that."""
 TRIAL_S = 0.1
 """The same of the first slices, and of newcomers: what falls behind is late by as much as that takes to see."""
+EARLY_S, FULL_UP = 0.025, 0.8
+"""So soon it shows that a program that waits for the GPU has more than this part of it, together with its switches. It
+falls behind, and the background has next to nothing: nothing is gained by counting for longer.
+"""
 STAYS_S = 2.0
 """For how long slices stay at least that fade, or that were given up in vain before: then twice as long each time, up
 to LONGEST_S. Programs may look bound by the GPU beside slices, and only there.
@@ -140,6 +144,11 @@ class _Window(msgspec.Struct, frozen=True):
         return self.gaps * SWITCH_S
 
     @property
+    def full_up(self) -> bool:
+        """Whether the foreground waits for the GPU, and leaves next to nothing of it."""
+        return self.is_gpu_bound(0.0) and self.cost + self.gaps * self.held_s >= FULL_UP
+
+    @property
     def spared(self) -> float:
         """The part of that which slices can spare: each wait takes a switch beside any."""
         return max(0.0, self.gaps - self.waiting) * SWITCH_S
@@ -176,6 +185,7 @@ class GiveWay:
         self._given_us = round(FIRST_SLICE_US)
         self._since = -NEVER  # when the way was chosen
         self._opened, self._ends, self._is_open, self._worth_a_look = -NEVER, -NEVER, False, False  # the window
+        self._early = False  # whether it ends early if the GPU is full up
         self._before: dict[TaskKey, Task] = {}  # all tasks, as they were then
         self._foreground: frozenset[TaskKey] = frozenset()
         self._known: set[TaskKey] = set()  # of the foreground at any time
@@ -292,15 +302,20 @@ class GiveWay:
         """Choose by a window that is full, and open the next while there is something to see."""
         if self._is_open and not reached(self._ends, now):
             return
-        works = self._worth_a_look
+        works, begins = self._worth_a_look, not self._is_open
         if self._is_open:
             window = _window(foreground, background, self._before, now - self._opened)
+            if self._early and not window.full_up:
+                self._ends, self._early = self._opened + WINDOW_S, False
+                return
             self._conclude(window, now)
             works = window.gaps > 0 or self._requests.any_busy
         self._foreground = frozenset(task.key for task in foreground)
         self._before = {task.key: task for task in (*foreground, *background)}
         self._opened, self._is_open, self._worth_a_look = now, works, False
-        self._ends = now + (TRIAL_S if self.way is Way.SLICE and now == self._since else WINDOW_S)
+        self._early = self.way is Way.SWITCH and (begins or self._listens)
+        first_slices = self.way is Way.SLICE and now == self._since
+        self._ends = now + (EARLY_S if self._early else TRIAL_S if first_slices else WINDOW_S)
 
     def _conclude(self, window: _Window, now: float) -> None:
         self._seen = window

@@ -53,6 +53,8 @@ STEADY = 1 / 3
 """How much the newest window counts for the length of slices: there may be a dozen requests in it."""
 
 MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
+WORTH_BEGINNING = 2.0
+"""Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
@@ -164,7 +166,7 @@ class _Window(msgspec.Struct, frozen=True):
         """Whether the foreground mostly waits for the GPU: as it says itself; where that tells nothing, whether it does
         more between two pauses than the switch to it costs, and more than a slice of the background can have held up.
         """
-        if self.waits is not None and not WAITS_BELOW <= self.waits < WAITS_ABOVE:
+        if self.waits is not None:
             return self.waits >= WAITS_ABOVE
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
@@ -348,7 +350,7 @@ class GiveWay:
         if not window.is_gpu_bound(0.0):
             # A target is not risked by a guess: short work may be what a program waits for, again and again.
             surely = window.waits is not None or not window.pressed
-            may_have = surely and _has_slices(window) and self._no_slices.over(now)
+            may_have = surely and _has_slices(window, WORTH_BEGINNING) and self._no_slices.over(now)
             return Way.SLICE if may_have and window.spared > self._budget else Way.SWITCH
         self._look.forget()
         may_ask = self._no_requests.over(now) and self._deaf.over(now)
@@ -407,9 +409,9 @@ class GiveWay:
             self._given_us = round(self._slice_us)
 
 
-def _has_slices(window: _Window) -> bool:
-    """Whether the foreground keeps up beside some slices."""
-    return window.longest_s >= MIN_SLICE_US / 1e6
+def _has_slices(window: _Window, margin: float = 1.0) -> bool:
+    """Whether the foreground keeps up beside some slices, so many times the shortest ones."""
+    return window.longest_s >= margin * MIN_SLICE_US / 1e6
 
 
 def _lost(window: _Window, begun: int, busy_s: float) -> float:

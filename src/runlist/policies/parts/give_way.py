@@ -49,6 +49,8 @@ SLOWED = 0.5
 """A program's waits may take longer beside slices by this part of the time in which it launches. Else it falls behind:
 a thousand requests a second of 0.3 ms, each waited for, never end beside slices of 2 ms.
 """
+KEEPS_UP = 0.7
+"""Who is busy for more than this part of the time beside slices falls behind by them."""
 STEADY = 1 / 3
 """How much the newest window counts for the length of slices: there may be a dozen requests in it."""
 
@@ -56,6 +58,7 @@ MIN_SLICE_US, FIRST_SLICE_US, MAX_SLICE_US = 100.0, 700.0, 2_000.0
 WORTH_BEGINNING = 2.0
 """Slices begin where they may be so many times the shortest: what may just have these now will not have them soon."""
 MOST_DOUBTS = 2
+"""So many windows in a row in which requests, or slices, do not fit are no chance."""
 NOTICEABLE = 0.15
 """A slice that differs by less is not set: that takes a control."""
 WORTH_SAYING = 0.01
@@ -89,6 +92,8 @@ WAITS_ABOVE, WAITS_BELOW = 0.5, 0.3
 """A program that waits for the GPU for more than the first part of its time is bound by it; for less than the second,
 it is not any more."""
 
+NOTICED = 0.2
+"""Slices below this part of what a program waits for do not matter to it: each of its waits is longer by one."""
 HELD_UP = 0.75
 """A program that waits for its host has less to do than this part of a slice, when it gets the GPU after that."""
 
@@ -120,25 +125,49 @@ class Manner(msgspec.Struct, frozen=True):
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """What happened in a window of `length_s`: how often a second the foreground paused and the background was switched
-    in, how many seconds of GPU the foreground had for each of these pauses, how many it waited for the GPU and which
-    part of its own time that is (None where it does not tell), whether all of it that had some can be watched, and
-    whether some of it has a latency to keep. Per second, and 0 where it does not tell: how often it waited for what it
-    had launched, for how long it launched, and how much. `longest_s` is the longest slice that does not slow it too
-    much.
+    """What happened in a window of `length_s`. Per second: how often the foreground paused and the background was
+    switched in, for how long the foreground had the GPU, and, 0 where it does not tell, for how long it waited for the
+    GPU; of those that had some of the GPU also for how long they waited (`own_waited`) and launched, how often they
+    waited for what they had launched, and how much that was. `told` is whether all that had some can be watched,
+    `pressed` whether some of it has a latency to keep.
     """
 
-    length_s: float
-    gaps: float
-    held_s: float
-    waited_s: float
-    waits: float | None
-    told: bool
-    pressed: bool
-    waiting: float = 0.0
+    length_s: float = WINDOW_S
+    gaps: float = 0.0
+    held: float = 0.0
+    waited: float = 0.0
+    own_waited: float = 0.0
     launching: float = 0.0
+    waiting: float = 0.0
     work: float = 0.0
-    longest_s: float = NEVER
+    told: bool = True
+    pressed: bool = False
+
+    @property
+    def held_s(self) -> float:
+        """For how long the foreground had the GPU between two pauses."""
+        return self.held / self.gaps if self.gaps > 0 else 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """For how long the foreground waited for the GPU, all together."""
+        return self.waited * self.length_s
+
+    @property
+    def busy(self) -> float:
+        """Which part of the time the foreground waits for the GPU or launches: more than 1 where several do."""
+        return self.own_waited + self.launching
+
+    @property
+    def waits(self) -> float | None:
+        """Which part of its own time the foreground waits for the GPU; None where it does not tell."""
+        return self.own_waited / self.busy if self.busy > 0 else None
+
+    @property
+    def longest_s(self) -> float:
+        """The longest slice that does not slow the foreground too much."""
+        # Several that launch all the time have no more of it for their waits than one.
+        return SLOWED * min(1.0, self.launching) / self.waiting - SWITCH_S if self.waiting > 0 else NEVER
 
     @property
     def cost(self) -> float:
@@ -170,8 +199,12 @@ class _Window(msgspec.Struct, frozen=True):
             return self.waits >= WAITS_ABOVE
         return self.held_s >= max(SWITCH_S, HELD_UP * slice_s)
 
+    def is_held_up(self, slice_s: float) -> bool:
+        """Whether slices are a noticeable part of what the foreground waits for, as far as is known."""
+        return self.waiting == 0 or self.waiting * slice_s >= NOTICED * self.own_waited
 
-_NOTHING = _Window(WINDOW_S, 0.0, 0.0, 0.0, None, told=True, pressed=False)
+
+_NOTHING = _Window()
 
 
 class GiveWay:
@@ -204,7 +237,7 @@ class GiveWay:
         self._stays_s, self._gave_up = 0.0, False  # slices, because of who is bound by the GPU
         self._fast = _NOTHING  # the last window at tiny slices
         self._demand: float | None = None  # what switches cost beside slices, times how long these and a switch are
-        self._doubts = 0  # windows in a row in which requests did not fit
+        self._doubts = 0  # windows in a row in which the way did not fit
         self._listens = False  # to requests, before the background gives way to them
 
     def on_event(self, event: Event, now: float) -> bool:
@@ -371,9 +404,8 @@ class GiveWay:
         host_bound = window.waits is not None and window.waits < WAITS_BELOW
         switches = self._fast.cost * (window.work / self._fast.work if self._fast.work > 0 else 1.0)
         most = MOST_LOST if window.waited_s >= STILL_FULL * busy_s else AS_MUCH
-        worth = (
-            window.waits is None or _lost(window, begun, busy_s) <= most * switches
-        )  # a long wait is told at its end
+        # A long wait is told at its end.
+        worth = window.waits is None or _lost(window, begun, busy_s) <= most * switches
         fits = window.told and not host_bound and worth and window.cost <= 2 * self._budget
         self._doubts = 0 if fits else self._doubts + 1
         if self._doubts < MOST_DOUBTS:
@@ -382,9 +414,14 @@ class GiveWay:
         return Way.SLICE if host_bound and _has_slices(window) else Way.SWITCH
 
     def _from_slice(self, window: _Window, now: float) -> Way:
-        stayed = now - self._since >= self._stays_s
-        self._gave_up = stayed and window.gaps > 0 and window.is_gpu_bound(self._given_us / 1e6)
-        if not _has_slices(window):
+        slice_s = self._given_us / 1e6
+        bound = window.gaps > 0 and window.is_gpu_bound(slice_s) and window.is_held_up(slice_s)
+        waits_often = not _has_slices(window)
+        # Who has slices may be idle in one window, and others not: they are no reason, unless they fall behind.
+        self._doubts = self._doubts + 1 if bound or waits_often else 0
+        surely = window.busy > KEEPS_UP or self._doubts >= MOST_DOUBTS
+        self._gave_up = bound and surely and now - self._since >= self._stays_s
+        if waits_often and surely:
             self._no_slices.begin(now)
             return Way.SWITCH
         if self._gave_up:
@@ -392,6 +429,8 @@ class GiveWay:
         if self._look.over(now):
             self._no_slices.forget()
             return Way.SWITCH
+        if self._doubts:
+            return Way.SLICE
         self._tune(window)
         fades = window.cost < FADES * self._budget and self._given_us <= MIN_SLICE_US
         return Way.SWITCH if fades and now - self._since >= STAYS_S else Way.SLICE
@@ -429,8 +468,8 @@ def _window(
         sum(task.usage.turns - before.get(task.key, task).usage.turns for task in side)
         for side in (foreground, background)
     )
-    held_s, waited_s, told = 0.0, 0.0, True
-    own_waited_s, own_launching_s, waits_n, work = 0.0, 0.0, 0, 0  # of those that had some of the GPU
+    held_s = waited_s = own_waited_s = launching_s = 0.0
+    told, waits, work = True, 0, 0
     for task in foreground:
         then = before.get(task.key, task)
         held = task.usage.held_s - then.usage.held_s
@@ -438,24 +477,16 @@ def _window(
         if task.activity is not None and then.activity is not None:
             # Anybody can write anything there: nobody counts for more than one that did nothing else.
             waited = min(length_s, max(0.0, task.activity.waited_s - then.activity.waited_s))
-            launching = min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
             waited_s += waited
             if held > 0:
                 own_waited_s += waited
-                own_launching_s += launching
+                launching_s += min(length_s, max(0.0, task.activity.launching_s - then.activity.launching_s))
                 work += task.activity.work - then.activity.work
-                waits_n += max(0, task.activity.waits - then.activity.waits)
+                waits += max(0, task.activity.waits - then.activity.waits)
         told &= held <= 0 or _can_be_watched(task)
-    own_s = own_waited_s + own_launching_s
-    waits = own_waited_s / own_s if own_s > 0 else None
-    # Several that launch all the time have no more of it for their waits than one.
-    launching_s = min(own_launching_s, length_s)
-    longest_s = SLOWED * launching_s / waits_n - SWITCH_S if waits_n else NEVER
+    sums = (gaps, held_s, waited_s, own_waited_s, launching_s, waits, work)
     pressed = any(task.target_p99_us is not None for task in foreground)
-    return _Window(
-        length_s, gaps / length_s, held_s / gaps if gaps > 0 else 0.0, waited_s, waits, told, pressed,
-        waits_n / length_s, own_launching_s / length_s, work / length_s, longest_s,
-    )  # fmt: skip
+    return _Window(length_s, *(each / length_s for each in sums), told, pressed)
 
 
 def _can_be_watched(task: Task) -> bool:

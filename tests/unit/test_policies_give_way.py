@@ -291,7 +291,7 @@ def test_a_program_that_becomes_bound_by_the_gpu_is_seen_at_slices() -> None:
     gpu = Gpu()
     gpu.work(2, pauses=1500, held=100e-6)
     assert gpu.part.way is Way.SLICE
-    gpu.work(0.6, pauses=400, held=1.5e-3)
+    gpu.work(0.9, pauses=400, held=1.5e-3)
     assert gpu.part.way is Way.SWITCH
 
 

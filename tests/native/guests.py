@@ -48,6 +48,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "arrivals": ("arrivals.c", CUDA),
     "operations": ("operations.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "operations-faults": ("operations_faults.c", f"-I{INCLUDE}", CUDA, "-ldl"),
+    "operations-calls": ("operations_calls.c", f"-I{INCLUDE}", CUDA, "-ldl"),
     "counter.so": ("counter.c", *SHARED),
     "substitutes.so": ("substitutes.c", *SHARED),
     "nasty": ("nasty.c", "state.c", CUDA),

@@ -292,7 +292,7 @@ class MemoryGuard:
         """A task that cannot be managed, for views, with the settings that it would have."""
         task = self._placement.new_task(key.pid, key.gpu, root)
         why = self._processes.left.get(key.pid, "nobody may borrow from it, and it lent nothing")
-        task.outside = f"not managed: {why}"
+        task.outside = f"not managed: {why.removeprefix(f'process {key.pid} is not managed: ')}"
         if key not in self.outside:
             _log.warning("a process is out of reach", pid=key.pid, gpu=key.gpu, reason=why)
         return task

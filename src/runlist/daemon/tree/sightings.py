@@ -139,6 +139,7 @@ class Sightings:
         self._owners: Counter[_Owner] = Counter()  # of these
         self._counted: set[int] = set()  # processes for which what the kernel counted was last asked
         self._beginning: asyncio.Task[None] | None = None
+        self._owner_of_client: dict[int, int] | None = None
         self._corrections = Corrections(checks)
 
     def close(self) -> None:
@@ -167,6 +168,7 @@ class Sightings:
     def hear(self, events: Sequence[Event]) -> None:
         """Take events in their order. All of them have happened: a control counts once, however often it was sent."""
         controls: set[tuple[int, int, int, int]] = set()
+        self._owner_of_client = None
         for event in events:
             if self._processes.is_ours(event.pid):
                 continue
@@ -303,7 +305,7 @@ class Sightings:
         return False
 
     def _freed(self, event: Event) -> None:
-        if event.kind in _TAKES_GROUPS and (owner := self._processes.owner_of_client(event.client)) is not None:
+        if event.kind in _TAKES_GROUPS and (owner := self._owner_of(event.client)) is not None:
             self._corrections.look_at(owner)
         known = self._known.get(event.pid)
         if known is None:
@@ -319,7 +321,7 @@ class Sightings:
         of it. Or the process has, by a client that nobody manages.
         """
         may_be_others = bool(event.parent & WATCH_OTHERS)
-        owners = {self._processes.owner_of_client(event.client), event.pid if may_be_others else None}
+        owners = {self._owner_of(event.client), event.pid if may_be_others else None}
         changed = [pid for pid in owners if pid in self._processes.managed and not self._corrections.is_due(pid)]
         meddles = may_be_others and self._corrections.is_new(event.pid)
         if (changed or meddles) and self._is_file(event):
@@ -327,6 +329,12 @@ class Sightings:
                 self._corrections.look_at(pid)
             if meddles:
                 self._corrections.set_all_right(but=event.pid)
+
+    def _owner_of(self, client: int) -> int | None:
+        """The process for which a client is managed: asked for once for all events that came together."""
+        if self._owner_of_client is None:
+            self._owner_of_client = self._processes.owners_of_clients()
+        return self._owner_of_client.get(client)
 
     def _closed(self, event: Event) -> None:
         if event.pid in self._processes.managed:

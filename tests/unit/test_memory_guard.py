@@ -214,6 +214,22 @@ def test_what_is_given_and_taken_between_two_readings_came_not_past_the_library(
     assert tree.ran == []
 
 
+def test_what_a_process_gives_back_after_the_driver_was_asked_came_not_past_the_library(
+    tree: World, region: Region
+) -> None:
+    """At each look again, as one does that takes and gives without end. Regions are read anew after 50 ms."""
+    tree.quota.set_limit(2 * GiB)
+    for _ in range(5):
+        tree.claim(held=3 * GiB)
+        stock = tree.holding._stock()
+        tree.claim(held=GiB)
+        tree.holding.look(set(), stock)
+        assert not tree.task.task.suspended
+        device = region.read().device(GPU)
+        assert device is not None
+        assert device.unseen == 0
+
+
 def test_a_tree_does_not_change_its_own_limit(tree: World, region: Region) -> None:
     tree.quota.set_limit(2 * GiB)
     tree.claim(held=GiB)

@@ -29,7 +29,7 @@ from runlist.daemon.tree.membership import Membership
 from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
-from runlist.planes.process.region import Enforced, Slot
+from runlist.planes.process.region import Enforced, Slot, Snapshot
 from runlist.proc.process import peak_of
 from runlist.units import size
 
@@ -103,6 +103,7 @@ class MemoryGuard:
         self._past: dict[
             tuple[int, TaskKey], deque[int]
         ] = {}  # the same of each process, and of each tree that it is in
+        self._snapshots: dict[int, Snapshot | None] = {}  # of regions, when the driver's list was new, by root
         self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
         self._guards = True  # at the last look: an earlier daemon may have left somebody held
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
@@ -199,6 +200,7 @@ class MemoryGuard:
         NVML's number and its own, as of some time or now. A tree's processes are those of the trees in it, too.
         """
         stock: dict[int, dict[TaskKey, int]] = {root.pid: {} for root in self._watched()}
+        self._snapshots = {}
         if not stock:
             return stock
         gpus = self._gpu_names()
@@ -222,6 +224,7 @@ class MemoryGuard:
     def _told_by(self, root: Root, since: float | None) -> dict[TaskKey, int]:
         """The bytes that the library of each process of a tree tells."""
         snapshot = root.quota.look(kept_s=0.0 if since is None else time.monotonic() - since)
+        self._snapshots[root.pid] = snapshot
         if snapshot is None:
             return {}
         devices = {gpu: device.index for gpu in self._gpu_names() if (device := snapshot.device(gpu)) is not None}
@@ -383,11 +386,11 @@ class MemoryGuard:
         return _why_not_inside(process.pid, slot, min(past) if len(past) == UNSEEN_LOOKS else 0)
 
     def _note_past(self, processes: list[ManagedProcess]) -> None:
-        """Take note of what each process holds beyond what its library tells."""
+        """Take note of what each process holds beyond what its library told then."""
         before, self._past = self._past, {}
         for process in processes:
             for root in (process.root, *self._trees(process)):
-                snapshot = root.quota.look()
+                snapshot = self._snapshots.get(root.pid)
                 slot = None if snapshot is None else snapshot.slot_of(process.pid)
                 for gpu in process.tasks:
                     key = root.pid, TaskKey(process.pid, gpu)
@@ -402,8 +405,8 @@ class MemoryGuard:
         return not self._not_inside(process, gpu, process.root)
 
     def _charge_unseen(self, root: Root, held: Held) -> None:
-        """Have the library count what a tree holds beyond all that its region tells."""
-        snapshot = root.quota.look()
+        """Have the library count what a tree holds beyond all that its region told then."""
+        snapshot = self._snapshots.get(root.pid)
         if snapshot is None:
             return
         for gpu in self._gpu_names():

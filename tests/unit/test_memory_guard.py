@@ -372,6 +372,19 @@ def test_nobody_looks_for_who_cannot_be_reached_or_was_detached(tree: World) -> 
     assert tree.looked_for == []
 
 
+def test_nobody_looks_for_who_has_ended(tree: World) -> None:
+    """It may have left more than the limit to somebody, which stays so."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        tree.quota.set_limit(2 * GiB, keeps=False)
+        tree.managed.clear()
+        tree.held = {process.pid: 3 * GiB}
+        tree.look()
+        assert tree.looked_for == [process.pid]
+        process.kill()
+    tree.look()
+    assert tree.looked_for == [process.pid]
+
+
 def test_those_detached_by_name_are_not_shown(tree: World, later: Callable[[float], None]) -> None:
     tree.managed.clear()
     tree.root.excluded.add(PID)

@@ -306,7 +306,8 @@ class MemoryGuard:
         """
         for key in keys:
             first = self._looked_for[key] < SEARCHES and key.pid not in self._processes.left
-            if key.pid not in root.excluded and (first or root.quota.is_over(key.gpu)):
+            may_be_found = key.pid not in root.excluded and not self._members.has_ended(key.pid)
+            if may_be_found and (first or root.quota.is_over(key.gpu)):
                 self._looked_for[key] += 1
                 self._look_soon(key.pid)
 

@@ -26,9 +26,7 @@ from tests.fixtures.fake_rm import UUIDS
 from tests.fixtures.manager import Managed, a_daemon
 
 # As they are to be: taken from the code they would hold whatever it says.
-QUIET_S = 0.05
-SETTLE_S = 1.5
-TRIES = 3
+QUIET_S, SETTLE_S, TRIES = 0.05, 1.5, 3
 
 pytestmark = pytest.mark.usefixtures("own_usage")
 __all__ = ["own_usage"]
@@ -198,8 +196,7 @@ def test_a_look_without_a_walk_takes_nobody_who_is_not_below(monkeypatch: pytest
     a_daemon(test)
 
 
-@pytest.mark.parametrize("why", ["look_anew", "look_soon"])
-def test_one_that_lent_a_file_or_is_on_a_gpu_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_one_that_lent_a_file_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may come when nobody could reach the process, and after the last change of its open files."""
 
     async def test(world: Managed) -> None:
@@ -214,7 +211,7 @@ def test_one_that_lent_a_file_or_is_on_a_gpu_is_looked_at_again(monkeypatch: pyt
             await scans(world)
             await scans(world)
             assert looks == [one]
-            getattr(world.search, why)(one)
+            world.search.look_anew(one)
             await scans(world)
             assert looks == [one, one]
 

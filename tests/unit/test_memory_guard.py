@@ -24,7 +24,6 @@ from runlist.proc.process import pid_namespace, start_of
 from tests.fixtures.daemon import wait_for
 from tests.fixtures.memory_world import GPU, OWN_LIMIT, PID, GiB, World
 
-
 # -- setting ----------------------------------------------------------------------------------------
 
 

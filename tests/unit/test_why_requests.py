@@ -174,13 +174,13 @@ def test_where_launches_are_not_watched_a_program_that_polls_has_requests_all_th
     assert not any("queue" in row.parts_ms for row in report.slow)  # each wait is for its own launch
 
 
-def _steps(requests: int) -> int:
-    """How many lines of ours are run for so many requests of two threads."""
+def _steps(requests: int, threads: int = 2) -> int:
+    """How many lines of ours are run for so many requests of each of some threads."""
     events = [
         each._replace(tid=tid, value=each.value + tid if each.what is What.CALL else each.value)
         for number in range(requests)
-        for tid in (ME, ME + 1)
-        for each in usual(10_000.0 * (number + 1), 300 + number % 7)
+        for tid in range(ME, ME + threads)
+        for each in usual(10_000.0 * (number + 1) + tid, 300 + number % 7)
     ]
     steps = 0
 
@@ -192,7 +192,7 @@ def _steps(requests: int) -> int:
     what = seen(events, 20_000.0 * requests)
     sys.settrace(count)
     try:
-        assert analyse(what, None, us(PAUSE_US)).report.requests == 2 * requests
+        assert analyse(what, None, us(PAUSE_US)).report.requests == threads * requests
     finally:
         sys.settrace(None)
     return steps
@@ -200,3 +200,8 @@ def _steps(requests: int) -> int:
 
 def test_many_requests_take_as_much_longer_as_they_are_more() -> None:
     assert _steps(200) < 6 * _steps(50)
+
+
+def test_many_threads_take_no_more_than_each_beside_each() -> None:
+    """Not with each wait of a third beside these: a server may have some hundreds."""
+    assert _steps(2, 40) < 20 * _steps(2, 10)

@@ -16,6 +16,7 @@ from tests.fixtures.why_events import (
     STACK_OF_FUTEX,
     STACK_OF_STOP,
     STOPPED,
+    SYNC,
     asleep,
     back,
     call,
@@ -131,6 +132,18 @@ def test_requests_that_one_thread_serves_at_once_are_told_apart_by_their_streams
     report = analyse(seen(events, 130_000), us(5_000), us(PAUSE_US)).report
     assert [row.ms for row in report.slow] == pytest.approx([31.3, 31.3])
     assert report.requests == 18
+
+
+def test_how_many_launches_a_request_has_is_learnt_from_all_threads_where_one_has_made_few() -> None:
+    """A pool of many: one of them sleeps in the middle of its second request."""
+    events = []
+    for tid in (ME, ME + 1, ME + 2):
+        for at in (10_000, 20_000):
+            rest = 3_000 if (tid, at) == (ME, 20_000) else 100
+            events += [launch(at, tid, tid), out(at + 10, tid), wake(at + rest - 10, tid), back(at + rest - 10, tid)]
+            events += [launch(at + rest, tid, tid), *call(at + rest + 10, at + rest + 300, SYNC, tid, tid)]
+    rows = analyse(seen(events, 90_000), us(1_000), us(2_000)).report.slow
+    assert [(row.ms, row.launches) for row in rows] == [(pytest.approx(3.3), 2)]
 
 
 def test_a_request_that_uses_two_streams_is_one() -> None:

@@ -172,10 +172,12 @@ def requests(seen: Seen, made: Sequence[Call], threads: Mapping[int, Thread], pa
     if until is not None:
         made = sorted([*made, *unseen_launches(made, threads, until, pause_ns)])
         lanes = _lanes(made)
+    parted = [list(_between_pauses(own, threads, pause_ns)) for own in lanes]
+    every = _usual(parted)
     found = [
         request
-        for number, own in enumerate(lanes)
-        for request in _requests(own, number, threads, pause_ns, seen.end_ns)
+        for number, groups in enumerate(parted)
+        for request in _requests(groups, _usual([groups]) or every, number, seen.end_ns)
     ]
     found.sort(key=lambda request: request.start_ns)
     _find_earlier_work(found, made)
@@ -289,10 +291,8 @@ def _rests(own: Sequence[Call], threads: Mapping[int, Thread]) -> Iterator[int]:
         yield _rest(before, after, until, threads)
 
 
-def _requests(
-    own: Sequence[Call], number: int, threads: Mapping[int, Thread], pause_ns: int, end_ns: int
-) -> Iterator[Request]:
-    *groups, last = _joined(list(_between_pauses(own, threads, pause_ns)))
+def _requests(parted: Sequence[list[Call]], usual: range, number: int, end_ns: int) -> Iterator[Request]:
+    *groups, last = _joined(parted, usual)
     found = [request for group in groups for request in _request(group, number)]
     yield from found
     if _goes_on(last, end_ns, waits=bool(found)):
@@ -317,20 +317,25 @@ def _between_pauses(own: Sequence[Call], threads: Mapping[int, Thread], pause_ns
         yield group
 
 
-def _joined(groups: Sequence[list[Call]]) -> Iterator[list[Call]]:
-    """What a program slept in the middle of a request parts it no less than a pause does. It is one request where the
-    rest waits for what was launched before, and nothing else does; or where both together have as many launches as
-    the requests that nothing parts, and the rest alone has not.
-    """
+def _usual(lanes: Sequence[Sequence[list[Call]]]) -> range:
+    """How many launches requests of lanes have that nothing parts; none where too few tell."""
     whole = sorted(
         _launches(group)
+        for groups in lanes
         for before, group in itertools.pairwise([[], *groups])
         if not (_is_open(before) or _is_open(group))
     )
-    usual = range(0)
-    if len(whole) >= max(_ENOUGH, 2 * sum(map(_is_open, groups))):
-        few = len(whole) // 20
-        usual = range(whole[few], whole[-1 - few] + 1)
+    if len(whole) < max(_ENOUGH, 2 * sum(_is_open(group) for groups in lanes for group in groups)):
+        return range(0)
+    few = len(whole) // 20
+    return range(whole[few], whole[-1 - few] + 1)
+
+
+def _joined(groups: Sequence[list[Call]], usual: range) -> Iterator[list[Call]]:
+    """What a program slept in the middle of a request parts it no less than a pause does. It is one request where the
+    rest waits for what was launched before, and nothing else does; or where both together have as many launches as
+    is usual, by those of the same threads or, where these have made few, by all, and the rest alone has not.
+    """
     begun: list[Call] = []
     for group in groups:
         if _is_open(begun) and _belongs(begun, group, usual):

@@ -179,7 +179,7 @@ class Utilisation:
         return sorted(DeviceSample(int(one.timeStamp), int(one.sampleValue.uiVal)) for one in found)
 
     def newest(self) -> int | None:
-        """The newest sample of the whole GPU, in percent, for a fortieth of what `device` takes; None if there is none."""
+        """The newest sample of the whole GPU, in percent: a fortieth of the work of `device`. None if there is none."""
         try:
             return int(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         except pynvml.NVMLError:

@@ -124,7 +124,15 @@ def home(instead: str) -> Path:
 
 def config_home() -> Path:
     """Where this user's programs have their settings. Raises NoPermissionError for who has no home."""
-    return Path(os.environ.get(names.CONFIG_HOME) or home(names.CONFIG_HOME) / ".config")
+    return _named_by(names.CONFIG_HOME, ".config")
+
+
+def _named_by(variable: str, otherwise: str) -> Path:
+    """The folder that a variable names, else one of the user's home. A relative one is none, as XDG's specification
+    says: it would be another in each folder.
+    """
+    named = Path(os.environ.get(variable, ""))
+    return named if named.is_absolute() else home(variable) / otherwise
 
 
 def rules_file() -> Path:
@@ -138,9 +146,7 @@ def profiles_dir() -> Path:
     """Where profiles of this user's kernels are kept, for all devices. Raises NoPermissionError where this user has no
     folder at all.
     """
-    named = Path(os.environ.get(names.STATE_HOME, ""))
-    state = named if named.is_absolute() else home(names.STATE_HOME) / ".local" / "state"
-    return state / "runlist" / "profiles"
+    return _named_by(names.STATE_HOME, ".local/state") / "runlist" / "profiles"
 
 
 def drop_ins(device: Device) -> Path:

@@ -16,9 +16,7 @@ from runlist.protocol import environment_autogen as names
 if TYPE_CHECKING:
     from runlist.planes.interface import Plane
 
-_PATHS = {
-    names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR, names.CONFIG_HOME,
-}  # fmt: skip
+_PATHS = {names.SOCKET, names.EMULATED_GPU, names.EMULATOR_BUILD, names.NATIVE_BUILD, names.RUNTIME_DIR}
 
 _FOR_COMMANDS = {names.PRELOAD, "LD_AUDIT", "NOTIFY_SOCKET"}
 

@@ -26,6 +26,17 @@ def as_user(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
 
 
+@pytest.mark.parametrize("named", ["", "here", "./here"])
+def test_a_relative_folder_of_settings_is_none(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As XDG's specification says: units and rules were looked for in whatever folder one was."""
+    as_user(monkeypatch, 1000)
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.setenv("XDG_CONFIG_HOME", named)
+    assert paths.rules_file() == Path("/h/.config/runlist/rules.toml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/c")
+    assert paths.rules_file() == Path("/c/runlist/rules.toml")
+
+
 def test_profiles_are_kept_in_the_users_own_folder_or_it_is_said_that_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -42,6 +42,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "routes": ("routes.c", CUDA),
     "opens": ("routes.c", "-DUNLINKED"),
     "apis": ("apis.c", CUDA),
+    "asks": ("asks.c", "-rdynamic", CUDA, "-ldl"),
     "racer": ("racer.c", CUDA),
     "activity": ("activity.c", CUDA),
     "arrivals": ("arrivals.c", CUDA),

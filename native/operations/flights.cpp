@@ -41,7 +41,7 @@ void count_nothing(Stream& stream) {
     }
     if (chosen == nullptr) return false;
     if (chosen->context == nullptr) {
-        if (calls.cuEventCreate(&chosen->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
+        if (make_event(stream, CU_EVENT_DISABLE_TIMING, chosen->event) != CUDA_SUCCESS) return false;
         chosen->context = stream.context;
         chosen->calls = &calls;
     }
@@ -103,7 +103,8 @@ void settle(Engine& all, Client& client) {
     all.streams.each([&](const void*, Stream& stream) {
         if (stream.user != client.index || (stream.sms == 0 && stream.duration_ns == 0)) return;
         CUcontext current = nullptr;
-        const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == stream.context;
+        const bool is_here = stream.calls->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                             (current == stream.context || current == stream.part);
         if (is_here && stream.calls->cuStreamQuery(stream.handle) != CUDA_ERROR_NOT_READY) {
             count_nothing(stream);
         } else if (!is_here || !begin_flight(all, client, *stream.calls, stream)) {

@@ -129,7 +129,7 @@ def with_it(world: World, test: Callable[[KernelLink], Awaitable[None]]) -> None
 def test_the_loader_is_told_what_is_wanted_and_whom_nothing_is_refused(world: World) -> None:
     async def test(one: KernelLink) -> None:
         assert world.wanted is not None
-        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 20_000, 1500)
+        assert (world.wanted.own, world.wanted.budget, world.wanted.settle_ms) == (os.getpid(), 10_000, 1500)
         assert world.wanted.names is None  # there is no file system for names here
         assert sorted(world.wanted.exempt) == [11, 12]
         assert world.gaps == 1  # whatever was before
@@ -269,8 +269,9 @@ def test_the_next_loaders_counters_begin_anew(world: World) -> None:
         one.check()
         one.asking([])
         one._ended()
+        timer = one._timer
         one.start()
-        assert one._timer is None
+        assert one._timer is not timer
         world.load()
         await until(lambda: one.works)
         gaps, one._ended_unseen = world.gaps, False

@@ -232,6 +232,39 @@ def test_mistakes_in_what_a_user_may_reserve(make: Make, value: str) -> None:
         make(f"[limits]\nuser_deadlines = {value}\n")
 
 
+@pytest.mark.parametrize(("text", "most"), [("", 100), ("tasks = 9", 100), ("user_weight = 250", 250)])
+def test_what_the_tasks_of_one_user_weigh_together(make: Make, text: str, most: int) -> None:
+    queue = make(f"[limits]\n{text}\n")
+    weighed = [queue.most_weight(reserving(1, owner, 1)) for owner in (ALICE, POD, ROOT)]
+    assert weighed == [most, most, None]
+
+
+@pytest.mark.parametrize("highest", ["deadline", "latency", "normal", ""])
+def test_the_most_important_class_that_a_user_may_ask_for(make: Make, highest: str) -> None:
+    queue = make(f"[limits]\nuser_class = '{highest}'\n" if highest else "")
+    refused = [each for each in TaskClass if queue.no_class(ALICE, each) is not None]
+    assert refused == list(TaskClass)[: list(TaskClass).index(TaskClass(highest or "deadline"))]
+    assert queue.no_class(POD, TaskClass.DEADLINE) == queue.no_class(ALICE, TaskClass.DEADLINE)
+    assert not any(queue.no_class(ROOT, each) for each in TaskClass)
+    if refused:
+        assert queue.no_class(ALICE, refused[0]) == (
+            f"class {refused[0]} is more than {highest}, the most that users may have "
+            "(user_class in the daemon's rules)"
+        )
+
+
+@pytest.mark.parametrize("value", ["'batch'", "'emperor'", "1", "[]"])
+def test_mistakes_in_what_class_a_user_may_have(make: Make, value: str) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml:2: .*take deadline, latency, normal"):
+        make(f"[limits]\nuser_class = {value}\n")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1000001", "true", '"100"', "1.5"])
+def test_mistakes_in_what_a_user_may_weigh(make: Make, value: str) -> None:
+    with pytest.raises(UsageError, match=r"rules\.toml:2: user_weight"):
+        make(f"[limits]\nuser_weight = {value}\n")
+
+
 @pytest.mark.parametrize("text", ["user_tasks = 0", "user_tasks = true", 'user_tasks = "2"', "users_tasks = 2"])
 def test_mistakes_in_limits(make: Make, text: str) -> None:
     with pytest.raises(UsageError, match=r"rules\.toml"):

@@ -236,6 +236,29 @@ def test_one_that_cannot_be_managed_is_named_with_the_reason_until_it_ends(monke
     a_daemon(test)
 
 
+def test_whoever_ran_a_tree_is_told_of_the_first_that_is_not_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that fails for another reason may go well the next time."""
+
+    async def test(world: Managed) -> None:
+        with child() as one, child() as two:
+            world.tree([one, two])
+            adopt, failed, told = world.adoption.adopt, list[int](), list[str]()
+
+            async def fails_once(root: Root, pid: int, *, new_only: bool) -> None:
+                if pid not in failed:
+                    failed.append(pid)
+                    raise RunlistError("it went while it was looked at")
+                await adopt(root, pid, new_only=new_only)
+
+            monkeypatch.setattr(world.adoption, "adopt", fails_once)
+            monkeypatch.setattr(world.gpus.scheduler(UUIDS[0]), "refusal", lambda task: "no room")
+            world.root().tell = told.append
+            await scans_until(world, lambda: "".join(world.processes.left.values()).count("no room") == 2)
+            assert told in ([f"process {each} is not managed: no room"] for each in (one, two))
+
+    a_daemon(test)
+
+
 def test_nothing_is_said_of_one_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen on an H200: a warning for every program that was short."""
 

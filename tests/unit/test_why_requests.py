@@ -10,6 +10,7 @@ from runlist.why.report import analyse, lines
 from runlist.why.requests import USUAL_PAUSE_NS, learnt_pause
 from runlist.why.seen import Event, What
 from tests.fixtures.why_events import (
+    COPY,
     ME,
     PAUSE_US,
     STACK_OF_FUTEX,
@@ -47,7 +48,9 @@ def test_what_has_not_begun_to_wait_goes_on_no_less() -> None:
     usual_ones = [each for number in range(5) for each in usual(10_000.0 * (number + 1))]
     begun = [*asleep(80_000, 90_000), launch(90_000), out(90_050, stack=STACK_OF_FUTEX)]
     report = analyse(seen([*usual_ones, *begun], 190_000), None, us(PAUSE_US)).report
-    assert [row.why for row in report.going_on] == ["it waited for another of its threads (futex) for 100.0 ms"]
+    assert [row.why for row in report.going_on] == [
+        "it waited for a lock of another thread, or process (futex), for 100.0 ms"
+    ]
     idle = analyse(seen([*usual_ones, out(60_500)], 190_000), None, us(PAUSE_US)).report
     assert idle.going_on == []
 
@@ -76,7 +79,10 @@ def test_what_a_request_waits_for_in_its_middle_is_no_pause() -> None:
     report = analyse(seen([*events, *_of_two(90_000, 20_000)], 200_000), us(10_000), us(PAUSE_US)).report
     (row,) = report.slow
     assert (report.requests, row.launches) == (6, 2)
-    assert (row.culprit, row.why) == ("asleep", "it waited for another of its threads (futex) for 20.0 ms")
+    assert (row.culprit, row.why) == (
+        "asleep",
+        "it waited for a lock of another thread, or process (futex), for 20.0 ms",
+    )
     assert parts_us(row) == {"host": 100, "asleep": 20_000, "gpu": 300}
 
 
@@ -105,6 +111,36 @@ def test_who_is_stopped_rests_not_of_its_own_accord(told: dict[str, int]) -> Non
     row = row_of(seen(while_it_waits, 90_000, turns=[turn(0, 90_000)]))  # nobody else wants the GPU
     assert row.culprit == "asleep"
     assert "stopped" in row.why
+
+
+def test_requests_that_one_thread_serves_at_once_are_told_apart_by_their_streams() -> None:
+    """It launches for each on a stream of its own, and threads of a pool wait for them. One makes a call elsewhere in
+    its middle, which takes long, while others come and go.
+    """
+
+    def request(at: float, stream: int, rest: float) -> list[Event]:
+        waits = call(at + rest + 10, at + rest + 300, tid=ME + stream, stream=stream)
+        return [launch(at, stream=stream), launch(at + rest, stream=stream), *waits]
+
+    events = [*call(-1_000, -900, COPY, stream=0), *call(-900, -800, stream=0)]  # as it begins
+    for number in range(10):
+        events += request(10_000 * number, 16, 100)
+        events += (
+            request(10_050 * number + 50, 17, 31_000 if number in (3, 9) else 100) if number not in range(4, 7) else []
+        )
+    report = analyse(seen(events, 130_000), us(5_000), us(PAUSE_US)).report
+    assert [row.ms for row in report.slow] == pytest.approx([31.3, 31.3])
+    assert report.requests == 18
+
+
+def test_a_request_that_uses_two_streams_is_one() -> None:
+    events = []
+    for at in range(10_000, 100_000, 10_000):
+        events += [launch(at, stream=16), launch(at + 20, stream=17)]
+        events += [*call(at + 100, at + 300, stream=16), *call(at + 310, at + 400, stream=17)]
+    rows = analyse(seen(events, 110_000), 0, us(PAUSE_US)).report.slow
+    assert [row.ms for row in rows] == pytest.approx([0.4] * 9)
+    assert [row.launches for row in rows] == [2] * 9
 
 
 def test_a_pause_is_learnt_from_the_widest_gap() -> None:

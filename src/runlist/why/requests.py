@@ -6,15 +6,17 @@ that launch on the same streams, and those that wait for what others launch, mak
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from runlist.protocol.why_autogen import What
 from runlist.why.functions import KINDS, NAMES, Kind, number_of
-from runlist.why.seen import VOLUNTARY, Event, Mode, Seen
+from runlist.why.seen import SLEEPS, VOLUNTARY, Event, Mode, Seen
 from runlist.why.threads import Thread
 
 LEAST_PAUSE_NS, USUAL_PAUSE_NS, MOST_PAUSE_NS = 50_000, 1_000_000, 50_000_000
@@ -25,6 +27,8 @@ _ENOUGH = 4
 """So many requests tell how many launches one has."""
 _LAUNCHES, _WAITS = (Kind.WORK, Kind.MEMORY), (Kind.WAIT, Kind.MEMORY)
 _LAUNCH = number_of("cuLaunchKernel")
+_OVERLAPS = 2
+"""So many tell that a thread serves several at once."""
 _SHARED = (0, 1, 2)
 """Streams that mean another one in each thread or context."""
 _ALL = -1
@@ -32,7 +36,9 @@ _ALL = -1
 
 
 class Call(NamedTuple):
-    """A call of a thread, not within another one. A launch has no end of its own. `folded` launches went before it."""
+    """A call of a thread, not within another one. A launch has no end of its own. `folded` launches came soon after it
+    on its stream.
+    """
 
     start_ns: int
     end_ns: int
@@ -86,7 +92,22 @@ def calls(events: Sequence[Event], end_ns: int) -> list[Call]:
     for event in sorted(events, key=lambda event: event.time_ns):
         if event.what in (What.CALL, What.RETURN) and event.detail < len(KINDS):
             by_thread.setdefault(event.tid, []).append(event)
-    return sorted(call for own in by_thread.values() for call in _calls(own, end_ns))
+    return sorted(call for own in by_thread.values() for call in _counted(_calls(own, end_ns)))
+
+
+def _counted(made: Iterable[Call]) -> Iterator[Call]:
+    """The calls of a thread, each with the launches that were folded behind it: the thread's next call tells of those,
+    on whatever stream that is.
+    """
+    waiting: list[Call] = []  # the last launch, and what came behind it
+    for call in made:
+        if waiting and call.folded:
+            waiting[0] = waiting[0]._replace(folded=waiting[0].folded + call.folded)
+        if call.kind is Kind.WORK:
+            yield from waiting
+            waiting.clear()
+        waiting.append(call._replace(folded=0))
+    yield from waiting
 
 
 def _calls(events: Sequence[Event], end_ns: int) -> Iterator[Call]:
@@ -135,7 +156,7 @@ def unseen_launches(
         at, slept = call.start_ns, False
         thread = threads.get(call.tid)
         for span in reversed(list(thread.between(least, call.start_ns)) if thread is not None else ()):
-            if slept := span.mode in (Mode.ASLEEP, Mode.LOCK):
+            if slept := span.mode in SLEEPS:
                 break
             at = span.start_ns
         if not slept and call.start_ns - at >= pause_ns:
@@ -178,7 +199,7 @@ def learnt_pause(rests: Iterator[int] | Sequence[int]) -> int:
 
 
 def _lanes(made: Sequence[Call]) -> list[list[Call]]:
-    """The calls of threads that make requests together, in order."""
+    """The calls of threads that make requests together, in order, and by stream where those overlap."""
     leader: dict[int, int] = {}
 
     def lead(tid: int) -> int:
@@ -208,7 +229,46 @@ def _lanes(made: Sequence[Call]) -> list[list[Call]]:
     lanes: dict[int, list[Call]] = {}
     for call in made:
         lanes.setdefault(lead(call.tid), []).append(call)
+    return [part for lane in lanes.values() for part in _by_stream(lane)]
+
+
+def _by_stream(own: Sequence[Call]) -> list[list[Call]]:
+    """The calls of a lane apart by stream, where it serves several requests at once, each on a stream of its own that
+    somebody waits for. What is for no such stream belongs to the one that its thread used last.
+    """
+    waited = Counter(call.argument for call in own if call.kind is Kind.WAIT)
+    streams = waited.keys() & {call.argument for call in own if call.kind is Kind.WORK}.difference(_SHARED)
+    others = sum(number for stream, number in waited.items() if stream not in streams)  # for all that there is
+    if len(streams) < 2 or 2 * others > waited.total() or _overlaps(own, streams) < _OVERLAPS:
+        return [list(own)]
+    lanes: dict[int, list[Call]] = {}
+    last: dict[int, int] = {}
+    for call in own:
+        if call.argument in streams:
+            last[call.tid] = call.argument
+        lanes.setdefault(last.get(call.tid, call.argument), []).append(call)
     return list(lanes.values())
+
+
+def _overlaps(own: Sequence[Call], streams: Collection[int]) -> int:
+    """How often one began on a stream on which another had ended while a third went on elsewhere all that time."""
+    began: dict[int, int] = {}  # where one is under way, the oldest first
+    done: dict[int, int] = {}  # when it has been waited for
+    number = 0
+    for call in own:
+        stream = call.argument
+        if stream not in streams:
+            continue
+        if call.kind is Kind.WAIT:
+            done[stream] = max(done.get(stream, 0), call.end_ns)
+        elif stream not in began or done.get(stream, math.inf) <= call.start_ns:
+            began.pop(stream, None)
+            ended = done.pop(stream, 0)
+            while began and done.get(oldest := next(iter(began)), math.inf) <= call.start_ns:
+                del began[oldest]
+            number += next(iter(began.values()), call.start_ns) < ended
+            began[stream] = call.start_ns
+    return number
 
 
 def _rest(before: Call, after: Call, until_ns: int, threads: Mapping[int, Thread]) -> int:
@@ -328,14 +388,8 @@ def _made_of(group: Sequence[Call], end_ns: int, number: int, *, goes_on: bool =
 
 
 def _launches(own: Sequence[Call]) -> int:
-    """How many launches a request has. Those that were folded are told of by the next call of their thread, whatever it
-    is: by the first one of a request, those that went before it.
-    """
-    launches, begun = 0, set[int]()
-    for call in own:
-        launches += (call.kind in (Kind.WORK, Kind.BOTH)) + (call.folded if call.tid in begun else 0)
-        begun.add(call.tid)
-    return launches
+    """How many launches a request has."""
+    return sum(1 + call.folded for call in own if call.kind in (Kind.WORK, Kind.BOTH))
 
 
 def _find_earlier_work(found: Sequence[Request], made: Sequence[Call]) -> None:

@@ -82,6 +82,18 @@ class Queue:
             "(user_deadlines in the daemon's rules)"
         )
 
+    def no_class(self, owner: Owner, task_class: TaskClass) -> str | None:
+        """Why a user may not have a class, or None. What rules give is not asked."""
+        classes, highest = list(TaskClass), self._rules.limits.user_class
+        if _is_ours(owner) or classes.index(task_class) >= classes.index(highest):
+            return None
+        said = f"class {task_class} is more than {highest}, the most that users may have"
+        return f"{said} (user_class in the daemon's rules)"
+
+    def most_weight(self, task: Task) -> int | None:
+        """What the tasks of its owner may weigh together beyond what rules give them; None: any."""
+        return None if _is_ours(Owner(*task.owner)) else self._rules.limits.user_weight
+
     def next_command(self, gpus: Iterable[str], starting: Collection[Owner]) -> int | None:
         """The launcher whose command is to start now, of those that wait: that of who has least."""
         if not self._is_limited:

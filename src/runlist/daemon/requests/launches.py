@@ -20,8 +20,8 @@ from runlist.model import TaskClass
 from runlist.planes.interface import Borrower
 from runlist.proc.borrow import OwnRight
 from runlist.proc.owners import Owner, user_behind
-from runlist.proc.process import descendants, starts_of
-from runlist.settings.table import override, parse_request
+from runlist.proc.process import descendants, start_of, starts_of
+from runlist.settings.table import NO_SETTINGS, apply_changes, override, parse_request
 
 _QUEUE_LOOK_S = 0.2
 _COUNTS_S = 0.02
@@ -57,18 +57,30 @@ class Launches:
         self._next: tuple[float, int | None] | None = None  # when it was found out whose turn it is, and the launcher
 
     async def begin(
-        self, pid: int, settings: dict[str, str], launcher: Borrower, region_fd: int | None, uid: int
+        self,
+        pid: int,
+        settings: dict[str, str],
+        launcher: Borrower,
+        region_fd: int | None,
+        uid: int,
+        tell: Callable[[str], None] | None = None,
     ) -> list[str]:
-        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them.
-        Takes the region's descriptor over.
+        """Manage all descendants of a `runlist run` process, as they come. Returns notes once there is room for them;
+        what happens later it is told by `tell`. Takes the region's descriptor over.
         """
+        began = start_of(pid)
         region = None if region_fd is None else await sent_region(self._descriptors, region_fd, uid)
         try:
-            _, said = parse_request(settings)
+            changes, said = parse_request(settings)
+            asked = apply_changes(changes, NO_SETTINGS)
+            if reason := self._placement.no_class(pid, Owner.of(pid, uid), asked):
+                raise RunlistError(f"the command is not started: {reason}")
             settings = await self._room_for(pid, settings, uid)
             await self._processes.find_ancestors(pid)
             outer = self._processes.root_of(pid)
-            root = self._processes.add_root(pid, settings, (OwnRight(), launcher), region, asked_by=uid)
+            borrowers = OwnRight(), launcher
+            root = self._processes.add_root(pid, settings, borrowers, region, asked_by=uid, began=began)
+            root.tell = tell
         except BaseException:
             if region is not None:
                 region.close()
@@ -93,7 +105,7 @@ class Launches:
         root = self._processes.roots.get(pid)
         if root is None or launcher not in root.borrowers:  # the id may be another's by now
             return
-        root.borrowers = (OwnRight(),)
+        root.borrowers, root.tell = (OwnRight(),), None
         looked_at: set[int] = set()
         for _ in range(_LOOKS_AT_LEFT):
             left = (await asyncio.to_thread(descendants, [pid]))[pid][1:]

@@ -30,6 +30,7 @@ from runlist.daemon.tree.processes import Processes
 from runlist.errors import RunlistError
 from runlist.model import TaskKey
 from runlist.planes.process.region import Enforced, Slot
+from runlist.proc.process import peak_of
 from runlist.units import size
 
 _log = structlog.get_logger()
@@ -96,6 +97,9 @@ class MemoryGuard:
         self._since: dict[TaskKey, float] = {}  # when each task outside was first seen
         self._told: set[int] = set()  # processes that the log named as not limited from inside
         self._unseen: dict[tuple[int, str], deque[int]] = {}  # bytes past the library at the last looks, by root, GPU
+        self._past: dict[
+            tuple[int, TaskKey], deque[int]
+        ] = {}  # the same of each process, and of each tree that it is in
         self._sought: Counter[int] = Counter()  # looks for who keeps the memory of processes that ended
         self._guards = True  # at the last look: an earlier daemon may have left somebody held
         self._unowned: dict[str, int] = {}  # looks in a row at which there was much of it, by GPU
@@ -165,6 +169,7 @@ class MemoryGuard:
             self._gpu_names(), lambda name, gpu: sure is None or (name, gpu) in sure, self._census.answers
         )
         self._unseen = {(root, gpu): past for (root, gpu), past in self._unseen.items() if root in stock}
+        self._note_past(self._concerned(stock))
         changed = {gpu for process in self._concerned(stock) for gpu in self._hold(process, stock)}
         self._tell_unowned()
         self._gpus.run(changed, set())
@@ -282,7 +287,7 @@ class MemoryGuard:
         """A task that cannot be managed, for views, with the settings that it would have."""
         task = self._placement.new_task(key.pid, key.gpu, root)
         why = self._processes.left.get(key.pid, "nobody may borrow from it, and it lent nothing")
-        task.outside = f"not managed: {why}"
+        task.outside = f"not managed: {why.removeprefix(f'process {key.pid} is not managed: ')}"
         if key not in self.outside:
             _log.warning("a process is out of reach", pid=key.pid, gpu=key.gpu, reason=why)
         return task
@@ -342,7 +347,7 @@ class MemoryGuard:
         if limit is None or root.quota.by_driver:
             return ""
         why = self._not_inside(process, gpu, root)
-        if why and process.pid not in self._told:
+        if why and process.pid not in self._told and peak_of(process.pid):  # else it is ending
             self._told.add(process.pid)
             _log.warning("a process is not limited from inside", pid=process.pid, why=why)
         total = _total(stock[root.pid], gpu)
@@ -359,9 +364,24 @@ class MemoryGuard:
         """Why the library does not keep the limit of a tree in a process, or nothing."""
         snapshot = root.quota.look()
         slot = None if snapshot is None else snapshot.slot_of(process.pid)
-        device = None if snapshot is None else snapshot.device(gpu)
-        told = slot.use[device.index].total if slot is not None and device is not None else 0
-        return _why_not_inside(process.pid, slot, self._census.by_pid(gpu).get(process.pid, 0) - told)
+        past = self._past.get((root.pid, TaskKey(process.pid, gpu)), ())
+        return _why_not_inside(process.pid, slot, min(past) if len(past) == UNSEEN_LOOKS else 0)
+
+    def _note_past(self, processes: list[ManagedProcess]) -> None:
+        """Take note of what each process holds beyond what its library tells."""
+        before, self._past = self._past, {}
+        for process in processes:
+            for root in (process.root, *self._trees(process)):
+                snapshot = root.quota.look()
+                slot = None if snapshot is None else snapshot.slot_of(process.pid)
+                for gpu in process.tasks:
+                    key = root.pid, TaskKey(process.pid, gpu)
+                    if key in self._past:
+                        continue
+                    device = None if snapshot is None else snapshot.device(gpu)
+                    told = slot.use[device.index].total if slot is not None and device is not None else 0
+                    self._past[key] = before.get(key, deque(maxlen=UNSEEN_LOOKS))
+                    self._past[key].append(self._census.by_pid(gpu).get(process.pid, 0) - told)
 
     def _is_inside(self, process: ManagedProcess, gpu: str) -> bool:
         return not self._not_inside(process, gpu, process.root)

@@ -59,7 +59,7 @@ class Search:
         self._placement = placement
         self._wake = wake
         processes.on_end = self._one_ended
-        processes.on_other_user = self.look_anew
+        checks.changed_users.on_change = self.look_anew
         self._schedule = LookSchedule()
         self._looking: dict[int, asyncio.Task[None]] = {}  # by root: none waits for another's tree
         self._passed_over: set[int] = set()  # processes that the rules were asked about once
